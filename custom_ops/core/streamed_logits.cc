@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/streamed_logits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/streamed_logits_isa.h"
+
+namespace tfx::core {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+const StreamedLogitsIsa& IsaOf(InstructionSet set) {
+#ifdef __x86_64__
+  if (set == InstructionSet::kAvx512) return avx512::kStreamedLogits;
+  if (set == InstructionSet::kAvx2) return avx2::kStreamedLogits;
+#endif
+  (void)set;
+  return baseline::kStreamedLogits;
+}
+
+// How many classes a worker takes at a time. It depends on the problem alone, because the partition
+// function is summed chunk by chunk.
+int64_t ClassesOfChunk(int64_t num_classes, int64_t batch) {
+  constexpr int64_t kSmallest = 480;  // a multiple of every tile, like 96
+  const int64_t most_chunks =
+      std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(batch, 1), 16, 256);
+  const int64_t even = (num_classes + most_chunks - 1) / most_chunks;
+  return std::max(kSmallest, (even + 95) / 96 * 96);
+}
+
+// The memory of one worker.
+struct WorkerState {
+  WorkerState(int64_t lanes, int64_t block_rows, const StreamedLogitsInputs& inputs)
+      : counts(lanes * inputs.num_labels, 0),
+        heaps(inputs.batch * inputs.k),
+        thresholds(lanes, -kInfinity),
+        lost(lanes),
+        rows(inputs.is_bfloat16 ? block_rows * inputs.width : 0),
+        biases(block_rows) {
+    view = {0,           0,           counts.data(), heaps.data(), thresholds.data(),
+            lost.data(), rows.data(), biases.data()};
+  }
+
+  std::vector<int32_t> counts;
+  std::vector<ScoredClass> heaps;
+  std::vector<float> thresholds, lost, rows, biases;
+  StreamedLogitsWorker view;
+};
+
+class Runner {
+ public:
+  Runner(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa, int num_workers,
+         const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs)
+      : in_(inputs), isa_(isa), parallel_for_(parallel_for), out_(outputs) {
+    const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
+    lanes_ = num_panels * isa_.panel_lanes;
+    chunk_ = ClassesOfChunk(in_.num_classes, in_.batch);
+    num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
+    num_workers_ = std::min<int64_t>(num_workers, num_chunks_);
+    panels_.resize(num_panels);
+  }
+
+  void Run() {
+    PackPanels();
+    pass_ = {panels_.data(),  static_cast<int64_t>(panels_.size()),
+             in_.kernel,      in_.bias,
+             in_.is_bfloat16, in_.width,
+             in_.num_labels,  in_.k};
+    ComputeTargets();
+    VisitClasses();
+    parallel_for_(
+        in_.batch, [this](int64_t begin, int64_t end) { Merge(begin, end); },
+        50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
+  }
+
+ private:
+  // Transposes h into panels of examples, and labels with them.
+  void PackPanels() {
+    hidden_.assign(lanes_ * in_.width, 0.0f);
+    target_ids_.assign(lanes_ * in_.num_labels, -1);
+    target_keys_.assign(lanes_ * in_.num_labels, kInfinity);
+    for (size_t p = 0; p < panels_.size(); ++p) {
+      const int64_t first = p * isa_.panel_lanes;
+      const int32_t examples = std::min<int64_t>(in_.batch - first, isa_.panel_lanes);
+      const int32_t lanes = examples <= isa_.vector_lanes ? isa_.vector_lanes : isa_.panel_lanes;
+      float* hidden = hidden_.data() + first * in_.width;
+      const int64_t labels_at = first * in_.num_labels;
+      for (int32_t lane = 0; lane < examples; ++lane) {
+        const float* h = in_.hidden + (first + lane) * in_.width;
+        for (int64_t d = 0; d < in_.width; ++d) hidden[d * lanes + lane] = h[d];
+      }
+      panels_[p] = {hidden,
+                    first,
+                    lanes,
+                    examples,
+                    PackLabels(first, lanes, examples),
+                    target_keys_.data() + labels_at,
+                    target_ids_.data() + labels_at};
+    }
+  }
+
+  // Returns how many slots the panel needs.
+  int64_t PackLabels(int64_t first, int32_t lanes, int32_t examples) {
+    int64_t num_slots = 0;
+    int32_t* ids = target_ids_.data() + first * in_.num_labels;
+    for (int32_t lane = 0; lane < examples; ++lane) {
+      const int64_t* labels = in_.labels + (first + lane) * in_.num_labels;
+      for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
+        if (labels[slot] < 0) continue;
+        ids[slot * lanes + lane] = static_cast<int32_t>(labels[slot]);
+        num_slots = std::max(num_slots, slot + 1);
+      }
+    }
+    return num_slots;
+  }
+
+  void ComputeTargets() {
+    parallel_for_(
+        in_.batch,
+        [this](int64_t begin, int64_t end) {
+          std::vector<float> scratch(in_.width);
+          for (int64_t b = begin; b < end; ++b) {
+            const Panel& panel = panels_[b / isa_.panel_lanes];
+            const int32_t lane = b % isa_.panel_lanes;
+            float* keys = target_keys_.data() + panel.first_lane * in_.num_labels;
+            for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
+              const int64_t label = in_.labels[b * in_.num_labels + slot];
+              float& logit = out_.target_logits[b * in_.num_labels + slot];
+              logit = 0.0f;
+              if (label < 0) continue;
+              logit = isa_.target_logit(pass_, panel, lane, label, scratch.data());
+              keys[slot * panel.lanes + lane] = OrderKey(logit);
+            }
+          }
+        },
+        in_.num_labels * (100 + in_.width));
+  }
+
+  // Workers take chunks of classes in rising order until none is left.
+  void VisitClasses() {
+    max_.resize(num_chunks_ * lanes_);
+    sum_.resize(num_chunks_ * lanes_);
+    workers_.reserve(num_workers_);
+    for (int64_t w = 0; w < num_workers_; ++w) {
+      workers_.emplace_back(lanes_, isa_.rows_of_block(in_.width), in_);
+    }
+    std::atomic<int64_t> next_chunk{0};
+    const auto work = [this, &next_chunk](int64_t first_worker, int64_t last_worker) {
+      for (int64_t w = first_worker; w < last_worker; ++w) {
+        for (int64_t c = next_chunk++; c < num_chunks_; c = next_chunk++) {
+          isa_.chunk(pass_, c * chunk_, std::min((c + 1) * chunk_, in_.num_classes),
+                     &workers_[w].view, {&max_[c * lanes_], &sum_[c * lanes_]});
+        }
+      }
+    };
+    parallel_for_(num_workers_, work, chunk_ * (in_.width + 10) * lanes_ / 10);
+  }
+
+  void Merge(int64_t begin, int64_t end) {
+    std::vector<ScoredClass> best;
+    for (int64_t b = begin; b < end; ++b) {
+      out_.logsumexp[b] = MergeSums(b);
+      MergeCounts(b);
+      MergeHeaps(b, &best);
+    }
+  }
+
+  float MergeSums(int64_t lane) const {
+    float max = -FLT_MAX;
+    for (int64_t c = 0; c < num_chunks_; ++c) max = std::max(max, max_[c * lanes_ + lane]);
+    const double reference = std::min(max, FLT_MAX);
+    double sum = 0.0;
+    for (int64_t c = 0; c < num_chunks_; ++c) {
+      const double chunk_max = std::min(max_[c * lanes_ + lane], FLT_MAX);
+      sum += sum_[c * lanes_ + lane] * std::exp(chunk_max - reference);
+    }
+    if (max == kInfinity && !std::isnan(sum)) return kInfinity;
+    return static_cast<float>(reference + std::log(sum));
+  }
+
+  void MergeCounts(int64_t b) const {
+    const Panel& panel = panels_[b / isa_.panel_lanes];
+    const int64_t at = panel.first_lane * in_.num_labels + b % isa_.panel_lanes;
+    for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
+      int64_t rank = 0;
+      for (const WorkerState& worker : workers_) rank += worker.counts[at + slot * panel.lanes];
+      const int64_t i = b * in_.num_labels + slot;
+      out_.target_ranks[i] = in_.labels[i] < 0 ? -1 : rank;
+    }
+  }
+
+  void MergeHeaps(int64_t b, std::vector<ScoredClass>* best) const {
+    best->clear();
+    for (const WorkerState& worker : workers_) {
+      const ScoredClass* heap = worker.heaps.data() + b * in_.k;
+      best->insert(best->end(), heap, heap + std::min(in_.k, worker.view.classes_seen));
+    }
+    std::partial_sort(best->begin(), best->begin() + in_.k, best->end(), RanksAbove);
+    for (int64_t i = 0; i < in_.k; ++i) {
+      out_.top_scores[b * in_.k + i] = (*best)[i].score;
+      out_.top_ids[b * in_.k + i] = (*best)[i].id;
+    }
+  }
+
+  const StreamedLogitsInputs& in_;
+  const StreamedLogitsIsa& isa_;
+  const ParallelFor& parallel_for_;
+  const StreamedLogitsOutputs& out_;
+  int64_t lanes_, chunk_, num_chunks_, num_workers_;
+  std::vector<Panel> panels_;
+  std::vector<float> hidden_;  // by panel: [D, lanes]
+  std::vector<int32_t> target_ids_;
+  std::vector<float> target_keys_;
+  std::vector<float> max_, sum_;  // [num_chunks, lanes]
+  std::vector<WorkerState> workers_;
+  StreamedLogitsPass pass_;
+};
+
+}  // namespace
+
+void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
+                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs) {
+  Runner(inputs, IsaOf(set), num_workers, parallel_for, outputs).Run();
+}
+
+}  // namespace tfx::core

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Statistics of the logits o = W h + b of all classes, in one pass over W, without building o.
+
+#ifndef TFX_LARGEOUT_CORE_STREAMED_LOGITS_H_
+#define TFX_LARGEOUT_CORE_STREAMED_LOGITS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "core/instruction_set.h"
+
+namespace tfx::core {
+
+struct StreamedLogitsInputs {
+  const float* hidden;  // h: [B, D]
+  const void* kernel;   // W: [C, D], float or bfloat16
+  const void* bias;     // b: [C] of the same type, or null
+  bool is_bfloat16;
+  const int64_t* labels;  // [B, K], padded with -1
+  int64_t batch;          // B
+  int64_t width;          // D
+  int64_t num_classes;    // C
+  int64_t num_labels;     // K
+  int64_t k;
+};
+
+struct StreamedLogitsOutputs {
+  float* logsumexp;       // [B]
+  float* target_logits;   // [B, K]
+  int64_t* target_ranks;  // [B, K]
+  float* top_scores;      // [B, k]
+  int64_t* top_ids;       // [B, k]
+};
+
+// Calls its second argument with ranges that make up [0, n), perhaps in parallel. The third is
+// about how many nanoseconds one index costs.
+using ParallelFor =
+    std::function<void(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t cost)>;
+
+// Fills the outputs. The result depends neither on the number of workers nor on their order.
+//
+// NaN: the logsumexp is NaN if a logit of the example is, else +infinity if one is; it is -infinity
+// if all are and where C = 0. For ranks and the best k, a NaN logit counts as -infinity.
+//
+// Cost: 2 B C D FLOP; W is read from memory once; memory
+// O(B (D + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
+// 10^6.
+//
+// REQUIRES: 0 <= k <= C < 2^31; every label is in [-1, C); Supports(set); num_workers > 0.
+void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
+                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_STREAMED_LOGITS_H_

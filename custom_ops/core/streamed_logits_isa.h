@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of streamed_logits that is compiled once an instruction set, and the plain structs that
+// it shares with core/streamed_logits.cc.
+//
+// Examples are the lanes of vectors. A panel holds the hidden activations of `panel_lanes` examples
+// (the last one may be narrower), transposed: [D, lanes]. Arrays "by lane" have num_panels *
+// panel_lanes entries; lanes without an example are computed and ignored.
+
+#ifndef TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_
+#define TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_
+
+#include <stdint.h>
+
+#include "core/top_k_heap.h"
+
+namespace tfx::core {
+
+struct Panel {
+  const float* hidden;        // [D, lanes]
+  int64_t first_lane;         // index of lane 0 in arrays by lane; also its example
+  int32_t lanes;              // a multiple of the vector length
+  int32_t examples;           // lanes in use
+  int64_t num_slots;          // the most labels that an example of the panel has
+  const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf where none
+  const int32_t* target_ids;  // [K, lanes]: -1 where there is none
+};
+
+// What all workers read.
+struct StreamedLogitsPass {
+  const Panel* panels;
+  int64_t num_panels;
+  const void* kernel;  // [C, D], float or bfloat16
+  const void* bias;    // [C] of the same type, or null
+  bool is_bfloat16;
+  int64_t width;       // D
+  int64_t num_labels;  // K
+  int64_t k;
+};
+
+// What one worker collects over the chunks of classes that it gets, in rising order.
+struct StreamedLogitsWorker {
+  int64_t classes_seen;  // in earlier chunks
+  int64_t skipped;       // classes below the current chunk that other workers got
+  int32_t* counts;       // [lanes, K] by panel as [K, lanes]: classes above each target
+  ScoredClass* heaps;    // [B, k]
+  float* thresholds;     // by lane: order key of the worst class in a full heap
+  float* lost;           // by lane: what rounding took from the sum of the chunk
+  float* rows;           // [rows_of_block, D]: rows of a bfloat16 kernel, as floats
+  float* biases;         // [rows_of_block]
+};
+
+// sum_c exp(o_c) over a chunk of classes is sum * exp(min(max, FLT_MAX)); NaN if any logit is.
+struct ChunkSums {
+  float* max;  // by lane
+  float* sum;  // by lane
+};
+
+struct StreamedLogitsIsa {
+  int32_t vector_lanes;
+  int32_t panel_lanes;
+
+  // Rows of W that are worked on at a time.
+  int64_t (*rows_of_block)(int64_t width);
+
+  // The logit of class `id` for one lane of a panel, bit by bit as `chunk` computes it.
+  // REQUIRES: 0 <= id < C; scratch has room for D floats.
+  float (*target_logit)(const StreamedLogitsPass& pass, const Panel& panel, int32_t lane,
+                        int64_t id, float* scratch);
+
+  // Adds classes [begin, end) to what `worker` has and sets `sums` to the sums of the chunk.
+  // REQUIRES: 0 <= begin < end <= C; begin is above all classes that the worker has seen.
+  void (*chunk)(const StreamedLogitsPass& pass, int64_t begin, int64_t end,
+                StreamedLogitsWorker* worker, ChunkSums sums);
+};
+
+namespace baseline {
+extern const StreamedLogitsIsa kStreamedLogits;
+}
+#ifdef __x86_64__
+namespace avx2 {
+extern const StreamedLogitsIsa kStreamedLogits;
+}
+namespace avx512 {
+extern const StreamedLogitsIsa kStreamedLogits;
+}
+#endif
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_

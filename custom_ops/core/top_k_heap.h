@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The best k classes of an example, kept in a heap while classes stream by.
+
+#ifndef TFX_LARGEOUT_CORE_TOP_K_HEAP_H_
+#define TFX_LARGEOUT_CORE_TOP_K_HEAP_H_
+
+#include <stdint.h>
+
+namespace tfx::core {
+
+struct ScoredClass {
+  float score;
+  int32_t id;
+};
+
+// What scores are ordered by: the score, and -infinity for NaN.
+float OrderKey(float score);
+
+// True if a ranks above b: a higher score, or the same score and a lower id. NaN counts as
+// -infinity.
+bool RanksAbove(ScoredClass a, ScoredClass b);
+
+// Offers `candidate` to a heap of the best k classes, whose root is the worst of them.
+// REQUIRES: k > 0; 0 <= size <= k; heap has room for k; candidate.id is not in the heap.
+void OfferToHeap(ScoredClass candidate, ScoredClass* heap, int64_t size, int64_t k);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_TOP_K_HEAP_H_

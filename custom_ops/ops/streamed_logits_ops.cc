@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+using tf::shape_inference::DimensionHandle;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+absl::Status SetOutputs(InferenceContext* c, DimensionHandle width) {
+  ShapeHandle hidden, bias, labels;
+  DimensionHandle batch, unused;
+  int64_t k;
+  TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &hidden));
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 1), width, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &bias));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &labels));
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 0), c->Dim(labels, 0), &batch));
+  const ShapeHandle by_label = c->Matrix(batch, c->Dim(labels, 1));
+  c->set_output(0, c->Vector(batch));
+  c->set_output(1, by_label);
+  c->set_output(2, by_label);
+  c->set_output(3, c->Matrix(batch, k));
+  c->set_output(4, c->Matrix(batch, k));
+  return absl::OkStatus();
+}
+
+absl::Status TensorShapeFn(InferenceContext* c) {
+  ShapeHandle kernel;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &kernel));
+  return SetOutputs(c, c->Dim(kernel, 1));
+}
+
+absl::Status ResourceShapeFn(InferenceContext* c) {
+  const auto* handle = c->input_handle_shapes_and_types(1);
+  if (handle == nullptr || handle->empty()) return SetOutputs(c, c->UnknownDim());
+  ShapeHandle kernel;
+  TF_RETURN_IF_ERROR(c->WithRank((*handle)[0].shape, 2, &kernel));
+  return SetOutputs(c, c->Dim(kernel, 1));
+}
+
+}  // namespace
+
+REGISTER_OP("TfxStreamedLogits")
+    .Input("hidden: float")
+    .Input("kernel: dtype")
+    .Input("bias: dtype")
+    .Input("labels: int64")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("k: int >= 0")
+    .Output("logsumexp: float")
+    .Output("target_logits: float")
+    .Output("target_ranks: int64")
+    .Output("top_scores: float")
+    .Output("top_ids: int64")
+    .SetShapeFn(TensorShapeFn)
+    .Doc(R"doc(
+Statistics of the logits o = W h + b of all classes, in one pass, without building them.
+
+The result does not depend on the number of threads. The logsumexp is NaN if a logit of the example
+is NaN, else +infinity if one is; -infinity if all are, or if there is no class. For ranks and the
+best k, a NaN logit counts as -infinity.
+
+hidden: h, [B, D].
+kernel: W, [C, D], C below 2^31.
+bias: b, [C], or [0] for none.
+labels: [B, K] class ids, padded with -1.
+k: how many of the best classes to return, at most C.
+logsumexp: [B].
+target_logits: [B, K]; 0 where the label is -1.
+target_ranks: [B, K]: how many classes have a higher logit, or the same one and a lower id; -1 where
+  the label is -1.
+top_scores: [B, k], falling, ties by lower id.
+top_ids: [B, k].
+)doc");
+
+REGISTER_OP("TfxResourceStreamedLogits")
+    .Input("hidden: float")
+    .Input("kernel: resource")
+    .Input("bias: dtype")
+    .Input("labels: int64")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("k: int >= 0")
+    .Output("logsumexp: float")
+    .Output("target_logits: float")
+    .Output("target_ranks: int64")
+    .Output("top_scores: float")
+    .Output("top_ids: int64")
+    .SetIsStateful()
+    .SetShapeFn(ResourceShapeFn)
+    .Doc(R"doc(
+TfxStreamedLogits of a variable, which is read in place under its shared lock and never copied.
+
+kernel: handle of a variable W of type dtype, [C, D].
+)doc");
+
+}  // namespace tfx

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options
+from tfx_largeout.compare.head_table import HEAD_TABLE
+
+OPTIONS = {option.name: option for option in HEAD_OPTIONS}
+DEFAULTS = {
+    "full_softmax": {"learning_rate": 0.1},
+    "tf_nce": {"learning_rate": 1.0, "num_sampled": 100},
+}
+
+
+def choose(name, *texts):
+    return choose_options(OPTIONS[name], list(texts), DEFAULTS)
+
+
+def test_a_value_for_all_reaches_the_heads_that_have_the_option():
+    assert choose("num_sampled", "7") == {"tf_nce": {"num_sampled": 7}}
+    assert choose("learning_rate", "2e-3") == {
+        "full_softmax": {"learning_rate": 0.002},
+        "tf_nce": {"learning_rate": 0.002},
+    }
+
+
+@pytest.mark.parametrize("texts", [("tf_nce=5,2",), ("2", "tf_nce=5"), ("tf_nce=5", "2")])
+def test_a_value_for_one_head_goes_first(texts):
+    chosen = choose("learning_rate", *texts)
+    assert chosen["full_softmax"]["learning_rate"] == 2
+    assert chosen["tf_nce"]["learning_rate"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("learning_rate", "0", "--learning-rate must be a number above 0; got '0'"),
+        ("learning_rate", "tf_nce=nan", "--learning-rate must be a number above 0; got 'nan'"),
+        ("num_sampled", "1.5", "--num-sampled must be an integer of at least 1; got '1.5'"),
+        ("num_sampled", "full_softmax=3", r"this option \(tf_nce\); got 'full_softmax=3'"),
+        ("num_true", "2", "--num-true must be an option of a chosen head; got '2'"),
+        ("learning_rate", "", "got ''"),
+    ],
+)
+def test_bad_values(name, text, message):
+    with pytest.raises(ValueError, match=message):
+        choose(name, text)
+
+
+def test_every_option_of_the_table_is_a_flag_that_accepts_its_default():
+    for row in HEAD_TABLE:
+        assert {"optimizer", "learning_rate"} <= row.options.keys()
+        for name, default in row.options.items():
+            assert OPTIONS[name].parse(str(default)) == default

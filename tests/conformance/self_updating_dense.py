@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The smallest head that updates itself: a full softmax with plain SGD of its own.
+
+It shows that the contract carries a self-updating head through the whole suite.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads import DenseHead
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout_tests")
+class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
+    """o = W h + b; backward, W <- W - eta dW and b <- b - eta db."""
+
+    def __init__(self, num_classes, learning_rate=0.5, **kwargs):
+        super().__init__(num_classes, **kwargs)
+        self.learning_rate = learning_rate
+
+    def add_weight(self, **arguments):
+        trainable = arguments["name"] == "gradient_anchor"
+        return super().add_weight(**arguments, trainable=trainable)
+
+    def forward(self, hidden, labels):
+        statistics = DenseHead.statistics(self, hidden, labels)
+        return statistics.target_logits, statistics.log_partition
+
+    def backward(self, hidden, labels, statistics, gradients, update):
+        target_gradient, partition_gradient = gradients
+        wide = tf.cast(hidden, tf.float32)
+        logits = tf.cast(self.logits(hidden), tf.float32)
+        targets = (
+            tf.one_hot(labels.safe_ids, self.num_classes)
+            * tf.cast(labels.mask, tf.float32)[..., tf.newaxis]
+        )
+        error = tf.nn.softmax(logits) * partition_gradient[:, tf.newaxis]
+        error += tf.einsum("nk,nkc->nc", target_gradient, targets)
+        hidden_gradient = tf.matmul(error, tf.cast(self.kernel, tf.float32))
+        if update:
+            # The gradient is taken before the weights change.
+            with tf.control_dependencies([hidden_gradient]):
+                step = self.learning_rate * tf.matmul(error, wide, transpose_a=True)
+                self.kernel.assign_sub(tf.cast(step, self.kernel.dtype))
+                step = self.learning_rate * tf.reduce_sum(error, axis=0)
+                self.bias.assign_sub(tf.cast(step, self.bias.dtype))
+        return tf.cast(hidden_gradient, hidden.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "learning_rate": self.learning_rate}

@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One suite that every head of the table passes."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conformance.heads_table import HEADS
+from oracles import softmax as oracle
+
+import tfx_largeout as tfx
+
+CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
+
+every_head = pytest.mark.parametrize("row", HEADS, ids=lambda row: row.name)
+
+
+# Data and models
+
+
+def examples(seed=0, count=EXAMPLES):
+    """Points near one of CLASSES centres; the label is the centre."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(CLASSES, WIDTH))
+    labels = rng.integers(0, CLASSES, count)
+    x = centres[labels] + 0.1 * rng.normal(size=(count, WIDTH))
+    return x.astype("float32"), labels
+
+
+def trunk(**arguments):
+    return keras.layers.Dense(WIDTH, activation="tanh", name="trunk", **arguments)
+
+
+def functional(row, **arguments):
+    inputs = keras.Input((WIDTH,))
+    return keras.Model(inputs, row.make_head(CLASSES, **arguments)(trunk()(inputs)))
+
+
+def sequential(row, **arguments):
+    return keras.Sequential([keras.Input((WIDTH,)), trunk(), row.make_head(CLASSES, **arguments)])
+
+
+def nested(row, **arguments):
+    inputs = keras.Input((WIDTH,))
+    return keras.Model(inputs, sequential(row, **arguments)(inputs))
+
+
+class Subclassed(keras.Model):
+    def __init__(self, head):
+        super().__init__()
+        self.trunk = trunk()
+        self.head = head
+
+    def call(self, inputs):
+        return self.head(self.trunk(inputs))
+
+
+def subclassed(row, **arguments):
+    return Subclassed(row.make_head(CLASSES, **arguments))
+
+
+KINDS = [functional, sequential, nested, subclassed]
+
+
+def compiled(model, row, **arguments):
+    model.compile(row.make_optimizer(), loss=row.make_loss(), **arguments)
+    return model
+
+
+def head_of(model):
+    """The head of a model, however deep it sits."""
+    return next(layer for layer in model._flatten_layers() if isinstance(layer, tfx.heads.Head))
+
+
+def hidden_of(model, x):
+    layer = next(layer for layer in model._flatten_layers() if layer.name == "trunk")
+    return layer(x).numpy()
+
+
+def weights_of(head):
+    bias = head.bias
+    return keras.ops.convert_to_numpy(head.kernel), (
+        None if bias is None else keras.ops.convert_to_numpy(bias)
+    )
+
+
+def exact_loss(model, x, labels):
+    """The oracle's loss of a model, a mean over the examples."""
+    lists = [np.atleast_1d(row) for row in labels]
+    return oracle.cross_entropy(hidden_of(model, x), *weights_of(head_of(model)), lists).mean()
+
+
+def state_of(model):
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
+
+
+def assert_same_state(before, after):
+    for left, right in zip(before, after, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def train_and_check(model, row, x, labels, epochs=6, **fit_arguments):
+    """Trains, and demands that the exact loss falls as `evaluate` and the oracle see it."""
+    model(x[:2])
+    start = exact_loss(model, x, labels)
+    model.fit(x, labels, batch_size=BATCH, epochs=epochs, verbose=0, **fit_arguments)
+    end = exact_loss(model, x, labels)
+    assert end < 0.95 * start
+    np.testing.assert_allclose(
+        model.evaluate(x, labels, batch_size=BATCH, verbose=0), end, rtol=1e-5
+    )
+
+
+# Training
+
+
+@every_head
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("make_model", KINDS, ids=lambda f: f.__name__)
+def test_trains_in_every_kind_of_model(row, make_model, eagerly):
+    model = compiled(make_model(row), row, run_eagerly=eagerly)
+    train_and_check(model, row, *examples())
+
+
+@every_head
+def test_steps_per_execution_makes_every_update(row):
+    x, labels = examples()
+    model = compiled(functional(row), row, steps_per_execution=4)
+    train_and_check(model, row, x, labels)
+    assert int(model.optimizer.iterations) == 6 * EXAMPLES // BATCH
+
+
+@every_head
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+def test_trains_in_bfloat16(row, policy):
+    x, labels = examples()
+    keras.config.set_dtype_policy(policy)
+    model = compiled(functional(row), row)
+    start = model.evaluate(x, labels, verbose=0)
+    model.fit(x, labels, batch_size=BATCH, epochs=6, verbose=0)
+    assert model.evaluate(x, labels, verbose=0) < 0.95 * start
+    assert head_of(model).kernel.dtype == ("bfloat16" if policy == "bfloat16" else "float32")
+
+
+@every_head
+def test_trains_without_a_trunk(row):
+    x, labels = examples()
+    model = compiled(keras.Sequential([keras.Input((WIDTH,)), row.make_head(CLASSES)]), row)
+    start = model.evaluate(x, labels, verbose=0)
+    model.fit(x, labels, batch_size=BATCH, epochs=6, verbose=0)
+    assert model.evaluate(x, labels, verbose=0) < 0.95 * start
+
+
+@every_head
+def test_trains_on_a_frozen_trunk_and_leaves_it_alone(row):
+    model = functional(row)
+    model.get_layer("trunk").trainable = False
+    before = model.get_layer("trunk").kernel.numpy()
+    train_and_check(compiled(model, row), row, *examples())
+    np.testing.assert_array_equal(model.get_layer("trunk").kernel.numpy(), before)
+
+
+@every_head
+def test_a_frozen_head_is_not_updated_but_its_trunk_is(row):
+    x, labels = examples()
+    model = functional(row)
+    head_of(model).trainable = False
+    compiled(model, row)
+    kernel, trunk_kernel = head_of(model).kernel.numpy(), model.get_layer("trunk").kernel.numpy()
+    model.fit(x, labels, batch_size=BATCH, verbose=0)
+    np.testing.assert_array_equal(head_of(model).kernel.numpy(), kernel)
+    assert np.any(model.get_layer("trunk").kernel.numpy() != trunk_kernel)
+
+
+@every_head
+def test_two_heads_on_one_trunk(row):
+    x, labels = examples()
+    inputs = keras.Input((WIDTH,))
+    hidden = trunk()(inputs)
+    heads = [row.make_head(CLASSES, name=name) for name in ("left", "right")]
+    model = keras.Model(inputs, [head(hidden) for head in heads])
+    model.compile(row.make_optimizer(), loss=[row.make_loss(), row.make_loss()])
+    before = [head.kernel.numpy() for head in heads]
+    start = model.evaluate(x, [labels, labels[::-1]], verbose=0)[0]
+    model.fit(x, [labels, labels[::-1]], batch_size=BATCH, epochs=4, verbose=0)
+    assert model.evaluate(x, [labels, labels[::-1]], verbose=0)[0] < start
+    for head, old in zip(heads, before, strict=True):
+        assert np.any(head.kernel.numpy() != old)
+
+
+@every_head
+def test_a_custom_loop_trains(row):
+    x, labels = examples()
+    model, loss, optimizer = functional(row), row.make_loss(), row.make_optimizer()
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(x, training=True))
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    start = exact_loss(model, x, labels)
+    optimizer.build(model.trainable_variables)
+    for _ in range(20):
+        step()
+    assert exact_loss(model, x, labels) < 0.95 * start
+
+
+@every_head
+def test_a_training_graph_never_computes_the_logits_that_call_returns(row):
+    calls = []
+
+    def count(logits):
+        calls.append(logits.shape)
+        return logits
+
+    x, labels = examples()
+    model = compiled(functional(row), row)
+    head = head_of(model)
+    plain_call = head.call
+
+    def counting_call(inputs, training=None):
+        logits = plain_call(inputs, training=training)
+        counted = tf.ensure_shape(
+            tf.numpy_function(count, [logits], logits.dtype, stateful=False), logits.shape
+        )
+        counted._tfx_largeout_head_output = tfx.heads.head_output(logits)
+        return counted
+
+    head.call = counting_call
+    model.fit(x, labels, batch_size=BATCH, verbose=0)
+    model.evaluate(x, labels, verbose=0)
+    assert calls == []
+    model.predict(x, verbose=0)
+    assert calls != []  # the counter does count
+
+
+# Evaluation and prediction
+
+
+@every_head
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+def test_evaluate_is_exact_and_never_updates(row, eagerly):
+    x, labels = examples()
+    model = compiled(functional(row), row, run_eagerly=eagerly)
+    before = state_of(model)
+    value = model.evaluate(x, labels, batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(value, exact_loss(model, x, labels), rtol=1e-5)
+    for old, variable in zip(before, model.variables, strict=True):
+        if "loss" not in variable.path and "mean" not in variable.path:
+            np.testing.assert_array_equal(old, keras.ops.convert_to_numpy(variable))
+
+
+@every_head
+def test_predict_gives_the_logits(row):
+    x, _ = examples()
+    model = functional(row)
+    kernel, bias = weights_of(head_of(model))
+    expected = hidden_of(model, x) @ kernel.T + (0 if bias is None else bias)
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-5)
+
+
+@every_head
+@pytest.mark.parametrize("make_model", KINDS, ids=lambda f: f.__name__)
+def test_top_k_model_gives_the_best_classes(row, make_model):
+    x, _ = examples()
+    model = make_model(row)
+    scores, ids = tfx.top_k_model(model, 5).predict(x, verbose=0)
+    logits = model.predict(x, verbose=0)
+    np.testing.assert_array_equal(
+        ids, oracle.top_k(hidden_of(model, x), *weights_of(head_of(model)), 5)
+    )
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(logits, ids, axis=-1), rtol=1e-4, atol=1e-5
+    )
+
+
+@every_head
+def test_top_k_layer_gives_probabilities(row):
+    x, _ = examples()
+    model = functional(row)
+    hidden = hidden_of(model, x)
+    scores, ids = tfx.TopK(head_of(model), 3, activation="softmax")(hidden)
+    probabilities = keras.ops.softmax(model.predict(x, verbose=0)).numpy()
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(probabilities, ids.numpy(), axis=-1), rtol=1e-4
+    )
+
+
+# Labels, weights, masks
+
+
+def label_forms(labels):
+    columns = labels[:, np.newaxis]
+    padded = np.concatenate([np.full_like(columns, -1), columns, np.full_like(columns, -1)], axis=1)
+    return {
+        "[B] int64": labels.astype("int64"),
+        "[B] int32": labels.astype("int32"),
+        "[B, 1]": columns,
+        "[B, K]": padded,
+        "ragged": tf.RaggedTensor.from_tensor(columns),
+        "sparse": tf.sparse.from_dense(columns + 1).with_values(tf.constant(labels)),
+    }
+
+
+@every_head
+@pytest.mark.parametrize("form", list(label_forms(np.arange(1))))
+def test_every_form_of_labels_trains_and_means_the_same(row, form):
+    x, labels = examples()
+    shaped = label_forms(labels)[form]
+    data = tf.data.Dataset.from_tensor_slices((x, shaped)).batch(BATCH)
+    model = compiled(functional(row), row)
+    np.testing.assert_allclose(
+        model.evaluate(data, verbose=0), exact_loss(model, x, labels), rtol=1e-5
+    )
+    start = exact_loss(model, x, labels)
+    model.fit(data, epochs=6, verbose=0)
+    assert exact_loss(model, x, labels) < 0.95 * start
+
+
+@every_head
+def test_several_labels_an_example(row):
+    x, labels = examples()
+    lists = [[a, (a + 1) % CLASSES][: 1 + i % 2] for i, a in enumerate(labels)]
+    data = tf.data.Dataset.from_tensor_slices((x, tf.ragged.constant(lists, dtype=tf.int64)))
+    model = compiled(functional(row), row)
+    np.testing.assert_allclose(
+        model.evaluate(data.batch(BATCH), verbose=0), exact_loss(model, x, lists), rtol=1e-5
+    )
+    start = exact_loss(model, x, lists)
+    model.fit(data.batch(BATCH), epochs=6, verbose=0)
+    assert exact_loss(model, x, lists) < 0.97 * start
+
+
+@every_head
+def test_ids_above_two_to_the_24_survive(row):
+    classes = 2**24 + 4
+    head = row.make_head(classes, kernel_initializer="zeros")
+    head.build((None, 1))
+    head.kernel.value.scatter_nd_update([[2**24 + 1]], [[3.0]])
+    model = keras.Sequential([keras.Input((1,)), head])
+    model.compile(row.make_optimizer(), loss=row.make_loss())
+    values = [
+        model.evaluate(np.ones((1, 1), "float32"), np.array([label]), verbose=0)
+        for label in (2**24, 2**24 + 1, 2**24 + 2)
+    ]
+    log_partition = np.log(classes - 1 + np.exp(3.0))
+    np.testing.assert_allclose(values, [log_partition, log_partition - 3, log_partition], rtol=1e-5)
+
+
+@every_head
+def test_sample_weights_weigh_the_loss(row):
+    x, labels = examples()
+    weights = np.random.default_rng(1).uniform(0, 2, EXAMPLES)
+    model = compiled(functional(row), row)
+    losses = oracle.cross_entropy(
+        hidden_of(model, x), *weights_of(head_of(model)), labels[:, np.newaxis]
+    )
+    np.testing.assert_allclose(
+        model.evaluate(x, labels, sample_weight=weights, batch_size=BATCH, verbose=0),
+        (weights * losses).mean(),
+        rtol=1e-5,
+    )
+
+
+@every_head
+def test_examples_of_weight_zero_teach_nothing(row):
+    x, labels = examples()
+    model = compiled(functional(row), row)
+    before = head_of(model).kernel.numpy()
+    model.fit(x, labels, sample_weight=np.zeros(EXAMPLES), verbose=0)
+    np.testing.assert_array_equal(head_of(model).kernel.numpy(), before)
+
+
+def sequence_model(row):
+    inputs = keras.Input((None,), dtype="int64")
+    hidden = keras.layers.Embedding(CLASSES, WIDTH, mask_zero=True)(inputs)
+    return keras.Model(inputs, row.make_head(CLASSES)(hidden))
+
+
+@every_head
+def test_masked_positions_count_for_nothing(row):
+    tokens = np.array([[3, 4, 5, 0], [6, 7, 0, 0], [8, 9, 1, 2]])
+    labels = np.where(tokens > 0, (tokens + 1) % CLASSES, -1)  # -1: no label where masked
+    model = compiled(sequence_model(row), row)
+    embedding = model.layers[1].embeddings.numpy()
+    valid = tokens > 0
+    expected = oracle.cross_entropy(
+        embedding[tokens[valid]],
+        *weights_of(head_of(model)),
+        labels[valid][:, np.newaxis],
+    ).mean()
+    np.testing.assert_allclose(model.evaluate(tokens, labels, verbose=0), expected, rtol=1e-5)
+    model.fit(tokens, labels, epochs=10, verbose=0)
+    assert model.evaluate(tokens, labels, verbose=0) < expected
+
+
+@every_head
+def test_several_labels_a_position(row):
+    tokens = np.array([[3, 4, 5], [6, 7, 8]])
+    labels = np.stack([tokens + 1, np.where(tokens > 4, tokens + 2, -1)], axis=-1)
+    model = compiled(sequence_model(row), row)
+    embedding = model.layers[1].embeddings.numpy()
+    lists = [[c for c in row if c >= 0] for row in labels.reshape(-1, 2)]
+    expected = oracle.cross_entropy(
+        embedding[tokens.reshape(-1)], *weights_of(head_of(model)), lists
+    ).mean()
+    np.testing.assert_allclose(model.evaluate(tokens, labels, verbose=0), expected, rtol=1e-5)
+
+
+# Saving
+
+
+@every_head
+def test_keras_file_round_trip_and_further_training(row, tmp_path):
+    x, labels = examples()
+    model = compiled(functional(row), row)
+    model.fit(x, labels, batch_size=BATCH, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.loss) is type(row.make_loss())
+    assert head_of(loaded).get_config() == head_of(model).get_config()
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    train_and_check(loaded, row, x, labels)
+
+
+@every_head
+def test_saved_model_round_trip(row, tmp_path):
+    x, _ = examples()
+    model = functional(row)
+    tf.saved_model.save(model, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    np.testing.assert_allclose(
+        loaded.signatures["serving_default"](tf.constant(x))["output_0"],
+        model.predict(x, verbose=0),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+@every_head
+def test_checkpoint_round_trip(row, tmp_path):
+    x, labels = examples()
+    model = compiled(functional(row), row)
+    model.fit(x, labels, batch_size=BATCH, verbose=0)
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    other = compiled(functional(row), row)
+    other.fit(x[:1], labels[:1], verbose=0)
+    tf.train.Checkpoint(model=other).restore(path)
+    np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert int(other.optimizer.iterations) == int(model.optimizer.iterations)
+
+
+@every_head
+def test_clone_model(row):
+    x, labels = examples()
+    model = functional(row)
+    clone = keras.models.clone_model(model)
+    assert head_of(clone).get_config() == head_of(model).get_config()
+    train_and_check(compiled(clone, row), row, x, labels)
+
+
+# What is refused
+
+
+@every_head
+def test_a_loss_that_meets_no_head(row):
+    x, labels = examples()
+    model = keras.Sequential([keras.Input((WIDTH,)), trunk(), keras.layers.Dense(CLASSES)])
+    compiled(model, row)
+    with pytest.raises(TypeError, match="needs the output of a head"):
+        model.fit(x, labels, verbose=0)
+
+
+@every_head
+def test_a_loss_behind_an_activation_meets_no_head(row):
+    x, labels = examples()
+    model = functional(row)
+    model = keras.Model(model.input, keras.layers.Activation("softmax")(model.output))
+    with pytest.raises(TypeError, match="needs the output of a head"):
+        compiled(model, row).fit(x, labels, verbose=0)
+
+
+@every_head
+def test_a_loss_of_another_family(row):
+    x, labels = examples()
+    other = next(
+        other.make_loss()
+        for other in HEADS
+        if other.make_loss.statistics_type is not row.make_loss.statistics_type
+    )
+    model = functional(row)
+    model.compile("sgd", loss=other)
+    with pytest.raises(TypeError, match="Use a loss and a head of one family"):
+        model.fit(x, labels, verbose=0)
+
+
+@every_head
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([0.0, 1.0], TypeError, "integer class ids; got dtype float"),
+        (
+            [1, CLASSES],
+            tf.errors.InvalidArgumentError,
+            rf"less than {CLASSES}.*got id.*\[{CLASSES}\]",
+        ),
+        ([1, -2], tf.errors.InvalidArgumentError, r"got id.*\[-2\].*\[\[1 0\]\]"),
+        (
+            [[1, -1], [-1, -1]],
+            tf.errors.InvalidArgumentError,
+            r"at least one label.*example.*\[1\]",
+        ),
+        (
+            [[[1]], [[2]]],
+            (ValueError, tf.errors.InvalidArgumentError),  # an error of the graph once Keras
+            "must have rank 1",  # has relaxed the shape, as after a fit with rank 1
+        ),
+    ],
+    ids=["floats", "too large", "negative", "empty row", "rank"],
+)
+def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
+    x, good = examples(count=2)
+    model = compiled(functional(row), row)
+    model.fit(x, good, verbose=0)
+    before = state_of(model)[: len(model.weights)]
+    with pytest.raises(error, match=message):
+        model.fit(x, np.array(labels), shuffle=False, verbose=0)
+    assert_same_state(before, state_of(model)[: len(before)])
+
+
+@every_head
+def test_float16_is_refused(row):
+    with pytest.raises(ValueError, match="must not get float16"):
+        row.make_head(CLASSES, dtype="mixed_float16")
+    keras.config.set_dtype_policy("mixed_float16")
+    with pytest.raises(ValueError, match="must not get float16"):
+        functional(row, dtype="float32")
+
+
+@every_head
+def test_more_than_one_replica_is_refused(row, monkeypatch):
+    head = row.make_head(CLASSES)
+    x = np.ones((2, WIDTH), "float32")
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        assert head(x).shape == (2, CLASSES)  # one replica is fine
+    strategy = tf.distribute.get_strategy()
+    monkeypatch.setattr(type(strategy), "num_replicas_in_sync", 2)
+    with pytest.raises(RuntimeError, match="one replica; got num_replicas_in_sync=2"):
+        head(x)
+
+
+@every_head
+def test_xla_is_refused(row):
+    model = functional(row)
+    compiled_call = tf.function(lambda x: model(x, training=True), jit_compile=True)
+    with pytest.raises(RuntimeError, match="can't be compiled with XLA"):
+        compiled_call(tf.ones((2, WIDTH)))
+
+
+@every_head
+def test_keras_warns_of_jit_compile_and_trains_without_it(row):
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        model = compiled(functional(row), row, jit_compile=True)
+    train_and_check(model, row, *examples())
+
+
+@every_head
+def test_an_exact_loss_has_no_gradient(row):
+    x, labels = examples()
+    model = functional(row)
+    with tf.GradientTape() as tape:
+        value = row.make_loss()(labels, model(x, training=False))
+    with pytest.raises(LookupError, match="training=True"):
+        tape.gradient(value, model.trainable_variables)
+
+
+@every_head
+@pytest.mark.parametrize("num_classes", [1, 0, -3, 2.5, "many"])
+def test_num_classes_is_checked(row, num_classes):
+    with pytest.raises(ValueError, match="num_classes must be an integer of at least 2; got"):
+        row.make_head(num_classes)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quiet TensorFlow, a fixed seed and a clean Keras state for every test."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def clean_keras():
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(7)
+    yield
+    keras.config.set_dtype_policy("float32")

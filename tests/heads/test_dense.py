@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import softmax as oracle
+
+import tfx_largeout as tfx
+
+
+def numeric_gradient(function, at, step=1e-5):
+    gradient = np.zeros_like(at)
+    for index in np.ndindex(at.shape):
+        moved = at.copy()
+        moved[index] += step
+        above = function(moved)
+        moved[index] -= 2 * step
+        gradient[index] = (above - function(moved)) / (2 * step)
+    return gradient
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_loss_and_gradients_equal_the_oracle(use_bias):
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(4, 3)).astype("float32")
+    lists = [[0], [1, 4], [6, 2, 3], [4]]
+    labels = tf.ragged.constant(lists, dtype=tf.int64)
+    head = tfx.heads.DenseHead(7, use_bias=use_bias, bias_initializer="random_normal")
+    head.build((None, 3))
+    variables = [tf.Variable(hidden), head.kernel.value]
+    if use_bias:
+        variables.append(head.bias.value)
+    with tf.GradientTape() as tape:
+        loss = tfx.losses.SoftmaxCrossEntropy()(labels, head(variables[0], training=True))
+    gradients = [tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, variables)]
+
+    values = [v.numpy().astype("float64") for v in variables]
+
+    def loss_at(*arguments):
+        return oracle.cross_entropy(*(*arguments, None)[:3], lists).mean()
+
+    np.testing.assert_allclose(loss, loss_at(*values), rtol=1e-6)
+    for position, gradient in enumerate(gradients):
+        expected = numeric_gradient(
+            lambda moved, p=position: loss_at(*values[:p], moved, *values[p + 1 :]),
+            values[position],
+        )
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_without_bias_there_is_one_weight():
+    head = tfx.heads.DenseHead(7, use_bias=False)
+    head.build((None, 3))
+    assert [tuple(w.shape) for w in head.weights] == [(7, 3)]
+
+
+def test_equals_a_dense_layer_with_the_transposed_kernel():
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(2, 5, 3)).astype("float32")
+    head = tfx.heads.DenseHead(7, bias_initializer="random_normal")
+    logits = head(hidden)
+    dense = keras.layers.Dense(7)
+    dense.build((None, 3))
+    dense.set_weights([head.kernel.numpy().T, head.bias.numpy()])
+    assert logits.shape == (2, 5, 7)
+    np.testing.assert_allclose(logits, dense(hidden), rtol=1e-5, atol=1e-6)
+
+
+def test_the_width_must_be_known():
+    with pytest.raises(ValueError, match="must be known"):
+        tfx.heads.DenseHead(7).build((None, None))
+
+
+def test_another_width_is_refused():
+    head = tfx.heads.DenseHead(7)
+    head(np.zeros((1, 3), "float32"))
+    with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 3"):
+        head(np.zeros((1, 4), "float32"))
+
+
+def test_rows_of_labels_must_match_the_batch():
+    head = tfx.heads.DenseHead(7)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows of labels"):
+        tfx.losses.SoftmaxCrossEntropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
+
+
+def test_the_exact_pass_is_made_once_for_all_who_ask():
+    head = tfx.heads.DenseHead(7)
+    output = tfx.heads.head_output(head(np.ones((2, 3), "float32")))
+    labels = np.array([1, 2])
+    assert output.exact(labels) is output.exact(labels)
+    assert output.exact(np.array([1, 2])) is not output.exact(labels)
+
+
+def test_none_rides_on_other_tensors():
+    assert tfx.heads.head_output(tf.zeros([2, 3])) is None

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras's own reductions, weights and masks, over values that come from statistics."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tfx
+from tfx_largeout.statistics import SoftmaxStatistics
+
+
+@pytest.fixture
+def case():
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(4, 3)).astype("float32")
+    head = tfx.heads.DenseHead(9, bias_initializer="random_normal")
+    return head, hidden, rng.integers(0, 9, 4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("weights", [None, [0.5, 0.0, 2.0, 1.0]])
+@pytest.mark.parametrize(
+    "reduction", ["sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None]
+)
+def test_reductions_are_those_of_keras(case, reduction, weights, training):
+    head, hidden, labels = case
+    weights = None if weights is None else np.array(weights, "float32")
+    logits = head(hidden, training=training)
+    expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)(
+        labels, tf.identity(logits), sample_weight=weights
+    )
+    value = tfx.losses.SoftmaxCrossEntropy(reduction=reduction)(labels, logits, weights)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_example_of_weight_zero_needs_no_label(case, training):
+    head, hidden, labels = case
+    labels[1] = -1
+    logits = head(hidden, training=training)
+    loss = tfx.losses.SoftmaxCrossEntropy()
+    assert np.isfinite(loss(labels, logits, np.array([1.0, 0.0, 1.0, 1.0])))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at least one label"):
+        loss(labels, logits, np.array([1.0, 0.1, 1.0, 1.0]))
+
+
+def test_a_loss_in_ten_lines(case):
+    @keras.saving.register_keras_serializable(package="tfx_largeout_tests")
+    class LargestTarget(tfx.losses.HeadLoss):
+        """Asks only for the best of an example's labels."""
+
+        statistics_type = SoftmaxStatistics
+
+        def from_statistics(self, statistics):
+            masked = tf.where(statistics.labels.mask, statistics.target_logits, -np.inf)
+            return statistics.log_partition - tf.reduce_max(masked, axis=-1)
+
+        exact = from_statistics
+
+    head, hidden, _ = case
+    labels = np.array([[1, 2, -1], [3, -1, -1], [4, 5, 6], [7, 8, 0]])
+    values = [LargestTarget()(labels, head(hidden, training=t)) for t in (True, False)]
+    log_probabilities = tf.nn.log_softmax(head(hidden)).numpy()
+    best = [max(log_probabilities[i, c] for c in row if c >= 0) for i, row in enumerate(labels)]
+    np.testing.assert_allclose(values, [-np.mean(best)] * 2, rtol=1e-5)
+
+
+def test_config_round_trip():
+    loss = tfx.losses.BuiltInLoss(reduction="sum", name="mine")
+    copy = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(copy) is type(loss)
+    assert copy.get_config() == loss.get_config()

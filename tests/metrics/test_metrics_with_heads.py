@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics on the output of a head, alone and in fit, evaluate and saved models."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from metrics.metrics_table import CASE_OF_EACH_CLASS, NUM_CLASSES, random_batch
+
+from tfx_largeout import metrics
+from tfx_largeout.heads import DenseHead, dense
+from tfx_largeout.heads.base import HeadOutput
+from tfx_largeout.losses import SoftmaxCrossEntropy
+
+WIDTH = 6
+BATCH = 8
+eager_and_graph = pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Counts exact passes: those made or, in a graph, those traced."""
+    count = []
+
+    def counted(*args, **kwargs):
+        count.append(1)
+        return streamed_logits(*args, **kwargs)
+
+    streamed_logits = dense.streamed_logits
+    monkeypatch.setattr(dense, "streamed_logits", counted)
+    return count
+
+
+def make_metrics(**kwargs) -> list[keras.metrics.Metric]:
+    return [case.make(**kwargs) for case in CASE_OF_EACH_CLASS]
+
+
+def make_model(metrics=None, head=None, **compile_arguments) -> keras.Model:
+    model = keras.Sequential(
+        [
+            keras.Input((WIDTH,)),
+            keras.layers.Dense(WIDTH, activation="tanh"),
+            head or DenseHead(NUM_CLASSES, kernel_initializer="random_normal"),
+        ]
+    )
+    model.compile("sgd", loss=SoftmaxCrossEntropy(), metrics=metrics, **compile_arguments)
+    return model
+
+
+def make_data(num_examples: int = 3 * BATCH, empty_rows: bool = False):
+    x = np.random.default_rng(1).normal(size=(num_examples, WIDTH)).astype("float32")
+    _, labels = random_batch(2, num_examples)
+    if not empty_rows:  # the loss needs a label
+        labels[:, 1] = np.arange(num_examples) % NUM_CLASSES
+    return x, labels
+
+
+def assert_all_as_defined(results, scores, labels, weights=None, prefix=""):
+    for case in CASE_OF_EACH_CLASS:
+        expected = case.expected(np.asarray(scores, np.float64), labels, weights)
+        np.testing.assert_allclose(
+            float(results[prefix + case.name]), expected, rtol=1e-5, err_msg=case.name
+        )
+
+
+def test_a_called_head(passes):
+    x, labels = make_data(empty_rows=True)
+    y_pred = DenseHead(NUM_CLASSES)(x)
+    results = {metric.name: metric(labels, y_pred) for metric in make_metrics()}
+    assert_all_as_defined(results, y_pred.numpy(), labels)
+    assert len(passes) == 1
+
+
+@eager_and_graph
+def test_evaluate_makes_one_pass_a_batch(run_eagerly, passes):
+    x, labels = make_data()
+    model = make_model(make_metrics(), run_eagerly=run_eagerly)
+    results = model.evaluate(x, labels, batch_size=BATCH, verbose=0, return_dict=True)
+    assert len(passes) == (3 if run_eagerly else 1)
+    assert_all_as_defined(results, model.predict(x, verbose=0), labels)
+
+
+@eager_and_graph
+def test_fit_makes_no_pass_and_validates(run_eagerly, passes):
+    x, labels = make_data()
+    model = make_model(make_metrics(), run_eagerly=run_eagerly)
+    history = model.fit(x, labels, batch_size=BATCH, epochs=2, verbose=0).history
+    assert len(passes) == 0
+    for case in CASE_OF_EACH_CLASS:
+        assert np.isnan(history[case.name]).all()
+    history = model.fit(x, labels, batch_size=BATCH, verbose=0, validation_data=(x, labels)).history
+    last = {name: values[-1] for name, values in history.items()}
+    assert_all_as_defined(last, model.predict(x, verbose=0), labels, prefix="val_")
+
+
+def test_the_train_graph_asks_for_nothing_exact(monkeypatch):
+    asked = []
+    monkeypatch.setattr(HeadOutput, "exact", lambda *_: asked.append(1))
+    x, labels = make_data()
+    make_model(make_metrics()).fit(x, labels, batch_size=BATCH, verbose=0)
+    assert not asked
+
+
+@eager_and_graph
+def test_during_training_shares_one_pass(run_eagerly, passes):
+    x, labels = make_data()
+    model = make_model(make_metrics(during_training=True), run_eagerly=run_eagerly)
+    model.optimizer.learning_rate = 0.0
+    history = model.fit(x, labels, batch_size=BATCH, verbose=0).history
+    assert len(passes) == (3 if run_eagerly else 1)
+    last = {name: values[-1] for name, values in history.items()}
+    assert_all_as_defined(last, model.predict(x, verbose=0), labels)
+
+
+class CountsLogits(DenseHead):
+    """Counts how often its logits are really computed. A graph may prune the count."""
+
+    count = 0
+
+    def logits(self, hidden):
+        def counted(logits):
+            self.count += 1
+            return logits
+
+        logits = super().logits(hidden)
+        seen = tf.numpy_function(counted, [logits], logits.dtype, stateful=False)
+        return tf.ensure_shape(seen, logits.shape)
+
+
+def test_evaluate_never_computes_the_logits():
+    x, labels = make_data()
+    head = CountsLogits(NUM_CLASSES)
+    model = make_model(head=head, weighted_metrics=make_metrics())
+    model.evaluate(x, labels, sample_weight=np.ones(len(x)), verbose=0)
+    assert head.count == 0
+    model.predict(x, verbose=0)
+    assert head.count > 0
+
+
+@eager_and_graph
+def test_weighted_metrics_leave_rows_out(run_eagerly):
+    x, labels = make_data()
+    labels[::3] = -1  # the loss takes an empty row if its weight is 0
+    weights = np.where(np.arange(len(x)) % 3 == 0, 0.0, 2.0)
+    model = make_model(weighted_metrics=make_metrics(), run_eagerly=run_eagerly)
+    results = model.evaluate(x, labels, BATCH, 0, weights, return_dict=True)
+    assert_all_as_defined(results, model.predict(x, verbose=0), labels, weights)
+
+
+def test_label_forms_in_evaluate():
+    x, labels = make_data()
+    rows = [[int(c) for c in row if c >= 0] for row in labels]
+    ragged = tf.ragged.constant(rows, dtype=tf.int64)
+    model = make_model(make_metrics())
+    scores = model.predict(x, verbose=0)
+    for form in (ragged, ragged.to_sparse()):
+        data = tf.data.Dataset.from_tensor_slices((x, form)).batch(BATCH)
+        assert_all_as_defined(model.evaluate(data, verbose=0, return_dict=True), scores, labels)
+
+
+@pytest.mark.parametrize("num_columns", [None, 4], ids=["one-label", "several"])
+def test_masked_sequences(num_columns):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 4, (6, 5))  # token 0 is masked
+    tokens[:, 0] = 1
+    shape = tokens.shape if num_columns is None else (*tokens.shape, num_columns)
+    labels = rng.integers(0, NUM_CLASSES, shape)
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.Embedding(4, WIDTH, mask_zero=True)(inputs)
+    model = keras.Model(inputs, DenseHead(NUM_CLASSES)(hidden))
+    model.compile("sgd", loss=SoftmaxCrossEntropy(), metrics=make_metrics())
+    results = model.evaluate(tokens, labels, verbose=0, return_dict=True)
+    scores = model.predict(tokens, verbose=0).reshape(-1, NUM_CLASSES)
+    assert_all_as_defined(
+        results, scores, labels.reshape(len(scores), -1), (tokens != 0).ravel().astype(float)
+    )
+
+
+def test_saved_models_keep_their_metrics(tmp_path):
+    x, labels = make_data()
+    model = make_model(make_metrics(), weighted_metrics=[metrics.RecallAtK(2)])
+    expected = model.evaluate(x, labels, verbose=0, return_dict=True)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    got = again.evaluate(x, labels, verbose=0, return_dict=True)
+    assert got == expected
+    assert "recall_at_2" in got
+
+
+@pytest.mark.parametrize("case", CASE_OF_EACH_CLASS, ids=lambda case: case.name)
+def test_callbacks_know_which_way_is_better(case):
+    x, labels = make_data()
+    stop = keras.callbacks.EarlyStopping(f"val_{case.name}", restore_best_weights=True)
+    model = make_model([case.make()])
+    model.fit(x, labels, verbose=0, validation_data=(x, labels), callbacks=[stop])
+    better = keras.ops.less if case.name in ("exact_loss", "perplexity") else keras.ops.greater
+    assert stop.monitor_op == better
+
+
+def test_bfloat16():
+    x, labels = make_data()
+    labels = labels[:, 1]
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = make_model(make_metrics())
+    results = model.evaluate(x, labels, verbose=0, return_dict=True)
+    assert all(np.isfinite(value) for value in results.values())
+    np.testing.assert_allclose(results["exact_loss"], results["loss"], rtol=1e-5)
+
+
+def test_ids_past_float32():
+    num_classes = 2**24 + 4
+    head = DenseHead(num_classes, use_bias=False, kernel_initializer="zeros")
+    head.build((None, 1))
+    head.kernel.value.scatter_nd_update([[2**24 + 1]], [[1.0]])
+    output = tf.zeros([1, 1])  # the logits would take 67 MB; the head output is enough
+    labels = np.array([[2**24 + 1]])
+    output._tfx_largeout_head_output = HeadOutput(head, tf.ones([1, 1]), training=False)
+    assert float(metrics.PrecisionAtK(1)(labels, output)) == 1.0
+    assert float(metrics.PrecisionAtK(1)(labels - 1, output)) == 0.0
+
+
+def test_label_counts_of_another_length():
+    x, labels = make_data()
+    metric = metrics.PSPrecisionAtK(1, [1, 2], 10)
+    with pytest.raises(ValueError, match=r"label_counts must .* \(13\); got 2"):
+        metric.update_state(labels, DenseHead(NUM_CLASSES)(x))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfx_largeout.labels import Labels, normalize_labels, require_labels
+
+
+def normal(y_true, num_classes=10, batch_rank=1):
+    return normalize_labels(y_true, num_classes, batch_rank).ids.numpy().tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.int16])
+def test_one_label_an_example(dtype):
+    assert normal(np.array([3, 0, 9], dtype)) == [[3], [0], [9]]
+    assert normal(np.array([[3], [0], [9]], dtype)) == [[3], [0], [9]]
+
+
+def test_padding_may_stand_anywhere():
+    assert normal([[-1, 3], [2, -1], [-1, -1]]) == [[-1, 3], [2, -1], [-1, -1]]
+
+
+def test_ragged():
+    assert normal(tf.ragged.constant([[1, 2], [], [3]])) == [[1, 2], [-1, -1], [3, -1]]
+
+
+def test_sparse_holds_ids_as_values():
+    example = tf.train.Example(
+        features=tf.train.Features(
+            feature={"y": tf.train.Feature(int64_list=tf.train.Int64List(value=[7, 2]))}
+        )
+    ).SerializeToString()
+    empty = tf.train.Example().SerializeToString()
+    parsed = tf.io.parse_example([empty, example], {"y": tf.io.VarLenFeature(tf.int64)})["y"]
+    assert normal(parsed) == [[-1, -1], [7, 2]]
+
+
+def test_sparse_out_of_order():
+    y = tf.SparseTensor([[1, 0], [0, 0]], tf.constant([4, 5], tf.int64), [2, 1])
+    assert normal(y) == [[5], [4]]
+
+
+def test_positions_are_flattened():
+    assert normal([[1, 2], [3, 4]], batch_rank=2) == [[1], [2], [3], [4]]
+    assert normal([[[1, -1], [2, 3]]], batch_rank=2) == [[1, -1], [2, 3]]
+
+
+def test_no_labels_at_all():
+    assert normal(np.zeros([3, 0], np.int64)) == [[], [], []]
+    assert normal(np.zeros([0], np.int64)) == []
+
+
+def test_an_unknown_rank():
+    traced = tf.function(
+        lambda y: normalize_labels(y, 10).ids, input_signature=[tf.TensorSpec(None, tf.int64)]
+    )
+    assert traced([1, 2]).numpy().tolist() == [[1], [2]]
+    assert traced([[1, 2], [3, -1]]).numpy().tolist() == [[1, 2], [3, -1]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have rank 1"):
+        traced([[[1]]])
+
+
+def test_ids_stay_integers_above_two_to_the_24():
+    big = [2**24, 2**24 + 1, 2**62, 2**62 + 1]
+    assert normal(big, 2**62 + 2) == [[c] for c in big]
+    assert normal([big], 2**62 + 2) == [big]
+
+
+def test_labels_are_a_set():
+    assert normal([[5, 5, 2, -1, 5], [1, 2, 1, 2, -1]]) == [[5, -1, 2, -1, -1], [1, 2, -1, -1, -1]]
+
+
+def test_a_random_batch_keeps_each_label_once():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(-1, 6, (200, 9))
+    for before, after in zip(ids, normal(ids, 6), strict=True):
+        kept = [c for c in after if c >= 0]
+        assert sorted(kept) == sorted(set(before) - {-1})
+        assert all(after[i] in (-1, before[i]) for i in range(9))
+
+
+@pytest.mark.parametrize(
+    "y_true",
+    [
+        np.array([1.0, 2.0]),
+        tf.ragged.constant([[1.0]]),
+        tf.SparseTensor([[0, 0]], [1.0], [1, 1]),
+        np.array([True, False]),
+    ],
+    ids=["dense", "ragged", "sparse", "bool"],
+)
+def test_only_integers(y_true):
+    with pytest.raises(TypeError, match="labels must be integer class ids; got dtype"):
+        normalize_labels(y_true, 10)
+
+
+def test_an_id_out_of_range_is_named_with_its_position():
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"(?s)less than 10.*got id\D*10\D.*position\D*2\D+1"
+    ):
+        normalize_labels([[1, 2], [3, 4], [5, 10], [11, 0]], 10)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"got id\D*-2\D"):
+        normalize_labels([-2], 10)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2, 2)])
+def test_the_rank_is_checked(shape):
+    with pytest.raises(ValueError, match="labels must have rank 1"):
+        normalize_labels(np.zeros(shape, np.int64), 10)
+
+
+def test_the_rank_of_ragged_labels_is_checked():
+    with pytest.raises(ValueError, match="RaggedTensor labels must have rank 2"):
+        normalize_labels(tf.ragged.constant([[[1]]]), 10)
+
+
+def test_mean_over_the_labels_of_an_example():
+    labels = Labels(tf.constant([[1, -1, 3], [2, -1, -1], [-1, -1, -1]], tf.int64))
+    values = tf.constant([[2.0, np.nan, 4.0], [5.0, np.inf, 1.0], [7.0, 7.0, 7.0]])
+    np.testing.assert_array_equal(labels.mean(values), [3, 5, 0])
+    np.testing.assert_array_equal(labels.counts, [2, 1, 0])
+    np.testing.assert_array_equal(labels.safe_ids[0], [1, 0, 3])
+
+
+def test_an_example_without_labels_is_named():
+    labels = Labels(tf.constant([[1], [-1], [-1]], tf.int64))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*1$"
+    ):
+        require_labels(labels)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*2$"
+    ):
+        require_labels(labels, tf.constant([True, False, True]))
+    assert require_labels(labels, tf.constant([True, False, False])).ids is not None

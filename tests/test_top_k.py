@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tfx
+
+
+@pytest.fixture
+def model():
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(3),
+            tfx.heads.DenseHead(11, bias_initializer="random_normal"),
+        ]
+    )
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+
+
+def test_activations(model, x):
+    logits = model.predict(x, verbose=0)
+    ids = np.argsort(-logits, axis=-1, kind="stable")[:, :3]
+    expected = {
+        None: logits,
+        "softmax": tf.nn.softmax(logits).numpy(),
+        "sigmoid": tf.sigmoid(logits).numpy(),
+    }
+    for activation, values in expected.items():
+        scores, top = tfx.top_k_model(model, 3, activation).predict(x, verbose=0)
+        np.testing.assert_array_equal(top, ids)
+        np.testing.assert_allclose(
+            scores, np.take_along_axis(values, ids, axis=-1), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_sequences():
+    hidden = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    head = tfx.heads.DenseHead(11)
+    scores, ids = tfx.TopK(head, 4)(hidden)
+    assert scores.shape == ids.shape == (2, 5, 4)
+    np.testing.assert_array_equal(ids[..., 0], np.argmax(head(hidden), axis=-1))
+
+
+def test_layer_in_a_functional_model_shares_the_weights(model, x):
+    hidden = model.layers[0].output
+    top = keras.Model(model.inputs, tfx.TopK(model.layers[-1], 2)(hidden))
+    model.layers[-1].kernel.assign(model.layers[-1].kernel * -2.0)
+    np.testing.assert_array_equal(
+        top.predict(x, verbose=0)[1], tfx.top_k_model(model, 2).predict(x, verbose=0)[1]
+    )
+
+
+def test_keras_file_round_trip(model, x, tmp_path):
+    top = tfx.top_k_model(model, 3, "softmax")
+    expected = top.predict(x, verbose=0)
+    top.save(tmp_path / "top.keras")
+    loaded = keras.saving.load_model(tmp_path / "top.keras")
+    for left, right in zip(loaded.predict(x, verbose=0), expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_saved_model_of_tensorflows_own_ops_alone(model, x, tmp_path, monkeypatch):
+    top = tfx.top_k_model(model, 3)
+    expected = top.predict(x, verbose=0)
+    monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
+    serve = tf.function(top.call, input_signature=[tf.TensorSpec([None, 4], tf.float32)])
+    tf.saved_model.save(top, str(tmp_path / "top"), signatures=_named(serve))
+    loaded = tf.saved_model.load(str(tmp_path / "top"))
+    graph = loaded.signatures["serving_default"].graph.as_graph_def()
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for function in graph.library.function for node in function.node_def}
+    assert not [op for op in ops if op.startswith("Tfx")]
+    result = loaded.signatures["serving_default"](tf.constant(x))
+    np.testing.assert_array_equal(result["ids"], expected[1])
+
+
+def _named(serve):
+    @tf.function(input_signature=serve.input_signature)
+    def named(x):
+        scores, ids = serve(x)
+        return {"scores": scores, "ids": ids}
+
+    return named
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, "3"])
+def test_k_must_be_a_positive_integer(model, k):
+    with pytest.raises(ValueError, match="k must be an integer of at least 1; got"):
+        tfx.top_k_model(model, k)
+    with pytest.raises(ValueError, match="k must be an integer of at least 1; got"):
+        tfx.TopK(model.layers[-1], k)
+
+
+def test_other_bad_arguments(model, x):
+    with pytest.raises(ValueError, match="k must be at most num_classes=11; got 12"):
+        tfx.TopK(model.layers[-1], 12)
+    with pytest.raises(ValueError, match="activation must be .* got 'tanh'"):
+        tfx.top_k_model(model, 2, "tanh")
+    with pytest.raises(TypeError, match="head must be a Head; got"):
+        tfx.TopK(model.layers[0], 2)
+    headless = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    with pytest.raises(TypeError, match="model must end in a head"):
+        tfx.top_k_model(headless, 2)(x)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras output layers whose cost does not grow with the number of classes."""
+
+from __future__ import annotations
+
+import keras
+
+__version__ = "0.1.0"
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        "tfx_largeout needs the TensorFlow backend of Keras; "
+        f"got KERAS_BACKEND={keras.backend.backend()!r}. "
+        "Set the environment variable KERAS_BACKEND=tensorflow before you import keras."
+    )
+
+from tfx_largeout import heads, losses, metrics  # noqa: E402
+from tfx_largeout.top_k import TopK, TopKModel, top_k_model  # noqa: E402
+
+__all__ = ["TopK", "TopKModel", "heads", "losses", "metrics", "top_k_model"]

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `tfx-largeout`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from tfx_largeout.compare.data import FEATURES, WORDNET, find_files
+from tfx_largeout.compare.head_options import (
+    HEAD_OPTIONS,
+    choose_options,
+    positive_integer,
+    positive_number,
+)
+from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
+from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
+from tfx_largeout.compare.machine import describe_versions
+from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.runner import DataError
+from tfx_largeout.compare.settings import DataSettings, TrainingSettings
+
+EXIT_USAGE = 2
+
+_DESCRIPTION = """\
+Trains several output layers (heads) on the same data, with the same trunk, the same order of the
+examples and the same seed, one after the other, and compares them: a table, CSV, JSON, plots and
+TensorBoard runs."""
+
+_EXAMPLES = """\
+examples:
+  tfx-largeout compare
+  tfx-largeout compare --heads full_softmax,tf_nce --epochs 5
+  tfx-largeout compare --data path/to/EURLex-4K --learning-rate 1e-2,tf_nce=20
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `tfx-largeout`.
+
+    Args:
+        argv: The arguments, without the name of the program. Default: those of the process.
+
+    Returns:
+        The exit code: 0; 1 if a head failed; 2 for a wrong argument or malformed data; 130 after
+        Ctrl-C.
+    """
+    parser, compare = _build_parsers()
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.list:
+            print(_list_heads())
+            return EXIT_SUCCESS
+        return _compare(compare, arguments)
+    except SystemExit as exit:
+        return int(exit.code or 0)
+    except DataError as error:
+        print(f"\n{compare.prog}: the data can't be used: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
+    heads = _choose_heads(parser, arguments)
+    data_name, data = _choose_data(parser, arguments)
+    training = _choose_training(arguments)
+    try:
+        folder = OutputFolder(arguments.output, arguments.overwrite)
+    except (OSError, ValueError) as error:
+        parser.error(f"--output {error}")
+    return run_job(Job(heads, data_name, data, training), folder)
+
+
+def _choose_heads(parser: _Parser, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    heads = {head: dict(head_row(head).options) for head in arguments.heads}
+    chosen = []
+    for option in HEAD_OPTIONS:
+        texts = getattr(arguments, option.name)
+        if texts:
+            try:
+                chosen.append(choose_options(option, texts, heads))
+            except ValueError as error:
+                parser.error(str(error))
+    for choice in chosen:
+        for head, options in choice.items():
+            heads[head].update(options)
+    return heads
+
+
+def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, DataSettings]:
+    rest = (arguments.features, arguments.propensity_a, arguments.propensity_b)
+    if (arguments.train is None) != (arguments.test is None):
+        given = "--test" if arguments.train is None else "--train"
+        parser.error(f"--train and --test must be given together; got {given} alone")
+    if arguments.train is not None:
+        if arguments.data is not None:
+            parser.error("--data must not be given with --train and --test; got all three")
+        for flag, file in (("--train", arguments.train), ("--test", arguments.test)):
+            _check_readable(parser, flag, file)
+        return arguments.train, DataSettings(None, arguments.train, arguments.test, *rest)
+    name = arguments.data or next(iter(WORDNET))
+    if name in WORDNET:
+        return name, DataSettings(WORDNET[name], "", "", *rest)
+    try:
+        train, test = find_files(name)
+    except ValueError as error:
+        parser.error(f"--data {error}")
+    return name, DataSettings(None, train, test, *rest)
+
+
+def _check_readable(parser: _Parser, flag: str, file: str) -> None:
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        parser.error(f"{flag} must be a file that can be read; got {file!r} ({error.strerror})")
+
+
+def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
+    evaluations = arguments.evaluations
+    if evaluations is None:
+        evaluations = max(6, round(arguments.epochs or 0))
+    return TrainingSettings(
+        budget=None if arguments.epochs is not None else arguments.budget,
+        epochs=arguments.epochs,
+        evaluations=evaluations,
+        batch_size=arguments.batch_size,
+        hidden=arguments.hidden,
+        seed=arguments.seed,
+    )
+
+
+def _list_heads() -> str:
+    lines = []
+    for row in HEAD_TABLE:
+        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in row.options.items())
+        lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
+    return "\n".join(lines)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message.removeprefix('argument ')}\n")
+
+
+def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Lets argparse show the sentence of a parser's ValueError."""
+
+    def parse_argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_argument
+
+
+def _heads(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        head_row(name)
+    if len(set(names)) < len(names):
+        raise ValueError(f"must name each head once; got {text!r}")
+    return names
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise ValueError(f"must be an integer in [0, 2147483648); got {text!r}")
+    return int(text)
+
+
+def _build_parsers() -> tuple[argparse.ArgumentParser, _Parser]:
+    parser = _Parser(prog="tfx-largeout", allow_abbrev=False)
+    version = f"tfx-largeout {describe_versions()['tfx_largeout']}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    compare = commands.add_parser(
+        "compare",
+        help="train several heads side by side, and compare them",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_arguments(compare)
+    return parser, compare
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = [row.name for row in HEAD_TABLE]
+    add = parser.add_argument
+    add("--list", action="store_true", help="list the heads with their defaults, and exit")
+    add(
+        "--heads",
+        type=_type(_heads),
+        default=names,
+        metavar="HEAD,...",
+        help="which heads, in this order (default: all)",
+    )
+
+    length = parser.add_argument_group("how long").add_mutually_exclusive_group()
+    length.add_argument(
+        "--budget",
+        type=_type(positive_number),
+        default=60.0,
+        metavar="SECONDS",
+        help="training time of each head, without evaluation and compilation (default: 60)",
+    )
+    length.add_argument(
+        "--epochs",
+        type=_type(positive_number),
+        metavar="N",
+        help="instead: the same number of epochs for each head, may be a fraction",
+    )
+
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        metavar="DATA",
+        help=f"{' or '.join(WORDNET)} (shipped), or a folder with train.txt and test.txt in the "
+        f"format of the extreme classification repository, plain, .gz or .xz "
+        f"(default: {next(iter(WORDNET))})",
+    )
+    data.add_argument("--train", metavar="FILE", help="training examples, instead of --data")
+    data.add_argument("--test", metavar="FILE", help="test examples, instead of --data")
+    data.add_argument(
+        "--features",
+        choices=FEATURES,
+        default=FEATURES[0],
+        help="weights of the features: TF-IDF with rows of length 1, or as they are "
+        f"(default: {FEATURES[0]})",
+    )
+    data.add_argument("--propensity-a", type=_type(positive_number), default=0.55, metavar="A")
+    data.add_argument(
+        "--propensity-b",
+        type=_type(positive_number),
+        default=1.5,
+        metavar="B",
+        help="constants of the propensity model behind PSP@1 (default: 0.55, 1.5)",
+    )
+
+    training = parser.add_argument_group("training, the same for all heads")
+    for flag, default, text in (
+        ("--batch-size", 512, "examples a step"),
+        ("--hidden", 128, "width of the trunk's one layer"),
+        ("--evaluations", None, "evaluations in training (default: 6, or one an epoch)"),
+    ):
+        more = "" if default is None else f" (default: {default})"
+        training.add_argument(
+            flag, type=_type(positive_integer), default=default, metavar="N", help=text + more
+        )
+    training.add_argument("--seed", type=_type(_seed), default=0, metavar="N", help="(default: 0)")
+
+    options = parser.add_argument_group(
+        "options of heads",
+        "VALUE for all heads that have the option, or HEAD=VALUE; several with commas. --list has "
+        "the defaults.",
+    )
+    for option in HEAD_OPTIONS:
+        options.add_argument(option.flag, action="append", metavar="[HEAD=]VALUE", help=option.help)
+
+    output = parser.add_argument_group("results")
+    output.add_argument(
+        "--output", metavar="FOLDER", help="(default: a new one, runs/compare-<date>-<time>)"
+    )
+    output.add_argument(
+        "--overwrite", action="store_true", help="replace the results of an earlier run in FOLDER"
+    )

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that heads may have. Each is a flag of the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+OPTIMIZERS = ("adagrad", "adam", "sgd")
+SAMPLERS = ("log_uniform", "uniform", "unigram")
+
+
+def positive_number(text: str) -> float:
+    """Parses a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"must be a number above 0; got {text!r}")
+    return value
+
+
+def positive_integer(text: str) -> int:
+    """Parses an integer of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ValueError(f"must be an integer of at least 1; got {text!r}")
+    return value
+
+
+def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    """Returns a parser of one of `choices`."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}; got {text!r}")
+        return text
+
+    return parse
+
+
+class HeadOption(NamedTuple):
+    """An option that a head may have.
+
+    Attributes:
+        name: As in the rows of the table of heads.
+        parse: Turns text into a value; raises ValueError with the rule and the text.
+        help: One line.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The flag of the command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+HEAD_OPTIONS = (
+    HeadOption("optimizer", one_of(OPTIMIZERS), f"Keras optimizer: {', '.join(OPTIMIZERS)}"),
+    HeadOption("learning_rate", positive_number, "its learning rate"),
+    HeadOption(
+        "trunk_optimizer",
+        one_of(("same", *OPTIMIZERS)),
+        "optimizer of the trunk (keras.optimizers.MultiOptimizer); `same` is one for all weights",
+    ),
+    HeadOption("trunk_learning_rate", positive_number, "learning rate of the trunk's optimizer"),
+    HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
+    HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
+    HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
+)
+
+
+def choose_options(
+    option: HeadOption, texts: list[str], defaults: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Reads what the user gave for one option: `VALUE` for all heads, or `HEAD=VALUE`.
+
+    Args:
+        option: The option.
+        texts: What came with the flag, in order; each may hold several, parted by commas.
+        defaults: The chosen heads, and the default options of each.
+
+    Returns:
+        For each head that has the option and got a value, `{option name: value}`. A value for
+        one head goes before a value for all.
+
+    Raises:
+        ValueError: One sentence with flag, rule and value.
+    """
+    having = [head for head, options in defaults.items() if option.name in options]
+    everywhere: dict[str, Any] = {}
+    alone: dict[str, Any] = {}
+    for text in ",".join(texts).split(","):
+        head, equals, value = text.rpartition("=")
+        if equals and head not in having:
+            rule = f"must be for a chosen head that has this option ({', '.join(having) or 'none'})"
+            raise ValueError(f"{option.flag} {rule}; got {text!r}")
+        if not having:
+            raise ValueError(f"{option.flag} must be an option of a chosen head; got {text!r}")
+        try:
+            parsed = option.parse(value)
+        except ValueError as error:
+            raise ValueError(f"{option.flag} {error}") from None
+        if equals:
+            alone[head] = parsed
+        else:
+            everywhere.update(dict.fromkeys(having, parsed))
+    return {head: {option.name: value} for head, value in {**everywhere, **alone}.items()}

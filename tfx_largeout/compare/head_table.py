@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of heads that can be compared. A new head adds a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class HeadRow(NamedTuple):
+    """A head, the loss it trains with, and what serves it best.
+
+    Attributes:
+        name: On the command line and in the results.
+        description: One line.
+        options: Its options (see `head_options.py`) and their defaults: the best that was found
+            for the shipped data in 60 seconds (docs/compare.md has what was tried).
+        build: `build(num_classes, label_counts, seed, options)` returns head and loss.
+            `label_counts` `[C]`: the number of training examples of each class. It imports
+            TensorFlow, and so it does not run before it is needed.
+    """
+
+    name: str
+    description: str
+    options: dict[str, Any]
+    build: Callable[..., tuple[Any, Any]]
+
+
+def _full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import heads, losses
+
+    return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossEntropy()
+
+
+def _tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import heads, losses
+
+    arguments = _candidate_sampling(label_counts, seed, options)
+    return heads.TFSampledSoftmaxHead(num_classes, **arguments), losses.BuiltInLoss()
+
+
+def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import heads, losses
+
+    arguments = _candidate_sampling(label_counts, seed, options)
+    return heads.TFNCEHead(num_classes, **arguments), losses.BuiltInLoss()
+
+
+def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
+    """Returns the arguments that TensorFlow's two built-ins share."""
+    sampler, sampler_options = options["sampler"], {}
+    if sampler == "unigram":
+        # A class without training examples must be drawn at times: it is in no target.
+        sampler = "fixed_unigram"
+        sampler_options = {"unigrams": [float(max(count, 1)) for count in label_counts]}
+    return {
+        "name": "head",
+        "num_sampled": options["num_sampled"],
+        "num_true": options["num_true"],
+        "sampler": sampler,
+        "sampler_options": sampler_options,
+        "seed": seed,
+    }
+
+
+HEAD_TABLE = (
+    HeadRow(
+        "full_softmax",
+        "DenseHead: the exact softmax over all classes",
+        {"optimizer": "adam", "learning_rate": 5e-3},
+        _full_softmax,
+    ),
+    HeadRow(
+        "tf_sampled_softmax",
+        "tf.nn.sampled_softmax_loss, as TensorFlow ships it",
+        {
+            "optimizer": "sgd",
+            "learning_rate": 10.0,
+            "num_sampled": 1000,
+            "num_true": 1,
+            "sampler": "log_uniform",
+        },
+        _tf_sampled_softmax,
+    ),
+    HeadRow(
+        "tf_nce",
+        "tf.nn.nce_loss, as TensorFlow ships it",
+        {
+            "optimizer": "sgd",
+            "learning_rate": 10.0,
+            "num_sampled": 1000,
+            "num_true": 1,
+            "sampler": "log_uniform",
+        },
+        _tf_nce,
+    ),
+)
+
+
+def head_row(name: str) -> HeadRow:
+    """Returns the row of a head.
+
+    Raises:
+        ValueError: There is no such head.
+    """
+    for row in HEAD_TABLE:
+        if row.name == name:
+            return row
+    names = ", ".join(row.name for row in HEAD_TABLE)
+    raise ValueError(f"must be one of {names}; got {name!r}")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job: trains one head after the other, and reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tfx_largeout.compare.machine import describe_machine, describe_versions
+from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.plots import HOW_TO_GET_PLOTS, plot_precision
+from tfx_largeout.compare.progress import Progress
+from tfx_largeout.compare.report import write_report
+from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.runner import WORKER, run_head
+from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+from tfx_largeout.compare.summary import summarize
+from tfx_largeout.compare.table import format_table
+
+EXIT_SUCCESS, EXIT_FAILURE, EXIT_INTERRUPTED = 0, 1, 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to compare.
+
+    Attributes:
+        heads: Names of heads, and the options of each, in the order of training.
+        data_name: What the user calls the data.
+        data: The data.
+        training: What all heads have in common.
+    """
+
+    heads: dict[str, dict[str, Any]]
+    data_name: str
+    data: DataSettings
+    training: TrainingSettings
+
+
+def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> int:
+    """Trains the heads, and reports: progress on standard error, the table on standard output.
+
+    The files are written anew after each head, so that nothing is lost whatever happens.
+
+    Args:
+        job: What to compare.
+        folder: Where the results go.
+        worker: Command of the process that trains a head.
+
+    Returns:
+        The exit code: 1 if a head failed, 130 after Ctrl-C, else 0.
+
+    Raises:
+        DataError: The data can't be read.
+    """
+    configuration = {**dataclasses.asdict(job), "command": sys.argv}
+    configuration |= {"machine": describe_machine(), "versions": describe_versions()}
+    _say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
+    progress = Progress(sys.stderr, job.training, list(job.heads))
+    results: list[HeadResult] = []
+    for head, options in job.heads.items():
+        events = str(folder.tensorboard / head)
+        settings = WorkerSettings(head, options, job.data, job.training, events)
+        progress.begin(head)
+        result = run_head(settings, folder.logs / f"{head}.log", progress.update, worker)
+        progress.end(result)
+        results.append(result)
+        write_report(folder, configuration, results)
+        if result.status == "interrupted":
+            break
+    print(f"\n{format_table(summarize(results))}\n", flush=True)
+    _draw(job, folder, results)
+    _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
+    statuses = {result.status for result in results}
+    if "interrupted" in statuses:
+        left = [head for head in job.heads if head not in {result.head for result in results}]
+        _say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
+        return EXIT_INTERRUPTED
+    return EXIT_FAILURE if "failed" in statuses else EXIT_SUCCESS
+
+
+def _describe_length(job: Job) -> str:
+    count = f"{len(job.heads)} head" + "s" * (len(job.heads) > 1)
+    if job.training.epochs is not None:
+        return f"{count}, {job.training.epochs:g} epochs each"
+    return f"{count}, {job.training.budget:g} s of training each"
+
+
+def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None:
+    classes = next((r.data["classes"] for r in results if r.data), None)
+    if classes is None:
+        return
+    title = f"{job.data_name}: {classes:,} classes, batches of {job.training.batch_size}"
+    if not plot_precision(results, title, folder.plot_png) and "matplotlib" not in sys.modules:
+        _say(HOW_TO_GET_PLOTS)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress: one line a head, rewritten on a terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.settings import TrainingSettings
+
+
+class Progress:
+    """Shows how far a head is.
+
+    On a terminal its line is rewritten with each event; elsewhere there is a new line for each
+    evaluation.
+
+    Args:
+        stream: Where to write.
+        settings: How long the heads train.
+        heads: Names of all heads; for the width.
+    """
+
+    def __init__(self, stream: TextIO, settings: TrainingSettings, heads: list[str]) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._settings = settings
+        self._width = max(map(len, heads))
+        self._num_points = 0
+        self._loss: float | None = None
+
+    def begin(self, head: str) -> None:
+        """Tells that a head's process starts."""
+        self._num_points, self._loss = 0, None
+        self._show(f"{head:{self._width}}  starting")
+
+    def update(self, result: HeadResult, loss: float | None) -> None:
+        """Shows a result that has changed, and the latest training loss."""
+        self._loss = self._loss if loss is None else loss
+        if self._live or len(result.curve) > self._num_points:
+            self._num_points = len(result.curve)
+            self._show(self._line(result))
+
+    def end(self, result: HeadResult) -> None:
+        """Leaves a last line behind."""
+        if result.status == "failed":
+            self._show(f"{result.head:{self._width}}  failed: {result.error}")
+        elif self._live:
+            self._show(self._line(result))
+        if self._live:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _line(self, result: HeadResult) -> str:
+        if not result.steps_per_epoch:
+            return f"{result.head:{self._width}}  starting"
+        parts = [f"{result.head:{self._width}}", self._share(result), f"step {result.steps:,}"]
+        if self._settings.epochs is None:
+            parts.append(f"epoch {result.epochs:.2f}")
+        if self._loss is not None:
+            parts.append(f"loss {self._loss:.3f}")
+        if result.curve:
+            parts.append(f"P@1 {100 * result.curve[-1].precision_at_1:.2f}%")
+        if result.status == "interrupted":
+            parts.append("interrupted")
+        return "  ".join(parts)
+
+    def _share(self, result: HeadResult) -> str:
+        if self._settings.epochs is not None:
+            return f"{result.seconds:5.1f} s  epoch {result.epochs:.2f}/{self._settings.epochs:g}"
+        return f"{result.seconds:5.1f}/{self._settings.budget:g} s"
+
+    def _show(self, line: str) -> None:
+        if self._live:
+            columns = _columns(self._stream)
+            self._stream.write(f"\r{line[: columns - 1]}\x1b[K")
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80

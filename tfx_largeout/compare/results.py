@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a head's training gave."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation on the test examples.
+
+    Attributes:
+        step: Steps of training before it.
+        epoch: The same in epochs.
+        seconds: Seconds of training before it, as `TrainingClock` counts them.
+        train_loss: Mean loss of the steps since the evaluation before; None for the untrained
+            model. On the scale of the head's own loss: not comparable between heads.
+        precision_at_1: P@1 in [0, 1], and so on.
+        precision_at_3: P@3.
+        precision_at_5: P@5.
+        ps_precision_at_1: Propensity-scored P@1.
+        exact_loss: Softmax cross-entropy over all classes, in nats.
+    """
+
+    step: int
+    epoch: float
+    seconds: float
+    train_loss: float | None
+    precision_at_1: float
+    precision_at_3: float
+    precision_at_5: float
+    ps_precision_at_1: float
+    exact_loss: float
+
+
+@dataclasses.dataclass
+class HeadResult:
+    """How far a head came.
+
+    Attributes:
+        head: Its name.
+        options: Its options.
+        status: `"done"`, `"failed"` or `"interrupted"`.
+        error: One sentence, where it failed.
+        steps_per_epoch: Steps of an epoch.
+        steps: Steps of training so far.
+        seconds: Seconds of training so far, as `TrainingClock` counts them.
+        wall_seconds: Seconds from start to end of its process, everything included.
+        peak_bytes: The most memory that the process held.
+        parameters: Number of weights of the model.
+        data: What the head was trained on: numbers of examples, features, classes.
+        implementation: Which implementation of the custom ops was in use.
+        curve: The evaluations.
+    """
+
+    head: str
+    options: dict[str, Any]
+    status: str = "interrupted"
+    error: str | None = None
+    steps_per_epoch: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    peak_bytes: int = 0
+    parameters: int = 0
+    data: dict[str, int] = dataclasses.field(default_factory=dict)
+    implementation: str = ""
+    curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+
+    @property
+    def epochs(self) -> float:
+        """Epochs of training so far."""
+        return self.steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
+
+    @property
+    def milliseconds_per_step(self) -> float | None:
+        """Mean time of a step, or None before there is one."""
+        return 1000 * self.seconds / self.steps if self.seconds else None
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        """Time of an epoch: of a whole one, even if less was run. None before there is a time."""
+        return self.seconds / self.epochs if self.seconds else None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a worker, follows it, and survives its end, whatever that is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfx_largeout.compare.results import CurvePoint, HeadResult
+from tfx_largeout.compare.settings import WorkerSettings
+
+WORKER = (sys.executable, "-m", "tfx_largeout.compare.worker")
+_SECONDS_TO_END = 5.0
+
+
+class DataError(Exception):
+    """The data can't be read: no head will get any further."""
+
+
+def run_head(
+    settings: WorkerSettings,
+    log: Path,
+    on_change: Callable[[HeadResult, float | None], None],
+    command: Sequence[str] = WORKER,
+) -> HeadResult:
+    """Trains one head in a process of its own.
+
+    Ctrl-C ends the process; the result then has the status `"interrupted"` and what came before.
+
+    Args:
+        settings: For the worker.
+        log: File that gets the worker's standard error.
+        on_change: Called after each event with the result so far and the training loss, if the
+            event has one.
+        command: Of the worker.
+
+    Raises:
+        DataError: The data are at fault, in one sentence.
+    """
+    result = HeadResult(settings.head, dict(settings.options))
+    start = time.monotonic()
+    # In a session of its own, Ctrl-C reaches the worker through us alone.
+    with (
+        open(log, "wb") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+        ) as process,
+    ):
+        try:
+            _follow(process, settings, result, on_change)
+        except KeyboardInterrupt:
+            result.status = "interrupted"
+        finally:
+            _end(process)
+    if result.status == "running":
+        result.status = "failed"
+        result.error = f"{_describe_exit(process.returncode)}; see {log}"
+    result.wall_seconds = time.monotonic() - start
+    return result
+
+
+def _follow(
+    process: subprocess.Popen[str],
+    settings: WorkerSettings,
+    result: HeadResult,
+    on_change: Callable[[HeadResult, float | None], None],
+) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    result.status = "running"
+    try:
+        json.dump(dataclasses.asdict(settings), process.stdin)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended already; its exit code says more
+    for line in process.stdout:
+        on_change(result, _apply(json.loads(line), result))
+    process.wait()
+
+
+def _apply(event: dict[str, Any], result: HeadResult) -> float | None:
+    """Puts an event into the result; returns the training loss, if it has one."""
+    result.peak_bytes = event["peak_bytes"]
+    kind = event["event"]
+    if kind == "ready":
+        for name in ("steps_per_epoch", "parameters", "implementation", "data"):
+            setattr(result, name, event[name])
+    elif kind == "point":
+        point = CurvePoint(**event["point"])
+        result.curve.append(point)
+        result.steps, result.seconds = point.step, point.seconds
+        return point.train_loss
+    elif kind in ("progress", "done"):
+        result.steps, result.seconds = event["step"], event["seconds"]
+        if kind == "done":
+            result.status = "done"
+    elif kind == "failed":
+        if event["data_at_fault"]:
+            raise DataError(event["error"])
+        result.status, result.error = "failed", event["error"]
+    return event.get("loss")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"the process ended early with exit code {code}"
+    name = signal.Signals(-code).name
+    reason = ", perhaps for want of memory" if name == "SIGKILL" else ""
+    return f"the process was killed by {name}{reason}"

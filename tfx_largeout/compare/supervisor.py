@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Supervisor: the callback that evaluates, reports, and stops the training in time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfx_largeout.compare.loss_window import LossWindow
+from tfx_largeout.compare.results import CurvePoint
+from tfx_largeout.compare.settings import TrainingSettings
+from tfx_largeout.compare.training_clock import TrainingClock
+
+_SECONDS_BETWEEN_REPORTS = 0.5
+
+
+class Supervisor(keras.callbacks.Callback):
+    """Evaluates before the first step, at even distances and at the end, while the clock stands.
+
+    Args:
+        settings: How long to train, and how often to evaluate.
+        steps_per_epoch: Steps of an epoch.
+        evaluate: Evaluates the model on the test examples; returns the fields of `CurvePoint` from
+            `precision_at_1` on.
+        on_point: Called with the `CurvePoint` of each evaluation.
+        on_progress: Called about twice a second with step, seconds of training and the mean loss
+            since the last evaluation.
+
+    Raises:
+        FloatingPointError: In training, when the loss is not finite.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        steps_per_epoch: int,
+        evaluate: Callable[[], dict[str, float]],
+        on_point: Callable[[CurvePoint], None],
+        on_progress: Callable[[int, float, float], None],
+    ) -> None:
+        super().__init__()
+        self.clock = TrainingClock()
+        self._settings = settings
+        self._steps_per_epoch = steps_per_epoch
+        self._evaluate = evaluate
+        self._on_point = on_point
+        self._on_progress = on_progress
+        self._loss = LossWindow()
+        self._due = 0.0
+        self._last_report = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Evaluates the untrained model: where all curves begin."""
+        self._add_point(None, done=0.0)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Takes note that `fit` has just reset its metrics."""
+        self._loss.begin_run()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts the step; evaluates, reports or stops where it is time to."""
+        self.clock.end_step()
+        self._loss.add_step(float((logs or {})["loss"]))
+        steps, seconds = self.clock.steps, self.clock.seconds
+        if not math.isfinite(self._loss.mean):
+            raise FloatingPointError(
+                f"the loss is no longer finite at step {steps}: a lower --learning-rate may help"
+            )
+        done = self._settings.fraction_done(steps, seconds, self._steps_per_epoch)
+        if done >= self._due:
+            self._add_point(self._loss.mean, done)
+            self.model.reset_metrics()
+            self._loss.restart()
+            self.clock.resume()
+        elif time.monotonic() - self._last_report > _SECONDS_BETWEEN_REPORTS:
+            self._on_progress(steps, seconds, self._loss.mean)
+            self._last_report = time.monotonic()
+        if done >= 1:
+            self.model.stop_training = True
+
+    def _add_point(self, train_loss: float | None, done: float) -> None:
+        steps, seconds = self.clock.steps, self.clock.seconds
+        epoch = steps / self._steps_per_epoch
+        self._on_point(CurvePoint(steps, epoch, seconds, train_loss, **self._evaluate()))
+        evaluations = self._settings.evaluations
+        self._due = min(1.0, (math.floor(done * evaluations) + 1) / evaluations)

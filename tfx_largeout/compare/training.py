@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the model of one head, and trains it with plain `compile` and `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfx_largeout.compare.event_file import EventFile
+from tfx_largeout.compare.head_table import head_row
+from tfx_largeout.compare.results import CurvePoint
+from tfx_largeout.compare.settings import DataSettings, WorkerSettings
+from tfx_largeout.compare.supervisor import Supervisor
+from tfx_largeout.datasets import SparseExamples
+from tfx_largeout.layers import SparseDense
+from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
+from tfx_largeout.ops import library
+
+_OPTIMIZERS = {
+    "adagrad": keras.optimizers.Adagrad,
+    "adam": keras.optimizers.Adam,
+    "sgd": keras.optimizers.SGD,
+}
+
+
+def train(
+    settings: WorkerSettings,
+    train_examples: SparseExamples,
+    test_examples: SparseExamples,
+    send: Callable[..., None],
+) -> None:
+    """Trains one head, and sends what happens.
+
+    Args:
+        settings: The head, its options, and what it has in common with the others.
+        train_examples: To train on.
+        test_examples: To evaluate on.
+        send: `send(event, **fields)`; see `worker.py`.
+    """
+    common = settings.training
+    keras.utils.set_random_seed(common.seed)
+    model = _build_model(settings, train_examples)
+    batches = train_examples.dataset(common.batch_size, shuffle=True, seed=common.seed)
+    test_batches = test_examples.dataset(common.batch_size)
+    steps_per_epoch = int(batches.cardinality())
+    events = EventFile(settings.events, _hyper_parameters(settings))
+    send(
+        "ready",
+        steps_per_epoch=steps_per_epoch,
+        parameters=model.count_params(),
+        implementation=library.library_status(),
+        data={
+            "train_examples": len(train_examples),
+            "test_examples": len(test_examples),
+            "features": train_examples.num_features,
+            "classes": train_examples.num_labels,
+        },
+    )
+
+    def evaluate() -> dict[str, float]:
+        values = model.evaluate(test_batches, verbose=0, return_dict=True)
+        return {name: value for name, value in values.items() if name != "loss"}
+
+    def on_point(point: CurvePoint) -> None:
+        fields = dataclasses.asdict(point)
+        send("point", point=fields)
+        where = {name: fields.pop(name) for name in ("step", "seconds")}
+        values = {tag: fields[name] for name, tag in _TAGS.items() if fields[name] is not None}
+        events.scalars(values=values, **where)
+
+    def on_progress(step: int, seconds: float, loss: float) -> None:
+        send("progress", step=step, seconds=seconds, loss=loss)
+        events.scalars(step, seconds, {_TAGS["train_loss"]: loss})
+
+    supervisor = Supervisor(common, steps_per_epoch, evaluate, on_point, on_progress)
+    # The supervisor stops the training; the number of epochs is never reached.
+    model.fit(batches, epochs=sys.maxsize, shuffle=False, verbose=0, callbacks=[supervisor])
+    events.close(supervisor.clock.seconds)
+    send("done", step=supervisor.clock.steps, seconds=supervisor.clock.seconds)
+
+
+_TAGS = {
+    "train_loss": "loss/train",
+    "exact_loss": "loss/exact",
+    "precision_at_1": "precision/at_1",
+    "precision_at_3": "precision/at_3",
+    "precision_at_5": "precision/at_5",
+    "ps_precision_at_1": "precision/propensity_scored_at_1",
+    "epoch": "epoch",
+}
+
+
+def _build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:
+    label_counts = train_examples.label_counts()
+    inputs = keras.Input([train_examples.num_features], sparse=True)
+    hidden = SparseDense(settings.training.hidden, activation="relu", name="trunk")(inputs)
+    head, loss = head_row(settings.head).build(
+        train_examples.num_labels, label_counts, settings.training.seed, settings.options
+    )
+    model = keras.Model(inputs, head(hidden))
+    model.compile(
+        _build_optimizer(settings.options),
+        loss=loss,
+        metrics=_metrics(settings.data, label_counts, len(train_examples)),
+    )
+    return model
+
+
+def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
+    return _OPTIMIZERS[options["optimizer"]](options["learning_rate"])
+
+
+def _metrics(data: DataSettings, label_counts: Any, num_examples: int) -> list[Any]:
+    propensities = (label_counts, num_examples, data.propensity_a, data.propensity_b)
+    return [
+        PrecisionAtK(1),
+        PrecisionAtK(3),
+        PrecisionAtK(5),
+        PSPrecisionAtK(1, *propensities),
+        ExactLoss(),
+    ]
+
+
+def _hyper_parameters(settings: WorkerSettings) -> dict[str, Any]:
+    common = settings.training
+    return {
+        "head": settings.head,
+        "batch_size": common.batch_size,
+        "hidden": common.hidden,
+        "seed": common.seed,
+        "features": settings.data.features,
+        **settings.options,
+    }

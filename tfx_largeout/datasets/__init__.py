@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extreme classification data: reader, containers, weighting, and tensorflow-datasets builders.
+
+Importing this module makes the builders known to `tfds.load` and `tfds.builder`.
+"""
+
+from __future__ import annotations
+
+from tfx_largeout.datasets.extreme_classification import (
+    ExtremeClassification,
+    ExtremeClassificationConfig,
+)
+from tfx_largeout.datasets.sparse_batches import sparse_batches
+from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.datasets.tf_idf import tf_idf
+from tfx_largeout.datasets.uniform_labels import uniform_labels
+from tfx_largeout.datasets.wordnet_reverse_dictionary import (
+    WordNetReverseDictionary,
+    load_wordnet,
+    wordnet_names,
+)
+from tfx_largeout.datasets.xc_format import read_xc
+
+__all__ = [
+    "ExtremeClassification",
+    "ExtremeClassificationConfig",
+    "SparseExamples",
+    "WordNetReverseDictionary",
+    "load_wordnet",
+    "read_xc",
+    "sparse_batches",
+    "tf_idf",
+    "uniform_labels",
+    "wordnet_names",
+]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sparse_batches: batches for model.fit from the data sets of tensorflow-datasets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def sparse_batches(
+    dataset: tf.data.Dataset,
+    num_features: int,
+    batch_size: int,
+    *,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Batches of a tensorflow-datasets data set, as `model.fit` takes them.
+
+    For data that fit in memory, `SparseExamples.dataset` is several times faster.
+
+    Args:
+        dataset: Examples of one of the builders here, such as `tfds.load(name, split="train")`;
+            shuffle it first.
+        num_features: Width of the input, `builder.info.metadata["num_features"]`.
+        batch_size: Examples a batch, B.
+        drop_remainder: Whether to leave out a last batch of fewer than B examples.
+
+    Returns:
+        A dataset of features, a `tf.SparseTensor [B, num_features]` float32, and labels, a
+        `tf.RaggedTensor [B, None]` int64.
+
+    Raises:
+        ValueError: `batch_size` or `num_features` is not positive.
+    """
+    for name, value in [("batch_size", batch_size), ("num_features", num_features)]:
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value}")
+
+    def to_sparse(batch: dict[str, Any]) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+        ids = batch["feature_ids"]
+        size = batch_size if drop_remainder else ids.nrows()
+        sparse = tf.SparseTensor(
+            tf.stack([ids.value_rowids(), ids.values], axis=1),
+            batch["feature_values"].values,
+            tf.stack([tf.cast(size, tf.int64), num_features]),
+        )
+        return sparse, batch["labels"]
+
+    return (
+        dataset.ragged_batch(batch_size, drop_remainder=drop_remainder)
+        .map(to_sparse, num_parallel_calls=tf.data.AUTOTUNE)
+        .prefetch(tf.data.AUTOTUNE)
+    )

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SparseExamples: sparse features and label sets of many examples, as flat arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparseExamples:
+    """Examples with sparse features and any number of labels each, in compressed rows.
+
+    The features of example i are `feature_ids[feature_splits[i]:feature_splits[i + 1]]` with the
+    `feature_values` at the same places; its labels are
+    `label_ids[label_splits[i]:label_splits[i + 1]]`. The arrays are read-only.
+
+    Cost: 8 bytes a feature, 8 bytes a label, 16 bytes an example.
+
+    Args:
+        feature_splits: `[N + 1]` int64, from 0, not falling.
+        feature_ids: `[nnz]` int32, 0 <= id < num_features, rising within a row.
+        feature_values: `[nnz]` float32.
+        label_splits: `[N + 1]` int64, from 0, not falling.
+        label_ids: int64, 0 <= id < num_labels, no id twice within a row.
+        num_features: Width of the input.
+        num_labels: Number of classes.
+
+    Raises:
+        ValueError: The arrays do not fit together, an id is out of range, or features do not rise
+            within a row. (Labels that occur twice within a row are not looked for.)
+    """
+
+    feature_splits: np.ndarray
+    feature_ids: np.ndarray
+    feature_values: np.ndarray
+    label_splits: np.ndarray
+    label_ids: np.ndarray
+    num_features: int
+    num_labels: int
+
+    def __post_init__(self) -> None:
+        for name, dtype in _DTYPES.items():
+            array = np.ascontiguousarray(getattr(self, name), dtype).view()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        _check_splits("feature_splits", self.feature_splits, len(self.feature_ids))
+        _check_splits("label_splits", self.label_splits, len(self.label_ids))
+        if len(self.feature_splits) != len(self.label_splits):
+            raise ValueError(
+                "feature_splits and label_splits must have the same length; "
+                f"got {len(self.feature_splits)} and {len(self.label_splits)}"
+            )
+        if len(self.feature_values) != len(self.feature_ids):
+            raise ValueError(
+                "feature_values must have one value for each of feature_ids; "
+                f"got {len(self.feature_values)} and {len(self.feature_ids)}"
+            )
+        _check_ids("feature_ids", self.feature_ids, "num_features", self.num_features)
+        _check_ids("label_ids", self.label_ids, "num_labels", self.num_labels)
+        _check_rising("feature_ids", self.feature_ids, self.feature_splits)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples N."""
+        return len(self.feature_splits) - 1
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def label_counts(self) -> np.ndarray:
+        """Number of examples that have each label: `[num_labels]` int64."""
+        return np.bincount(self.label_ids, minlength=self.num_labels)
+
+    def take(self, rows: np.ndarray) -> SparseExamples:
+        """The examples `rows`, in that order.
+
+        Args:
+            rows: `[n]` integers in [0, N); an index may occur more than once.
+
+        Returns:
+            A new container of n examples.
+        """
+        rows = np.asarray(rows, np.int64)
+        feature_splits, features = _gather_rows(self.feature_splits, rows)
+        label_splits, labels = _gather_rows(self.label_splits, rows)
+        return dataclasses.replace(
+            self,
+            feature_splits=feature_splits,
+            feature_ids=self.feature_ids[features],
+            feature_values=self.feature_values[features],
+            label_splits=label_splits,
+            label_ids=self.label_ids[labels],
+        )
+
+    def dataset(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_remainder: bool = False,
+    ) -> tf.data.Dataset:
+        """One epoch of batches `(features, labels)` for `model.fit`.
+
+        With `shuffle=True` each new iterator over the dataset, thus each epoch of `fit`, goes
+        through another random order of all examples. The orders are a function of `seed` and of
+        how many iterators this dataset object has had: two datasets made alike give the same
+        epochs. Batches are put together in TensorFlow's threads, without Python.
+
+        Cost: O(nonzeros of the batch) a batch; the arrays are in memory once more.
+
+        Args:
+            batch_size: Examples a batch, B.
+            shuffle: Whether to draw a new random order for each epoch.
+            seed: Seed of the orders.
+            drop_remainder: Whether to leave out a last batch of fewer than B examples.
+
+        Returns:
+            A dataset of known cardinality. Its elements are features, a
+            `tf.SparseTensor [B, num_features]` float32 in row-major order, and labels, a
+            `tf.RaggedTensor [B, None]` int64.
+
+        Raises:
+            ValueError: `batch_size` is not positive, or `seed` is negative.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+        if seed < 0:
+            raise ValueError(f"seed must not be negative; got {seed}")
+        num_full, remainder = divmod(self.num_examples, batch_size)
+        num_batches = num_full + (0 if drop_remainder or not remainder else 1)
+        batch = _BatchBuilder(self, batch_size if drop_remainder else None)
+
+        def draw_order(epoch_seed: np.ndarray) -> np.ndarray:
+            return np.random.default_rng([seed, int(epoch_seed)]).permutation(self.num_examples)
+
+        def epoch(epoch_seed: tf.Tensor) -> tf.data.Dataset:
+            if shuffle:
+                order = tf.numpy_function(draw_order, [epoch_seed], tf.int64)
+            else:
+                order = tf.range(self.num_examples, dtype=tf.int64)
+
+            def build(index: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+                start = index * batch_size
+                return batch(order[start : start + batch_size])
+
+            return tf.data.Dataset.range(num_batches).map(
+                build, num_parallel_calls=2, deterministic=True
+            )
+
+        options = tf.data.Options()
+        options.autotune.enabled = False  # its thread delays the end of each epoch by up to 0.8 s
+        epoch_seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
+        return (
+            epoch_seeds.flat_map(epoch)
+            .apply(tf.data.experimental.assert_cardinality(num_batches))
+            .prefetch(8)
+            .with_options(options)
+        )
+
+
+_DTYPES = {
+    "feature_splits": np.int64,
+    "feature_ids": np.int32,
+    "feature_values": np.float32,
+    "label_splits": np.int64,
+    "label_ids": np.int64,
+}
+
+
+class _BatchBuilder:
+    """Gathers rows of a SparseExamples into one batch, in TensorFlow."""
+
+    def __init__(self, examples: SparseExamples, batch_size: int | None) -> None:
+        with tf.device("CPU"):
+            self._feature_splits = tf.constant(examples.feature_splits)
+            self._feature_ids = tf.constant(examples.feature_ids)
+            self._feature_values = tf.constant(examples.feature_values)
+            self._label_splits = tf.constant(examples.label_splits)
+            self._label_ids = tf.constant(examples.label_ids)
+        self._num_features = examples.num_features
+        self._batch_size = batch_size
+
+    def __call__(self, rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+        rows = tf.ensure_shape(rows, [self._batch_size])
+        features = _ragged_rows(self._feature_splits, rows)
+        ids = tf.cast(tf.gather(self._feature_ids, features.values), tf.int64)
+        size = self._batch_size or tf.size(rows, out_type=tf.int64)
+        sparse = tf.SparseTensor(
+            indices=tf.stack([features.value_rowids(), ids], axis=1),
+            values=tf.gather(self._feature_values, features.values),
+            dense_shape=tf.stack([size, self._num_features]),
+        )
+        labels = _ragged_rows(self._label_splits, rows)
+        return sparse, labels.with_values(tf.gather(self._label_ids, labels.values))
+
+
+def _ragged_rows(splits: tf.Tensor, rows: tf.Tensor) -> tf.RaggedTensor:
+    """Positions in the flat arrays of the entries of each of `rows`."""
+    return tf.ragged.range(tf.gather(splits, rows), tf.gather(splits, rows + 1))
+
+
+def _gather_rows(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row splits of the chosen rows, and the positions of their entries."""
+    lengths = splits[rows + 1] - splits[rows]
+    new_splits = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = np.repeat(splits[rows] - new_splits[:-1], lengths)
+    return new_splits, offsets + np.arange(new_splits[-1])
+
+
+def _check_splits(name: str, splits: np.ndarray, size: int) -> None:
+    if splits.ndim != 1 or not len(splits) or splits[0] != 0 or splits[-1] != size:
+        raise ValueError(f"{name} must run from 0 to {size}; got {splits}")
+    if np.any(np.diff(splits) < 0):
+        raise ValueError(f"{name} must not fall; got {splits}")
+
+
+def _check_ids(name: str, ids: np.ndarray, limit_name: str, limit: int) -> None:
+    if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
+        raise ValueError(
+            f"{name} must be in [0, {limit_name}) = [0, {limit}); "
+            f"got values from {ids.min()} to {ids.max()}"
+        )
+
+
+def _check_rising(name: str, ids: np.ndarray, splits: np.ndarray) -> None:
+    rises = np.diff(ids, prepend=-1) > 0
+    starts = splits[:-1]
+    rises[starts[starts < len(ids)]] = True
+    if not rises.all():
+        row = np.searchsorted(splits, np.argmin(rises), side="right") - 1
+        raise ValueError(
+            f"{name} must rise within a row; got {ids[splits[row] : splits[row + 1]]} in row {row}"
+        )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tf_idf: weights of features by how rare they are among the training examples."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tfx_largeout.datasets.sparse_examples import SparseExamples
+
+
+def tf_idf(train: SparseExamples, *others: SparseExamples) -> tuple[SparseExamples, ...]:
+    """Weights each feature by its inverse document frequency; rows get length 1.
+
+    `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
+    number of training examples and `df_f` the number of those that have feature f. The others
+    are weighted with the numbers of `train`, so nothing is learned from them.
+
+    Cost: O(number of features in all examples).
+
+    Args:
+        train: The examples whose frequencies count; values are counts of occurrences.
+        *others: Further examples with the same features, such as the test set.
+
+    Returns:
+        New containers, `train` first and then `others` in order. A row without features, or
+        whose values are all 0, stays as it is.
+
+    Raises:
+        ValueError: `others` have another number of features than `train`.
+
+    References:
+        Spärck Jones 1972, A statistical interpretation of term specificity and its application
+        in retrieval. The frequencies are smoothed as if one more example had every feature.
+    """
+    for examples in others:
+        if examples.num_features != train.num_features:
+            raise ValueError(
+                f"others must have num_features = {train.num_features}, as train; "
+                f"got {examples.num_features}"
+            )
+    frequency = np.bincount(train.feature_ids, minlength=train.num_features)
+    idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
+    return tuple(_weight(examples, idf) for examples in (train, *others))
+
+
+def _weight(examples: SparseExamples, idf: np.ndarray) -> SparseExamples:
+    values = examples.feature_values * idf[examples.feature_ids]
+    row = np.repeat(np.arange(examples.num_examples), np.diff(examples.feature_splits))
+    norms = np.sqrt(np.bincount(row, weights=values**2, minlength=examples.num_examples))
+    norms[norms == 0] = 1
+    return dataclasses.replace(examples, feature_values=(values / norms[row]).astype(np.float32))

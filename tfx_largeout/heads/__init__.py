@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output layers. A file a method; `base.py` says what a head is."""
+
+from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
+from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.tf_nce import TFNCEHead
+from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
+
+__all__ = [
+    "DenseHead",
+    "Head",
+    "HeadOutput",
+    "SelfUpdatingHead",
+    "TFNCEHead",
+    "TFSampledSoftmaxHead",
+    "TopScores",
+    "head_output",
+]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The head: to Keras a Dense layer, to a loss the source of statistics of the logits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops import control_flow_util
+
+from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.statistics import ExactStatistics
+
+_ATTRIBUTE = "_tfx_largeout_head_output"
+
+
+class Head(keras.layers.Layer):
+    """An output layer over `num_classes` classes that never needs its logits to train.
+
+    `head(h)` returns the logits o = W h + b, `[..., C]`, as `Dense(C)` would. The returned tensor
+    also carries a `HeadOutput`: the head, h, and whether the call trains. A `HeadLoss` reads that
+    instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
+
+    A head implements `build`, `logits`, `statistics`, `exact_statistics` and `top_k`, and names
+    its family of statistics in `statistics_type`.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. `float16` is refused (see
+            below); `bfloat16` and `mixed_bfloat16` work, statistics are float32 in any case.
+
+    Raises:
+        ValueError: `num_classes` is not an integer of at least 2, or the dtype policy is a float16
+            one: its loss scaling would multiply the updates that heads apply themselves.
+    """
+
+    statistics_type: ClassVar[type]
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        # A head casts h itself, so that it sees the dtype that h comes in.
+        super().__init__(autocast=False, **kwargs)
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+            raise ValueError(f"num_classes must be an integer of at least 2; got {num_classes!r}")
+        self.num_classes = num_classes
+        self.supports_jit = False
+        self.supports_masking = True
+        self._refuse_float16(self.compute_dtype)
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Returns the logits `[..., C]`, carrying what a loss or a metric needs.
+
+        Args:
+            inputs: Hidden activations h, `[..., D]`, floating.
+            training: True in a training step: the loss then asks for training statistics. False:
+                everything is exact, and nothing is updated. None (default), as a subclassed model
+                leaves it whose `call` has no `training`: True where a gradient tape records.
+
+        Raises:
+            ValueError: h is float16.
+            RuntimeError: More than one replica, or compilation with XLA.
+        """
+        self._refuse_float16(inputs.dtype.name)
+        _refuse_replicas()
+        _refuse_xla()
+        if training is None:
+            training = record.could_possibly_record()
+        logits = self.logits(inputs)
+        setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
+        return logits
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns all logits `[..., C]` of hidden activations `[..., D]`, in the compute dtype."""
+        raise NotImplementedError
+
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+        """Returns the training statistics, differentiable in `hidden`.
+
+        Args:
+            hidden: `[N, D]`, floating.
+            labels: N examples, normal form, checked.
+
+        Returns:
+            An instance of `statistics_type`.
+        """
+        raise NotImplementedError
+
+    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        """Returns the exact statistics over all classes in bounded memory. Has no gradient.
+
+        Args:
+            hidden: `[N, D]`, floating.
+            labels: N examples, normal form, checked.
+        """
+        raise NotImplementedError
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        """Returns the k best classes of each example, exactly and in bounded memory.
+
+        Args:
+            hidden: `[N, D]`, floating.
+            k: The number of classes, 0 <= k <= C.
+        """
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return {**config, "num_classes": self.num_classes}
+
+    def _refuse_float16(self, dtype: str) -> None:
+        if dtype == "float16":
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} must not get float16, as the mixed_float16 "
+                "policy multiplies the loss by a scale, and the updates that heads apply "
+                "themselves with it; got float16. Use the policy 'mixed_bfloat16' or 'float32'."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TopScores:
+    """The k best classes: `scores` `[N, k]` (logits, descending), `ids` `[N, k]` int64 (ties by
+    lower id) and `log_partition` `[N]`, all from the same pass."""
+
+    scores: tf.Tensor
+    ids: tf.Tensor
+    log_partition: tf.Tensor
+
+
+class HeadOutput:
+    """What rides on the logits that a head returns.
+
+    Attributes:
+        head: The head.
+        hidden: Its input h, `[..., D]`.
+        training: Whether the call was one of a training step.
+    """
+
+    def __init__(self, head: Head, hidden: tf.Tensor, training: bool) -> None:
+        self.head = head
+        self.hidden = hidden
+        self.training = training
+        self._exact: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
+
+    @property
+    def batch_rank(self) -> int:
+        """The number of batch dimensions: 1 for h `[B, D]`, 2 for `[B, T, D]`."""
+        return self.hidden.shape.rank - 1
+
+    @property
+    def flat_hidden(self) -> tf.Tensor:
+        """h with its batch dimensions flattened, `[N, D]`."""
+        if self.batch_rank == 1:
+            return self.hidden
+        return tf.reshape(self.hidden, [-1, self.hidden.shape[-1]])
+
+    def labels(self, y_true: Any) -> Labels:
+        """Returns the labels of this batch in the normal form, checked against h and C."""
+        labels = normalize_labels(y_true, self.head.num_classes, self.batch_rank)
+        tf.debugging.assert_equal(
+            tf.shape(labels.ids)[0],
+            tf.shape(self.flat_hidden)[0],
+            message="labels: there must be as many rows of labels as of hidden activations",
+        )
+        return labels
+
+    def statistics(self, labels: Labels) -> Any:
+        """Returns the head's training statistics of this batch."""
+        return self.head.statistics(self.flat_hidden, labels)
+
+    def exact(self, y_true: Any) -> ExactStatistics:
+        """Returns the exact statistics of this batch.
+
+        The pass over all classes is made once for each `y_true` object and graph: the loss and
+        all metrics of a step share it.
+        """
+        key = (id(y_true), 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph()))
+        if key not in self._exact:
+            # y_true is kept beside the result so that its id stays its own.
+            exact = self.head.exact_statistics(self.flat_hidden, self.labels(y_true))
+            self._exact[key] = (y_true, exact)
+        return self._exact[key][1]
+
+    def unflatten(self, values: tf.Tensor) -> tf.Tensor:
+        """Gives `values` `[N, ...]` the batch dimensions of h back."""
+        if self.batch_rank == 1:
+            return values
+        shape = tf.concat([tf.shape(self.hidden)[:-1], tf.shape(values)[1:]], axis=0)
+        return tf.ensure_shape(
+            tf.reshape(values, shape), self.hidden.shape[:-1].concatenate(values.shape[1:])
+        )
+
+
+def head_output(y_pred: Any) -> HeadOutput | None:
+    """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
+    return getattr(y_pred, _ATTRIBUTE, None)
+
+
+def _refuse_replicas() -> None:
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise RuntimeError(
+            f"heads support one replica; got num_replicas_in_sync={replicas}. Build and train the "
+            "model outside the distribution strategy."
+        )
+
+
+def _refuse_xla() -> None:
+    if tf.executing_eagerly():
+        return
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(
+            "heads can't be compiled with XLA: their ops have no XLA kernels; got "
+            "jit_compile=True. Leave jit_compile out, or set it to False."
+        )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DenseHead: the exact full softmax, the baseline of every comparison."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head, TopScores
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.statistics import ExactStatistics, SoftmaxStatistics
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class DenseHead(Head):
+    """The full softmax layer o = W h + b, trained with all classes by the model's optimizer.
+
+    The kernel W is `[C, D]`: a row a class, as in `tf.nn`. Both weights are ordinary trainable
+    Keras weights.
+
+    Cost: a training step O(B C D) time and O(B C) memory. Evaluation O(B C D) time, memory
+    independent of C beyond the weights.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        kernel_initializer: Of W. Default `"glorot_uniform"`.
+        bias_initializer: Of b. Default `"zeros"`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Raises:
+        ValueError: As `Head`.
+    """
+
+    statistics_type: ClassVar[type] = SoftmaxStatistics
+
+    def __init__(
+        self,
+        num_classes: int,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(
+                f"the last dimension of the hidden activations must be known; got {input_shape}"
+            )
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        self.kernel = self.add_weight(
+            name="kernel", shape=(self.num_classes, width), initializer=self.kernel_initializer
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.num_classes,), initializer=self.bias_initializer
+            )
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(tf.cast(hidden, self.compute_dtype), [-1, hidden.shape[-1]])
+        logits = tf.matmul(flat, tf.cast(self.kernel, self.compute_dtype), transpose_b=True)
+        if self.bias is not None:
+            logits += tf.cast(self.bias, self.compute_dtype)
+        if hidden.shape.rank == 2:
+            return logits
+        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
+
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> SoftmaxStatistics:
+        # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
+        # would be one more [B, C] tensor (2.7 times the time of a step at C = 139,536).
+        logits = tf.cast(self.logits(hidden), tf.float32)
+        return SoftmaxStatistics(
+            labels, self._target_logits(hidden, labels), tf.reduce_logsumexp(logits, axis=-1)
+        )
+
+    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)
+        return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        exact = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=k)
+        return TopScores(exact.top_scores, exact.top_ids, exact.logsumexp)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+
+    def _target_logits(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
+        rows = tf.gather(self.kernel.value, labels.safe_ids)
+        logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, tf.float32), tf.cast(rows, tf.float32))
+        if self.bias is not None:
+            logits += tf.cast(tf.gather(self.bias.value, labels.safe_ids), tf.float32)
+        return logits

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SelfUpdatingHead: a head that changes its own weights when the gradient comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.labels import Labels
+
+
+class SelfUpdatingHead(Head):
+    """Base of the heads whose weight update is part of their method.
+
+    Forward, `forward` gives the statistics; backward, `backward` gets the gradients with respect to
+    them, updates the weights, and returns the gradient with respect to h. The model's optimizer
+    never sees the weights: subclasses make them with `trainable=False`. A scalar trainable weight,
+    `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
+    trainable; its gradient is always 0.
+
+    The update happens once for each gradient taken: once a step in `fit`, once a microbatch with
+    gradient accumulation. A head that is not `trainable` gets `update=False`.
+    """
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        super().build(input_shape)
+        self.gradient_anchor = self.add_weight(
+            name="gradient_anchor", shape=(), initializer="zeros", dtype="float32"
+        )
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, ...]:
+        """Returns the fields of `statistics_type` after `labels`, from `hidden` `[N, D]`."""
+        raise NotImplementedError
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        statistics: tuple[tf.Tensor, ...],
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        """Updates the weights if `update`, and returns the gradient with respect to `hidden`.
+
+        Args:
+            hidden: `[N, D]`.
+            labels: N examples.
+            statistics: What `forward` returned.
+            gradients: Of the loss with respect to each of the statistics.
+            update: Whether the head is trainable.
+        """
+        raise NotImplementedError
+
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+        @tf.custom_gradient
+        def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
+            statistics = self.forward(hidden, labels)
+
+            def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                hidden_gradient = self.backward(
+                    hidden, labels, statistics, gradients, update=self.trainable
+                )
+                return hidden_gradient, tf.zeros_like(anchor)
+
+            return statistics, gradient
+
+        anchor = tf.convert_to_tensor(self.gradient_anchor)
+        return self.statistics_type(labels, *run(hidden, anchor))

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorFlow's two built-in candidate sampling losses share as heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.labels import Labels
+from tfx_largeout.statistics import PerExampleLoss
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    "log_uniform": tf.random.log_uniform_candidate_sampler,
+    "uniform": tf.random.uniform_candidate_sampler,
+    "learned_unigram": tf.random.learned_unigram_candidate_sampler,
+    "fixed_unigram": tf.random.fixed_unigram_candidate_sampler,
+}
+
+
+class TFCandidateSamplingHead(DenseHead):
+    """A dense layer that trains through a candidate sampling loss of `tf.nn`, as TensorFlow ships it.
+
+    Weights, logits and exact evaluation are those of `DenseHead`. The gradient of the kernel is
+    `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers only SGD
+    without momentum takes time in proportion to those rows: Adam and Adagrad visit every row.
+
+    Cost: a training step O((B T + S) D + B S D), plus what the optimizer does.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        num_sampled: S, the number of candidate classes drawn for a batch, 1 <= S <= C.
+        num_true: T, the number of labels of an example that a step looks at. Default 1. `tf.nn`
+            wants exactly T labels of every example: of n labels, T are taken in turn from a random
+            start, so that each label comes up equally often, and one comes up again if n < T.
+        sampler: `"log_uniform"` (default, TensorFlow's own: ids by falling frequency),
+            `"uniform"`, `"learned_unigram"`, `"fixed_unigram"`, or a callable with the arguments
+            of `tf.random.log_uniform_candidate_sampler` that returns its triple (then the head
+            can't be saved to a `.keras` file unless the callable is registered with Keras).
+        sampler_options: Further arguments of the sampler, such as `{"unigrams": counts,
+            "distortion": 0.75}` for `"fixed_unigram"`. Default none.
+        unique: Whether the candidates of a batch are all different. Default True.
+        remove_accidental_hits: Whether a candidate that is also a target is left out.
+        seed: Of the sampler and of the choice of labels. Default None: not reproducible.
+        **kwargs: As for `DenseHead`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Deviations:
+        `tf.nn` has no notion of a number of labels that differs between examples: see `num_true`.
+    """
+
+    statistics_type: ClassVar[type] = PerExampleLoss
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_sampled: int,
+        num_true: int = 1,
+        sampler: str | Callable[..., Any] = "log_uniform",
+        sampler_options: dict[str, Any] | None = None,
+        unique: bool = True,
+        remove_accidental_hits: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        if not 1 <= num_sampled <= num_classes:
+            raise ValueError(
+                f"num_sampled must be at least 1 and at most num_classes={num_classes}; "
+                f"got {num_sampled}"
+            )
+        if num_true < 1:
+            raise ValueError(f"num_true must be at least 1; got {num_true}")
+        if not callable(sampler) and sampler not in SAMPLERS:
+            raise ValueError(
+                f"sampler must be one of {sorted(SAMPLERS)} or a callable; got {sampler!r}"
+            )
+        self.num_sampled = num_sampled
+        self.num_true = num_true
+        self.sampler = sampler
+        self.sampler_options = dict(sampler_options or {})
+        self.unique = unique
+        self.remove_accidental_hits = remove_accidental_hits
+        self.seed = seed
+
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> PerExampleLoss:
+        targets = self._choose_targets(labels)
+        values = self.sampled_loss(
+            weights=self.kernel.value,
+            biases=self._biases(),
+            labels=targets,
+            inputs=tf.cast(hidden, self.kernel.dtype),
+            num_sampled=self.num_sampled,
+            num_classes=self.num_classes,
+            num_true=self.num_true,
+            sampled_values=self._sample(targets),
+            remove_accidental_hits=self.remove_accidental_hits,
+        )
+        return PerExampleLoss(labels, tf.cast(values, tf.float32))
+
+    def sampled_loss(self, **arguments: Any) -> tf.Tensor:
+        """Returns the loss `[N]`: the function of `tf.nn`, called with its own arguments."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        sampler = self.sampler
+        return {
+            **super().get_config(),
+            "num_sampled": self.num_sampled,
+            "num_true": self.num_true,
+            "sampler": (
+                keras.saving.serialize_keras_object(sampler) if callable(sampler) else sampler
+            ),
+            "sampler_options": self.sampler_options,
+            "unique": self.unique,
+            "remove_accidental_hits": self.remove_accidental_hits,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TFCandidateSamplingHead:
+        config = dict(config)
+        if not isinstance(config["sampler"], str):
+            config["sampler"] = keras.saving.deserialize_keras_object(config["sampler"])
+        return cls(**config)
+
+    def _choose_targets(self, labels: Labels) -> tf.Tensor:
+        """Returns `[N, T]` int64: T labels of each example, in turn from a random start."""
+        counts = tf.maximum(labels.counts, 1)
+        # Labels first, padding last: padding may stand anywhere in a row.
+        order = tf.argsort(tf.cast(~labels.mask, tf.int32), axis=-1, stable=True)
+        packed = tf.gather(labels.safe_ids, order, batch_dims=1)
+        start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
+        turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
+        return tf.gather(packed, turn, batch_dims=1)
+
+    def _biases(self) -> Any:
+        if self.bias is None:
+            return tf.zeros([self.num_classes], self.kernel.dtype)
+        return self.bias.value
+
+    def _sample(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        sampler = self.sampler if callable(self.sampler) else SAMPLERS[self.sampler]
+        ids, true_expected, sampled_expected = sampler(
+            true_classes=targets,
+            num_true=self.num_true,
+            num_sampled=self.num_sampled,
+            unique=self.unique,
+            range_max=self.num_classes,
+            seed=self.seed,
+            **self.sampler_options,
+        )
+        dtype = self.kernel.dtype
+        return ids, tf.cast(true_expected, dtype), tf.cast(sampled_expected, dtype)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one normal form of labels: class ids `[N, K]`, padded with -1."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+PADDING = -1
+
+
+class Labels(NamedTuple):
+    """The classes of each example of a flattened batch, padded with -1.
+
+    Attributes:
+        ids: `[N, K]` int64, class ids, -1 where an example has fewer than K labels.
+    """
+
+    ids: tf.Tensor
+
+    @property
+    def mask(self) -> tf.Tensor:
+        """`[N, K]` bool: True where there is a label."""
+        return self.ids >= 0
+
+    @property
+    def safe_ids(self) -> tf.Tensor:
+        """`[N, K]` int64: the ids with padding replaced by class 0, to gather with."""
+        return tf.maximum(self.ids, 0)
+
+    @property
+    def counts(self) -> tf.Tensor:
+        """`[N]` int64: the number of labels of each example."""
+        return tf.math.count_nonzero(self.mask, axis=-1)
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns the mean of `values` over each example's labels.
+
+        Args:
+            values: `[N, K]` float, a value a label. What stands at padding is ignored.
+
+        Returns:
+            `[N]` float; 0 for an example without labels.
+        """
+        total = tf.reduce_sum(tf.where(self.mask, values, 0), axis=-1)
+        return tf.math.divide_no_nan(total, tf.cast(self.counts, values.dtype))
+
+
+def normalize_labels(y_true: Any, num_classes: int, batch_rank: int = 1) -> Labels:
+    """Brings labels of every accepted form into the normal form, and checks them.
+
+    | form | shape |
+    |---|---|
+    | one label an example | `[B]` or `[B, 1]` |
+    | several labels, padded with -1 | `[B, K]` |
+    | `tf.RaggedTensor` | `[B, None]` |
+    | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
+
+    With hidden activations `[B, T, D]` (`batch_rank` 2) the same holds for each position: `[B, T]`
+    is one label a position, `[B, T, K]` several. The batch dimensions come out flattened to N.
+
+    Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
+    of an example are a set: an id that a row repeats becomes padding from its second time on.
+
+    Cost: O(N K log K).
+
+    Args:
+        y_true: Labels in one of the forms above, of any integer dtype up to int64.
+        num_classes: The number of classes C.
+        batch_rank: The number of batch dimensions of the hidden activations.
+
+    Returns:
+        `Labels` with ids `[N, K]` int64.
+
+    Raises:
+        TypeError: The labels are not integers.
+        ValueError: The rank fits no form.
+        tf.errors.InvalidArgumentError: An id is neither in [0, C) nor -1; the first such id is
+            named with its example and position. Raised when the graph runs.
+    """
+    ids = _to_dense(y_true, batch_rank)
+    if not ids.dtype.is_integer:
+        raise TypeError(
+            f"labels must be integer class ids; got dtype {ids.dtype.name}. "
+            "A float32 can't hold every id above 16,777,216: cast the labels to int64 in the data "
+            "pipeline."
+        )
+    ids = _flatten_batch(tf.cast(ids, tf.int64), batch_rank)
+    return Labels(_drop_repeats(_check_range(ids, num_classes)))
+
+
+def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
+    """Refuses an example without labels.
+
+    Args:
+        labels: Normal form, N examples.
+        needed: `[N]` bool, False for examples that count for nothing (masked, or of weight 0) and
+            may thus be empty. Default: all are needed.
+
+    Returns:
+        The same labels; what is computed from them runs after the check.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A needed example has no label. Raised when the graph runs.
+    """
+    empty = tf.equal(labels.counts, 0)
+    if needed is not None:
+        empty &= needed
+    check = tf.debugging.Assert(
+        ~tf.reduce_any(empty),
+        [
+            "labels: this loss needs at least one label an example; got none (only -1) in example",
+            tf.where(empty)[:1, 0],
+        ],
+    )
+    with _after(check):
+        return Labels(tf.identity(labels.ids))
+
+
+def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:
+    if isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        rank = y_true.shape.rank
+        if rank != batch_rank + 1:
+            raise ValueError(
+                f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
+                f"got shape {y_true.shape}"
+            )
+        if not y_true.dtype.is_integer:
+            return y_true.values  # refused by the caller, by dtype
+        if isinstance(y_true, tf.RaggedTensor):
+            return y_true.to_tensor(PADDING)
+        return tf.sparse.to_dense(tf.sparse.reorder(y_true), default_value=PADDING)
+    return tf.convert_to_tensor(y_true)
+
+
+def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
+    """Reshapes ids of rank `batch_rank` or one more to `[N, K]`."""
+    rule = f"labels must have rank {batch_rank} (one label an example) or {batch_rank + 1} (several"
+    rule += " labels, padded with -1)"
+    rank = ids.shape.rank
+    if rank is None:
+        # Keras relaxes shapes that differ between calls, up to an unknown rank.
+        known = (tf.rank(ids) >= batch_rank) & (tf.rank(ids) <= batch_rank + 1)
+        with _after(tf.debugging.Assert(known, [f"{rule}; got shape", tf.shape(ids)])):
+            shape = tf.shape(ids)
+        size = [tf.reduce_prod(shape[:batch_rank]), tf.reduce_prod(shape[batch_rank:])]
+        return tf.reshape(ids, size)
+    if rank not in (batch_rank, batch_rank + 1):
+        raise ValueError(f"{rule}; got shape {ids.shape}")
+    if rank == batch_rank:
+        ids = ids[..., tf.newaxis]
+    if batch_rank == 1:
+        return ids
+    shape = tf.shape(ids)
+    return tf.reshape(ids, [tf.reduce_prod(shape[:-1]), ids.shape[-1] or shape[-1]])
+
+
+def _check_range(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
+    bad = (ids < PADDING) | (ids >= num_classes)
+    first = tf.where(bad)[:1]
+    check = tf.debugging.Assert(
+        ~tf.reduce_any(bad),
+        [
+            f"labels: each id must be at least 0 and less than {num_classes}, or -1 for padding; "
+            "got id",
+            tf.gather_nd(ids, first),
+            "at [example, position]",
+            first,
+        ],
+    )
+    with _after(check):
+        return tf.identity(ids)
+
+
+def _drop_repeats(ids: tf.Tensor) -> tf.Tensor:
+    if ids.shape[-1] == 1:
+        return ids
+    order = tf.argsort(ids, axis=1, stable=True)
+    ordered = tf.gather(ids, order, batch_dims=1)
+    before = tf.pad(ordered, [[0, 0], [1, 0]], constant_values=PADDING)[:, :-1]
+    first = tf.gather(ordered != before, tf.argsort(order, axis=1), batch_dims=1)
+    return tf.where(first, ids, PADDING)
+
+
+def _after(check: tf.Operation | None) -> Any:
+    """Returns a scope whose ops run after `check` (which is None when it ran eagerly)."""
+    return tf.control_dependencies([] if check is None else [check])

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BuiltInLoss: the loss that a head of TensorFlow's built-ins comes with."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.statistics import PerExampleLoss
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class BuiltInLoss(HeadLoss):
+    """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
+
+    In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
+    the sampled losses are on scales of their own.
+
+    Args and errors: as `HeadLoss`. Each example needs a label.
+    """
+
+    statistics_type: ClassVar[type] = PerExampleLoss
+
+    def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
+        return statistics.values

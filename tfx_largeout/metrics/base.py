@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared base of all metrics: a ratio of two weighted sums over the examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.base import head_output
+from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
+from tfx_largeout.statistics import ExactStatistics
+
+
+class ExactMetric(keras.metrics.Metric):
+    """Streams `sum_n w_n numerator_n / sum_n w_n denominator_n` over the examples n.
+
+    A subclass defines `example_ratio`. The statistics come from the head that `y_pred` carries (one
+    exact pass, shared with the loss and with every other metric) or, for plain logits, from the
+    logits themselves. Both sums are kept in float64: they count examples exactly up to 2^53.
+
+    Args:
+        during_training: Whether to update in the training steps of a model with a head, too. Each
+            such step then pays for an exact pass over all C classes. Default False: training steps
+            cost nothing, and the metric of a training epoch is NaN.
+        name: Name of the metric.
+        dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
+    """
+
+    _direction = "up"  # where Keras's callbacks look for what is better
+
+    def __init__(
+        self, during_training: bool = False, name: str | None = None, dtype: Any = None
+    ) -> None:
+        super().__init__(name=name, dtype=dtype)
+        self.during_training = during_training
+        self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
+        self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
+
+    def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what each example adds to the numerator and to the denominator.
+
+        Args:
+            statistics: Of N examples.
+
+        Returns:
+            Two `[N]` float64 tensors.
+        """
+        raise NotImplementedError
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds a batch.
+
+        Args:
+            y_true: Labels, in any form of `normalize_labels`. They stay integers.
+            y_pred: What a head returned, or plain logits `[B, C]` or `[B, T, C]`. A Keras mask on
+                it counts as weights of 0.
+            sample_weight: `[B]`, or for `[B, T, C]` also `[B, T]`. Default 1. An example of
+                weight 0 is left out, even if its value is NaN.
+
+        Raises:
+            TypeError: `y_pred` is not floating, or the labels are not integers.
+            ValueError: The shape of `y_pred`, of the labels or of `sample_weight` is not one of
+                these.
+            tf.errors.InvalidArgumentError: A label is out of range, or the numbers of rows differ.
+        """
+        y_pred = tf.convert_to_tensor(y_pred)
+        output = head_output(y_pred)
+        if output is None:
+            statistics, batch = statistics_of_logits(y_true, y_pred), y_pred
+        elif output.training and not self.during_training:
+            return
+        else:
+            # The batch shape comes from h: taken from the logits, it would keep them in the graph.
+            statistics, batch = output.exact(y_true), output.hidden
+        numerator, denominator = self.example_ratio(statistics)
+        weights = example_weights(batch, sample_weight, getattr(y_pred, "_keras_mask", None))
+        self.numerator.assign_add(_weighted_sum(numerator, weights))
+        self.denominator.assign_add(_weighted_sum(denominator, weights))
+
+    def ratio(self) -> tf.Tensor:
+        """Returns the ratio so far, a float64 scalar; NaN if nothing was counted."""
+        return keras.ops.divide(self.numerator, self.denominator)
+
+    def result(self) -> tf.Tensor:
+        """Returns the metric so far, a scalar of the metric's dtype; NaN if nothing was counted."""
+        return keras.ops.cast(self.ratio(), self.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments that make an equal metric, as plain values."""
+        return {**super().get_config(), "during_training": self.during_training}
+
+
+def _weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.math.multiply_no_nan(values, weights))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the shared library of custom ops on first use, or says in one sentence why it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import tensorflow as tf
+
+_LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
+_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
+_REBUILD = "reinstall it with `pip install --force-reinstall --no-deps tfx_largeout`"
+_SLOWER = "Until then the slower TensorFlow-only implementation is used."
+
+_module: ModuleType | None = None
+_problem: str | None = None  # why the library is not there; None until a load has failed
+
+
+def load() -> ModuleType | None:
+    """Returns the module of custom ops, loaded once, or None where it isn't available.
+
+    The first failure warns, in one sentence that says what to do; later calls are silent.
+    Setting the environment variable `TFX_LARGEOUT_FORCE_FALLBACK=1` makes it return None without a
+    warning, at any time.
+
+    Cost: one `dlopen` on the first call.
+
+    Returns:
+        A module with one Python function for each custom op, or None.
+    """
+    global _module, _problem
+    if _forced_fallback():
+        return None
+    if _module is None and _problem is None:
+        _problem = _find_problem()
+        if _problem is None:
+            try:
+                _module = tf.load_op_library(str(_LIBRARY))
+            except (tf.errors.NotFoundError, OSError) as error:
+                _problem = _explain_load_error(str(error))
+        if _problem is not None:
+            warnings.warn(f"{_problem} {_SLOWER}", RuntimeWarning, stacklevel=2)
+    return _module
+
+
+def library_status() -> str:
+    """Says in one sentence which implementation of the custom ops is in use, and why.
+
+    Cost: loads the library if that has not been tried yet.
+
+    Returns:
+        Text for people, such as `custom ops loaded (TensorFlow 2.21.0, avx512)`.
+    """
+    module = load()
+    if module is not None:
+        return f"custom ops loaded (TensorFlow {tf.__version__}, {instruction_set()})"
+    if _forced_fallback():
+        return "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"
+    return _problem or "custom ops not loaded"
+
+
+def instruction_set() -> str | None:
+    """Returns the instruction set that the custom ops use, or None without the library.
+
+    `baseline`, `avx2` or `avx512`: the best that the processor has, or the one that the environment
+    variable `TFX_LARGEOUT_ISA` names.
+
+    Returns:
+        The name, or None.
+
+    Raises:
+        InvalidArgumentError: `TFX_LARGEOUT_ISA` names one that is unknown or that the processor
+            lacks.
+    """
+    module = load()
+    return None if module is None else module.tfx_instruction_set().numpy().decode()
+
+
+def build_record() -> dict[str, str]:
+    """Returns what the library was built with (`tensorflow`, `compiler`), or an empty dict."""
+    try:
+        return dict(json.loads(_BUILD_RECORD.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _forced_fallback() -> bool:
+    return os.environ.get("TFX_LARGEOUT_FORCE_FALLBACK", "0") not in ("", "0")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _find_problem() -> str | None:
+    """Checks what can be checked before dlopen; returns a sentence or None."""
+    if platform.system() not in ("Linux", "Darwin"):
+        return (
+            "tfx_largeout has no custom ops for "
+            f"{platform.system()}: use Linux or macOS (on Windows: WSL 2)."
+        )
+    if not _LIBRARY.exists():
+        return f"tfx_largeout's shared library {_LIBRARY} is missing: {_REBUILD}."
+    built_with = build_record().get("tensorflow")
+    if built_with is None:
+        return (
+            f"tfx_largeout's build record {_BUILD_RECORD} is missing or not readable: {_REBUILD}."
+        )
+    if _minor(built_with) != _minor(tf.__version__):
+        return _wrong_version(built_with)
+    return None
+
+
+def _wrong_version(built_with: str) -> str:
+    return (
+        f"tfx_largeout was built for TensorFlow {_minor(built_with)} but TensorFlow "
+        f"{tf.__version__} is installed: run `pip install 'tensorflow~={_minor(built_with)}.0'`."
+    )
+
+
+def _explain_load_error(error: str) -> str:
+    if "undefined symbol" in error or "Symbol not found" in error:
+        built_with = build_record().get("tensorflow", "another version")
+        return (
+            f"tfx_largeout was built against TensorFlow {built_with}, whose symbols the installed "
+            f"TensorFlow {tf.__version__} does not have: {_REBUILD}."
+        )
+    first_line = error.strip().splitlines()[0] if error.strip() else "unknown reason"
+    return f"tfx_largeout's shared library can't be loaded ({first_line}): {_REBUILD}."

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of labels among the logits of all classes, in TensorFlow's own ops."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def ranks_from_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Counts the classes that rank above each label; 0 is the best rank.
+
+    rank(y) = #{c : o_c > o_y} + #{c < y : o_c = o_y}, where NaN counts as minus infinity.
+
+    Cost: O(B C K) time, O(B C) memory: one label slot at a time, never `[B, K, C]`.
+
+    Args:
+        logits: o, `[B, C]`, floating.
+        labels: `[B, K]` int64 class ids, padded with -1.
+
+    Returns:
+        `[B, K]` int64; -1 where the label is -1.
+
+    Raises:
+        InvalidArgumentError: A label is not in [-1, C).
+    """
+    logits = tf.convert_to_tensor(logits)
+    labels = tf.cast(labels, tf.int64)
+    keys = order_keys(logits)
+    with tf.control_dependencies([check_labels(labels, tf.shape(keys, tf.int64)[1])]):
+        target_keys = tf.gather(keys, tf.maximum(labels, 0), batch_dims=1)
+    above = count_above(keys, tf.zeros([], tf.int64), target_keys, labels)
+    return tf.where(labels >= 0, above, -1)
+
+
+def order_keys(logits: tf.Tensor) -> tf.Tensor:
+    """Returns what logits are ordered by: themselves, and minus infinity for NaN."""
+    return tf.where(tf.math.is_nan(logits), tf.constant(float("-inf"), logits.dtype), logits)
+
+
+def count_above(
+    keys: tf.Tensor, first_class: tf.Tensor, target_keys: tf.Tensor, labels: tf.Tensor
+) -> tf.Tensor:
+    """Counts the columns of a block of classes that rank above each label.
+
+    Args:
+        keys: Order keys of classes `first_class`, `first_class` + 1, ...: `[B, n]`.
+        first_class: int64 scalar.
+        target_keys: Order keys of the labels, `[B, K]`.
+        labels: `[B, K]` int64; the count of a negative label has no meaning.
+
+    Returns:
+        `[B, K]` int64.
+    """
+    classes = first_class + tf.range(tf.shape(keys, tf.int64)[1])
+    num_slots = tf.shape(labels)[1]
+
+    def count_slot(slot: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        target, label = target_keys[:, slot, tf.newaxis], labels[:, slot, tf.newaxis]
+        above = (keys > target) | ((keys == target) & (classes < label))
+        count = tf.math.count_nonzero(above, axis=1, keepdims=True)
+        counts += count * tf.one_hot(slot, num_slots, dtype=tf.int64)
+        return slot + 1, tf.ensure_shape(counts, labels.shape)
+
+    _, counts = tf.while_loop(
+        lambda slot, _: slot < num_slots,
+        count_slot,
+        (tf.zeros([], tf.int32), tf.zeros_like(labels)),
+        parallel_iterations=1,
+    )
+    return counts
+
+
+def check_labels(labels: tf.Tensor, num_classes: tf.Tensor) -> tf.Operation:
+    """Asserts that every label is in [-1, C); the error names the first that isn't."""
+    wrong = (labels < -1) | (labels >= num_classes)
+    position = tf.where(wrong)[:1]
+    return tf.debugging.Assert(
+        tf.logical_not(tf.reduce_any(wrong)),
+        [
+            "labels must be class ids in [-1, num_classes), where num_classes is",
+            num_classes,
+            "; got",
+            tf.gather_nd(labels, position),
+            "at position",
+            position,
+        ],
+    )
