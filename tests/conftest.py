@@ -11,9 +11,14 @@ import keras
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def clean_keras():
+@pytest.fixture(autouse=True, scope="module")
+def fresh_session():
+    yield
     keras.backend.clear_session()
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed_and_float32():
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Asks the Python that will load the library for its TensorFlow: sets TFX_TF_VERSION and the interface
-# target tensorflow_framework_headers (compile flags, system include folders, libraries).
+# target tensorflow_framework (compile flags, system include folders, libraries).
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 execute_process(
@@ -25,7 +25,7 @@ set(tf_compile_flags "${CMAKE_MATCH_3}")
 set(tf_link_flags "${CMAKE_MATCH_4}")
 message(STATUS "TensorFlow ${TFX_TF_VERSION} in ${tf_include}")
 
-add_library(tensorflow_framework_headers INTERFACE)
-target_include_directories(tensorflow_framework_headers SYSTEM INTERFACE "${tf_include}")
-target_compile_options(tensorflow_framework_headers INTERFACE ${tf_compile_flags})
-target_link_options(tensorflow_framework_headers INTERFACE ${tf_link_flags})
+add_library(tensorflow_framework INTERFACE)
+target_include_directories(tensorflow_framework SYSTEM INTERFACE "${tf_include}")
+target_compile_options(tensorflow_framework INTERFACE ${tf_compile_flags})
+target_link_libraries(tensorflow_framework INTERFACE ${tf_link_flags})

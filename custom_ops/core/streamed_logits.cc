@@ -156,7 +156,7 @@ class Runner {
       for (int64_t w = first_worker; w < last_worker; ++w) {
         for (int64_t c = next_chunk++; c < num_chunks_; c = next_chunk++) {
           isa_.chunk(pass_, c * chunk_, std::min((c + 1) * chunk_, in_.num_classes),
-                     &workers_[w].view, {&max_[c * lanes_], &sum_[c * lanes_]});
+                     &workers_[w].view, {max_.data() + c * lanes_, sum_.data() + c * lanes_});
         }
       }
     };

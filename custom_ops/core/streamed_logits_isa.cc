@@ -17,16 +17,18 @@ namespace {
 // there are 32 with AVX-512, else 16.
 constexpr int kPanelVectors = 2;
 template <int kVectors>
-constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : 6;
+constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : kVectors == 1 ? 10 : 6;
+constexpr int64_t kStretch = 64;           // of the width that is summed in one chain
 constexpr int64_t kBlockBytes = 64 << 10;  // of W: stays in the second-level cache
 
 int64_t RowsOfBlock(int64_t width) {
-  constexpr int64_t kRows = kTileRows<kPanelVectors>;  // a multiple of every tile
+  constexpr int64_t kRows = 120;  // a multiple of every tile
   const int64_t tiles = kBlockBytes / (4 * kRows * (width > 0 ? width : 1));
   return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
 }
 
-// o[i][v] = <W_i, h_v> + b_i, summed over the width in order.
+// o[i][v] = <W_i, h_v> + b_i. The width is summed in stretches, each in order, so that rounding
+// errors don't pile up in one long chain.
 template <int kRows, int kVectors>
 TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
                             const float* hidden, int64_t hidden_stride,
@@ -34,23 +36,27 @@ TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) o[i][v] = Floats{};
+    for (int v = 0; v < kVectors; ++v) o[i][v] = Broadcast(bias[i]);
   }
-  for (int64_t d = 0; d < width; ++d) {
-    Floats h[kVectors];
+  for (int64_t begin = 0; begin < width; begin += kStretch) {
+    const int64_t end = begin + kStretch < width ? begin + kStretch : width;
+    Floats part[kRows][kVectors] = {};
+    for (int64_t d = begin; d < end; ++d) {
+      Floats h[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) h[v] = Load(hidden + d * hidden_stride + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) h[v] = Load(hidden + d * hidden_stride + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const Floats w = Broadcast(rows[i * width + d]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) part[i][v] = MulAdd(w, h[v], part[i][v]);
+      }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Floats w = Broadcast(rows[i * width + d]);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) o[i][v] = MulAdd(w, h[v], o[i][v]);
+      for (int v = 0; v < kVectors; ++v) o[i][v] += part[i][v];
     }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) o[i][v] += bias[i];
   }
 }
 

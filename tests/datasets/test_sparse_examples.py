@@ -130,7 +130,9 @@ def test_each_epoch_shuffles_all_examples_anew():
 
 def test_shuffled_features_stay_with_their_labels():
     for features, labels in numbered(50).dataset(8, shuffle=True):
-        for row, label in zip(tf.sparse.to_dense(features), labels.values, strict=True):
+        for row, label in zip(
+            tf.sparse.to_dense(features).numpy(), labels.values.numpy(), strict=True
+        ):
             expected = [float(label)] * (label % 4) + [0.0] * (3 - label % 4)
             np.testing.assert_array_equal(row, expected)
 
@@ -168,6 +170,6 @@ def test_fit_goes_through_the_epochs():
     model.fit(numbered(20).dataset(6, shuffle=True), epochs=2, shuffle=False, verbose=0)
 
     assert [len(batch) for batch in seen] == [6, 6, 6, 2] * 2
-    epochs = [sum(seen[:4], []), sum(seen[4:], [])]
+    epochs = [[i for batch in batches for i in batch] for batches in (seen[:4], seen[4:])]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
     assert epochs[0] != epochs[1]

@@ -67,7 +67,12 @@ HEAD_TABLE = (
     HeadRow(
         "full_softmax",
         "DenseHead: the exact softmax over all classes",
-        {"optimizer": "adam", "learning_rate": 5e-3},
+        {
+            "optimizer": "adam",
+            "learning_rate": 0.02,
+            "trunk_optimizer": "same",
+            "trunk_learning_rate": 0.02,
+        },
         _full_softmax,
     ),
     HeadRow(
@@ -76,6 +81,8 @@ HEAD_TABLE = (
         {
             "optimizer": "sgd",
             "learning_rate": 10.0,
+            "trunk_optimizer": "adam",
+            "trunk_learning_rate": 2e-3,
             "num_sampled": 1000,
             "num_true": 1,
             "sampler": "log_uniform",
@@ -88,6 +95,8 @@ HEAD_TABLE = (
         {
             "optimizer": "sgd",
             "learning_rate": 10.0,
+            "trunk_optimizer": "adam",
+            "trunk_learning_rate": 2e-3,
             "num_sampled": 1000,
             "num_true": 1,
             "sampler": "log_uniform",

@@ -75,7 +75,7 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
     _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
     statuses = {result.status for result in results}
     if "interrupted" in statuses:
-        left = [head for head in job.heads if head not in {result.head for result in results}]
+        left = list(job.heads)[len(results) :]
         _say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
         return EXIT_INTERRUPTED
     return EXIT_FAILURE if "failed" in statuses else EXIT_SUCCESS

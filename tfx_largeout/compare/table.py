@@ -84,9 +84,9 @@ _COLUMNS = (
     _Column(("", "P@5"), lambda row: _percent(row.precision_at_5)),
     _Column(("", "PSP@1"), lambda row: _percent(row.ps_precision_at_1)),
     _Column(("", "loss"), lambda row: _number(row.exact_loss, 3)),
-    _Column(("to 50%", "epochs"), lambda row: _number(row.epochs_to_50, 2)),
-    _Column(("", "s"), lambda row: _number(row.seconds_to_50, 1)),
-    _Column(("to 90%", "epochs"), lambda row: _number(row.epochs_to_90, 2)),
-    _Column(("", "s"), lambda row: _number(row.seconds_to_90, 1)),
+    _Column(("to 50%", "epochs"), lambda row: _figures(row.epochs_to_50)),
+    _Column(("", "s"), lambda row: _figures(row.seconds_to_50)),
+    _Column(("to 90%", "epochs"), lambda row: _figures(row.epochs_to_90)),
+    _Column(("", "s"), lambda row: _figures(row.seconds_to_90)),
     _Column(("peak", "MiB"), lambda row: _number(row.peak_memory_mib, 0)),
 )

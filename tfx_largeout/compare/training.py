@@ -41,15 +41,17 @@ def train(
         test_examples: To evaluate on.
         send: `send(event, **fields)`; see `worker.py`.
     """
+    settings = dataclasses.replace(settings, options=resolve_options(settings.options))
     common = settings.training
     keras.utils.set_random_seed(common.seed)
-    model = _build_model(settings, train_examples)
+    model = build_model(settings, train_examples)
     batches = train_examples.dataset(common.batch_size, shuffle=True, seed=common.seed)
     test_batches = test_examples.dataset(common.batch_size)
     steps_per_epoch = int(batches.cardinality())
     events = EventFile(settings.events, _hyper_parameters(settings))
     send(
         "ready",
+        options=settings.options,
         steps_per_epoch=steps_per_epoch,
         parameters=model.count_params(),
         implementation=library.library_status(),
@@ -94,7 +96,8 @@ _TAGS = {
 }
 
 
-def _build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:
+def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:
+    """Returns the model of a head, compiled: sparse input, one hidden layer, the head."""
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
     hidden = SparseDense(settings.training.hidden, activation="relu", name="trunk")(inputs)
@@ -110,8 +113,20 @@ def _build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ke
     return model
 
 
+def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options that this Keras can do: before 3.15, one optimizer for all weights."""
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        return options
+    return {**options, "trunk_optimizer": "same"}
+
+
 def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
-    return _OPTIMIZERS[options["optimizer"]](options["learning_rate"])
+    optimizer = _OPTIMIZERS[options["optimizer"]](options["learning_rate"])
+    if options["trunk_optimizer"] == "same":
+        return optimizer
+    trunk = _OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
+    by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk/.*": trunk})
+    return keras.optimizers.MultiOptimizer(by_path)
 
 
 def _metrics(data: DataSettings, label_counts: Any, num_examples: int) -> list[Any]:

@@ -12,31 +12,30 @@ class TrainingClock:
 
     A step's time runs from the end of the step before it, or from `resume`, to its own end, and so
     includes the wait for data. The first step traces and compiles the graph: it is charged with the
-    mean time of the others instead of its own. So `seconds` is 0 until the second step has ended.
+    time of the second instead of its own. So `seconds` is 0 until the second step has ended.
 
     Args:
         timer: Returns the time in seconds. Default `time.perf_counter`.
+
+    Attributes:
+        steps: Steps so far.
+        seconds: Seconds of training so far.
     """
 
     def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
         self.steps = 0
+        self.seconds = 0.0
         self._timer = timer
-        self._measured = 0.0
         self._since = 0.0
 
     def end_step(self) -> None:
         """Tells that a step has just ended; the next begins."""
         now = self._timer()
         if self.steps:
-            self._measured += now - self._since
+            self.seconds += (now - self._since) * (2 if self.steps == 1 else 1)
         self.steps += 1
         self._since = now
 
     def resume(self) -> None:
         """Forgets the time since the end of the last step."""
         self._since = self._timer()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        return self._measured * self.steps / (self.steps - 1) if self.steps > 1 else 0.0

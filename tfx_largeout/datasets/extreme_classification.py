@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
-from etils import epath
 
 from tfx_largeout.datasets import tfds_schema
 from tfx_largeout.datasets.sparse_examples import SparseExamples
@@ -74,7 +73,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 
     name = "extreme_classification"
     # tfds itself would look for it with importlib_resources, which it does not install.
-    code_path = epath.Path(__file__)
+    code_path = tfds.core.Path(__file__)
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012
     MANUAL_DOWNLOAD_INSTRUCTIONS = """

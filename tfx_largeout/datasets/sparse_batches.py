@@ -17,7 +17,7 @@ def sparse_batches(
 ) -> tf.data.Dataset:
     """Batches of a tensorflow-datasets data set, as `model.fit` takes them.
 
-    For data that fit in memory, `SparseExamples.dataset` is several times faster.
+    For data that fit in memory, `SparseExamples.dataset` is much faster.
 
     Args:
         dataset: Examples of one of the builders here, such as `tfds.load(name, split="train")`;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import tensorflow as tf
@@ -134,12 +135,14 @@ class SparseExamples:
         num_batches = num_full + (0 if drop_remainder or not remainder else 1)
         batch = _BatchBuilder(self, batch_size if drop_remainder else None)
 
-        def draw_order(epoch_seed: np.ndarray) -> np.ndarray:
-            return np.random.default_rng([seed, int(epoch_seed)]).permutation(self.num_examples)
+        epochs = itertools.count()
 
-        def epoch(epoch_seed: tf.Tensor) -> tf.data.Dataset:
+        def draw_order() -> np.ndarray:
+            return np.random.default_rng([seed, next(epochs)]).permutation(self.num_examples)
+
+        def epoch(_: tf.Tensor) -> tf.data.Dataset:
             if shuffle:
-                order = tf.numpy_function(draw_order, [epoch_seed], tf.int64)
+                order = tf.numpy_function(draw_order, [], tf.int64)
             else:
                 order = tf.range(self.num_examples, dtype=tf.int64)
 
@@ -153,9 +156,9 @@ class SparseExamples:
 
         options = tf.data.Options()
         options.autotune.enabled = False  # its thread delays the end of each epoch by up to 0.8 s
-        epoch_seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
         return (
-            epoch_seeds.flat_map(epoch)
+            tf.data.Dataset.from_tensors(0)
+            .flat_map(epoch)
             .apply(tf.data.experimental.assert_cardinality(num_batches))
             .prefetch(8)
             .with_options(options)
@@ -188,11 +191,11 @@ class _BatchBuilder:
         rows = tf.ensure_shape(rows, [self._batch_size])
         features = _ragged_rows(self._feature_splits, rows)
         ids = tf.cast(tf.gather(self._feature_ids, features.values), tf.int64)
-        size = self._batch_size or tf.size(rows, out_type=tf.int64)
+        size = tf.size(rows) if self._batch_size is None else self._batch_size
         sparse = tf.SparseTensor(
             indices=tf.stack([features.value_rowids(), ids], axis=1),
             values=tf.gather(self._feature_values, features.values),
-            dense_shape=tf.stack([size, self._num_features]),
+            dense_shape=tf.stack([tf.cast(size, tf.int64), self._num_features]),
         )
         labels = _ragged_rows(self._label_splits, rows)
         return sparse, labels.with_values(tf.gather(self._label_ids, labels.values))

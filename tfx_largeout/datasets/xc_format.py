@@ -236,11 +236,12 @@ def _parse_fast(block: bytes, header: _Header) -> _Rows | None:
     is_numeric = np.diff(numeric_until, prepend=np.int32(0)) > 0
     if np.any(is_numeric & (is_label | is_feature)):
         return None
+    token_roles = roles[roles != _NOTHING]
     try:
-        numbers = np.fromstring(block.translate(_BLANKED), np.float64, sep=" ")
+        # The leading 0 is for a block without any number, which NumPy refuses.
+        numbers = np.fromstring(b"0 " + block.translate(_BLANKED), np.float64, sep=" ")[1:]
     except (ValueError, DeprecationWarning):  # the warning: older NumPy, warnings as errors
         return None
-    token_roles = roles[roles != _NOTHING]
     if len(numbers) != len(token_roles):
         return None
     is_line_end = after == _NEWLINE

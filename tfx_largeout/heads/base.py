@@ -120,8 +120,13 @@ class Head(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class TopScores:
-    """The k best classes: `scores` `[N, k]` (logits, descending), `ids` `[N, k]` int64 (ties by
-    lower id) and `log_partition` `[N]`, all from the same pass."""
+    """The k best classes, and the partition function from the same pass.
+
+    Attributes:
+        scores: `[N, k]` float32, logits, descending.
+        ids: `[N, k]` int64, ties by lower id.
+        log_partition: `[N]` float32, log Z.
+    """
 
     scores: tf.Tensor
     ids: tf.Tensor
@@ -150,7 +155,7 @@ class HeadOutput:
 
     @property
     def flat_hidden(self) -> tf.Tensor:
-        """h with its batch dimensions flattened, `[N, D]`."""
+        """The input with its batch dimensions flattened, `[N, D]`."""
         if self.batch_rank == 1:
             return self.hidden
         return tf.reshape(self.hidden, [-1, self.hidden.shape[-1]])

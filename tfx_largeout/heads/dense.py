@@ -57,13 +57,20 @@ class DenseHead(Head):
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        # No autocast: it would cast all of W wherever a few rows are gathered.
         self.kernel = self.add_weight(
-            name="kernel", shape=(self.num_classes, width), initializer=self.kernel_initializer
+            name="kernel",
+            shape=(self.num_classes, width),
+            initializer=self.kernel_initializer,
+            autocast=False,
         )
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
-                name="bias", shape=(self.num_classes,), initializer=self.bias_initializer
+                name="bias",
+                shape=(self.num_classes,),
+                initializer=self.bias_initializer,
+                autocast=False,
             )
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -75,7 +82,7 @@ class DenseHead(Head):
             return logits
         return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> SoftmaxStatistics:
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
         # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
         # would be one more [B, C] tensor (2.7 times the time of a step at C = 139,536).
         logits = tf.cast(self.logits(hidden), tf.float32)

@@ -22,11 +22,12 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
 
 
 class TFCandidateSamplingHead(DenseHead):
-    """A dense layer that trains through a candidate sampling loss of `tf.nn`, as TensorFlow ships it.
+    """A dense layer that trains through a candidate sampling loss of `tf.nn`, just as it is.
 
     Weights, logits and exact evaluation are those of `DenseHead`. The gradient of the kernel is
     `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers only SGD
-    without momentum takes time in proportion to those rows: Adam and Adagrad visit every row.
+    without momentum takes time in proportion to those rows, and only SGD adds up the slices of a
+    row that occurs twice; Adam visits every row and takes such slices for steps of their own.
 
     Cost: a training step O((B T + S) D + B S D), plus what the optimizer does.
 
@@ -88,7 +89,7 @@ class TFCandidateSamplingHead(DenseHead):
         self.remove_accidental_hits = remove_accidental_hits
         self.seed = seed
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> PerExampleLoss:
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
         targets = self._choose_targets(labels)
         values = self.sampled_loss(
             weights=self.kernel.value,

@@ -43,7 +43,8 @@ class SparseDense(keras.layers.Layer):
     Returns:
         `[B, D]`, or `[..., D]`, in the layer's compute dtype. An example without nonzeros gives
         `activation(bias)`. Sums over nonzeros are made in float32 (float64 where the kernel is
-        float64) and then cast.
+        float64) and then cast. (Under a mixed policy a `Sequential` model rounds the values of
+        its input before any layer sees them; a functional model does not.)
 
     Raises:
         ValueError: `units` is not a positive integer, the width of the input is unknown or not
@@ -67,7 +68,6 @@ class SparseDense(keras.layers.Layer):
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
-        # Without autocast: a cast of the whole kernel would cost O(V D) a step.
         super().__init__(activity_regularizer=activity_regularizer, autocast=False, **kwargs)
         if not isinstance(units, int) or units < 1:
             raise ValueError(f"units must be a positive integer; got {units!r}")
@@ -95,6 +95,7 @@ class SparseDense(keras.layers.Layer):
             initializer=self.kernel_initializer,
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
+            autocast=False,  # a cast of the whole kernel would cost O(V D) a step
         )
         self.bias = None
         if self.use_bias:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import keras
@@ -83,14 +84,18 @@ def streamed_logits(
     _check(hidden, kernel, bias, labels, k, implementation)
     compute_dtype = tf.float64 if kernel.dtype == tf.float64 else tf.float32
     hidden = tf.cast(hidden, compute_dtype)
-    if _use_op(kernel, implementation):
-        outputs = _custom_op(hidden, kernel, bias, labels, int(k))
-    else:
+    module = _op_module(kernel, implementation)
+    if module is None:
         outputs = streamed_logits_composed(hidden, kernel, bias, labels, int(k))
+    else:
+        outputs = _custom_op(module, hidden, kernel, bias, labels, int(k))
     logsumexp, targets, ranks, scores, ids = outputs
     return StreamedLogits(
-        _without_gradient(logsumexp), _without_gradient(targets), ranks,
-        _without_gradient(scores), ids,
+        _without_gradient(logsumexp),
+        _without_gradient(targets),
+        ranks,
+        _without_gradient(scores),
+        ids,
     )
 
 
@@ -112,30 +117,28 @@ def _as_labels(labels: Any) -> tf.Tensor:
     return tf.cast(labels, tf.int64)
 
 
-def _use_op(kernel: tf.Tensor | tf.Variable, implementation: str) -> bool:
-    if implementation == "composed" or (
-        implementation == "auto" and kernel.dtype not in _OP_DTYPES
-    ):
-        return False
+def _op_module(kernel: tf.Tensor | tf.Variable, implementation: str) -> ModuleType | None:
+    """Returns the module of custom ops if it is to be used here, else None."""
+    if implementation == "composed" or kernel.dtype not in _OP_DTYPES:
+        return None
     module = library.load()
-    available = hasattr(module, "tfx_streamed_logits")
-    if implementation == "op" and not available:
+    if module is None and implementation == "op":
         raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
-    return available
+    return module
 
 
 def _custom_op(
+    module: ModuleType,
     hidden: tf.Tensor,
     kernel: tf.Tensor | tf.Variable,
     bias: tf.Tensor | tf.Variable | None,
     labels: tf.Tensor,
     k: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    ops = library.load()
     bias = tf.zeros([0], kernel.dtype) if bias is None else tf.convert_to_tensor(bias)
     if isinstance(kernel, tf.Variable):
-        return ops.tfx_resource_streamed_logits(hidden, kernel.handle, bias, labels, k=k)
-    return ops.tfx_streamed_logits(hidden, kernel, bias, labels, k=k)
+        return module.tfx_resource_streamed_logits(hidden, kernel.handle, bias, labels, k=k)
+    return module.tfx_streamed_logits(hidden, kernel, bias, labels, k=k)
 
 
 def _check(
@@ -147,7 +150,9 @@ def _check(
     implementation: str,
 ) -> None:
     if implementation not in _IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {_IMPLEMENTATIONS}; got {implementation!r}")
+        raise ValueError(
+            f"implementation must be one of {_IMPLEMENTATIONS}; got {implementation!r}"
+        )
     if not hidden.dtype.is_floating:
         raise TypeError(f"hidden must be floating; got dtype {hidden.dtype.name}")
     if kernel.dtype not in _KERNEL_DTYPES:

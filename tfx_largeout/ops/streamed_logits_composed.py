@@ -25,8 +25,8 @@ def streamed_logits_composed(
     """Same results as the custom op of `streamed_logits`, by a loop over blocks of classes.
 
     The first sweep gives the partition function, the best k and the target logits, each taken out
-    of its block; the second counts the classes above each target. Both sweeps compute a block in the
-    same way, so that equal logits are equal.
+    of its block; the second counts the classes above each target. Both sweeps compute a block in
+    the same way, so that equal logits are equal.
 
     Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^21 logits.
 

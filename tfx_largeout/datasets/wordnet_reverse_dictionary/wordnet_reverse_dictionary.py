@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
-from etils import epath
 
 from tfx_largeout.datasets import tfds_schema
 from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import SPLITS, load_wordnet
@@ -52,7 +51,7 @@ class WordNetReverseDictionary(tfds.core.GeneratorBasedBuilder):
 
     name = "wordnet_reverse_dictionary"
     # tfds itself would look for it with importlib_resources, which it does not install.
-    code_path = epath.Path(__file__)
+    code_path = tfds.core.Path(__file__)
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012
     BUILDER_CONFIGS = [  # noqa: RUF012

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner against workers that are scripts of a few lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tfx_largeout.compare.runner import DataError, run_head
+from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+
+PROLOGUE = """
+import json, os, signal, sys, time
+settings = json.load(sys.stdin)
+def send(event, **fields):
+    print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
+send("ready", options={"b": 2}, steps_per_epoch=10, parameters=3, implementation="none",
+     data={"classes": 4})
+send("progress", step=7, seconds=1.5, loss=2.5)
+"""
+
+
+def run(tmp_path, script, on_change=lambda result, loss: None):
+    settings = WorkerSettings("tf_nce", {"a": 1}, DataSettings(), TrainingSettings(), "events")
+    command = [sys.executable, "-c", PROLOGUE + script]
+    return run_head(settings, tmp_path / "log", on_change, command)
+
+
+def test_a_worker_that_ends_well(tmp_path):
+    losses = []
+    result = run(
+        tmp_path,
+        "assert settings['head'] == 'tf_nce' and settings['training']['batch_size'] == 512\n"
+        "send('done', step=20, seconds=4.0)",
+        lambda result, loss: losses.append(loss),
+    )
+    assert (result.status, result.error) == ("done", None)
+    assert (result.steps, result.epochs, result.seconds) == (20, 2.0, 4.0)
+    assert (result.peak_bytes, result.data) == (5, {"classes": 4})
+    assert result.options == {"b": 2}
+    assert losses == [None, 2.5, None]
+
+
+def test_a_worker_that_reports_an_error(tmp_path):
+    result = run(tmp_path, "send('failed', error='ValueError: no', data_at_fault=False); exit(1)")
+    assert (result.status, result.error, result.steps) == ("failed", "ValueError: no", 7)
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    result = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert result.status == "failed"
+    assert "killed by SIGKILL, perhaps for want of memory" in result.error
+    assert result.steps == 7
+
+
+def test_a_worker_that_crashes(tmp_path):
+    result = run(tmp_path, "print('some reason', file=sys.stderr); os._exit(3)")
+    assert "exit code 3" in result.error
+    assert (tmp_path / "log").read_text() == "some reason\n"
+
+
+def test_malformed_data_stop_everything(tmp_path):
+    with pytest.raises(DataError, match=r"train\.txt:3: bad"):
+        run(tmp_path, "send('failed', error='train.txt:3: bad', data_at_fault=True); exit(1)")
+
+
+def test_ctrl_c_ends_the_worker_and_keeps_its_progress(tmp_path):
+    def press_ctrl_c(result, loss):
+        if loss is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pid = tmp_path / "pid"
+    script = f"open({str(pid)!r}, 'w').write(str(os.getpid()))\n"
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = run(tmp_path, script + "send('progress', step=8, seconds=2, loss=1)\n"
+                     "time.sleep(60)", press_ctrl_c)  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert (result.status, result.error) == ("interrupted", None)
+    assert result.steps in (7, 8)
+    if pid.exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The callback in a real `fit`, with a model that does not change, so that each loss is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+from tfx_largeout.compare.settings import TrainingSettings
+from tfx_largeout.compare.supervisor import Supervisor
+
+STEPS_PER_EPOCH = 5
+X = np.arange(10, dtype=np.float32)[:, np.newaxis]
+BATCH_LOSSES = np.square(X).reshape(STEPS_PER_EPOCH, 2).mean(axis=1)
+
+
+def train(settings, learning_rate=0.0):
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, "linear", False, "ones")])
+    model.compile(keras.optimizers.SGD(learning_rate), loss="mean_squared_error")
+    points, metrics = [], []
+
+    def evaluate():
+        metrics.append(model.evaluate(X + 1000, 0 * X, verbose=0))
+        return dict.fromkeys(
+            ["precision_at_1", "precision_at_3", "precision_at_5", "ps_precision_at_1"], 0.0
+        ) | {"exact_loss": metrics[-1]}
+
+    supervisor = Supervisor(settings, STEPS_PER_EPOCH, evaluate, points.append, lambda *a: None)
+    model.fit(X, 0 * X, batch_size=2, shuffle=False, epochs=1000, verbose=0, callbacks=[supervisor])
+    return points
+
+
+@pytest.mark.parametrize(
+    ("epochs", "evaluations", "steps"),
+    [
+        (2, 2, [0, 5, 10]),
+        (2, 3, [0, 4, 7, 10]),  # within an epoch, and across its end
+        (0.4, 6, [0, 1, 2]),  # more evaluations than steps
+        (3, 1, [0, 15]),
+    ],
+)
+def test_points_and_their_losses(epochs, evaluations, steps):
+    points = train(TrainingSettings(None, epochs, evaluations))
+    assert [point.step for point in points] == steps
+    assert [point.epoch for point in points] == [step / STEPS_PER_EPOCH for step in steps]
+    losses = np.tile(BATCH_LOSSES, 3)
+    assert points[0].train_loss is None
+    for before, after in itertools.pairwise(points):
+        expected = losses[before.step : after.step].mean()
+        assert after.train_loss == pytest.approx(expected, rel=1e-5)
+        assert after.seconds >= before.seconds
+
+
+def test_the_budget_ends_the_training():
+    points = train(TrainingSettings(budget=0.3, epochs=None, evaluations=3))
+    assert len(points) == 4
+    assert points[-1].seconds >= 0.3
+    assert points[-1].step > 1
+
+
+def test_a_loss_that_is_not_finite_ends_the_training():
+    with pytest.raises(FloatingPointError, match="--learning-rate"):
+        train(TrainingSettings(None, 100, 1), learning_rate=1e3)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras.ops import convert_to_numpy
+
+from tfx_largeout.compare.data import find_files, load
+from tfx_largeout.compare.head_table import head_row
+from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+from tfx_largeout.compare.training import build_model, resolve_options
+
+
+def settings_for(folder, head="full_softmax", **options):
+    train, test = find_files(str(folder))
+    options = {**head_row(head).options, **options}
+    data, training = DataSettings(None, train, test), TrainingSettings(batch_size=64, hidden=16)
+    return WorkerSettings(head, options, data, training, "")
+
+
+@pytest.mark.parametrize(
+    ("trunk_optimizer", "trunk_moves"),
+    [("same", False), ("sgd", True), ("adam", True), ("adagrad", True)],
+)
+def test_the_trunk_may_have_an_optimizer_of_its_own(tiny_data, trunk_optimizer, trunk_moves):
+    settings = settings_for(
+        tiny_data,
+        optimizer="sgd",
+        learning_rate=1e-12,
+        trunk_optimizer=trunk_optimizer,
+        trunk_learning_rate=0.1,
+    )
+    examples, _ = load(settings.data)
+    model = build_model(settings, examples)
+    trunk, head = model.get_layer("trunk"), model.get_layer("head")
+    before = [convert_to_numpy(layer.kernel) for layer in (trunk, head)]
+    model.fit(examples.dataset(64), epochs=1, shuffle=False, verbose=0)
+    assert np.allclose(before[1], convert_to_numpy(head.kernel), rtol=0, atol=1e-9)
+    assert np.allclose(before[0], convert_to_numpy(trunk.kernel), rtol=0, atol=1e-6) != trunk_moves
+
+
+def test_one_optimizer_where_keras_has_none_for_several(monkeypatch):
+    options = {"optimizer": "sgd", "trunk_optimizer": "adam"}
+    assert resolve_options(options) == options
+    monkeypatch.delattr(keras.optimizers, "MultiOptimizer")
+    assert resolve_options(options) == {"optimizer": "sgd", "trunk_optimizer": "same"}
+
+
+def test_the_same_seed_gives_the_same_trunk_to_each_head(tiny_data):
+    kernels = []
+    for head in ("full_softmax", "tf_nce"):
+        settings = settings_for(
+            tiny_data, head, **({} if head == "full_softmax" else {"num_sampled": 20})
+        )
+        examples, _ = load(settings.data)
+        keras.utils.set_random_seed(0)
+        kernels.append(convert_to_numpy(build_model(settings, examples).get_layer("trunk").kernel))
+    np.testing.assert_array_equal(*kernels)
