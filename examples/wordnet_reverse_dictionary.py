@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tfx
-from tfx_largeout.datasets import load_wordnet, tf_idf, wordnet_names
+from tfx_largeout.datasets import SparseExamples, load_wordnet, tf_idf, wordnet_names
 
 
 def build_model(num_features: int, num_classes: int) -> keras.Model:
@@ -45,16 +45,26 @@ def main() -> None:
         train.dataset(512, shuffle=True),
         validation_data=test.dataset(512),
         epochs=arguments.epochs,
+        shuffle=False,  # the data set does it
         callbacks=[keras.callbacks.TensorBoard("runs/reverse_dictionary")],
     )
 
-    _, words = wordnet_names("hyper")
-    few = test.take(np.arange(0, len(test), len(test) // 8))
-    scores, ids = tfx.top_k_model(model, 3, activation="softmax").predict(few.dataset(8), verbose=0)
-    labels = next(iter(few.dataset(8)))[1]
-    for row, (best, probabilities) in enumerate(zip(ids, scores, strict=True)):
-        answers = ", ".join(f"{words[c]} {p:.0%}" for c, p in zip(best, probabilities, strict=True))
-        print(f"{'/'.join(words[c] for c in labels[row].numpy()):40.40}  <-  {answers}")
+    answer(model, test)
+
+
+def answer(model: keras.Model, test: SparseExamples, count: int = 8) -> None:
+    """Prints some definitions (as bags of words) and the three best answers to each."""
+    definition_words, words = wordnet_names("hyper")
+    some = test.take(np.linspace(0, len(test) - 1, count).astype(int))
+    batches = some.dataset(count)
+    scores, ids = tfx.top_k_model(model, 3, activation="softmax").predict(batches, verbose=0)
+    _, labels = next(iter(batches))
+    for row in range(count):
+        start, end = some.feature_splits[row : row + 2]
+        print(f"\n{' '.join(definition_words[i] for i in some.feature_ids[start:end])}")
+        print(f"  words:   {', '.join(words[c] for c in labels[row].numpy())}")
+        best = zip(ids[row], scores[row], strict=True)
+        print(f"  answers: {', '.join(f'{words[c]} {p:.0%}' for c, p in best)}")
 
 
 if __name__ == "__main__":

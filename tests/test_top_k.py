@@ -102,7 +102,7 @@ def test_k_must_be_a_positive_integer(model, k):
 def test_other_bad_arguments(model, x):
     with pytest.raises(ValueError, match="k must be at most num_classes=11; got 12"):
         tfx.TopK(model.layers[-1], 12)
-    with pytest.raises(ValueError, match="activation must be .* got 'tanh'"):
+    with pytest.raises(ValueError, match=r"activation must be .* got 'tanh'"):
         tfx.top_k_model(model, 2, "tanh")
     with pytest.raises(TypeError, match="head must be a Head; got"):
         tfx.TopK(model.layers[0], 2)

@@ -90,6 +90,25 @@ TFX_INLINE uint32_t Greater(Floats a, Floats b) { return Bits(a > b); }
 TFX_INLINE uint32_t GreaterEqual(Floats a, Floats b) { return Bits(a >= b); }
 #endif
 
+// The sum of all elements.
+TFX_INLINE float Sum(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(x);
+#elif defined(__x86_64__)
+#if defined(__AVX2__)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+#else
+  const __m128 four = x;
+#endif
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
+  float sum = 0.0f;
+  for (int i = 0; i < kLanes; ++i) sum += x[i];
+  return sum;
+#endif
+}
+
 // REQUIRES: every element of `mask` is 0 or -1.
 TFX_INLINE bool AnyTrue(Ints mask) {
 #if defined(__AVX512F__)

@@ -96,13 +96,15 @@ class Runner {
         const float* h = in_.hidden + (first + lane) * in_.width;
         for (int64_t d = 0; d < in_.width; ++d) hidden[d * lanes + lane] = h[d];
       }
-      panels_[p] = {hidden,
-                    first,
-                    lanes,
-                    examples,
-                    PackLabels(first, lanes, examples),
-                    target_keys_.data() + labels_at,
-                    target_ids_.data() + labels_at};
+      Panel& panel = panels_[p];
+      panel.hidden = hidden;
+      panel.hidden_rows = in_.hidden + first * in_.width;
+      panel.first_lane = first;
+      panel.lanes = lanes;
+      panel.examples = examples;
+      panel.num_slots = PackLabels(first, lanes, examples);
+      panel.target_keys = target_keys_.data() + labels_at;
+      panel.target_ids = target_ids_.data() + labels_at;
     }
   }
 

@@ -17,22 +17,27 @@ namespace {
 // there are 32 with AVX-512, else 16.
 constexpr int kPanelVectors = 2;
 template <int kVectors>
-constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : kVectors == 1 ? 10 : 6;
+constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : 6;
+constexpr int kSlabRows = 60;  // a multiple of every tile
+constexpr int kNarrowExamples = kLanes > 4 ? 4 : 1;
 constexpr int64_t kStretch = 64;           // of the width that is summed in one chain
 constexpr int64_t kBlockBytes = 64 << 10;  // of W: stays in the second-level cache
 
+// The logits of up to kSlabRows classes for one vector of examples: small enough for the
+// first-level cache, and enough work for tight loops.
+typedef Floats Slab[kSlabRows];
+
 int64_t RowsOfBlock(int64_t width) {
-  constexpr int64_t kRows = 120;  // a multiple of every tile
-  const int64_t tiles = kBlockBytes / (4 * kRows * (width > 0 ? width : 1));
-  return kRows * (tiles < 1 ? 1 : tiles > 64 ? 64 : tiles);
+  const int64_t slabs = kBlockBytes / (4 * kSlabRows * (width > 0 ? width : 1));
+  return kSlabRows * (slabs < 1 ? 1 : slabs > 16 ? 16 : slabs);
 }
 
-// o[i][v] = <W_i, h_v> + b_i. The width is summed in stretches, each in order, so that rounding
-// errors don't pile up in one long chain.
+// slabs[v][first + i] = <W_i, h_v> + b_i. The width is summed in stretches, each in order, so that
+// rounding errors don't pile up in one long chain.
 template <int kRows, int kVectors>
 TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
-                            const float* hidden, int64_t hidden_stride,
-                            Floats (&o)[kRows][kVectors]) {
+                            const float* hidden, int64_t hidden_stride, Slab* slabs, int first) {
+  Floats o[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -58,12 +63,78 @@ TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
       for (int v = 0; v < kVectors; ++v) o[i][v] += part[i][v];
     }
   }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) slabs[v][first + i] = o[i][v];
+  }
 }
 
 // Asks for floats that are needed soon. The address need not be valid.
 TFX_INLINE void Prefetch(const float* from, int64_t size) {
   constexpr int64_t kFloatsOfLine = 16;
   for (int64_t i = 0; i < size; i += kFloatsOfLine) __builtin_prefetch(from + i);
+}
+
+// Kinds of panel, and how each computes the logits of up to kSlabRows classes.
+template <int kVectorsOfPanel>
+struct Wide {
+  static constexpr int kVectors = kVectorsOfPanel;
+
+  static void Compute(const float* rows, const float* bias, int num_rows, int64_t width,
+                      const Panel& panel, Slab* slabs) {
+    constexpr int kRows = kTileRows<kVectors>;
+    int i = 0;
+    for (; i + kRows <= num_rows; i += kRows) {
+      Prefetch(rows + (i + kRows) * width, kRows * width);
+      ComputeTile<kRows, kVectors>(rows + i * width, bias + i, width, panel.hidden, panel.lanes,
+                                   slabs, i);
+    }
+    for (; i < num_rows; ++i) {
+      ComputeTile<1, kVectors>(rows + i * width, bias + i, width, panel.hidden, panel.lanes, slabs,
+                               i);
+    }
+  }
+};
+
+// So few examples that lanes along the width waste less than lanes of examples. The lanes beyond
+// the examples are 0.
+struct Narrow {
+  static constexpr int kVectors = 1;
+
+  static void Compute(const float* rows, const float* bias, int num_rows, int64_t width,
+                      const Panel& panel, Slab* slabs) {
+    const int64_t whole = width - width % kLanes;
+    for (int i = 0; i < num_rows; ++i) {
+      const float* row = rows + i * width;
+      Prefetch(row + kTileRows<kPanelVectors> * width, width);
+      Floats o = {};
+      for (int example = 0; example < panel.examples; ++example) {
+        const float* h = panel.hidden_rows + example * width;
+        Floats part = {};
+        for (int64_t d = 0; d < whole; d += kLanes) part = MulAdd(Load(row + d), Load(h + d), part);
+        float sum = bias[i] + Sum(part);
+        for (int64_t d = whole; d < width; ++d) sum += row[d] * h[d];
+        o[example] = sum;
+      }
+      slabs[0][i] = o;
+    }
+  }
+};
+
+bool IsNarrow(const Panel& panel) { return panel.examples <= kNarrowExamples; }
+
+// The largest logit of each lane; NaN doesn't count.
+Floats MaxOf(const Slab& o, int num_rows) {
+  Floats max[4];
+  for (int j = 0; j < 4; ++j) max[j] = Broadcast(-INFINITY);
+  int i = 0;
+  for (; i + 4 <= num_rows; i += 4) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) max[j] = Max(o[i + j], max[j]);
+  }
+  for (; i < num_rows; ++i) max[0] = Max(o[i], max[0]);
+  return Max(Max(max[0], max[1]), Max(max[2], max[3]));
 }
 
 // The running sum of exponentials of one vector of examples, with Kahan's compensation.
@@ -75,73 +146,50 @@ struct RunningSum {
 
 TFX_INLINE Floats Reference(Floats max) { return Min(max, Broadcast(FLT_MAX)); }
 
-template <int kRows, int kVectors>
-TFX_INLINE void AddExponentials(const Floats (&o)[kRows][kVectors], int v, Floats tile_max,
-                                RunningSum* running) {
-  if (Greater(tile_max, running->max) != 0) {
-    const Floats max = Max(tile_max, running->max);
+void AddExponentials(const Slab& o, int num_rows, Floats max_of_slab, RunningSum* running) {
+  if (Greater(max_of_slab, running->max) != 0) {
+    const Floats max = Max(max_of_slab, running->max);
     const Floats scale = ExpOfNonPositive(Reference(running->max) - Reference(max));
     running->max = max;
     running->sum *= scale;
     running->lost *= scale;
   }
   const Floats reference = Reference(running->max);
-  Floats tile_sum = {};
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
+  Floats sum_of_slab = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < num_rows; ++i) {
     // Above 0 only where the logit is +infinity; NaN stays.
-    tile_sum += ExpOfNonPositive(Min(Floats{}, o[i][v] - reference));
+    sum_of_slab += ExpOfNonPositive(Min(Floats{}, o[i] - reference));
   }
-  const Floats term = tile_sum - running->lost;
+  const Floats term = sum_of_slab - running->lost;
   const Floats sum = running->sum + term;
   running->lost = (sum - running->sum) - term;
   running->sum = sum;
 }
 
-template <int kRows, int kVectors>
-TFX_INLINE void CountAboveTargets(const Floats (&o)[kRows][kVectors], int v, Floats tile_max,
-                                  int64_t first_class, const Panel& panel, int32_t* counts) {
+// Adds to the counts of the panel's vector v.
+void CountAboveTargets(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_class,
+                       const Panel& panel, int v, int32_t* counts) {
   for (int64_t slot = 0; slot < panel.num_slots; ++slot) {
     const int64_t at = slot * panel.lanes + v * kLanes;
     const Floats target = Load(panel.target_keys + at);
-    if (GreaterEqual(tile_max, target) == 0) continue;
+    if (GreaterEqual(max_of_slab, target) == 0) continue;
     const Ints ids_after = Load(panel.target_ids + at) - static_cast<int32_t>(first_class);
-    Ints count = Load(counts + at);
-    const Ints ids_inside = (ids_after > 0) & (ids_after < kRows);
+    const Ints ids_inside = (ids_after > 0) & (ids_after < num_rows);
+    Ints count = {};
     if (AnyTrue(ids_inside | (target == -INFINITY))) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        const Floats key = Max(o[i][v], Broadcast(-INFINITY));
+      for (int i = 0; i < num_rows; ++i) {
+        const Floats key = Max(o[i], Broadcast(-INFINITY));
         count -= (key > target) | ((key == target) & (ids_after > i));
       }
-    } else {  // the common case: all of the tile is before a lane's label, or all is behind it
+    } else {  // the common case: all of the slab is before a lane's label, or all is behind it
       const Ints ties_count = ids_after > 0;
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        count -= (o[i][v] > target) | ((o[i][v] == target) & ties_count);
+#pragma GCC unroll 4
+      for (int i = 0; i < num_rows; ++i) {
+        count -= (o[i] > target) | ((o[i] == target) & ties_count);
       }
     }
-    Store(counts + at, count);
-  }
-}
-
-// Offers a tile's logits for the vector that starts at `first_lane` to the heaps of `lanes`, a bit
-// mask.
-template <int kRows>
-__attribute__((noinline)) void OfferTile(const Floats (&o)[kRows], uint32_t lanes,
-                                         int64_t first_class, int64_t first_lane, int64_t k,
-                                         StreamedLogitsWorker* worker) {
-  for (; lanes != 0; lanes &= lanes - 1) {
-    const int lane = __builtin_ctz(lanes);
-    ScoredClass* heap = worker->heaps + (first_lane + lane) * k;
-    float& threshold = worker->thresholds[first_lane + lane];
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t seen = first_class + i - worker->skipped;
-      if (seen >= k && !(o[i][lane] > threshold)) continue;
-      const ScoredClass candidate = {o[i][lane], static_cast<int32_t>(first_class + i)};
-      OfferToHeap(candidate, heap, seen < k ? seen : k, k);
-      threshold = OrderKey(heap[0].score);
-    }
+    Store(counts + at, Load(counts + at) + count);
   }
 }
 
@@ -151,61 +199,53 @@ TFX_INLINE uint32_t UsedLanes(const Panel& panel, int v) {
   return used >= kLanes ? (1u << kLanes) - 1 : used <= 0 ? 0u : (1u << used) - 1;
 }
 
-template <int kRows, int kVectors>
-TFX_INLINE void OfferBest(const Floats (&o)[kRows][kVectors], int v, Floats tile_max,
-                          int64_t first_class, const Panel& panel, int64_t k,
-                          StreamedLogitsWorker* worker) {
+// Offers the logits of the panel's vector v to the heaps.
+void OfferBest(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_class,
+               const Panel& panel, int v, int64_t k, StreamedLogitsWorker* worker) {
   const int64_t first_lane = panel.first_lane + v * kLanes;
+  const int64_t seen = first_class - worker->skipped;
   uint32_t lanes = UsedLanes(panel, v);
   // Once a heap is full, only a higher score gets in: an equal one has a higher id.
-  if (first_class - worker->skipped >= k) {
-    lanes &= Greater(tile_max, Load(worker->thresholds + first_lane));
+  if (seen >= k) lanes &= Greater(max_of_slab, Load(worker->thresholds + first_lane));
+  for (; lanes != 0; lanes &= lanes - 1) {
+    const int lane = __builtin_ctz(lanes);
+    ScoredClass* heap = worker->heaps + (first_lane + lane) * k;
+    float threshold = worker->thresholds[first_lane + lane];
+    for (int i = 0; i < num_rows; ++i) {
+      const float score = o[i][lane];
+      if (seen + i >= k && !(score > threshold)) continue;
+      const ScoredClass candidate = {score, static_cast<int32_t>(first_class + i)};
+      OfferToHeap(candidate, heap, seen + i < k ? seen + i : k, k);
+      threshold = OrderKey(heap[0].score);
+    }
+    worker->thresholds[first_lane + lane] = threshold;
   }
-  if (lanes == 0) return;
-  Floats column[kRows];  // a copy, so that `o` itself can stay in registers
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) column[i] = o[i][v];
-  OfferTile(column, lanes, first_class, first_lane, k, worker);
 }
 
 // Classes [first_class, first_class + num_rows), for one panel.
-// REQUIRES: num_rows is a multiple of kRows.
-template <int kRows, int kVectors>
-void VisitRows(const StreamedLogitsPass& pass, const Panel& panel, const float* rows,
-               const float* biases, int64_t first_class, int64_t num_rows,
-               StreamedLogitsWorker* worker, RunningSum (&running)[kVectors]) {
-  int32_t* counts = worker->counts + panel.first_lane * pass.num_labels;
-  for (int64_t row = 0; row < num_rows; row += kRows) {
-    Floats o[kRows][kVectors];
-    Prefetch(rows + (row + kRows) * pass.width, kRows * pass.width);
-    ComputeTile<kRows, kVectors>(rows + row * pass.width, biases + row, pass.width, panel.hidden,
-                                 panel.lanes, o);
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      Floats tile_max = Broadcast(-INFINITY);
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) tile_max = Max(o[i][v], tile_max);
-      AddExponentials(o, v, tile_max, &running[v]);
-      CountAboveTargets(o, v, tile_max, first_class + row, panel, counts);
-      if (pass.k > 0) OfferBest(o, v, tile_max, first_class + row, panel, pass.k, worker);
-    }
-  }
-}
-
-template <int kVectors>
+template <typename Kind>
 void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const float* rows,
                 const float* biases, int64_t first_class, int64_t num_rows,
                 StreamedLogitsWorker* worker, ChunkSums sums) {
+  constexpr int kVectors = Kind::kVectors;
   RunningSum running[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const int64_t lane = panel.first_lane + v * kLanes;
     running[v] = {Load(sums.max + lane), Load(sums.sum + lane), Load(worker->lost + lane)};
   }
-  constexpr int kRows = kTileRows<kVectors>;
-  const int64_t whole = num_rows - num_rows % kRows;
-  VisitRows<kRows, kVectors>(pass, panel, rows, biases, first_class, whole, worker, running);
-  VisitRows<1, kVectors>(pass, panel, rows + whole * pass.width, biases + whole,
-                         first_class + whole, num_rows - whole, worker, running);
+  int32_t* counts = worker->counts + panel.first_lane * pass.num_labels;
+  for (int64_t row = 0; row < num_rows; row += kSlabRows) {
+    const int size = num_rows - row < kSlabRows ? num_rows - row : kSlabRows;
+    Slab slabs[kVectors];
+    Kind::Compute(rows + row * pass.width, biases + row, size, pass.width, panel, slabs);
+    for (int v = 0; v < kVectors; ++v) {
+      const Slab& o = slabs[v];
+      const Floats max = MaxOf(o, size);
+      AddExponentials(o, size, max, &running[v]);
+      CountAboveTargets(o, size, max, first_class + row, panel, v, counts);
+      if (pass.k > 0) OfferBest(o, size, max, first_class + row, panel, v, pass.k, worker);
+    }
+  }
   for (int v = 0; v < kVectors; ++v) {
     const int64_t lane = panel.first_lane + v * kLanes;
     Store(sums.max + lane, running[v].max);
@@ -240,10 +280,14 @@ float TargetLogit(const StreamedLogitsPass& pass, const Panel& panel, int32_t la
   float bias_scratch;
   const float* row = AsFloats(pass.kernel, pass.is_bfloat16, id * pass.width, pass.width, scratch);
   const float* bias = Biases(pass, id, 1, &bias_scratch);
-  Floats o[1][1];
+  Slab slabs[1];
   const int32_t vector_start = lane - lane % kLanes;
-  ComputeTile<1, 1>(row, bias, pass.width, panel.hidden + vector_start, panel.lanes, o);
-  return o[0][0][lane % kLanes];
+  if (IsNarrow(panel)) {
+    Narrow::Compute(row, bias, 1, pass.width, panel, slabs);
+  } else {
+    ComputeTile<1, 1>(row, bias, pass.width, panel.hidden + vector_start, panel.lanes, slabs, 0);
+  }
+  return slabs[0][0][lane - vector_start];
 }
 
 void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedLogitsWorker* worker,
@@ -263,7 +307,9 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
     const float* biases = Biases(pass, first, size, worker->biases);
     for (int64_t p = 0; p < pass.num_panels; ++p) {
       const Panel& panel = pass.panels[p];
-      auto visit = panel.lanes == kLanes ? VisitBlock<1> : VisitBlock<kPanelVectors>;
+      auto visit = IsNarrow(panel)         ? VisitBlock<Narrow>
+                   : panel.lanes == kLanes ? VisitBlock<Wide<1>>
+                                           : VisitBlock<Wide<kPanelVectors>>;
       visit(pass, panel, rows, biases, first, size, worker, sums);
     }
   }

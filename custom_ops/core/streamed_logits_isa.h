@@ -18,6 +18,7 @@ namespace tfx::core {
 
 struct Panel {
   const float* hidden;        // [D, lanes]
+  const float* hidden_rows;   // [examples, D]: the same, not transposed
   int64_t first_lane;         // index of lane 0 in arrays by lane; also its example
   int32_t lanes;              // a multiple of the vector length
   int32_t examples;           // lanes in use

@@ -98,8 +98,7 @@ void AgreesWithTheDefinition(const Problem& problem, const Results& results) {
   }
 }
 
-void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k) {
-  const Problem problem(batch, width, num_classes, num_labels, k);
+void TestAll(const Problem& problem) {
   for (InstructionSet set :
        {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
     if (!Supports(set)) continue;
@@ -109,6 +108,17 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels,
   }
 }
 
+void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k) {
+  TestAll(Problem(batch, width, num_classes, num_labels, k));
+}
+
+// A heap that isn't full must take minus infinity too, whichever worker it belongs to.
+void TestMaskedClasses() {
+  Problem problem(6, 3, 200000, 1, 9);
+  for (size_t c = 2; c < problem.bias.size(); ++c) problem.bias[c] = -INFINITY;
+  TestAll(problem);
+}
+
 }  // namespace tfx::core
 
 int main() {
@@ -116,9 +126,11 @@ int main() {
   Test(1, 1, 1, 1, 1);
   Test(7, 3, 1009, 5, 1009);
   Test(33, 65, 1009, 2, 5);
+  Test(4, 65, 1009, 2, 5);
   Test(50, 17, 123, 0, 7);
   Test(3, 5, 2000, 40, 0);
   Test(0, 5, 10, 2, 3);
   Test(4, 0, 10, 2, 3);
+  tfx::core::TestMaskedClasses();
   return tfx::test::Result();
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from importlib import metadata
+
 import keras
 import numpy as np
 import pytest
@@ -37,3 +39,12 @@ def test_names_are_unique_and_unknown_names_refused():
     assert len({row.name for row in HEAD_TABLE}) == len(HEAD_TABLE)
     with pytest.raises(ValueError, match=r"must be one of full_softmax, .*; got 'softmax'"):
         head_row("softmax")
+
+
+@pytest.mark.parametrize(("version", "trunk"), [("3.14.1", "same"), ("3.15.0", None)])
+def test_defaults_follow_what_keras_has(version, trunk, monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda package: version)
+    for row in HEAD_TABLE:
+        expected = trunk or row.options["trunk_optimizer"]
+        assert row.default_options["trunk_optimizer"] == expected
+        assert row.default_options.keys() == row.options.keys()

@@ -17,7 +17,7 @@ import json, os, signal, sys, time
 settings = json.load(sys.stdin)
 def send(event, **fields):
     print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
-send("ready", options={"b": 2}, steps_per_epoch=10, parameters=3, implementation="none",
+send("ready", steps_per_epoch=10, parameters=3, implementation="none",
      data={"classes": 4})
 send("progress", step=7, seconds=1.5, loss=2.5)
 """
@@ -40,7 +40,6 @@ def test_a_worker_that_ends_well(tmp_path):
     assert (result.status, result.error) == ("done", None)
     assert (result.steps, result.epochs, result.seconds) == (20, 2.0, 4.0)
     assert (result.peak_bytes, result.data) == (5, {"classes": 4})
-    assert result.options == {"b": 2}
     assert losses == [None, 2.5, None]
 
 

@@ -9,7 +9,7 @@ from keras.ops import convert_to_numpy
 from tfx_largeout.compare.data import find_files, load
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.training import build_model, resolve_options
+from tfx_largeout.compare.training import build_model
 
 
 def settings_for(folder, head="full_softmax", **options):
@@ -40,11 +40,12 @@ def test_the_trunk_may_have_an_optimizer_of_its_own(tiny_data, trunk_optimizer, 
     assert np.allclose(before[0], convert_to_numpy(trunk.kernel), rtol=0, atol=1e-6) != trunk_moves
 
 
-def test_one_optimizer_where_keras_has_none_for_several(monkeypatch):
-    options = {"optimizer": "sgd", "trunk_optimizer": "adam"}
-    assert resolve_options(options) == options
+def test_a_keras_without_multi_optimizer_says_so(tiny_data, monkeypatch):
     monkeypatch.delattr(keras.optimizers, "MultiOptimizer")
-    assert resolve_options(options) == {"optimizer": "sgd", "trunk_optimizer": "same"}
+    settings = settings_for(tiny_data, trunk_optimizer="adam")
+    examples, _ = load(settings.data)
+    with pytest.raises(RuntimeError, match="use --trunk-optimizer same"):
+        build_model(settings, examples)
 
 
 def test_the_same_seed_gives_the_same_trunk_to_each_head(tiny_data):

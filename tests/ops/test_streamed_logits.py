@@ -17,7 +17,8 @@ SHAPES = [
     (1, 1, 1, 1, 1),
     (1, 252, 10007, 5, 100),
     (7, 3, 2, 1, 2),
-    (7, 507, 123, 5, 123),
+    (4, 507, 123, 5, 123),
+    (5, 252, 123, 5, 5),
     (7, 1, 10007, 1, 5),
     (33, 3, 123, 0, 0),
     (33, 252, 1009, 5, 5),
@@ -93,17 +94,18 @@ def test_float64_is_computed_in_float64():
     np.testing.assert_allclose(result.target_logits, expected.target_logits, rtol=1e-10)
 
 
-def test_equal_rows_tie_by_lower_id(implementation):
+@pytest.mark.parametrize("batch", [3, 35, 40])
+def test_equal_rows_tie_by_lower_id(batch, implementation):
     """Logits that are not whole, so that a tie needs the same bits from the same row."""
     rng = np.random.default_rng(4)
     rows = rng.normal(size=(10, 61)).astype(np.float32)
     source = rng.integers(0, 10, 997)
-    hidden, kernel = rng.normal(size=(35, 61)).astype(np.float32), rows[source]
-    labels = random_labels(rng, 35, 3, 997)
+    hidden, kernel = rng.normal(size=(batch, 61)).astype(np.float32), rows[source]
+    labels = random_labels(rng, batch, 3, 997)
     result = streamed_logits(hidden, kernel, None, labels, 997, implementation=implementation)
     scores = np.asarray(result.top_scores)
     ids = np.asarray(result.top_ids)
-    for b in range(35):
+    for b in range(batch):
         assert sorted(ids[b]) == list(range(997))
         ties = scores[b, 1:] == scores[b, :-1]
         np.testing.assert_array_equal(ties, source[ids[b, 1:]] == source[ids[b, :-1]])

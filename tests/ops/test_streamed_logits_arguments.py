@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import re
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import use
 
-from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.ops.streamed_logits import _on_gpu, streamed_logits
 
 GOOD = {
     "hidden": np.zeros((2, 3), np.float32),
@@ -120,3 +121,11 @@ def test_an_unknown_instruction_set(monkeypatch):
     monkeypatch.setenv("TFX_LARGEOUT_ISA", "sse9")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"TFX_LARGEOUT_ISA must be.*sse9"):
         streamed_logits(**GOOD, implementation="op")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("/job:localhost/replica:0/task:0/device:GPU:0", True), ("/device:CPU:0", False), ("", False)],
+)
+def test_a_kernel_on_a_gpu_is_left_to_tensorflow(device, expected):
+    assert _on_gpu(types.SimpleNamespace(device=device)) is expected

@@ -75,7 +75,7 @@ def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
 
 
 def _choose_heads(parser: _Parser, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    heads = {head: dict(head_row(head).options) for head in arguments.heads}
+    heads = {head: head_row(head).default_options for head in arguments.heads}
     chosen = []
     for option in HEAD_OPTIONS:
         texts = getattr(arguments, option.name)
@@ -136,7 +136,7 @@ def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
 def _list_heads() -> str:
     lines = []
     for row in HEAD_TABLE:
-        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in row.options.items())
+        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in row.default_options.items())
         lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
     return "\n".join(lines)
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any, NamedTuple
 
 
@@ -15,6 +17,8 @@ class HeadRow(NamedTuple):
         description: One line.
         options: Its options (see `head_options.py`) and their defaults: the best that was found
             for the shipped data in 60 seconds (docs/compare.md has what was tried).
+        single_optimizer: Options that replace some of these where Keras has no `MultiOptimizer`
+            (before 3.15, which needs Python 3.11), so that all weights share one optimizer.
         build: `build(num_classes, label_counts, seed, options)` returns head and loss.
             `label_counts` `[C]`: the number of training examples of each class. It imports
             TensorFlow, and so it does not run before it is needed.
@@ -23,7 +27,21 @@ class HeadRow(NamedTuple):
     name: str
     description: str
     options: dict[str, Any]
+    single_optimizer: dict[str, Any]
     build: Callable[..., tuple[Any, Any]]
+
+    @property
+    def default_options(self) -> dict[str, Any]:
+        """The default options with the Keras that is installed."""
+        if _keras_has_multi_optimizer():
+            return dict(self.options)
+        return {**self.options, **self.single_optimizer}
+
+
+def _keras_has_multi_optimizer() -> bool:
+    # Asked without importing Keras, which takes seconds.
+    major, minor = metadata.version("keras").split(".")[:2]
+    return (int(major), int(minor)) >= (3, 15)
 
 
 def _full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -40,10 +58,15 @@ def _tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options:
 
 
 def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    import keras
+
     from tfx_largeout import heads, losses
 
     arguments = _candidate_sampling(label_counts, seed, options)
-    return heads.TFNCEHead(num_classes, **arguments), losses.BuiltInLoss()
+    # NCE learns normalized scores: from a bias of 0 it first has to push every class down.
+    bias = keras.initializers.Constant(-math.log(num_classes))
+    head = heads.TFNCEHead(num_classes, bias_initializer=bias, **arguments)
+    return head, losses.BuiltInLoss()
 
 
 def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
@@ -73,6 +96,7 @@ HEAD_TABLE = (
             "trunk_optimizer": "same",
             "trunk_learning_rate": 0.02,
         },
+        {},
         _full_softmax,
     ),
     HeadRow(
@@ -80,13 +104,14 @@ HEAD_TABLE = (
         "tf.nn.sampled_softmax_loss, as TensorFlow ships it",
         {
             "optimizer": "sgd",
-            "learning_rate": 10.0,
+            "learning_rate": 50.0,
             "trunk_optimizer": "adam",
             "trunk_learning_rate": 2e-3,
             "num_sampled": 1000,
             "num_true": 1,
             "sampler": "log_uniform",
         },
+        {"learning_rate": 10.0, "trunk_optimizer": "same"},
         _tf_sampled_softmax,
     ),
     HeadRow(
@@ -94,13 +119,14 @@ HEAD_TABLE = (
         "tf.nn.nce_loss, as TensorFlow ships it",
         {
             "optimizer": "sgd",
-            "learning_rate": 10.0,
+            "learning_rate": 50.0,
             "trunk_optimizer": "adam",
             "trunk_learning_rate": 2e-3,
             "num_sampled": 1000,
             "num_true": 1,
             "sampler": "log_uniform",
         },
+        {"learning_rate": 10.0, "trunk_optimizer": "same"},
         _tf_nce,
     ),
 )

@@ -93,7 +93,9 @@ def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None
     if classes is None:
         return
     title = f"{job.data_name}: {classes:,} classes, batches of {job.training.batch_size}"
-    if not plot_precision(results, title, folder.plot_png) and "matplotlib" not in sys.modules:
+    try:
+        plot_precision(results, title, folder.plot_png)
+    except ImportError:
         _say(HOW_TO_GET_PLOTS)
 
 

@@ -18,26 +18,24 @@ _DASHES = ("-", "--", ":")
 _WIDE_SPREAD = 20
 
 
-def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> bool:
+def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> None:
     """Draws two panels: P@1 against seconds of training, and against epochs.
 
     The axis of epochs is logarithmic where one head made far more epochs than another.
 
     Args:
-        results: Heads without an evaluation are left out.
+        results: Heads without a trained point are left out; without any, there is no picture.
         title: Of the picture.
         path: A `.png` file.
 
-    Returns:
-        Whether there is a picture: False without matplotlib, or without a curve to draw.
+    Raises:
+        ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+    from matplotlib.figure import Figure
+
     results = [result for result in results if len(result.curve) > 1]
     if not results:
-        return False
+        return
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(1, 2, sharey=True)
@@ -49,12 +47,12 @@ def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> boo
     last_epochs = [result.curve[-1].epoch for result in results]
     panels[1].set_xlabel("epochs")
     if max(last_epochs) > _WIDE_SPREAD * min(last_epochs):
-        panels[1].set_xscale("log")
+        panels[1].set_xscale("log", nonpositive="mask")  # leaves out the untrained model
+        panels[1].xaxis.set_major_formatter("{x:g}")
         panels[1].set_xlabel("epochs (logarithmic)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path)
-    return True
 
 
 def _draw(panel: Any, results: Sequence[HeadResult], name: str) -> None:

@@ -41,7 +41,7 @@ class HeadResult:
 
     Attributes:
         head: Its name.
-        options: Its options, as they were used.
+        options: Its options.
         status: `"done"`, `"failed"` or `"interrupted"`.
         error: One sentence, where it failed.
         steps_per_epoch: Steps of an epoch.

@@ -96,7 +96,7 @@ def _apply(event: dict[str, Any], result: HeadResult) -> float | None:
     result.peak_bytes = event["peak_bytes"]
     kind = event["event"]
     if kind == "ready":
-        for name in ("options", "steps_per_epoch", "parameters", "implementation", "data"):
+        for name in ("steps_per_epoch", "parameters", "implementation", "data"):
             setattr(result, name, event[name])
     elif kind == "point":
         point = CurvePoint(**event["point"])

@@ -41,7 +41,6 @@ def train(
         test_examples: To evaluate on.
         send: `send(event, **fields)`; see `worker.py`.
     """
-    settings = dataclasses.replace(settings, options=resolve_options(settings.options))
     common = settings.training
     keras.utils.set_random_seed(common.seed)
     model = build_model(settings, train_examples)
@@ -51,7 +50,6 @@ def train(
     events = EventFile(settings.events, _hyper_parameters(settings))
     send(
         "ready",
-        options=settings.options,
         steps_per_epoch=steps_per_epoch,
         parameters=model.count_params(),
         implementation=library.library_status(),
@@ -113,17 +111,15 @@ def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ker
     return model
 
 
-def resolve_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options that this Keras can do: before 3.15, one optimizer for all weights."""
-    if hasattr(keras.optimizers, "MultiOptimizer"):
-        return options
-    return {**options, "trunk_optimizer": "same"}
-
-
 def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
     optimizer = _OPTIMIZERS[options["optimizer"]](options["learning_rate"])
     if options["trunk_optimizer"] == "same":
         return optimizer
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        raise RuntimeError(
+            "--trunk-optimizer needs keras.optimizers.MultiOptimizer, of Keras 3.15 or newer; "
+            f"got Keras {keras.__version__}: use --trunk-optimizer same"
+        )
     trunk = _OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
     by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk/.*": trunk})
     return keras.optimizers.MultiOptimizer(by_path)

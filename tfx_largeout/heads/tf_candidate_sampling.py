@@ -27,7 +27,7 @@ class TFCandidateSamplingHead(DenseHead):
     Weights, logits and exact evaluation are those of `DenseHead`. The gradient of the kernel is
     `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers only SGD
     without momentum takes time in proportion to those rows, and only SGD adds up the slices of a
-    row that occurs twice; Adam visits every row and takes such slices for steps of their own.
+    row that occurs twice; Adam visits every row, and does not add them up first.
 
     Cost: a training step O((B T + S) D + B S D), plus what the optimizer does.
 

@@ -65,8 +65,9 @@ def streamed_logits(
         bias: b, `[C]`, likewise, or None. (The custom op reads it as a tensor.)
         labels: `[B, K]` integer class ids, padded with -1; K may be 0.
         k: How many of the best classes to return, 0 <= k <= C; a Python int.
-        implementation: `"auto"` (default): the custom op where the library loads and it has the
-            kernel's dtype, else TensorFlow's own ops; `"op"` or `"composed"` to insist.
+        implementation: `"auto"` (default): the custom op where the library loads, it has the
+            kernel's dtype and the kernel isn't on a GPU, else TensorFlow's own ops; `"op"` or
+            `"composed"` to insist.
 
     Returns:
         A `StreamedLogits`. All arithmetic is float32 for a kernel of at most 32 bits, float64 for
@@ -121,10 +122,16 @@ def _op_module(kernel: tf.Tensor | tf.Variable, implementation: str) -> ModuleTy
     """Returns the module of custom ops if it is to be used here, else None."""
     if implementation == "composed" or kernel.dtype not in _OP_DTYPES:
         return None
+    if implementation == "auto" and _on_gpu(kernel):
+        return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
     module = library.load()
     if module is None and implementation == "op":
         raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
     return module
+
+
+def _on_gpu(table: tf.Tensor | tf.Variable) -> bool:
+    return tf.DeviceSpec.from_string(table.device or "").device_type == "GPU"
 
 
 def _custom_op(
