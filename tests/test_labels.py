@@ -8,8 +8,8 @@ import tensorflow as tf
 from tfx_largeout.labels import Labels, normalize_labels, require_labels
 
 
-def normal(y_true, num_classes=10, batch_rank=1):
-    return normalize_labels(y_true, num_classes, batch_rank).ids.numpy().tolist()
+def normal(y_true, num_classes=10, batch_shape=None):
+    return normalize_labels(y_true, num_classes, batch_shape).ids.numpy().tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.int16])
@@ -43,8 +43,24 @@ def test_sparse_out_of_order():
 
 
 def test_positions_are_flattened():
-    assert normal([[1, 2], [3, 4]], batch_rank=2) == [[1], [2], [3], [4]]
-    assert normal([[[1, -1], [2, 3]]], batch_rank=2) == [[1, -1], [2, 3]]
+    assert normal([[1, 2], [3, 4]], batch_shape=[2, 2]) == [[1], [2], [3], [4]]
+    assert normal([[[1, -1], [2, 3]]], batch_shape=[1, 2]) == [[1, -1], [2, 3]]
+
+
+@pytest.mark.parametrize("dtype", [tf.uint8, tf.uint16, tf.int8])
+def test_padding_of_small_integers_is_padding(dtype):
+    ragged = tf.cast(tf.ragged.constant([[1, 2], [3]]), dtype)
+    assert normal(ragged, 100_000) == normal(ragged.to_sparse(), 100_000) == [[1, 2], [3, -1]]
+
+
+@pytest.mark.parametrize(
+    ("y_true", "batch_shape"),
+    [([1, 2, 3], [2]), ([[1, 2], [3, 4], [5, 6], [7, 8]], [2, 4]), ([[[1]], [[2]]], [1, 2])],
+    ids=["rows", "swapped", "swapped with several labels"],
+)
+def test_the_batch_dimensions_must_agree(y_true, batch_shape):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the batch dimensions"):
+        normalize_labels(y_true, 10, batch_shape)
 
 
 def test_no_labels_at_all():
@@ -88,11 +104,14 @@ def test_a_random_batch_keeps_each_label_once():
         tf.ragged.constant([[1.0]]),
         tf.SparseTensor([[0, 0]], [1.0], [1, 1]),
         np.array([True, False]),
+        np.array([1, 2], np.uint64),
     ],
-    ids=["dense", "ragged", "sparse", "bool"],
+    ids=["dense", "ragged", "sparse", "bool", "uint64"],
 )
 def test_only_integers(y_true):
-    with pytest.raises(TypeError, match="labels must be integer class ids; got dtype"):
+    with pytest.raises(
+        TypeError, match="labels must be integer class ids that fit into int64; got dtype"
+    ):
         normalize_labels(y_true, 10)
 
 

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import tfx_largeout as tfx
 
@@ -89,6 +90,33 @@ def _named(serve):
         return {"scores": scores, "ids": ids}
 
     return named
+
+
+def operations_that_run(function, *arguments):
+    """Names of the op types in the graphs as TensorFlow runs them, after its optimizations."""
+    context.context().enable_graph_collection()
+    function(*arguments)
+    metadata = context.context().export_run_metadata()
+    context.context().disable_graph_collection()
+    graphs = [
+        graph for functions in metadata.function_graphs for graph in functions.partition_graphs
+    ]
+    return {node.op for graph in graphs for node in graph.node}
+
+
+def test_unused_logits_cost_nothing_not_even_a_read_of_the_kernel():
+    model = keras.Sequential([keras.Input((4,)), tfx.heads.DenseHead(11, use_bias=False)])
+    x = tf.ones([2, 4])
+    assert {"ReadVariableOp", "MatMul"} <= operations_that_run(tf.function(lambda x: model(x)), x)
+    top = tfx.top_k_model(model, 3)
+    loss = tfx.losses.SoftmaxCrossEntropy()
+    for function in (
+        tf.function(lambda x: top(x)),
+        tf.function(lambda x: loss([1, 2], model(x, training=False))),
+    ):
+        ran = operations_that_run(function, x)
+        assert ran & {"TfxResourceStreamedLogits", "ResourceGather"}
+        assert "ReadVariableOp" not in ran
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, "3"])

@@ -47,7 +47,7 @@ class Labels(NamedTuple):
         return tf.math.divide_no_nan(total, tf.cast(self.counts, values.dtype))
 
 
-def normalize_labels(y_true: Any, num_classes: int, batch_rank: int = 1) -> Labels:
+def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> Labels:
     """Brings labels of every accepted form into the normal form, and checks them.
 
     | form | shape |
@@ -57,7 +57,7 @@ def normalize_labels(y_true: Any, num_classes: int, batch_rank: int = 1) -> Labe
     | `tf.RaggedTensor` | `[B, None]` |
     | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
 
-    With hidden activations `[B, T, D]` (`batch_rank` 2) the same holds for each position: `[B, T]`
+    With hidden activations `[B, T, D]` the same holds for each position of a dense tensor: `[B, T]`
     is one label a position, `[B, T, K]` several. The batch dimensions come out flattened to N.
 
     Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
@@ -66,27 +66,29 @@ def normalize_labels(y_true: Any, num_classes: int, batch_rank: int = 1) -> Labe
     Cost: O(N K log K).
 
     Args:
-        y_true: Labels in one of the forms above, of any integer dtype up to int64.
+        y_true: Labels in one of the forms above, of any integer dtype that fits into int64.
         num_classes: The number of classes C.
-        batch_rank: The number of batch dimensions of the hidden activations.
+        batch_shape: The batch dimensions of what the labels are for, such as
+            `tf.shape(hidden)[:-1]`: an integer vector of known length. Default: whatever the labels
+            have, as one dimension.
 
     Returns:
         `Labels` with ids `[N, K]` int64.
 
     Raises:
-        TypeError: The labels are not integers.
+        TypeError: The labels are not integers that fit into int64.
         ValueError: The rank fits no form.
-        tf.errors.InvalidArgumentError: An id is neither in [0, C) nor -1; the first such id is
-            named with its example and position. Raised when the graph runs.
+        tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`. An id is neither
+            in [0, C) nor -1; the first such id is named with its example and position. Raised when
+            the graph runs.
     """
+    if batch_shape is not None:
+        batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
+    batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
     ids = _to_dense(y_true, batch_rank)
-    if not ids.dtype.is_integer:
-        raise TypeError(
-            f"labels must be integer class ids; got dtype {ids.dtype.name}. "
-            "A float32 can't hold every id above 16,777,216: cast the labels to int64 in the data "
-            "pipeline."
-        )
-    ids = _flatten_batch(tf.cast(ids, tf.int64), batch_rank)
+    if batch_shape is not None:
+        ids = _check_batch_shape(ids, batch_shape)
+    ids = _flatten_batch(ids, batch_rank)
     return Labels(_drop_repeats(_check_range(ids, num_classes)))
 
 
@@ -119,19 +121,40 @@ def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
 
 
 def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:
-    if isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
-        rank = y_true.shape.rank
-        if rank != batch_rank + 1:
-            raise ValueError(
-                f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
-                f"got shape {y_true.shape}"
-            )
-        if not y_true.dtype.is_integer:
-            return y_true.values  # refused by the caller, by dtype
-        if isinstance(y_true, tf.RaggedTensor):
-            return y_true.to_tensor(PADDING)
-        return tf.sparse.to_dense(tf.sparse.reorder(y_true), default_value=PADDING)
-    return tf.convert_to_tensor(y_true)
+    if not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        return _as_int64(tf.convert_to_tensor(y_true))
+    if y_true.shape.rank != batch_rank + 1:
+        raise ValueError(
+            f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
+            f"got shape {y_true.shape}"
+        )
+    y_true = _as_int64(y_true)
+    if isinstance(y_true, tf.RaggedTensor):
+        return y_true.to_tensor(PADDING)
+    return tf.sparse.to_dense(tf.sparse.reorder(y_true), default_value=PADDING)
+
+
+def _as_int64(y_true: Any) -> Any:
+    if not y_true.dtype.is_integer or y_true.dtype == tf.uint64:
+        raise TypeError(
+            f"labels must be integer class ids that fit into int64; got dtype {y_true.dtype.name}. "
+            "A float32 can't hold every id above 16,777,216: cast the labels to int64 in the data "
+            "pipeline."
+        )
+    return tf.cast(y_true, tf.int64)
+
+
+def _check_batch_shape(ids: tf.Tensor, batch_shape: tf.Tensor) -> tf.Tensor:
+    if ids.shape.rank is not None and ids.shape.rank < batch_shape.shape[0]:
+        return ids  # refused by its rank
+    check = tf.debugging.assert_equal(
+        tf.shape(ids)[: batch_shape.shape[0]],
+        batch_shape,
+        message="labels: the first dimensions must be the batch dimensions of the hidden "
+        "activations (or logits)",
+    )
+    with _after(check):
+        return tf.identity(ids)
 
 
 def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:

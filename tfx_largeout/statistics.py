@@ -57,6 +57,3 @@ class ExactStatistics(NamedTuple):
     target_logits: tf.Tensor
     log_partition: tf.Tensor
     target_ranks: tf.Tensor
-
-
-Statistics = SoftmaxStatistics | PerExampleLoss

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
+from tfx_largeout.integer_argument import integer_argument
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -16,7 +17,8 @@ class TopK(keras.layers.Layer):
     """The k best classes of a head, exactly, without building the logits.
 
     `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, ties by lower id. The
-    layer shares the head's weights.
+    layer shares the head's weights. (`keras.models.clone_model` makes a head of its own for it:
+    Keras clones each layer by its configuration.)
 
     Cost: O(B C D) time; memory independent of C.
 
@@ -36,11 +38,11 @@ class TopK(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
-        _check_arguments(k, activation)
+        self.k = integer_argument("k", k, at_least=1)
+        _check_activation(activation)
         if k > head.num_classes:
             raise ValueError(f"k must be at most num_classes={head.num_classes}; got {k}")
         self.head = head
-        self.k = k
         self.activation = activation
         self.supports_jit = False
 
@@ -69,16 +71,16 @@ class TopKModel(keras.Model):
         self, model: keras.Model, k: int, activation: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        _check_arguments(k, activation)
+        self.k = integer_argument("k", k, at_least=1)
+        _check_activation(activation)
         self.model = model
-        self.k = k
         self.activation = activation
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         y_pred = self.model(inputs, training=False)
         output = head_output(y_pred)
         if output is None:
-            raise TypeError(f"model must end in a head; got one whose output is {y_pred!r}")
+            raise TypeError("model must end in a head; got one that ends in something else")
         return top_classes(output, self.k, self.activation)
 
     def get_config(self) -> dict[str, Any]:
@@ -122,8 +124,6 @@ def top_classes(
     return output.unflatten(scores), output.unflatten(top.ids)
 
 
-def _check_arguments(k: int, activation: str | None) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k must be an integer of at least 1; got {k!r}")
+def _check_activation(activation: str | None) -> None:
     if activation not in (None, "softmax", "sigmoid"):
         raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")

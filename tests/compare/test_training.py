@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from keras.ops import convert_to_numpy
 from tfx_largeout.compare.data import find_files, load
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.training import build_model
+from tfx_largeout.compare.training import build_model, train
 
 
 def settings_for(folder, head="full_softmax", **options):
@@ -58,3 +60,16 @@ def test_the_same_seed_gives_the_same_trunk_to_each_head(tiny_data):
         keras.utils.set_random_seed(0)
         kernels.append(convert_to_numpy(build_model(settings, examples).get_layer("trunk").kernel))
     np.testing.assert_array_equal(*kernels)
+
+
+@pytest.mark.parametrize(("batch_size", "steps_per_epoch"), [(100, 6), (1000, 1)])
+def test_only_whole_batches_if_there_is_one(tiny_data, tmp_path, batch_size, steps_per_epoch):
+    settings = settings_for(tiny_data)
+    training = TrainingSettings(None, 2, 1, batch_size=batch_size, hidden=8)
+    settings = dataclasses.replace(settings, training=training, events=str(tmp_path))
+    events = []
+    train(settings, *load(settings.data), lambda event, **fields: events.append((event, fields)))
+    names = [event for event, _ in events if event != "progress"]
+    assert names == ["ready", "point", "point", "done"]
+    assert events[0][1]["steps_per_epoch"] == steps_per_epoch
+    assert events[-1][1]["step"] == 2 * steps_per_epoch

@@ -27,12 +27,12 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
 
     def forward(self, hidden, labels):
         statistics = DenseHead.statistics(self, hidden, labels)
-        return statistics.target_logits, statistics.log_partition
+        logits = tf.cast(self.logits(hidden), tf.float32)
+        return (statistics.target_logits, statistics.log_partition), logits
 
-    def backward(self, hidden, labels, statistics, gradients, update):
+    def backward(self, hidden, labels, logits, gradients, update):
         target_gradient, partition_gradient = gradients
         wide = tf.cast(hidden, tf.float32)
-        logits = tf.cast(self.logits(hidden), tf.float32)
         targets = (
             tf.one_hot(labels.safe_ids, self.num_classes)
             * tf.cast(labels.mask, tf.float32)[..., tf.newaxis]

@@ -502,7 +502,7 @@ def test_a_loss_of_another_family(row):
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
-        ([0.0, 1.0], TypeError, "integer class ids; got dtype float"),
+        ([0.0, 1.0], TypeError, "integer class ids that fit into int64; got dtype float"),
         (
             [1, CLASSES],
             tf.errors.InvalidArgumentError,

@@ -82,7 +82,7 @@ def test_another_width_is_refused():
 
 def test_rows_of_labels_must_match_the_batch():
     head = tfx.heads.DenseHead(7)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows of labels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the batch dimensions"):
         tfx.losses.SoftmaxCrossEntropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
 
 
@@ -96,3 +96,20 @@ def test_the_exact_pass_is_made_once_for_all_who_ask():
 
 def test_none_rides_on_other_tensors():
     assert tfx.heads.head_output(tf.zeros([2, 3])) is None
+
+
+def test_training_loss_is_never_negative_in_mixed_bfloat16():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    head = tfx.heads.DenseHead(5, kernel_initializer=keras.initializers.RandomNormal(stddev=30))
+    hidden = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
+    labels = np.argmax(head(hidden), axis=-1)
+    losses = tfx.losses.SoftmaxCrossEntropy(reduction="none")(labels, head(hidden, training=True))
+    assert np.min(losses) >= -1e-5
+
+
+@pytest.mark.parametrize(
+    "hidden", [tf.sparse.from_dense([[1.0, 0.0]]), tf.constant([[1, 2]])], ids=["sparse", "integer"]
+)
+def test_only_dense_floats(hidden):
+    with pytest.raises(TypeError, match="must get a dense floating tensor"):
+        tfx.heads.DenseHead(5)(hidden)

@@ -127,12 +127,40 @@ def test_a_callable_sampler_is_saved_by_its_registered_name(head_class):
 
 
 @both
+def test_a_sampler_of_tensorflow_may_be_given_as_a_function(head_class):
+    head = head_class(CLASSES, num_sampled=8, sampler=tf.random.uniform_candidate_sampler)
+    assert head.get_config()["sampler"] == "uniform"
+
+
+@both
+def test_an_unregistered_sampler_can_not_be_saved(head_class):
+    head = head_class(CLASSES, num_sampled=8, sampler=lambda **arguments: None)
+    with pytest.raises(ValueError, match="sampler must be registered"):
+        head.get_config()
+
+
+@both
+def test_candidates_that_may_repeat_can_outnumber_the_classes(head_class):
+    hidden, labels = batch()
+    head = head_class(CLASSES, num_sampled=100, unique=False)
+    assert np.isfinite(training_loss(head, hidden, labels))
+
+
+@both
+def test_counts_may_come_as_an_array(head_class):
+    options = {"unigrams": np.arange(1, CLASSES + 1)}
+    head = head_class(CLASSES, num_sampled=8, sampler="fixed_unigram", sampler_options=options)
+    assert np.isfinite(training_loss(head, *batch()))
+
+
+@both
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_sampled": 0}, "num_sampled must be at least 1 and at most num_classes=40; got 0"),
-        ({"num_sampled": 41}, "num_sampled must be at least 1 and at most num_classes=40; got 41"),
-        ({"num_sampled": 4, "num_true": 0}, "num_true must be at least 1; got 0"),
+        ({"num_sampled": 0}, "num_sampled must be an integer of at least 1; got 0"),
+        ({"num_sampled": 2.5}, "num_sampled must be an integer of at least 1; got 2.5"),
+        ({"num_sampled": 41}, "num_sampled must be at most num_classes=40 .* got 41"),
+        ({"num_sampled": 4, "num_true": 0}, "num_true must be an integer of at least 1; got 0"),
         ({"num_sampled": 4, "sampler": "best"}, "sampler must be one of .* got 'best'"),
     ],
 )

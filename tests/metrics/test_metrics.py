@@ -197,7 +197,7 @@ def test_bad_input_leaves_the_state(case):
         ),
         (TypeError, "labels must be integer.*float32", labels.astype("float32"), scores, None),
         (tf.errors.InvalidArgumentError, "less than 13", bad_label, scores, None),
-        (tf.errors.InvalidArgumentError, "as many rows of labels", labels[:3], scores, None),
+        (tf.errors.InvalidArgumentError, "must be the batch dimensions", labels[:3], scores, None),
         (ValueError, r"sample_weight must.*\(24, 5\)", labels, scores, np.ones((24, 5))),
         (
             tf.errors.InvalidArgumentError,

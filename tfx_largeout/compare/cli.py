@@ -233,7 +233,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--features",
         choices=FEATURES,
         default=FEATURES[0],
-        help="weights of the features: TF-IDF with rows of length 1, or as they are "
+        help="weights of the features: as in the file, or TF-IDF with rows of length 1 "
         f"(default: {FEATURES[0]})",
     )
     data.add_argument("--propensity-a", type=_type(positive_number), default=0.55, metavar="A")

@@ -10,7 +10,7 @@ from typing import Any
 from tfx_largeout.compare.settings import DataSettings
 
 WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
-FEATURES = ("tf_idf", "counts")
+FEATURES = ("counts", "tf_idf")
 
 
 def find_files(folder: str) -> tuple[str, str]:

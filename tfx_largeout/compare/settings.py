@@ -16,7 +16,7 @@ class DataSettings:
         wordnet: Which of the shipped sets, `"hyper"` or `"lemma"`; None for files of the user.
         train: File of the training examples, where `wordnet` is None.
         test: File of the test examples, likewise.
-        features: `"tf_idf"` (TF-IDF weights, rows of length 1) or `"counts"` (as in the file).
+        features: `"counts"` (as in the file) or `"tf_idf"` (TF-IDF weights, rows of length 1).
         propensity_a: A of the propensity model behind PSP@1.
         propensity_b: B of it.
     """
@@ -24,7 +24,7 @@ class DataSettings:
     wordnet: str | None = "hyper"
     train: str = ""
     test: str = ""
-    features: str = "tf_idf"
+    features: str = "counts"
     propensity_a: float = 0.55
     propensity_b: float = 1.5
 

@@ -44,7 +44,13 @@ def train(
     common = settings.training
     keras.utils.set_random_seed(common.seed)
     model = build_model(settings, train_examples)
-    batches = train_examples.dataset(common.batch_size, shuffle=True, seed=common.seed)
+    # A small last batch would make a step several times as long for its examples.
+    batches = train_examples.dataset(
+        common.batch_size,
+        shuffle=True,
+        seed=common.seed,
+        drop_remainder=len(train_examples) >= common.batch_size,
+    )
     test_batches = test_examples.dataset(common.batch_size)
     steps_per_epoch = int(batches.cardinality())
     events = EventFile(settings.events, _hyper_parameters(settings))

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
+from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.statistics import ExactStatistics
 
@@ -42,9 +43,7 @@ class Head(keras.layers.Layer):
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
         super().__init__(autocast=False, **kwargs)
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
-            raise ValueError(f"num_classes must be an integer of at least 2; got {num_classes!r}")
-        self.num_classes = num_classes
+        self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
         self.supports_jit = False
         self.supports_masking = True
         self._refuse_float16(self.compute_dtype)
@@ -59,15 +58,21 @@ class Head(keras.layers.Layer):
                 leaves it whose `call` has no `training`: True where a gradient tape records.
 
         Raises:
+            TypeError: h is not a dense tensor of floats.
             ValueError: h is float16.
             RuntimeError: More than one replica, or compilation with XLA.
         """
+        if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
+            raise TypeError(
+                f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
+                f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
+            )
         self._refuse_float16(inputs.dtype.name)
         _refuse_replicas()
         _refuse_xla()
         if training is None:
             training = record.could_possibly_record()
-        logits = self.logits(inputs)
+        logits = self._prunable_logits(inputs)
         setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
         return logits
 
@@ -108,6 +113,13 @@ class Head(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         return {**config, "num_classes": self.num_classes}
+
+    def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        if tf.executing_eagerly():
+            return self.logits(hidden)
+        # In a function of their own, unused logits are pruned with all that they read. Otherwise
+        # the read of the kernel stays, and after a sparse update it copies the whole variable.
+        return tf.function(self.logits, autograph=False)(hidden)
 
     def _refuse_float16(self, dtype: str) -> None:
         if dtype == "float16":
@@ -162,13 +174,7 @@ class HeadOutput:
 
     def labels(self, y_true: Any) -> Labels:
         """Returns the labels of this batch in the normal form, checked against h and C."""
-        labels = normalize_labels(y_true, self.head.num_classes, self.batch_rank)
-        tf.debugging.assert_equal(
-            tf.shape(labels.ids)[0],
-            tf.shape(self.flat_hidden)[0],
-            message="labels: there must be as many rows of labels as of hidden activations",
-        )
-        return labels
+        return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
 
     def statistics(self, labels: Labels) -> Any:
         """Returns the head's training statistics of this batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
@@ -20,8 +21,13 @@ class SelfUpdatingHead(Head):
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
     trainable; its gradient is always 0.
 
-    The update happens once for each gradient taken: once a step in `fit`, once a microbatch with
-    gradient accumulation. A head that is not `trainable` gets `update=False`.
+    The weights change once for each gradient that is taken through a call of the head: once a step
+    in `fit`, once a microbatch with gradient accumulation, twice for a head that a model calls
+    twice. A head that is not `trainable` gets `update=False`.
+
+    Raises:
+        ValueError: The model that is trained has a `LossScaleOptimizer`: the update would be
+            multiplied by the scale. (A loss that a loop of your own multiplies can't be noticed.)
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -30,15 +36,35 @@ class SelfUpdatingHead(Head):
             name="gradient_anchor", shape=(), initializer="zeros", dtype="float32"
         )
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, ...]:
-        """Returns the fields of `statistics_type` after `labels`, from `hidden` `[N, D]`."""
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """As `Head`."""
+        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} updates itself and can't be trained with "
+                f"loss scaling; got the optimizer {optimizer.name!r}. Use the policy "
+                "'mixed_bfloat16' or 'float32', and an optimizer that does not scale the loss."
+            )
+        return super().call(inputs, training=training)
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+        """Computes the statistics.
+
+        Args:
+            hidden: `[N, D]`.
+            labels: N examples.
+
+        Returns:
+            The fields of `statistics_type` after `labels`, and residuals: whatever `backward`
+            can use again.
+        """
         raise NotImplementedError
 
     def backward(
         self,
         hidden: tf.Tensor,
         labels: Labels,
-        statistics: tuple[tf.Tensor, ...],
+        residuals: Any,
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
@@ -47,7 +73,7 @@ class SelfUpdatingHead(Head):
         Args:
             hidden: `[N, D]`.
             labels: N examples.
-            statistics: What `forward` returned.
+            residuals: What `forward` returned as such.
             gradients: Of the loss with respect to each of the statistics.
             update: Whether the head is trainable.
         """
@@ -56,11 +82,11 @@ class SelfUpdatingHead(Head):
     def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
-            statistics = self.forward(hidden, labels)
+            statistics, residuals = self.forward(hidden, labels)
 
             def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 hidden_gradient = self.backward(
-                    hidden, labels, statistics, gradients, update=self.trainable
+                    hidden, labels, residuals, gradients, update=self.trainable
                 )
                 return hidden_gradient, tf.zeros_like(anchor)
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.statistics import PerExampleLoss
 
@@ -33,14 +35,15 @@ class TFCandidateSamplingHead(DenseHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        num_sampled: S, the number of candidate classes drawn for a batch, 1 <= S <= C.
+        num_sampled: S, the number of candidate classes drawn for a batch, 1 <= S, and S <= C if
+            they are `unique`.
         num_true: T, the number of labels of an example that a step looks at. Default 1. `tf.nn`
             wants exactly T labels of every example: of n labels, T are taken in turn from a random
             start, so that each label comes up equally often, and one comes up again if n < T.
         sampler: `"log_uniform"` (default, TensorFlow's own: ids by falling frequency),
             `"uniform"`, `"learned_unigram"`, `"fixed_unigram"`, or a callable with the arguments
-            of `tf.random.log_uniform_candidate_sampler` that returns its triple (then the head
-            can't be saved to a `.keras` file unless the callable is registered with Keras).
+            of `tf.random.log_uniform_candidate_sampler` that returns its triple (to be saved in
+            a `.keras` file it must be registered with Keras).
         sampler_options: Further arguments of the sampler, such as `{"unigrams": counts,
             "distortion": 0.75}` for `"fixed_unigram"`. Default none.
         unique: Whether the candidates of a batch are all different. Default True.
@@ -70,21 +73,25 @@ class TFCandidateSamplingHead(DenseHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
-        if not 1 <= num_sampled <= num_classes:
+        self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
+        self.num_true = integer_argument("num_true", num_true, at_least=1)
+        if unique and num_sampled > num_classes:
             raise ValueError(
-                f"num_sampled must be at least 1 and at most num_classes={num_classes}; "
+                f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
                 f"got {num_sampled}"
             )
-        if num_true < 1:
-            raise ValueError(f"num_true must be at least 1; got {num_true}")
+        for name, function in SAMPLERS.items():
+            if sampler is function:
+                sampler = name
         if not callable(sampler) and sampler not in SAMPLERS:
             raise ValueError(
                 f"sampler must be one of {sorted(SAMPLERS)} or a callable; got {sampler!r}"
             )
-        self.num_sampled = num_sampled
-        self.num_true = num_true
         self.sampler = sampler
-        self.sampler_options = dict(sampler_options or {})
+        self.sampler_options = {
+            key: value.tolist() if isinstance(value, np.ndarray) else value
+            for key, value in (sampler_options or {}).items()
+        }
         self.unique = unique
         self.remove_accidental_hits = remove_accidental_hits
         self.seed = seed
@@ -109,14 +116,11 @@ class TFCandidateSamplingHead(DenseHead):
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        sampler = self.sampler
         return {
             **super().get_config(),
             "num_sampled": self.num_sampled,
             "num_true": self.num_true,
-            "sampler": (
-                keras.saving.serialize_keras_object(sampler) if callable(sampler) else sampler
-            ),
+            "sampler": self._serialized_sampler(),
             "sampler_options": self.sampler_options,
             "unique": self.unique,
             "remove_accidental_hits": self.remove_accidental_hits,
@@ -130,12 +134,24 @@ class TFCandidateSamplingHead(DenseHead):
             config["sampler"] = keras.saving.deserialize_keras_object(config["sampler"])
         return cls(**config)
 
+    def _serialized_sampler(self) -> Any:
+        if not callable(self.sampler):
+            return self.sampler
+        name = keras.saving.get_registered_name(self.sampler)
+        if keras.saving.get_registered_object(name) is None:
+            raise ValueError(
+                "sampler must be registered with keras.saving.register_keras_serializable to be "
+                f"saved; got {self.sampler!r}"
+            )
+        return keras.saving.serialize_keras_object(self.sampler)
+
     def _choose_targets(self, labels: Labels) -> tf.Tensor:
         """Returns `[N, T]` int64: T labels of each example, in turn from a random start."""
         counts = tf.maximum(labels.counts, 1)
         # Labels first, padding last: padding may stand anywhere in a row.
         order = tf.argsort(tf.cast(~labels.mask, tf.int32), axis=-1, stable=True)
         packed = tf.gather(labels.safe_ids, order, batch_dims=1)
+        packed = tf.pad(packed, [[0, 0], [0, 1]])  # there may be no column at all
         start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
         turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
         return tf.gather(packed, turn, batch_dims=1)

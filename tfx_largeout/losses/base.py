@@ -29,9 +29,9 @@ class HeadLoss(keras.losses.Loss):
     ```
 
     In a training step (`training=True` in the call of the model, as `fit` does) the loss is
-    `from_statistics`. Anywhere else (`evaluate`, a plain call) it is `exact`, the same quantity
-    over all classes where the method only estimates it; then nothing is updated, and there is no
-    gradient. Sample weights, masks and reductions are Keras's own. A loss carries configuration
+    `from_statistics`. Anywhere else (`evaluate`, a plain call) it is `exact`; then nothing is
+    updated, and there is no gradient. A loss whose statistics are estimates says in `exact` what
+    quantity over all classes they estimate. Sample weights, masks and reductions are Keras's own. A loss carries configuration
     only and is bound to no head, so that it is saved with the model.
 
     Args:
@@ -50,9 +50,10 @@ class HeadLoss(keras.losses.Loss):
     def exact(self, statistics: ExactStatistics) -> tf.Tensor:
         """Returns the loss of each example over all classes, `[N]`.
 
-        By default the softmax cross-entropy, with the target spread evenly over the labels.
+        By default `from_statistics` of the exact statistics, which serves each loss that is a
+        function of `SoftmaxStatistics`.
         """
-        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)
+        return self.from_statistics(statistics)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         """Returns the reduced loss.
@@ -60,7 +61,7 @@ class HeadLoss(keras.losses.Loss):
         Args:
             y_true: Labels, in any form of `normalize_labels`.
             y_pred: What a head returned.
-            sample_weight: As in Keras: `[B]`, or a weight a position.
+            sample_weight: `[B]`, or for h `[B, T, D]` also `[B, T]`. Default 1.
 
         Raises:
             TypeError: `y_pred` comes from no head, or from a head of another family.
@@ -69,6 +70,8 @@ class HeadLoss(keras.losses.Loss):
         with tf.name_scope(self.name):
             values = self._values(output, y_true, _needed(output, y_pred, sample_weight))
             values = output.unflatten(values)
+        if sample_weight is not None:
+            sample_weight = output.unflatten(example_weights(output.hidden, sample_weight, None))
         mask = getattr(y_pred, "_keras_mask", None)
         if mask is not None:
             values._keras_mask = mask
@@ -83,8 +86,9 @@ class HeadLoss(keras.losses.Loss):
         if output is None:
             raise TypeError(
                 f"{type(self).__name__} needs the output of a head (such as DenseHead) itself as "
-                f"y_pred; got a tensor that carries none: {y_pred!r}. Make the head the model's "
-                "last layer, with nothing (no activation, no reshape, no cast) behind it."
+                f"y_pred; got {_describe(y_pred)}, which carries none. Make the head the model's "
+                "last layer, with nothing (no activation, no reshape, no cast) behind it, and call "
+                "model and loss in the same tf.function."
             )
         if output.training and output.head.statistics_type is not self.statistics_type:
             raise TypeError(
@@ -111,3 +115,9 @@ def _needed(output: HeadOutput, y_pred: Any, sample_weight: Any) -> tf.Tensor | 
     if mask is None and sample_weight is None:
         return None
     return example_weights(output.hidden, sample_weight, mask) != 0
+
+
+def _describe(y_pred: Any) -> str:
+    if not isinstance(y_pred, tf.Tensor):
+        return repr(type(y_pred).__name__)
+    return f"a tensor of shape {y_pred.shape} and dtype {y_pred.dtype.name}"

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.statistics import PerExampleLoss
+from tfx_largeout.statistics import ExactStatistics, PerExampleLoss
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -26,3 +26,6 @@ class BuiltInLoss(HeadLoss):
 
     def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
         return statistics.values
+
+    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
+        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)

@@ -37,12 +37,7 @@ def statistics_of_logits(y_true: Any, logits: tf.Tensor) -> ExactStatistics:
     flat = tf.reshape(logits, [-1, num_classes])
     if flat.dtype != tf.float64:
         flat = tf.cast(flat, tf.float32)
-    labels = normalize_labels(y_true, num_classes, batch_rank=rank - 1)
-    tf.debugging.assert_equal(
-        tf.shape(labels.ids)[0],
-        tf.shape(flat)[0],
-        message="labels: there must be as many rows of labels as of logits",
-    )
+    labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1])
     target_logits = tf.gather(flat, labels.safe_ids, batch_dims=1)
     return ExactStatistics(
         labels,
