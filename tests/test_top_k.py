@@ -107,7 +107,7 @@ def operations_that_run(function, *arguments):
 def test_unused_logits_cost_nothing_not_even_a_read_of_the_kernel():
     model = keras.Sequential([keras.Input((4,)), tfx.heads.DenseHead(11, use_bias=False)])
     x = tf.ones([2, 4])
-    assert {"ReadVariableOp", "MatMul"} <= operations_that_run(tf.function(lambda x: model(x)), x)
+    assert "ReadVariableOp" in operations_that_run(tf.function(lambda x: model(x)), x)
     top = tfx.top_k_model(model, 3)
     loss = tfx.losses.SoftmaxCrossEntropy()
     for function in (

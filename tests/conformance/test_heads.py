@@ -163,6 +163,15 @@ def test_trains_on_a_frozen_trunk_and_leaves_it_alone(row):
 
 
 @every_head
+def test_an_unbuilt_sequential_model_trains(row):
+    x, labels = examples()
+    model = compiled(keras.Sequential([trunk(), row.make_head(CLASSES)]), row)
+    first = model.fit(x, labels, batch_size=BATCH, verbose=0).history["loss"][0]
+    last = model.fit(x, labels, batch_size=BATCH, epochs=8, verbose=0).history["loss"][-1]
+    assert last < first
+
+
+@every_head
 def test_a_frozen_head_is_not_updated_but_its_trunk_is(row):
     x, labels = examples()
     model = functional(row)
@@ -188,6 +197,47 @@ def test_two_heads_on_one_trunk(row):
     assert model.evaluate(x, [labels, labels[::-1]], verbose=0)[0] < start
     for head, old in zip(heads, before, strict=True):
         assert np.any(head.kernel.numpy() != old)
+
+
+@every_head
+def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
+    x, labels = examples()
+    inputs = keras.Input((WIDTH,))
+    hidden = trunk()(inputs)
+    outputs = {
+        "classes": row.make_head(CLASSES, name="classes")(hidden),
+        "norm": keras.layers.Dense(1, name="norm")(hidden),
+    }
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        row.make_optimizer(),
+        loss={"classes": row.make_loss(), "norm": "mse"},
+        loss_weights={"classes": 1.0, "norm": 0.1},
+        metrics={"classes": [tfx.metrics.PrecisionAtK(1)]},
+    )
+    y = {"classes": labels, "norm": np.ones((EXAMPLES, 1))}
+    best = tmp_path / "best.keras"
+    history = model.fit(
+        x,
+        y,
+        validation_data=(x, y),
+        epochs=4,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.TensorBoard(tmp_path / "runs", histogram_freq=1),
+            keras.callbacks.EarlyStopping("val_classes_precision_at_1", mode="max", patience=4),
+            keras.callbacks.ModelCheckpoint(
+                best, "val_classes_loss", mode="min", save_best_only=True
+            ),
+            keras.callbacks.ReduceLROnPlateau("val_loss", patience=1),
+        ],
+    ).history
+    assert np.all(np.isnan(history["classes_precision_at_1"]))  # evaluated on validation only
+    assert history["val_classes_loss"][-1] < history["val_classes_loss"][0]
+    assert keras.saving.load_model(best).evaluate(x, y, verbose=0, return_dict=True)[
+        "classes_loss"
+    ] == pytest.approx(min(history["val_classes_loss"]), rel=1e-5)
+    assert list((tmp_path / "runs").rglob("events.out.*"))
 
 
 @every_head

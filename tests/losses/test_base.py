@@ -47,6 +47,21 @@ def test_an_example_of_weight_zero_needs_no_label(case, training):
         loss(labels, logits, np.array([1.0, 0.1, 1.0, 1.0]))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_weight_an_example_weighs_all_its_positions(training):
+    hidden = np.random.default_rng(0).normal(size=(3, 3, 4)).astype("float32")
+    labels = np.random.default_rng(1).integers(0, 9, (3, 3))
+    weights = np.array([1.0, 0.0, 5.0], "float32")
+    logits = tfx.heads.DenseHead(9)(hidden, training=training)
+    values = keras.losses.sparse_categorical_crossentropy(
+        labels, tf.identity(logits), from_logits=True
+    )
+    expected = np.mean(values * weights[:, np.newaxis])
+    for shaped in (weights, weights[:, np.newaxis], np.repeat(weights[:, np.newaxis], 3, axis=1)):
+        value = tfx.losses.SoftmaxCrossEntropy()(labels, logits, shaped)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
 def test_a_loss_in_ten_lines(case):
     @keras.saving.register_keras_serializable(package="tfx_largeout_tests")
     class LargestTarget(tfx.losses.HeadLoss):
@@ -57,8 +72,6 @@ def test_a_loss_in_ten_lines(case):
         def from_statistics(self, statistics):
             masked = tf.where(statistics.labels.mask, statistics.target_logits, -np.inf)
             return statistics.log_partition - tf.reduce_max(masked, axis=-1)
-
-        exact = from_statistics
 
     head, hidden, _ = case
     labels = np.array([[1, 2, -1], [3, -1, -1], [4, 5, 6], [7, 8, 0]])

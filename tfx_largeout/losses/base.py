@@ -31,8 +31,8 @@ class HeadLoss(keras.losses.Loss):
     In a training step (`training=True` in the call of the model, as `fit` does) the loss is
     `from_statistics`. Anywhere else (`evaluate`, a plain call) it is `exact`; then nothing is
     updated, and there is no gradient. A loss whose statistics are estimates says in `exact` what
-    quantity over all classes they estimate. Sample weights, masks and reductions are Keras's own. A loss carries configuration
-    only and is bound to no head, so that it is saved with the model.
+    quantity over all classes they estimate. Sample weights, masks and reductions are Keras's own.
+    A loss carries configuration only and is bound to no head, so that it is saved with the model.
 
     Args:
         reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of all heads load in a process that only imports the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+
+import tfx_largeout as tfx
+
+CLASSES, WIDTH = 30, 4
+
+LOAD = """
+import sys
+import keras, numpy as np, tfx_largeout
+folder = sys.argv[1]
+data = np.load(folder + "/data.npz")
+for name in sys.argv[2:]:
+    model = keras.saving.load_model(f"{folder}/{name}.keras")
+    values = model.evaluate(data["x"], data["y"], verbose=0)
+    np.testing.assert_allclose(values, data[name], rtol=1e-6)
+    model.fit(data["x"], data["y"], verbose=0)
+print("loaded", len(sys.argv) - 2)
+"""
+
+
+def test_compiled_models_load_in_a_new_process(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, WIDTH)).astype("float32")
+    y = np.random.default_rng(1).integers(0, CLASSES, 20)
+    counts = np.arange(CLASSES)
+    heads = {
+        "dense": tfx.heads.DenseHead(CLASSES, use_bias=False),
+        "sampled_softmax": tfx.heads.TFSampledSoftmaxHead(
+            CLASSES,
+            num_sampled=5,
+            num_true=2,
+            sampler="fixed_unigram",
+            sampler_options={"unigrams": counts + 1, "distortion": 0.75},
+            remove_accidental_hits=False,
+            seed=4,
+        ),
+        "nce": tfx.heads.TFNCEHead(CLASSES, num_sampled=50, unique=False, sampler="uniform"),
+    }
+    values = {}
+    for name, head in heads.items():
+        model = keras.Sequential([keras.Input((WIDTH,)), head])
+        own = tfx.losses.SoftmaxCrossEntropy if name == "dense" else tfx.losses.BuiltInLoss
+        metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCGAtK(5)]
+        model.compile("adam", own(reduction="sum"), metrics=metrics)
+        model.fit(x, y, verbose=0)
+        values[name] = model.evaluate(x, y, verbose=0)
+        model.save(tmp_path / f"{name}.keras")
+    np.savez(tmp_path / "data.npz", x=x, y=y, **values)
+    command = [sys.executable, "-c", LOAD, str(tmp_path), *heads]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "loaded 3", done.stderr[-2000:]
