@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.ranks_from_logits import check_labels, count_above, order_keys
 
-_BLOCK_ELEMENTS = 2**21  # logits that exist at a time: 8 MiB in float32
+_BLOCK_ELEMENTS = 2**20  # logits that exist at a time: 4 MiB in float32
 _MIN_BLOCK = 64
 
 LogitsOfBlock = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -28,7 +28,7 @@ def streamed_logits_composed(
     of its block; the second counts the classes above each target. Both sweeps compute a block in
     the same way, so that equal logits are equal.
 
-    Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^21 logits.
+    Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits.
 
     Args:
         hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
