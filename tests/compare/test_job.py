@@ -16,7 +16,7 @@ import json, sys
 head = json.load(sys.stdin)["head"]
 def send(event, **fields):
     print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
-send("ready", steps_per_epoch=10, parameters=3, implementation="none", data={"classes": 4})
+send("ready", steps_per_epoch=10, parameters=3, implementation=sys.argv[1], data={"classes": 4})
 for step in (0, 5):
     names = ["precision_at_1", "precision_at_3", "precision_at_5"]
     names += ["ps_precision_at_1", "exact_loss"]
@@ -29,10 +29,11 @@ else:
 """
 
 
-def run(tmp_path, *heads):
+def run(tmp_path, *heads, implementation="custom ops loaded"):
     job = Job({head: {} for head in heads}, "pretended", DataSettings(), TrainingSettings())
     folder = OutputFolder(str(tmp_path / "run"))
-    return run_job(job, folder, [sys.executable, "-c", WORKER]), folder
+    worker = [sys.executable, "-c", WORKER, implementation]
+    return run_job(job, folder, worker), folder
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,16 @@ def test_exit_code_and_table(tmp_path, capsys, heads, code):
     printed = capsys.readouterr().out
     for head in heads:
         assert any(line.startswith(f"{head}  ") for line in printed.splitlines())
+
+
+def test_a_head_that_ran_on_the_fallback_is_pointed_out_once(tmp_path, capsys):
+    run(tmp_path, "full_softmax", "tf_nce", implementation="the shared library is missing")
+    assert capsys.readouterr().out.count("the shared library is missing\n") == 1
+
+
+def test_nothing_is_pointed_out_where_the_custom_ops_ran(tmp_path, capsys):
+    run(tmp_path, "full_softmax", implementation="custom ops loaded (TensorFlow 2.21.0, avx2)")
+    assert "custom ops" not in capsys.readouterr().out
 
 
 def test_a_failed_head_keeps_its_curve(tmp_path, capsys):

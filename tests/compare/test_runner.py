@@ -66,6 +66,19 @@ def test_malformed_data_stop_everything(tmp_path):
         run(tmp_path, "send('failed', error='train.txt:3: bad', data_at_fault=True); exit(1)")
 
 
+def test_the_worker_is_of_the_package_that_runs_whatever_the_current_folder_holds(
+    tmp_path, monkeypatch
+):
+    other = tmp_path / "tfx_largeout"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise ImportError('the package of the current folder')")
+    monkeypatch.chdir(tmp_path)
+    data = DataSettings(None, "nowhere.txt", "nowhere.txt")
+    settings = WorkerSettings("tf_nce", {}, data, TrainingSettings(), "events")
+    with pytest.raises(DataError, match=r"nowhere\.txt"):
+        run_head(settings, tmp_path / "log", lambda result, loss: None)
+
+
 def test_ctrl_c_ends_the_worker_and_keeps_its_progress(tmp_path):
     def press_ctrl_c(result, loss):
         if result.steps == 8:

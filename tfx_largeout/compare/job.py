@@ -18,6 +18,7 @@ from tfx_largeout.compare.runner import WORKER, run_head
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.summary import summarize
 from tfx_largeout.compare.table import format_table
+from tfx_largeout.ops.library import LOADED
 
 EXIT_SUCCESS, EXIT_FAILURE, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -70,7 +71,13 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
         write_report(folder, configuration, results)
         if result.status == "interrupted":
             break
-    print(f"\n{format_table(summarize(results))}\n", flush=True)
+    print(
+        f"\n{format_table(summarize(results))}",
+        *_fallbacks(results),
+        sep="\n",
+        end="\n\n",
+        flush=True,
+    )
     _draw(job, folder, results)
     _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
     statuses = {result.status for result in results}
@@ -86,6 +93,12 @@ def _describe_length(job: Job) -> str:
     if job.training.epochs is not None:
         return f"{count}, {job.training.epochs:g} epochs each"
     return f"{count}, {job.training.budget:g} s of training each"
+
+
+def _fallbacks(results: Sequence[HeadResult]) -> list[str]:
+    """What the workers said about the custom ops, where these were not in use."""
+    implementations = dict.fromkeys(result.implementation for result in results)
+    return [text for text in implementations if text and not text.startswith(LOADED)]
 
 
 def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None:

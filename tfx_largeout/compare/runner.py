@@ -17,7 +17,15 @@ from typing import Any
 from tfx_largeout.compare.results import CurvePoint, HeadResult
 from tfx_largeout.compare.settings import WorkerSettings
 
-WORKER = (sys.executable, "-m", "tfx_largeout.compare.worker")
+# With -m, Python would look in the current folder first: in a clone it would find the source tree,
+# which has no shared library, and not the installed package. The worker looks where we look.
+_WORKER_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[1:]
+from tfx_largeout.compare.worker import main
+sys.exit(main())
+"""
+WORKER = (sys.executable, "-c", _WORKER_PROGRAM, *sys.path)
 _SECONDS_TO_END = 5.0
 
 

@@ -73,7 +73,3 @@ def _one_sentence(error: BaseException) -> str:
     if len(first_line) > 300:
         first_line = first_line[:297] + "..."
     return f"{type(error).__name__}: {first_line}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
