@@ -159,6 +159,17 @@ def test_malformed_data_are_named_once(tmp_path, capsys):
     assert main(["compare", "--data", str(tmp_path), "--output", str(output)]) == 2
     printed = capsys.readouterr().err
     assert printed.count("test.txt:2: a feature must be an integer in [0, 3)") == 1
+    assert not output.exists()
+
+
+def test_malformed_data_leave_earlier_results_alone(finished, tmp_path):
+    folder, _, _ = finished
+    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    (tmp_path / "train.txt").write_text("1 3 5\n0 0:x\n")
+    (tmp_path / "test.txt").write_text("1 3 5\n0 0:1\n")
+    arguments = ["--data", str(tmp_path), "--output", str(folder), "--overwrite"]
+    assert main(["compare", *arguments]) == 2
+    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
 def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):

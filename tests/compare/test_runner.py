@@ -43,6 +43,16 @@ def test_a_worker_that_ends_well(tmp_path):
     assert losses == [None, 2.5, None]
 
 
+def test_stages_and_notes(tmp_path):
+    stages = []
+    script = (
+        "send('note', text='odd'); send('stage', text='reading'); send('done', step=1, seconds=1)"
+    )
+    result = run(tmp_path, script, lambda result, loss: stages.append(result.stage))
+    assert stages == ["training", "training", "training", "reading", "reading"]
+    assert result.notes == ["odd"]
+
+
 def test_a_worker_that_reports_an_error(tmp_path):
     result = run(tmp_path, "send('failed', error='ValueError: no', data_at_fault=False); exit(1)")
     assert (result.status, result.error, result.steps) == ("failed", "ValueError: no", 7)

@@ -15,7 +15,6 @@ import tensorflow as tf
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps tfx_largeout`"
-LOADED = "custom ops loaded"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
 _module: ModuleType | None = None
@@ -59,7 +58,7 @@ def library_status() -> str:
     """
     module = load()
     if module is not None:
-        return f"{LOADED} (TensorFlow {tf.__version__}, {instruction_set()})"
+        return f"custom ops loaded (TensorFlow {tf.__version__}, {instruction_set()})"
     if _forced_fallback():
         return "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"
     return _problem or "custom ops not loaded"
