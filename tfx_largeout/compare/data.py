@@ -12,7 +12,7 @@ from tfx_largeout.compare.settings import DataSettings
 
 WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
 FEATURES = ("counts", "tf_idf")
-_MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # the model of propensities takes log log N; a head needs two
+_MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # propensities need log N > 1; a head needs two
 
 
 def find_files(folder: str) -> tuple[str, str]:
