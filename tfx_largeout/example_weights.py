@@ -22,26 +22,37 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
         `[N]` float64, N the product of the batch shape.
 
     Raises:
-        ValueError: `sample_weight` or `mask` has too many dimensions.
+        ValueError: `sample_weight` or `mask` does not broadcast to the batch shape.
+        InvalidArgumentError: The same, of shapes known only at run time.
     """
     shape = tf.shape(batch)[:-1]
-    rank = batch.shape.rank - 1
     weights = tf.ones(shape, tf.float64)
     for name, factor in (("sample_weight", sample_weight), ("mask", mask)):
         if factor is not None:
-            weights *= tf.broadcast_to(_align(name, tf.convert_to_tensor(factor), rank), shape)
+            factor = _align(name, tf.convert_to_tensor(factor), batch.shape[:-1])
+            weights *= tf.broadcast_to(factor, shape)
     return tf.reshape(weights, [-1])
 
 
-def _align(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
-    """Gives `factor` float64 and `rank` dimensions, so that it broadcasts from the left."""
+def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tensor:
+    """Gives `factor` float64 and the rank of the batch, so that it broadcasts from the left."""
+    rank = batch_shape.rank
+    given = factor.shape
     if factor.shape.rank == rank + 1 and factor.shape[-1] in (1, None):
         factor = tf.squeeze(factor, axis=-1)
-    if factor.shape.rank > rank:
+    if factor.shape.rank > rank or not _broadcasts(factor.shape, batch_shape):
         raise ValueError(
-            f"{name} must broadcast to the {rank} batch dimension(s) of y_pred; "
-            f"got shape {factor.shape}"
+            f"{name} must broadcast from the left to the batch shape {batch_shape} of y_pred; "
+            f"got shape {given}"
         )
     for _ in range(rank - factor.shape.rank):
         factor = factor[..., tf.newaxis]
     return tf.cast(factor, tf.float64)
+
+
+def _broadcasts(shape: tf.TensorShape, batch_shape: tf.TensorShape) -> bool:
+    """Whether it may broadcast from the left, by the dimensions that are known."""
+    return all(
+        size in (1, None, batch_size) or batch_size is None
+        for size, batch_size in zip(shape, batch_shape, strict=False)
+    )

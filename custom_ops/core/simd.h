@@ -123,7 +123,7 @@ TFX_INLINE bool AnyTrue(Ints mask) {
 #endif
 }
 
-// x * 2^n; 0 where n < -126. NaN where x is.
+// x * 2^n. Where n < -126 this is 0 or, with AVX-512, denormal. NaN where x is.
 // REQUIRES: every n is an integer in [-250, 127].
 TFX_INLINE Floats ScaleByPowerOfTwo(Floats x, Floats n) {
 #if defined(__AVX512F__)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import tfx_largeout
+from tfx_largeout.compare import cli
 from tfx_largeout.compare.cli import main
 from tfx_largeout.compare.head_table import HEAD_TABLE
 
@@ -43,11 +41,20 @@ def test_help_and_version(capsys):
         (["--seed", "-1"], r"--seed: must be an integer in \[0, 2147483648\); got '-1'"),
         (["--features", "raw"], "--features: invalid choice: 'raw'"),
         (["--data", "nowhere"], "--data must be wordnet/hyper .* or a folder; got 'nowhere'"),
+        (["--data", "x" * 300], "--data .*File name too long"),
         (["--train", "a.txt"], "--train and --test must be given together; got --train alone"),
         (["--train", "a", "--test", "b"], "--train must be a file that can be read; got 'a'"),
         (["--learning-rate", "tf_nce=-1"], "--learning-rate must be a number above 0; got '-1'"),
         (["--learning-rate", "lsh=1"], "--learning-rate must be for a chosen head .*'lsh=1'"),
         (["--heads", "full_softmax", "--num-sampled", "9"], "--num-sampled must be an option of"),
+        (
+            ["--trunk-learning-rate", "full_softmax=1"],
+            "--trunk-learning-rate must be for a chosen head that has this option",
+        ),
+        (
+            ["--trunk-optimizer", "same", "--trunk-learning-rate", "1"],
+            "--trunk-learning-rate must be an option of a chosen head; got '1'",
+        ),
         (["--output", __file__], "--output must be a folder; got the file"),
         (["--output", str(Path(__file__).parent)], "--output must be a new or an empty folder"),
         (["--bud", "3"], "unrecognized arguments: --bud 3"),
@@ -69,17 +76,22 @@ def test_a_command_is_needed(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_arguments_are_read_without_tensorflow():
-    program = f"""
-import sys, types
-package = types.ModuleType("tfx_largeout")  # stands in for the package, which may load TensorFlow
-package.__path__ = [{str(Path(tfx_largeout.__file__).parent)!r}]
-sys.modules["tfx_largeout"] = package
-from tfx_largeout.compare.cli import main
-assert main(["compare", "--list"]) == 0
-print([name for name in ("tensorflow", "keras", "numpy", "matplotlib") if name in sys.modules])
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.endswith("[]\n")
+def options_of(monkeypatch, *arguments):
+    jobs = []
+    monkeypatch.setattr(cli, "run_job", lambda job, folder: jobs.append(job) or 0)
+    assert main(["compare", *arguments]) == 0
+    return jobs[0].heads
+
+
+def test_a_trunk_learning_rate_is_for_heads_whose_trunk_has_an_optimizer(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    optimizers = "adam,full_softmax=same"
+    heads = options_of(monkeypatch, "--trunk-optimizer", optimizers, "--trunk-learning-rate", "0.5")
+    assert "trunk_learning_rate" not in heads["full_softmax"]
+    assert heads["tf_nce"]["trunk_learning_rate"] == 0.5
+
+
+def test_the_full_softmax_may_have_a_trunk_optimizer(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    heads = options_of(monkeypatch, "--trunk-optimizer", "full_softmax=sgd")
+    assert heads["full_softmax"]["trunk_learning_rate"] == 0.02

@@ -7,12 +7,11 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from child import run_child, start_child
 
 from tfx_largeout.compare.cli import main
 from tfx_largeout.compare.head_table import HEAD_TABLE
@@ -36,8 +35,7 @@ def finished(tiny_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare") / "run"
     arguments = ["compare", "--data", str(tiny_data), "--output", str(folder), "--epochs", "4"]
     arguments += [*SMALL, *LEARNING, "--num-sampled", "50,tf_nce=5000"]
-    program = [sys.executable, "-m", "tfx_largeout.compare", *arguments[1:]]
-    process = subprocess.run(program, capture_output=True, text=True)
+    process = run_child(folder.parent, "-m", "tfx_largeout.compare", *arguments[1:])
     return folder, process, arguments
 
 
@@ -161,16 +159,28 @@ def test_malformed_data_are_named_once(tmp_path, capsys):
     assert main(["compare", "--data", str(tmp_path), "--output", str(output)]) == 2
     printed = capsys.readouterr().err
     assert printed.count("test.txt:2: a feature must be an integer in [0, 3)") == 1
+    assert not output.exists()
+
+
+def test_malformed_data_leave_earlier_results_alone(finished, tmp_path):
+    folder, _, _ = finished
+    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    (tmp_path / "train.txt").write_text("1 3 5\n0 0:x\n")
+    (tmp_path / "test.txt").write_text("1 3 5\n0 0:1\n")
+    arguments = ["--data", str(tmp_path), "--output", str(folder), "--overwrite"]
+    assert main(["compare", *arguments]) == 2
+    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
 def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tfx_largeout.compare", "--data", str(tiny_data), *SMALL, *LEARNING]
-        + ["--num-sampled", "50", "--budget", "1.5", "--output", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    arguments = ["--data", str(tiny_data), *SMALL, *LEARNING, "--num-sampled", "50"]
+    arguments += ["--budget", "1.5", "--output", str(folder)]
+    process = start_child(
+        tmp_path,
+        "-m",
+        "tfx_largeout.compare",
+        *arguments,
         # A shell that runs pytest in the background makes its children ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
+from tfx_largeout.compare import job as job_module
 from tfx_largeout.compare.job import Job, run_job
 from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings
@@ -17,10 +19,11 @@ head = json.load(sys.stdin)["head"]
 def send(event, **fields):
     print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
 send("ready", steps_per_epoch=10, parameters=3, implementation="none", data={"classes": 4})
+send("note", text="the shared library is missing")
 for step in (0, 5):
     names = ["precision_at_1", "precision_at_3", "precision_at_5"]
     names += ["ps_precision_at_1", "exact_loss"]
-    point = {"step": step, "epoch": step / 10, "seconds": step, "train_loss": 1.0}
+    point = {"step": step, "epoch": step / 10, "seconds": step, "train_loss": float(sys.argv[1])}
     send("point", point={**point, **dict.fromkeys(names, step / 10)})
 if head == "tf_nce":
     send("failed", error="ValueError: no", data_at_fault=False)
@@ -29,10 +32,11 @@ else:
 """
 
 
-def run(tmp_path, *heads):
-    job = Job({head: {} for head in heads}, "pretended", DataSettings(), TrainingSettings())
+def run(tmp_path, *heads, loss="1"):
+    job = Job({head: {} for head in heads}, "a $ and a \\frac{", DataSettings(), TrainingSettings())
     folder = OutputFolder(str(tmp_path / "run"))
-    return run_job(job, folder, [sys.executable, "-c", WORKER]), folder
+    folder.make()
+    return run_job(job, folder, [sys.executable, "-c", WORKER, loss]), folder
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,11 @@ def test_exit_code_and_table(tmp_path, capsys, heads, code):
     printed = capsys.readouterr().out
     for head in heads:
         assert any(line.startswith(f"{head}  ") for line in printed.splitlines())
+
+
+def test_a_note_of_several_workers_is_printed_once(tmp_path, capsys):
+    run(tmp_path, "full_softmax", "tf_nce")
+    assert capsys.readouterr().out.count("\nthe shared library is missing\n") == 1
 
 
 def test_a_failed_head_keeps_its_curve(tmp_path, capsys):
@@ -59,3 +68,24 @@ def test_without_matplotlib_one_sentence_says_how_to_get_plots(tmp_path, capsys,
     assert "pip install 'tfx_largeout[plot]'" in capsys.readouterr().err
     assert not folder.plot_png.exists()
     assert folder.results_json.exists()
+
+
+def test_a_plot_that_fails_leaves_the_results(tmp_path, capsys, monkeypatch):
+    def fail(*arguments):
+        raise ValueError("no such font")
+
+    monkeypatch.setattr(job_module, "plot_precision", fail)
+    code, _ = run(tmp_path, "full_softmax")
+    printed = capsys.readouterr().err
+    assert code == 0
+    assert "No plot: no such font\nResults: " in printed
+
+
+def test_a_loss_that_is_not_finite_is_null_in_json(tmp_path):
+    _, folder = run(tmp_path, "full_softmax", loss="nan")
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    (head,) = json.loads(folder.results_json.read_text(), parse_constant=refuse)["heads"]
+    assert [point["train_loss"] for point in head["curve"]] == [None, None]

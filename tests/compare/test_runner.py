@@ -43,6 +43,16 @@ def test_a_worker_that_ends_well(tmp_path):
     assert losses == [None, 2.5, None]
 
 
+def test_stages_and_notes(tmp_path):
+    stages = []
+    script = (
+        "send('note', text='odd'); send('stage', text='reading'); send('done', step=1, seconds=1)"
+    )
+    result = run(tmp_path, script, lambda result, loss: stages.append(result.stage))
+    assert stages == ["training", "training", "training", "reading", "reading"]
+    assert result.notes == ["odd"]
+
+
 def test_a_worker_that_reports_an_error(tmp_path):
     result = run(tmp_path, "send('failed', error='ValueError: no', data_at_fault=False); exit(1)")
     assert (result.status, result.error, result.steps) == ("failed", "ValueError: no", 7)
@@ -64,6 +74,19 @@ def test_a_worker_that_crashes(tmp_path):
 def test_malformed_data_stop_everything(tmp_path):
     with pytest.raises(DataError, match=r"train\.txt:3: bad"):
         run(tmp_path, "send('failed', error='train.txt:3: bad', data_at_fault=True); exit(1)")
+
+
+def test_the_worker_is_of_the_package_that_runs_whatever_the_current_folder_holds(
+    tmp_path, monkeypatch
+):
+    other = tmp_path / "tfx_largeout"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise ImportError('the package of the current folder')")
+    monkeypatch.chdir(tmp_path)
+    data = DataSettings(None, "nowhere.txt", "nowhere.txt")
+    settings = WorkerSettings("tf_nce", {}, data, TrainingSettings(), "events")
+    with pytest.raises(DataError, match=r"nowhere\.txt"):
+        run_head(settings, tmp_path / "log", lambda result, loss: None)
 
 
 def test_ctrl_c_ends_the_worker_and_keeps_its_progress(tmp_path):

@@ -40,13 +40,14 @@ def train(settings, learning_rate=0.0):
         (2, 3, [0, 4, 7, 10]),  # within an epoch, and across its end
         (0.4, 6, [0, 1, 2]),  # more evaluations than steps
         (3, 1, [0, 15]),
+        (23, 23, list(range(0, 116, 5))),
     ],
 )
 def test_points_and_their_losses(epochs, evaluations, steps):
     points = train(TrainingSettings(None, epochs, evaluations))
     assert [point.step for point in points] == steps
     assert [point.epoch for point in points] == [step / STEPS_PER_EPOCH for step in steps]
-    losses = np.tile(BATCH_LOSSES, 3)
+    losses = np.tile(BATCH_LOSSES, 23)
     assert points[0].train_loss is None
     for before, after in itertools.pairwise(points):
         expected = losses[before.step : after.step].mean()

@@ -62,14 +62,25 @@ def test_the_same_seed_gives_the_same_trunk_to_each_head(tiny_data):
     np.testing.assert_array_equal(*kernels)
 
 
+def events_of_a_short_training(folder, events, batch_size):
+    settings = settings_for(folder)
+    training = TrainingSettings(None, 2, 1, batch_size=batch_size, hidden=8)
+    settings = dataclasses.replace(settings, training=training, events=str(events))
+    sent = []
+    train(settings, *load(settings.data), lambda event, **fields: sent.append((event, fields)))
+    return [(event, fields) for event, fields in sent if event != "progress"]
+
+
 @pytest.mark.parametrize(("batch_size", "steps_per_epoch"), [(100, 6), (1000, 1)])
 def test_only_whole_batches_if_there_is_one(tiny_data, tmp_path, batch_size, steps_per_epoch):
-    settings = settings_for(tiny_data)
-    training = TrainingSettings(None, 2, 1, batch_size=batch_size, hidden=8)
-    settings = dataclasses.replace(settings, training=training, events=str(tmp_path))
-    events = []
-    train(settings, *load(settings.data), lambda event, **fields: events.append((event, fields)))
-    names = [event for event, _ in events if event != "progress"]
-    assert names == ["ready", "point", "point", "done"]
+    events = events_of_a_short_training(tiny_data, tmp_path, batch_size)
+    events = [(event, fields) for event, fields in events if event != "note"]
+    assert [event for event, _ in events] == ["ready", "point", "point", "done"]
     assert events[0][1]["steps_per_epoch"] == steps_per_epoch
     assert events[-1][1]["step"] == 2 * steps_per_epoch
+
+
+def test_a_note_says_that_the_custom_ops_are_not_in_use(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
+    (note, *_) = events_of_a_short_training(tiny_data, tmp_path, 1000)
+    assert note == ("note", {"text": "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"})

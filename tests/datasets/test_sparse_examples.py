@@ -74,6 +74,25 @@ def test_take_repeats_reorders_and_drops_rows():
     np.testing.assert_array_equal(taken.label_ids, [4, 4])
 
 
+def test_take_of_nothing():
+    assert len(small().take([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([True, False, True], "rows must be integers; got dtype bool"),
+        ([0.0, 1.0], "rows must be integers; got dtype float64"),
+        ([[0, 1]], r"rows must be a vector; got shape \(1, 2\)"),
+        ([0, -1], r"rows must be in \[0, N\) = \[0, 3\); got values from -1 to 0"),
+        ([3], r"rows must be in \[0, N\) = \[0, 3\); got values from 3 to 3"),
+    ],
+)
+def test_take_refuses_rows_that_are_not_there(rows, message):
+    with pytest.raises(ValueError, match=message):
+        small().take(rows)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -86,6 +105,16 @@ def test_take_repeats_reorders_and_drops_rows():
         ({"feature_values": [1.0]}, "one value for each of feature_ids; got 1 and 5"),
         ({"num_features": 3}, r"feature_ids must be in .* = \[0, 3\); got values from 0 to 3"),
         ({"label_ids": [4, -1, 4]}, r"label_ids must be in .* = \[0, 6\); got values from -1 to 4"),
+        ({"feature_ids": [1, 3, 2**32, 2, 3]}, r"\[0, 4\); got values from 1 to 4294967296"),
+        ({"feature_ids": [1, 3, 0.7, 2, 3]}, "feature_ids must be integers; got dtype float64"),
+        ({"feature_ids": [[1, 3, 0, 2, 3]]}, r"feature_ids must be a vector; got shape \(1, 5\)"),
+        ({"label_ids": [True, False, True]}, "label_ids must be integers; got dtype bool"),
+        ({"label_splits": [0, 1.5, 3, 3]}, "label_splits must be integers; got dtype float64"),
+        ({"feature_values": ["1"] * 5}, "feature_values must be real numbers; got dtype <U1"),
+        ({"feature_values": np.ones([5, 1])}, r"feature_values must be a vector; .*\(5, 1\)"),
+        ({"num_labels": -3}, "num_labels must be an integer of at least 0; got -3"),
+        ({"num_features": 4.0}, r"num_features must be an integer of at least 0; got 4\.0"),
+        ({"num_features": 2**31}, "num_features must be at most 2147483647; got 2147483648"),
         ({"feature_ids": [1, 3, 2, 2, 3]}, r"feature_ids must rise .* got \[2 2 3\] in row 2"),
         ({"feature_ids": [3, 1, 0, 2, 3]}, r"feature_ids must rise .* got \[3 1\] in row 0"),
     ],
@@ -149,10 +178,18 @@ def test_orders_follow_from_the_seed_alone():
     assert epochs(6) != first
 
 
-@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 3, "seed": -1}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 0},
+        {"batch_size": 1.5},
+        {"batch_size": 3, "seed": -1},
+        {"batch_size": 3, "seed": 1.5},
+    ],
+)
 def test_bad_dataset_arguments(arguments):
     name, value = list(arguments.items())[-1]
-    with pytest.raises(ValueError, match=rf"{name} must .*; got {value}"):
+    with pytest.raises(ValueError, match=rf"{name} must be an integer .*; got {value}"):
         small().dataset(**arguments)
 
 

@@ -84,12 +84,17 @@ def test_inputs_stay_and_the_seed_decides(containers):
 def test_bad_arguments(containers):
     train, test = containers
     occurring = np.count_nonzero(train.label_counts())
-    for num_labels in (0, occurring + 1):
-        with pytest.raises(
-            ValueError, match=f"num_labels must be .* {occurring}; got {num_labels}"
-        ):
-            uniform_labels(train, num_labels=num_labels)
-    with pytest.raises(ValueError, match="max_count must be at least 1; got 0"):
-        uniform_labels(train, num_labels=3, max_count=0)
+    with pytest.raises(ValueError, match=f"num_labels must .* {occurring}; got {occurring + 1}"):
+        uniform_labels(train, num_labels=occurring + 1)
+    for name, value in [
+        ("num_labels", 0),
+        ("num_labels", 1.5),
+        ("max_count", 0),
+        ("max_count", 1.5),
+        ("seed", -1),
+        ("seed", 1.5),
+    ]:
+        with pytest.raises(ValueError, match=f"{name} must be an integer of .*; got {value}"):
+            uniform_labels(train, **{"num_labels": 3, name: value})
     with pytest.raises(ValueError, match="others must have num_labels = 40, as train; got 41"):
         uniform_labels(train, dataclasses.replace(test, num_labels=41), num_labels=3)

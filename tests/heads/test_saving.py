@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
+from child import run_child
 
 import tfx_largeout as tfx
 
@@ -54,6 +52,5 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         values[name] = model.evaluate(x, y, verbose=0)
         model.save(tmp_path / f"{name}.keras")
     np.savez(tmp_path / "data.npz", x=x, y=y, **values)
-    command = [sys.executable, "-c", LOAD, str(tmp_path), *heads]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = run_child(tmp_path, "-c", LOAD, str(tmp_path), *heads)
     assert done.stdout.strip() == "loaded 3", done.stderr[-2000:]

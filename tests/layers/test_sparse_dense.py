@@ -344,10 +344,14 @@ def test_output_shape_and_spec():
     assert (outputs.shape, outputs.dtype, outputs.sparse) == ((None, 3), "bfloat16", False)
 
 
-@pytest.mark.parametrize("units", [0, -1, 2.0, None])
+@pytest.mark.parametrize("units", [0, -1, 2.0, None, True])
 def test_bad_units(units):
-    with pytest.raises(ValueError, match=f"units must be a positive integer; got {units}"):
+    with pytest.raises(ValueError, match=f"units must be an integer of at least 1; got {units}"):
         SparseDense(units)
+
+
+def test_numpy_units_are_an_integer():
+    assert type(SparseDense(np.int64(3)).get_config()["units"]) is int
 
 
 def test_unknown_width():

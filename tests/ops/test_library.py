@@ -45,7 +45,7 @@ def check_one_warning_then_fallback(message):
 
 
 def test_missing_library(unloaded):
-    check_one_warning_then_fallback("shared library .* is missing: reinstall it with")
+    check_one_warning_then_fallback("shared library .* is missing: .* --no-deps .` in its source")
 
 
 def test_missing_build_record(unloaded):
@@ -96,6 +96,13 @@ def test_a_library_that_loads(monkeypatch):
     assert library.load() is not None
     assert library.library_status().startswith("custom ops loaded (TensorFlow 2.")
     assert library.build_record()["tensorflow"] == tf.__version__
+
+
+def test_status_while_a_function_is_traced(monkeypatch):
+    monkeypatch.delenv("TFX_LARGEOUT_FORCE_FALLBACK", raising=False)
+    traced = []
+    tf.function(lambda: traced.append(library.library_status()))()
+    assert traced == [library.library_status()]
 
 
 @pytest.mark.parametrize("name", ["baseline", "avx9"])

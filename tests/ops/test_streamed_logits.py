@@ -96,7 +96,7 @@ def test_float64_is_computed_in_float64():
 
 @pytest.mark.parametrize("batch", [3, 35, 40])
 def test_equal_rows_tie_by_lower_id(batch, implementation):
-    """The op gives equal rows the same bits. TensorFlow's matmul need not, but for whole numbers."""
+    """The op gives equal rows the same bits. TensorFlow's matmul does only for whole numbers."""
     rng = np.random.default_rng(4)
     source = rng.integers(0, 10, 997)
     rows, hidden = rng.normal(size=(10, 61)), rng.normal(size=(batch, 61))

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from child import run_child
 from ops.streamed_logits_cases import use
 
 OUTPUTS_WITH_THREADS = """
@@ -52,25 +52,23 @@ print(status("VmHWM") - before)
 """
 
 
-def run(program, *arguments) -> list[str]:
-    child = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
-    )
+def run(folder, program, *arguments) -> list[str]:
+    child = run_child(folder, "-c", program, *arguments)
     assert child.returncode == 0, child.stderr[-2000:]
     return child.stdout.split()
 
 
-def test_the_result_does_not_depend_on_threads(monkeypatch):
+def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
-    outputs = run(OUTPUTS_WITH_THREADS, "1") + run(OUTPUTS_WITH_THREADS, "2")
+    outputs = [text for n in "12" for text in run(tmp_path, OUTPUTS_WITH_THREADS, n)]
     assert len(outputs) == 6
     assert len(set(outputs)) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["baseline", "composed"])
-def test_memory_is_bounded(name, monkeypatch):
+def test_memory_is_bounded(name, monkeypatch, tmp_path):
     """The logits alone would be 293 MiB, a copy of the kernel 73 MiB."""
     implementation = use(name, monkeypatch)
-    assert float(run(PEAK_OF_CALL, implementation)[0]) < 64
+    assert float(run(tmp_path, PEAK_OF_CALL, implementation)[0]) < 64

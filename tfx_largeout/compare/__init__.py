@@ -4,8 +4,6 @@
 `cli.py` reads the arguments and `job.py` runs the job: for each head a child process (`worker.py`,
 started and followed by `runner.py`) trains with plain `model.fit` and sends its progress; the
 results become a table, CSV, JSON, plots and TensorBoard runs. `head_table.py` lists the heads.
-
-Nothing here imports TensorFlow before a worker starts, so that `--help` answers at once.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from tfx_largeout.compare.head_options import (
     choose_options,
     positive_integer,
     positive_number,
+    without_unused,
 )
 from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
 from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
@@ -69,24 +70,29 @@ def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
     training = _choose_training(arguments)
     try:
         folder = OutputFolder(arguments.output, arguments.overwrite)
+        folder.make()
     except (OSError, ValueError) as error:
         parser.error(f"--output {error}")
-    return run_job(Job(heads, data_name, data, training), folder)
+    try:
+        return run_job(Job(heads, data_name, data, training), folder)
+    except DataError:
+        folder.undo()
+        raise
 
 
 def _choose_heads(parser: _Parser, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     heads = {head: head_row(head).default_options for head in arguments.heads}
-    chosen = []
     for option in HEAD_OPTIONS:
+        if option.name == "trunk_learning_rate":  # trunk_optimizer comes before it
+            heads = {head: without_unused(options) for head, options in heads.items()}
         texts = getattr(arguments, option.name)
         if texts:
             try:
-                chosen.append(choose_options(option, texts, heads))
+                chosen = choose_options(option, texts, heads)
             except ValueError as error:
                 parser.error(str(error))
-    for choice in chosen:
-        for head, options in choice.items():
-            heads[head].update(options)
+            for head, options in chosen.items():
+                heads[head].update(options)
     return heads
 
 
@@ -106,7 +112,7 @@ def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, D
         return name, DataSettings(WORDNET[name], "", "", *rest)
     try:
         train, test = find_files(name)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(f"--data {error}")
     return name, DataSettings(None, train, test, *rest)
 
@@ -136,7 +142,8 @@ def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
 def _list_heads() -> str:
     lines = []
     for row in HEAD_TABLE:
-        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in row.default_options.items())
+        options = without_unused(row.default_options)
+        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
         lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
     return "\n".join(lines)
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import re
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +12,42 @@ from tfx_largeout.compare.settings import DataSettings
 
 WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
 FEATURES = ("counts", "tf_idf")
+_MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # propensities need log N > 1; a head needs two
 
 
 def find_files(folder: str) -> tuple[str, str]:
-    """Returns the training and the test file of a folder.
-
-    Each is the one file whose name, without `.gz` or `.xz`, is `train.txt` or ends in
-    `_train.txt`, in any case; likewise for test.
+    """Returns the training and the test file of a folder; see `datasets.find_split`.
 
     Raises:
-        ValueError: There is no such folder, or not exactly one such file.
+        ValueError: There is no such folder, or several such files.
+        OSError: There is no such file, or the folder can't be read.
     """
     if not Path(folder).is_dir():
         choices = " or ".join(WORDNET)
         raise ValueError(f"must be {choices}, or a folder; got {folder!r}")
-    return _find_file(folder, "train"), _find_file(folder, "test")
+    from tfx_largeout.datasets import find_split
+
+    return str(find_split(folder, "train")), str(find_split(folder, "test"))
 
 
-def _find_file(folder: str, split: str) -> str:
-    pattern = re.compile(rf"(.*[_.-])?{split}\.txt(\.gz|\.xz)?", re.IGNORECASE)
-    found = sorted(path for path in Path(folder).iterdir() if pattern.fullmatch(path.name))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise ValueError(
-            f"must be a folder with one {split}.txt, .txt.gz or .txt.xz "
-            f"(else use --train and --test); got {folder!r} with {names}"
-        )
-    return str(found[0])
+def _send_nothing(event: str, **fields: Any) -> None:
+    pass
 
 
-def load(settings: DataSettings) -> tuple[Any, Any]:
-    """Reads the data.
+def load(settings: DataSettings, send: Callable[..., None] = _send_nothing) -> tuple[Any, Any]:
+    """Reads the data, without the examples that have no labels.
+
+    Args:
+        settings: Which data.
+        send: `send(event, **fields)`, see `worker.py`: `stage` while a file is read, and a `note`
+            that says how many examples were left out.
 
     Returns:
         Training and test examples, two `SparseExamples`.
 
     Raises:
-        ValueError: A file is malformed, or the two do not fit together.
+        ValueError: A file is malformed, the two do not fit together, or there are too few examples
+            or classes.
         OSError: A file can't be read.
     """
     from tfx_largeout import datasets
@@ -55,17 +55,45 @@ def load(settings: DataSettings) -> tuple[Any, Any]:
     if settings.wordnet is not None:
         train, test = datasets.load_wordnet(settings.wordnet)
     else:
-        train, test = datasets.read_xc(settings.train), datasets.read_xc(settings.test)
+        train, test = _read(settings.train, send), _read(settings.test, send)
     for width in ("num_features", "num_labels"):
         if getattr(train, width) != getattr(test, width):
             raise ValueError(
                 f"training and test examples must have the same {width}; "
                 f"got {getattr(train, width)} and {getattr(test, width)}"
             )
-    if not len(train) or not len(test):
-        raise ValueError(
-            f"there must be training and test examples; got {len(train)} and {len(test)}"
-        )
+    if train.num_labels < _MIN_CLASSES:
+        raise ValueError(f"there must be at least {_MIN_CLASSES} classes; got {train.num_labels}")
+    train = _only_labelled("training", train, _MIN_EXAMPLES, send)
+    test = _only_labelled("test", test, 1, send)
     if settings.features == "tf_idf":
         train, test = datasets.tf_idf(train, test)
     return train, test
+
+
+def _read(file: str, send: Callable[..., None]) -> Any:
+    from tfx_largeout import datasets
+
+    name = os.path.basename(file)
+    send("stage", text=f"reading {name}")
+
+    def report(done: int, total: int) -> None:
+        send("stage", text=f"reading {name}: {done:,} of {total:,} examples")
+
+    return datasets.read_xc(file, progress=report)
+
+
+def _only_labelled(what: str, examples: Any, at_least: int, send: Callable[..., None]) -> Any:
+    labelled = (examples.label_splits[1:] > examples.label_splits[:-1]).nonzero()[0]
+    if len(labelled) < at_least:
+        raise ValueError(
+            f"there must be at least {at_least} {what} examples with labels; got {len(labelled)}"
+        )
+    left_out = len(examples) - len(labelled)
+    if not left_out:
+        return examples
+    send(
+        "note",
+        text=f"{left_out:,} of {len(examples):,} {what} examples have no labels: left out.",
+    )
+    return examples.take(labelled)

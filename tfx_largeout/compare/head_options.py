@@ -71,11 +71,20 @@ HEAD_OPTIONS = (
         one_of(("same", *OPTIMIZERS)),
         "optimizer of the trunk (keras.optimizers.MultiOptimizer); `same` is one for all weights",
     ),
-    HeadOption("trunk_learning_rate", positive_number, "learning rate of the trunk's optimizer"),
+    HeadOption(
+        "trunk_learning_rate", positive_number, "its learning rate, where that is not `same`"
+    ),
     HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
     HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
 )
+
+
+def without_unused(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns options of a head without those that its other options make void."""
+    if options.get("trunk_optimizer") != "same":
+        return dict(options)
+    return {name: value for name, value in options.items() if name != "trunk_learning_rate"}
 
 
 def choose_options(

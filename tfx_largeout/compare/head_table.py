@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any, NamedTuple
+
+import keras
+
+from tfx_largeout import heads, losses
 
 
 class HeadRow(NamedTuple):
@@ -20,8 +23,7 @@ class HeadRow(NamedTuple):
         single_optimizer: Options that replace some of these where Keras has no `MultiOptimizer`
             (before 3.15, which needs Python 3.11), so that all weights share one optimizer.
         build: `build(num_classes, label_counts, seed, options)` returns head and loss.
-            `label_counts` `[C]`: the number of training examples of each class. It imports
-            TensorFlow, and so it does not run before it is needed.
+            `label_counts` `[C]`: the number of training examples of each class.
     """
 
     name: str
@@ -33,35 +35,21 @@ class HeadRow(NamedTuple):
     @property
     def default_options(self) -> dict[str, Any]:
         """The default options with the Keras that is installed."""
-        if _keras_has_multi_optimizer():
+        if hasattr(keras.optimizers, "MultiOptimizer"):
             return dict(self.options)
         return {**self.options, **self.single_optimizer}
 
 
-def _keras_has_multi_optimizer() -> bool:
-    # Asked without importing Keras, which takes seconds.
-    major, minor = metadata.version("keras").split(".")[:2]
-    return (int(major), int(minor)) >= (3, 15)
-
-
 def _full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    from tfx_largeout import heads, losses
-
     return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossEntropy()
 
 
 def _tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    from tfx_largeout import heads, losses
-
     arguments = _candidate_sampling(label_counts, seed, options)
     return heads.TFSampledSoftmaxHead(num_classes, **arguments), losses.BuiltInLoss()
 
 
 def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    import keras
-
-    from tfx_largeout import heads, losses
-
     arguments = _candidate_sampling(label_counts, seed, options)
     # NCE learns normalized scores: from a bias of 0 it first has to push every class down.
     bias = keras.initializers.Constant(-math.log(num_classes))

@@ -14,6 +14,7 @@ from tfx_largeout.compare.plots import HOW_TO_GET_PLOTS, plot_precision
 from tfx_largeout.compare.progress import Progress
 from tfx_largeout.compare.report import write_report
 from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.runner import WORKER, run_head
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.summary import summarize
@@ -46,7 +47,7 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
 
     Args:
         job: What to compare.
-        folder: Where the results go.
+        folder: Where the results go; its folders have been made.
         worker: Command of the process that trains a head.
 
     Returns:
@@ -60,17 +61,33 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
     _say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
     progress = Progress(sys.stderr, job.training, list(job.heads))
     results: list[HeadResult] = []
+    begun = False
+
+    def begin_once() -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            folder.begin_run()
+            write_report(folder, configuration, results)
+
+    def on_change(result: HeadResult, loss: float | None) -> None:
+        if result.stage == "training":
+            begin_once()  # the data are good: now an earlier run's results may go
+        progress.update(result, loss)
+
     for head, options in job.heads.items():
         events = str(folder.tensorboard / head)
         settings = WorkerSettings(head, options, job.data, job.training, events)
         progress.begin(head)
-        result = run_head(settings, folder.logs / f"{head}.log", progress.update, worker)
+        result = run_head(settings, folder.log(head), on_change, worker)
+        begin_once()
         progress.end(result)
         results.append(result)
         write_report(folder, configuration, results)
         if result.status == "interrupted":
             break
-    print(f"\n{format_table(summarize(results))}\n", flush=True)
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    print("", format_table(summarize(results)), *notes, "", sep="\n", flush=True)
     _draw(job, folder, results)
     _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
     statuses = {result.status for result in results}
@@ -97,6 +114,8 @@ def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None
         plot_precision(results, title, folder.plot_png)
     except ImportError:
         _say(HOW_TO_GET_PLOTS)
+    except Exception as error:  # whatever matplotlib stumbles over, the results are there
+        _say(f"No plot: {root_message(str(error))}")
 
 
 def _say(text: str) -> None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import json
 import time
 from pathlib import Path
 
@@ -11,14 +12,17 @@ from pathlib import Path
 class OutputFolder:
     """The files of one run. Nothing that an earlier run wrote is lost unless that is asked for.
 
+    A new object has looked, and changed nothing. `make` makes the folders; then either `begin_run`
+    deletes the results of an earlier run, or `undo` removes the folders again.
+
     Args:
         path: The folder, or None for a new one, `runs/compare-<date>-<time>`.
-        overwrite: Whether a folder that has files may be used. Results of an earlier run are then
-            deleted from it; all other files stay.
+        overwrite: Whether a folder that has the results of an earlier run may be used.
 
     Raises:
-        ValueError: `path` is not a folder, or has files and `overwrite` is False.
-        OSError: It can't be made.
+        ValueError: `path` is not a folder; or it has files, and `overwrite` is False or they are
+            not results of an earlier run.
+        OSError: It can't be read.
     """
 
     def __init__(self, path: str | None, overwrite: bool = False) -> None:
@@ -29,24 +33,65 @@ class OutputFolder:
         self.plot_png = self.path / "precision.png"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
+        self._made: list[Path] = []
+        self._earlier: list[Path] = []
         if self.path.exists():
-            if not self.path.is_dir():
-                raise ValueError(f"must be a folder; got the file {str(self.path)!r}")
-            if any(self.path.iterdir()) and not overwrite:
-                raise ValueError(
-                    "must be a new or an empty folder, unless --overwrite is given; "
-                    f"got {str(self.path)!r}"
-                )
-            self._delete_results()
-        self.tensorboard.mkdir(parents=True)
-        self.logs.mkdir()
+            self._check(overwrite)
 
-    def _delete_results(self) -> None:
-        for file in (self.summary_csv, self.curves_csv, self.results_json, self.plot_png):
-            file.unlink(missing_ok=True)
+    def _check(self, overwrite: bool) -> None:
+        if not self.path.is_dir():
+            raise ValueError(f"must be a folder; got the file {str(self.path)!r}")
+        if not any(self.path.iterdir()):
+            return
+        if not overwrite:
+            raise ValueError(
+                "must be a new or an empty folder, unless --overwrite is given; "
+                f"got {str(self.path)!r}"
+            )
+        if not _is_report(self.results_json):
+            raise ValueError(
+                "must have a results.json of `tfx-largeout compare` for --overwrite; "
+                f"got {str(self.path)!r}"
+            )
+        self._earlier = [
+            self.plot_png,
+            *self.logs.glob("*.log"),
+            *self.tensorboard.glob("*/events.out.tfevents.*"),
+        ]
+
+    def log(self, head: str) -> Path:
+        """The file for what the process of a head writes to standard error."""
+        return self.logs / f"{head}.log"
+
+    def make(self) -> None:
+        """Makes the folders that are not there yet."""
+        folders = [self.tensorboard, self.logs, self.path, *self.path.parents]
+        self._made = [folder for folder in folders if not folder.exists()]
         for folder in (self.tensorboard, self.logs):
-            if folder.exists():
-                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def undo(self) -> None:
+        """Removes the folders that `make` made, as far as they are empty."""
+        _remove_empty(self._made)
+
+    def begin_run(self) -> None:
+        """Deletes the pictures, logs and TensorBoard runs of an earlier run, and no other file."""
+        for file in self._earlier:
+            file.unlink(missing_ok=True)
+        _remove_empty({file.parent for file in self._earlier} - {self.path, self.logs})
+
+
+def _is_report(file: Path) -> bool:
+    try:
+        return "tfx_largeout" in json.loads(file.read_bytes())["versions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _remove_empty(folders: list[Path] | set[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it has files
+            folder.rmdir()
 
 
 def _new_folder() -> Path:

@@ -37,7 +37,7 @@ def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> Non
     if not results:
         return
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     panels = figure.subplots(1, 2, sharey=True)
     for panel, name in zip(panels, ("seconds", "epoch"), strict=True):
         _draw(panel, results, name)

@@ -54,7 +54,7 @@ class Progress:
 
     def _line(self, result: HeadResult) -> str:
         if not result.steps_per_epoch:
-            return f"{result.head:{self._width}}  starting"
+            return f"{result.head:{self._width}}  {result.stage}"
         parts = [f"{result.head:{self._width}}", self._share(result), f"step {result.steps:,}"]
         if self._settings.epochs is None:
             parts.append(f"epoch {result.epochs:.2f}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ def write_report(
     folder: OutputFolder, configuration: Mapping[str, Any], results: Sequence[HeadResult]
 ) -> None:
     """Writes `summary.csv`, `curves.csv` and `results.json`; replaces what it wrote before.
+
+    A number that is not finite is `nan` or `inf` in CSV, and null in JSON.
 
     Args:
         folder: Where to.
@@ -43,8 +46,19 @@ def write_report(
     ]
     _replace(
         folder.results_json,
-        lambda file: json.dump({**configuration, "heads": heads}, file, indent=2),
+        lambda file: json.dump(
+            _finite_or_null({**configuration, "heads": heads}), file, indent=2, allow_nan=False
+        ),
     )
+
+
+def _finite_or_null(value: Any) -> Any:
+    """Puts None in the place of infinity and NaN, for which JSON has no word."""
+    if isinstance(value, Mapping):
+        return {name: _finite_or_null(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite_or_null(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _names(kind: Any) -> list[str]:

@@ -52,6 +52,8 @@ class HeadResult:
         parameters: Number of weights of the model.
         data: What the head was trained on: numbers of examples, features, classes.
         implementation: Which implementation of the custom ops was in use.
+        stage: What its process was last seen doing: `"starting"`, reading a file, or `"training"`.
+        notes: Sentences about what a reader of the results must know.
         curve: The evaluations.
     """
 
@@ -67,6 +69,8 @@ class HeadResult:
     parameters: int = 0
     data: dict[str, int] = dataclasses.field(default_factory=dict)
     implementation: str = ""
+    stage: str = "starting"
+    notes: list[str] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
 
     @property

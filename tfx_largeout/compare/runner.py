@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,14 +11,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfx_largeout.compare.results import CurvePoint, HeadResult
 from tfx_largeout.compare.settings import WorkerSettings
 
-WORKER = (sys.executable, "-m", "tfx_largeout.compare.worker")
+# With -m, Python would look in the current folder first: in a clone it would find the source tree,
+# which has no shared library, and not the installed package. The worker looks where we look.
+_WORKER_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[1:]
+from tfx_largeout.compare.worker import main
+sys.exit(main())
+"""
+WORKER = (sys.executable, "-c", _WORKER_PROGRAM, *sys.path)
 _SECONDS_TO_END = 5.0
 
 
@@ -37,7 +46,8 @@ def run_head(
 
     Args:
         settings: For the worker.
-        log: File that gets the worker's standard error.
+        log: File that gets the worker's standard error, and appears when the worker has ended;
+            until then it has the suffix `.part`.
         on_change: Called after each event with the result so far and the training loss, if the
             event has one.
         command: Of the worker.
@@ -49,7 +59,7 @@ def run_head(
     start = time.monotonic()
     # In a session of its own, Ctrl-C reaches the worker through us alone.
     with (
-        open(log, "wb") as errors,
+        _open_log(log) as errors,
         subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -71,6 +81,19 @@ def run_head(
         result.error = f"{_describe_exit(process.returncode)}; see {log}"
     result.wall_seconds = time.monotonic() - start
     return result
+
+
+@contextlib.contextmanager
+def _open_log(log: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name at the end, or goes where the data are at fault."""
+    unfinished = log.with_suffix(".part")
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+    except DataError:
+        unfinished.unlink()
+        raise
+    unfinished.replace(log)
 
 
 def _follow(
@@ -95,9 +118,14 @@ def _apply(event: dict[str, Any], result: HeadResult) -> float | None:
     """Puts an event into the result; returns the training loss, if it has one."""
     result.peak_bytes = event["peak_bytes"]
     kind = event["event"]
-    if kind == "ready":
+    if kind == "stage":
+        result.stage = event["text"]
+    elif kind == "ready":
+        result.stage = "training"
         for name in ("steps_per_epoch", "parameters", "implementation", "data"):
             setattr(result, name, event[name])
+    elif kind == "note":
+        result.notes.append(event["text"])
     elif kind == "point":
         point = CurvePoint(**event["point"])
         result.curve.append(point)

@@ -50,7 +50,7 @@ class Supervisor(keras.callbacks.Callback):
         self._on_point = on_point
         self._on_progress = on_progress
         self._loss = LossWindow()
-        self._due = 0.0
+        self._next = 1  # number of the evaluation that comes next
         self._last_report = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -71,7 +71,7 @@ class Supervisor(keras.callbacks.Callback):
                 f"the loss is no longer finite at step {steps}: a lower --learning-rate may help"
             )
         done = self._settings.fraction_done(steps, seconds, self._steps_per_epoch)
-        if done >= self._due:
+        if done >= self._next / self._settings.evaluations:
             self._add_point(self._loss.mean, done)
             self.model.reset_metrics()
             self._loss.restart()
@@ -87,4 +87,5 @@ class Supervisor(keras.callbacks.Callback):
         epoch = steps / self._steps_per_epoch
         self._on_point(CurvePoint(steps, epoch, seconds, train_loss, **self._evaluate()))
         evaluations = self._settings.evaluations
-        self._due = min(1.0, (math.floor(done * evaluations) + 1) / evaluations)
+        while self._next < evaluations and done >= self._next / evaluations:
+            self._next += 1

@@ -53,6 +53,8 @@ def train(
     )
     test_batches = test_examples.dataset(common.batch_size)
     steps_per_epoch = int(batches.cardinality())
+    if library.load() is None:
+        send("note", text=library.library_status())
     events = EventFile(settings.events, _hyper_parameters(settings))
     send(
         "ready",

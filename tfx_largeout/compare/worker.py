@@ -2,7 +2,8 @@
 """The child process that trains one head.
 
 It reads its `WorkerSettings` as JSON from standard input and writes events, one JSON object a line,
-to standard output: `ready`, then `progress` and `point` in turn, then `done`; or `failed`.
+to standard output: `stage` while it reads the data, `ready`, then `progress` and `point` in turn,
+then `done`; or `failed`. A `note` is a sentence for the reader of the results, at any time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import WorkerSettings
 
 Send = Callable[..., None]
@@ -42,7 +44,7 @@ def _run(settings: WorkerSettings, send: Send) -> None:
     from tfx_largeout.compare.training import train
 
     try:
-        train_examples, test_examples = data.load(settings.data)
+        train_examples, test_examples = data.load(settings.data, send)
     except (OSError, ValueError) as error:
         raise _DataError(str(error)) from error
     train(settings, train_examples, test_examples, send)
@@ -61,19 +63,18 @@ def _open_channel() -> Send:
 
 
 def _peak_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Most memory that this process held.
+
+    On Linux `ru_maxrss` starts from the peak of the process that started this one.
+    """
+    if sys.platform != "linux":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def _one_sentence(error: BaseException) -> str:
-    text = str(error).strip()
     if isinstance(error, _DataError):
-        return text
-    first_line = text.splitlines()[0] if text else "no message"
-    if len(first_line) > 300:
-        first_line = first_line[:297] + "..."
-    return f"{type(error).__name__}: {first_line}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return str(error)
+    return f"{type(error).__name__}: {root_message(str(error))}"

@@ -10,6 +10,7 @@ from tfx_largeout.datasets.extreme_classification import (
     ExtremeClassification,
     ExtremeClassificationConfig,
 )
+from tfx_largeout.datasets.find_split import find_split
 from tfx_largeout.datasets.sparse_batches import sparse_batches
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.tf_idf import tf_idf
@@ -26,6 +27,7 @@ __all__ = [
     "ExtremeClassificationConfig",
     "SparseExamples",
     "WordNetReverseDictionary",
+    "find_split",
     "load_wordnet",
     "read_xc",
     "sparse_batches",

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfx_largeout.datasets import tfds_schema
+from tfx_largeout.datasets.find_split import find_split
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.uniform_labels import uniform_labels
 from tfx_largeout.datasets.xc_format import read_xc
@@ -62,9 +63,9 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
     Cost: the arrays of a split are in memory while it is prepared.
 
     Raises:
-        FileNotFoundError: A split has no file, or several.
-        ValueError: A file is malformed, or has other numbers of features or labels than the
-            config says.
+        FileNotFoundError: A split has no file.
+        ValueError: A split has several files; or a file is malformed, or has other numbers of
+            features or labels than the config says.
 
     References:
         Bhatia, Dahiya, Jain, Mittal, Prabhu, Varma 2016, The extreme classification repository.
@@ -85,7 +86,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
       amazon_670k/test.txt
 
     Older archives call the files amazon_train.txt and amazon_test.txt; any name that ends in
-    train.txt or test.txt will do. You may compress each file with gzip (.gz) or xz (.xz). The
+    _train.txt or _test.txt will do. You may compress each file with gzip (.gz) or xz (.xz). The
     files have a header line with the numbers of examples, features and labels, and then a line
     `label,label,... feature:value feature:value ...` for each example, ids from 0. Archives that
     keep features and labels in two files are not read. amazon_uniform uses the files of
@@ -146,17 +147,10 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 def _read_split(
     folder: pathlib.Path, split: str, config: ExtremeClassificationConfig
 ) -> SparseExamples:
-    paths = [path for suffix in ("", ".gz", ".xz") for path in folder.glob(f"*{split}.txt{suffix}")]
-    if len(paths) != 1:
-        raise FileNotFoundError(
-            f"{folder} must hold one file named {split}.txt, {split}.txt.gz or {split}.txt.xz; "
-            f"got {[path.name for path in paths]}"
-        )
-    examples = read_xc(paths[0], progress=True)
+    path = find_split(folder, split)
+    examples = read_xc(path, progress=True)
     for what in ("num_features", "num_labels"):
         expected, found = getattr(config, what), getattr(examples, what)
         if expected is not None and found != expected:
-            raise ValueError(
-                f"{paths[0]}:1: {what} of {config.name} must be {expected}; got {found}"
-            )
+            raise ValueError(f"{path}:1: {what} of {config.name} must be {expected}; got {found}")
     return examples

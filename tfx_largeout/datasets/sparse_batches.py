@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.integer_argument import integer_argument
+
 
 def sparse_batches(
     dataset: tf.data.Dataset,
@@ -31,11 +33,10 @@ def sparse_batches(
         `tf.RaggedTensor [B, None]` int64.
 
     Raises:
-        ValueError: `batch_size` or `num_features` is not positive.
+        ValueError: `batch_size` or `num_features` is not a positive integer.
     """
-    for name, value in [("batch_size", batch_size), ("num_features", num_features)]:
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1; got {value}")
+    batch_size = integer_argument("batch_size", batch_size, at_least=1)
+    num_features = integer_argument("num_features", num_features, at_least=1)
 
     def to_sparse(batch: dict[str, Any]) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
         ids = batch["feature_ids"]

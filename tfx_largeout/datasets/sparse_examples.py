@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from tfx_largeout.integer_argument import integer_argument
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,12 +29,13 @@ class SparseExamples:
         feature_values: `[nnz]` float32.
         label_splits: `[N + 1]` int64, from 0, not falling.
         label_ids: int64, 0 <= id < num_labels, no id twice within a row.
-        num_features: Width of the input.
+        num_features: Width of the input, at most 2,147,483,647.
         num_labels: Number of classes.
 
     Raises:
-        ValueError: The arrays do not fit together, an id is out of range, or features do not rise
-            within a row. (Labels that occur twice within a row are not looked for.)
+        ValueError: An array has a wrong shape or dtype, the arrays do not fit together, an id is
+            out of range, or features do not rise within a row. (Labels that occur twice within a
+            row are not looked for.)
     """
 
     feature_splits: np.ndarray
@@ -43,6 +47,20 @@ class SparseExamples:
     num_labels: int
 
     def __post_init__(self) -> None:
+        for name in ("num_features", "num_labels"):
+            value = integer_argument(name, getattr(self, name), at_least=0)
+            object.__setattr__(self, name, value)
+        if self.num_features > _MAX_FEATURES:
+            raise ValueError(
+                f"num_features must be at most {_MAX_FEATURES}; got {self.num_features}"
+            )
+        # Before they are cast, which could bring ids into range.
+        for name, width in (("feature_ids", "num_features"), ("label_ids", "num_labels")):
+            ids = _as_integers(name, getattr(self, name))
+            _check_ids(name, ids, width, getattr(self, width))
+        for name in ("feature_splits", "label_splits"):
+            _as_integers(name, getattr(self, name))
+        _as_vector("feature_values", self.feature_values, "biuf", "real numbers")
         for name, dtype in _DTYPES.items():
             array = np.ascontiguousarray(getattr(self, name), dtype).view()
             array.flags.writeable = False
@@ -59,8 +77,6 @@ class SparseExamples:
                 "feature_values must have one value for each of feature_ids; "
                 f"got {len(self.feature_values)} and {len(self.feature_ids)}"
             )
-        _check_ids("feature_ids", self.feature_ids, "num_features", self.num_features)
-        _check_ids("label_ids", self.label_ids, "num_labels", self.num_labels)
         _check_rising("feature_ids", self.feature_ids, self.feature_splits)
 
     @property
@@ -83,8 +99,13 @@ class SparseExamples:
 
         Returns:
             A new container of n examples.
+
+        Raises:
+            ValueError: `rows` are not integers, not a vector, or out of range.
         """
-        rows = np.asarray(rows, np.int64)
+        rows = _as_integers("rows", rows)
+        _check_ids("rows", rows, "N", self.num_examples)
+        rows = rows.astype(np.int64)
         feature_splits, features = _gather_rows(self.feature_splits, rows)
         label_splits, labels = _gather_rows(self.label_splits, rows)
         return dataclasses.replace(
@@ -125,12 +146,10 @@ class SparseExamples:
             `tf.RaggedTensor [B, None]` int64.
 
         Raises:
-            ValueError: `batch_size` is not positive, or `seed` is negative.
+            ValueError: `batch_size` is not an integer of at least 1, or `seed` of at least 0.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative; got {seed}")
+        batch_size = integer_argument("batch_size", batch_size, at_least=1)
+        seed = integer_argument("seed", seed, at_least=0)
         num_full, remainder = divmod(self.num_examples, batch_size)
         num_batches = num_full + (0 if drop_remainder or not remainder else 1)
         batch = _BatchBuilder(self, batch_size if drop_remainder else None)
@@ -165,6 +184,7 @@ class SparseExamples:
         )
 
 
+_MAX_FEATURES = np.iinfo(np.int32).max
 _DTYPES = {
     "feature_splits": np.int64,
     "feature_ids": np.int32,
@@ -214,8 +234,21 @@ def _gather_rows(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.n
     return new_splits, offsets + np.arange(new_splits[-1])
 
 
+def _as_vector(name: str, value: Any, kinds: str, what: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be a vector; got shape {array.shape}")
+    if len(array) and array.dtype.kind not in kinds:
+        raise ValueError(f"{name} must be {what}; got dtype {array.dtype}")
+    return array
+
+
+def _as_integers(name: str, value: Any) -> np.ndarray:
+    return _as_vector(name, value, "iu", "integers")
+
+
 def _check_splits(name: str, splits: np.ndarray, size: int) -> None:
-    if splits.ndim != 1 or not len(splits) or splits[0] != 0 or splits[-1] != size:
+    if not len(splits) or splits[0] != 0 or splits[-1] != size:
         raise ValueError(f"{name} must run from 0 to {size}; got {splits}")
     if np.any(np.diff(splits) < 0):
         raise ValueError(f"{name} must not fall; got {splits}")

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.integer_argument import integer_argument
 
 
 def uniform_labels(
@@ -44,8 +45,9 @@ def uniform_labels(
         New containers, `train` first and then `others` in order, each with `num_labels` labels.
 
     Raises:
-        ValueError: `num_labels` or `max_count` is out of range, a label that should stay never
-            occurs in `train`, or `others` have another number of labels than `train`.
+        ValueError: `num_labels`, `max_count` or `seed` is no integer or out of range, a label that
+            should stay never occurs in `train`, or `others` have another number of labels than
+            `train`.
 
     Deviations:
         The paper says 'down sampling frequent classes' and gives the resulting sizes, not how.
@@ -59,16 +61,17 @@ def uniform_labels(
         informative negative sampling distributions, section 3.5 and table 1.
     """
     counts = train.label_counts()
-    if not 1 <= num_labels <= np.count_nonzero(counts):
+    num_labels = integer_argument("num_labels", num_labels, at_least=1)
+    seed = integer_argument("seed", seed, at_least=0)
+    if num_labels > np.count_nonzero(counts):
         raise ValueError(
-            "num_labels must be at least 1 and at most the number of labels that occur in train, "
+            "num_labels must be at most the number of labels that occur in train, "
             f"{np.count_nonzero(counts)}; got {num_labels}"
         )
     kept = np.sort(np.argsort(-counts, kind="stable")[:num_labels])
     if max_count is None:
         max_count = int(counts[kept].min())
-    if max_count < 1:
-        raise ValueError(f"max_count must be at least 1; got {max_count}")
+    max_count = integer_argument("max_count", max_count, at_least=1)
     for examples in others:
         if examples.num_labels != train.num_labels:
             raise ValueError(

@@ -306,24 +306,25 @@ def _concatenate(blocks: list[_Rows], header: _Header) -> SparseExamples:
 
 # ---- one line at a time: the rules, for messages -----------------------------------------------
 
-_INTEGER = re.compile(rb"[0-9]+")
+_INTEGER = re.compile(rb"0*([0-9]{1,18})")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_MAX_FEATURES = np.iinfo(np.int32).max
+_MAX_IDS = np.iinfo(np.int32).max
 
 
 def _parse_header(path: str, line: bytes) -> _Header:
-    words = line.split()
-    if len(words) != 3 or not all(_INTEGER.fullmatch(word) for word in words):
+    numbers = [_parse_integer(word) for word in line.split()]
+    counts = [number for number in numbers if number is not None]
+    if len(numbers) != 3 or len(counts) != 3:
         raise ValueError(
-            f"{path}:1: the header must be three integers, the numbers of examples, features "
-            f"and labels; got {_shorten(line)}"
+            f"{path}:1: the header must be three integers of at most 18 digits, the numbers of "
+            f"examples, features and labels; got {_shorten(line)}"
         )
-    header = _Header(*map(int, words))
-    if header.num_features > _MAX_FEATURES:
-        raise ValueError(
-            f"{path}:1: the number of features must be at most {_MAX_FEATURES}; "
-            f"got {header.num_features}"
-        )
+    header = _Header(*counts)
+    for what, count in (("features", header.num_features), ("labels", header.num_labels)):
+        if count > _MAX_IDS:
+            raise ValueError(
+                f"{path}:1: the number of {what} must be at most {_MAX_IDS}; got {count}"
+            )
     return header
 
 
@@ -375,9 +376,15 @@ def _parse_line(line: bytes, header: _Header) -> tuple[list[int], dict[int, floa
 
 
 def _parse_id(what: str, word: bytes, limit: int) -> int:
-    if not _INTEGER.fullmatch(word) or int(word) >= limit:
+    value = _parse_integer(word)
+    if value is None or value >= limit:
         raise ValueError(f"a {what} must be an integer in [0, {limit}); got {_shorten(word)}")
-    return int(word)
+    return value
+
+
+def _parse_integer(word: bytes) -> int | None:
+    match = _INTEGER.fullmatch(word)
+    return int(match[1]) if match else None
 
 
 def _parse_value(feature: int, word: bytes) -> float:

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.integer_argument import integer_argument
+
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SparseDense(keras.layers.Layer):
@@ -69,9 +71,7 @@ class SparseDense(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, autocast=False, **kwargs)
-        if not isinstance(units, int) or units < 1:
-            raise ValueError(f"units must be a positive integer; got {units!r}")
-        self.units = units
+        self.units = integer_argument("units", units, at_least=1)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.metrics.base import ExactMetric
 from tfx_largeout.statistics import ExactStatistics
 
@@ -20,8 +20,7 @@ class MetricAtK(ExactMetric):
         during_training, name, dtype: See `ExactMetric`. The name defaults to `{stem}_at_{k}`.
 
     Raises:
-        TypeError: `k` is not an integer.
-        ValueError: `k` is less than 1.
+        ValueError: `k` is not an integer of at least 1.
     """
 
     stem: str
@@ -33,12 +32,9 @@ class MetricAtK(ExactMetric):
         name: str | None = None,
         dtype: Any = None,
     ) -> None:
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-            raise TypeError(f"k must be an integer; got {k!r}")
-        if k < 1:
-            raise ValueError(f"k must be at least 1; got {k}")
+        k = integer_argument("k", k, at_least=1)
         super().__init__(during_training, name or f"{self.stem}_at_{k}", dtype)
-        self.k = int(k)
+        self.k = k
 
     def hits(self, statistics: ExactStatistics) -> tf.Tensor:
         """Returns `[N, K]` float64: 1 where a label is among the k best classes, else 0."""

@@ -31,8 +31,7 @@ class NDCGAtK(MetricAtK):
         dtype: Dtype of the result. Default `keras.config.floatx()`.
 
     Raises:
-        TypeError: `k` is not an integer.
-        ValueError: `k` is less than 1.
+        ValueError: `k` is not an integer of at least 1.
 
     References:
         Järvelin and Kekäläinen, Cumulated gain-based evaluation of IR techniques, 2002.

@@ -30,8 +30,7 @@ class PrecisionAtK(MetricAtK):
         dtype: Dtype of the result. Default `keras.config.floatx()`.
 
     Raises:
-        TypeError: `k` is not an integer.
-        ValueError: `k` is less than 1.
+        ValueError: `k` is not an integer of at least 1.
 
     References:
         Bhatia et al., The extreme classification repository, 2016.

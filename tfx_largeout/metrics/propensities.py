@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tfx_largeout.integer_argument import integer_argument
+
 
 def propensities(
     label_counts: Any, num_examples: int, a: float = 0.55, b: float = 1.5
@@ -33,7 +35,7 @@ def propensities(
         `[C]` float64 propensities in (0, 1).
 
     Raises:
-        TypeError: `label_counts` or `num_examples` are not integers.
+        TypeError: `label_counts` are not integers.
         ValueError: A value breaks its rule.
 
     References:
@@ -42,10 +44,7 @@ def propensities(
     """
     counts = np.asarray(label_counts)
     _check_counts(counts)
-    if isinstance(num_examples, bool) or not isinstance(num_examples, (int, np.integer)):
-        raise TypeError(f"num_examples must be an integer; got {num_examples!r}")
-    if num_examples < 3:
-        raise ValueError(f"num_examples must be at least 3; got {num_examples}")
+    num_examples = integer_argument("num_examples", num_examples, at_least=3)
     if counts.max() > num_examples:
         raise ValueError(
             f"label_counts must not exceed num_examples={num_examples}; "

@@ -44,7 +44,7 @@ class PSPrecisionAtK(MetricAtK):
         dtype: Dtype of the result. Default `keras.config.floatx()`.
 
     Raises:
-        TypeError: `k`, `label_counts` or `num_examples` are not integers.
+        TypeError: `label_counts` are not integers.
         ValueError: A value breaks its rule, or the length of `label_counts` is not C.
 
     References:

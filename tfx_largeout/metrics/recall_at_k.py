@@ -29,8 +29,7 @@ class RecallAtK(MetricAtK):
         dtype: Dtype of the result. Default `keras.config.floatx()`.
 
     Raises:
-        TypeError: `k` is not an integer.
-        ValueError: `k` is less than 1.
+        ValueError: `k` is not an integer of at least 1.
     """
 
     stem = "recall"

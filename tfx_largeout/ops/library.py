@@ -14,7 +14,7 @@ import tensorflow as tf
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
-_REBUILD = "reinstall it with `pip install --force-reinstall --no-deps tfx_largeout`"
+_REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
 _module: ModuleType | None = None
@@ -78,7 +78,10 @@ def instruction_set() -> str | None:
             lacks.
     """
     module = load()
-    return None if module is None else module.tfx_instruction_set().numpy().decode()
+    if module is None:
+        return None
+    with tf.init_scope():  # out of a tf.function that is being traced
+        return module.tfx_instruction_set().numpy().decode()
 
 
 def build_record() -> dict[str, str]:

@@ -56,7 +56,8 @@ def streamed_logits(
     reported as they are. For ranks and the best k, where `tf.math.top_k` has no rule, a NaN logit
     counts as -inf: it never beats a number, and ties go to the lower id.
 
-    Cost: O(B C D) time, W read once; memory O(B (D + K + k)), independent of C.
+    Cost: O(B C D) time, W read once. Memory O(B (D + T (K + k) + N)) for T threads and N chunks of
+    classes; N is at most 256, so that this does not grow with C.
 
     Args:
         hidden: h, `[B, D]`, floating; cast to the dtype to compute in.
