@@ -62,9 +62,7 @@ class FactoredState(NamedTuple):
     @property
     def variables(self) -> FactoredState:
         """The same with TensorFlow's variables in the place of Keras's."""
-        return FactoredState(
-            *(x._value if isinstance(x, keras.Variable) else x for x in self)
-        )
+        return FactoredState(*(x._value if isinstance(x, keras.Variable) else x for x in self))
 
     @property
     def handles(self) -> list[tf.Tensor]:
