@@ -162,10 +162,10 @@ def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
     gradients = (np.ones((4, 1)), g_q, np.zeros(4))
     state = state_of(rng.normal(size=(9, 5)))
     before = snapshot(state)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)eta.*lambda_max") as caught:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)learning_rate.*lambda_max") as caught:
         take_step(state, hidden, labels, gradients, 1.02 / largest, implementation=implementation)
-    assert f"{1.02 / largest:.3g}" in caught.value.message
-    assert f"{largest:.3g}" in caught.value.message
+    assert str(1.02 / largest)[:5] in caught.value.message
+    assert str(largest)[:5] in caught.value.message
     for old, new in zip(before, snapshot(state), strict=True):
         np.testing.assert_array_equal(old, new)
     take_step(state, hidden, labels, gradients, 0.98 / largest, implementation=implementation)
@@ -173,19 +173,20 @@ def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
 
 def bad_inputs():
     nan, infinity = float("nan"), float("inf")
+    rate, decay = "learning_rate must be .*finite", "weight_decay"
     return {
-        "hidden is NaN": ("hidden", (1, 2), nan, r"hidden must be finite; got nan"),
-        "hidden is infinite": ("hidden", (0, 0), infinity, r"hidden must be finite; got inf"),
-        "label too large": ("labels", (1, 0), 9, r"labels must be.*9"),
-        "label too small": ("labels", (1, 0), -2, r"labels must be.*-2"),
+        "hidden is NaN": ("hidden", (1, 2), nan, "hidden must be finite"),
+        "hidden is infinite": ("hidden", (0, 0), infinity, "hidden must be finite"),
+        "label too large": ("labels", (1, 0), 9, "labels must be.*got.*9"),
+        "label too small": ("labels", (1, 0), -2, "labels must be.*got.*-2"),
         "gradient of the targets": ("g_target", (1, 0), nan, "g_target must be finite"),
         "gradient of the squares": ("g_squares", 0, infinity, "g_squares must be finite"),
         "gradient of the sum": ("g_sum", 1, nan, "g_sum must be finite"),
-        "eta is 0": ("learning_rate", (), 0.0, "learning_rate must be above 0 and finite; got 0"),
-        "eta is negative": ("learning_rate", (), -0.5, "learning_rate must be above 0.*-0.5"),
-        "eta is NaN": ("learning_rate", (), nan, "learning_rate must be above 0.*nan"),
-        "decay is negative": ("weight_decay", (), -0.5, "weight_decay must be at least 0.*-0.5"),
-        "decay is too large": ("weight_decay", (), 10.0, "less than 1 / learning_rate.*10"),
+        "eta is 0": ("learning_rate", (), 0.0, f"{rate}.*got.*0"),
+        "eta is negative": ("learning_rate", (), -0.5, f"{rate}.*got.*-0.5"),
+        "eta is NaN": ("learning_rate", (), nan, f"{rate}.*got.*nan"),
+        "decay is negative": ("weight_decay", (), -0.5, f"{decay}.*-0.5"),
+        "decay is too large": ("weight_decay", (), 10.0, f"{decay}.*10"),
     }
 
 
@@ -209,9 +210,7 @@ def test_bad_input_is_refused_and_changes_nothing(name, case, monkeypatch):
     before = snapshot(state)
     gradients = [arguments.pop(key) for key in ("g_target", "g_squares", "g_sum")]
     rates = [float(arguments.pop(key)) for key in ("learning_rate", "weight_decay")]
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=f"(?s){message.replace(' got ', '.*got.*')}"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
         take_step(state, *arguments.values(), gradients, *rates, implementation=implementation)
     for old, new in zip(before, snapshot(state), strict=True):
         np.testing.assert_array_equal(old, new)

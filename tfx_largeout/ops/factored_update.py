@@ -58,8 +58,7 @@ def factored_statistics(
         update_rows: Whether target rows that are not in the current coordinates are written back
             in them, as a training step does; W is the same. False: nothing is written.
         implementation: `"auto"` (default): the custom op where the library loads, else
-            TensorFlow's own ops; `"op"` or `"composed"` to insist. Without `update_rows`
-            TensorFlow's own ops are used in any case.
+            TensorFlow's own ops; `"op"` or `"composed"` to insist.
 
     Returns:
         A `FactoredStatistics`. No gradient is defined.
@@ -72,11 +71,13 @@ def factored_statistics(
     """
     state = state.variables
     _check_dtypes(state, hidden=hidden)
-    module = _op_module(state, implementation) if update_rows else None
+    module = _op_module(state, implementation)
     if module is None:
         outputs = factored_statistics_composed(state, hidden, labels, update_rows)
     else:
-        outputs = module.tfx_factored_statistics(*state.handles, hidden, labels)
+        outputs = module.tfx_factored_statistics(
+            *state.handles, hidden, labels, update_rows=update_rows
+        )
     return FactoredStatistics(*outputs)
 
 
@@ -111,8 +112,8 @@ def factored_update(
         learning_rate: eta, a scalar above 0.
         weight_decay: lambda, a scalar of at least 0: W is multiplied by 1 - eta lambda.
         update: Whether to take the step; False: only the gradient.
-        max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never; the custom
-            op has no such mode, and TensorFlow's own ops are used.
+        max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never, unless the
+            step itself needs it.
         implementation: As `factored_statistics`.
 
     Returns:
@@ -133,10 +134,13 @@ def factored_update(
     floats |= {"g_target": g_target, "g_squares": g_squares, "g_sum": g_sum}
     _check_dtypes(state, hidden=hidden, **floats)
     arguments = (hidden, labels, *floats.values(), learning_rate, weight_decay)
-    module = _op_module(state, implementation) if max_condition == MAX_CONDITION else None
+    module = _op_module(state, implementation)
     if module is None:
         return factored_update_composed(state, *arguments, update, max_condition)
-    return module.tfx_factored_update(*state.handles, *arguments, update=update)
+    limit = float("inf") if max_condition is None else max_condition
+    return module.tfx_factored_update(
+        *state.handles, *arguments, update=update, max_condition=limit
+    )
 
 
 def factored_settle(state: FactoredState, *, implementation: str = "auto") -> None:
@@ -153,7 +157,7 @@ def factored_settle(state: FactoredState, *, implementation: str = "auto") -> No
     if module is None:
         settle(state)
     else:
-        module.tfx_factored_settle(*state.handles)
+        module.tfx_factored_settle(*state.handles, dtype=state.dtype)
 
 
 def factored_reanchor(state: FactoredState, *, implementation: str = "auto") -> None:
@@ -170,7 +174,7 @@ def factored_reanchor(state: FactoredState, *, implementation: str = "auto") -> 
     if module is None:
         reanchor(state, state.u.read_value())
     else:
-        module.tfx_factored_reanchor(*state.handles)
+        module.tfx_factored_reanchor(*state.handles, dtype=state.dtype)
 
 
 def _op_module(state: FactoredState, implementation: str) -> ModuleType | None:
