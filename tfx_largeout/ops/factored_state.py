@@ -62,9 +62,18 @@ class FactoredState(NamedTuple):
     @property
     def variables(self) -> FactoredState:
         """The same with TensorFlow's variables in the place of Keras's."""
-        return FactoredState(*(x._value if isinstance(x, keras.Variable) else x for x in self))
+        return FactoredState(*(_unwrap(variable) for variable in self))
 
     @property
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of all variables."""
         return [variable.handle for variable in self.variables]
+
+
+def _unwrap(variable: Any) -> tf.Variable:
+    if isinstance(variable, keras.Variable):
+        # `.value` would cast the variable inside an autocast scope.
+        variable = variable._value
+    if isinstance(variable, tf.distribute.DistributedValues):
+        variable = variable.values[0]  # heads refuse more than one replica
+    return variable
