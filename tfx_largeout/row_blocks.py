@@ -11,7 +11,9 @@ import tensorflow as tf
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
 
 
-def initialize_by_blocks(initializer: Any, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
+def initialize_by_blocks(
+    initializer: Any, shape: tuple[int, int], dtype: Any, last_column: tf.Tensor | None = None
+) -> tf.Tensor:
     """Returns what `initializer` gives for `[C, D]`, drawn block after block.
 
     Each block has a seed of its own, so that the values are not those of one draw, and variance
@@ -24,18 +26,25 @@ def initialize_by_blocks(initializer: Any, shape: tuple[int, int], dtype: Any) -
         initializer: A Keras initializer, or a function of shape and dtype.
         shape: `(C, D)`.
         dtype: Of the result.
+        last_column: `[C]`, of that dtype: appended as one more column. Default: none.
     """
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
     if type(initializer) not in _INDEPENDENT or shape[0] <= rows_a_block:
-        return tf.convert_to_tensor(initializer(shape, dtype=dtype))
-    result = tf.raw_ops.Empty(shape=shape, dtype=tf.as_dtype(dtype))
+        return _append(tf.convert_to_tensor(initializer(shape, dtype=dtype)), last_column)
+    width = shape[1] + (last_column is not None)
+    result = tf.raw_ops.Empty(shape=(shape[0], width), dtype=tf.as_dtype(dtype))
     for block, start in enumerate(range(0, shape[0], rows_a_block)):
         rows = min(rows_a_block, shape[0] - start)
         own = _of_block(initializer, block, shape, (rows, shape[1]))
-        values = own((rows, shape[1]), dtype=dtype)
+        column = None if last_column is None else last_column[start : start + rows]
+        values = _append(own((rows, shape[1]), dtype=dtype), column)
         # The output is the input's own memory.
         result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(start, start + rows), v=values)
     return result
+
+
+def _append(values: tf.Tensor, column: tf.Tensor | None) -> tf.Tensor:
+    return values if column is None else tf.concat([values, column[:, tf.newaxis]], axis=1)
 
 
 _CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)

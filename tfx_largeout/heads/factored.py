@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState, bare_variable
 from tfx_largeout.ops.factored_update import (
     MAX_CONDITION,
     factored_settle,
@@ -134,16 +135,17 @@ class FactoredHead(SelfUpdatingHead):
         size = width + 1 if self.use_bias else width
         self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
         matrix, vector = (size, size), (size,)
-        # Initialized in this order: the Gram matrix and the row sum look at v.
+        # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
         v = self._add("v", (self.num_classes, size), self._initial_v)
+        moments = functools.cache(lambda: moments_of_rows(bare_variable(v)))
         unit = keras.initializers.Identity()
         self.state = FactoredState(
             v=v,
             u=self._add("u", matrix, unit),
             u_inverse_transpose=self._add("u_inverse_transpose", matrix, unit),
-            gram=self._add("gram", matrix, lambda *_, **__: self._moment(v, 0)),
+            gram=self._add("gram", matrix, lambda _, dtype: tf.cast(moments()[0], dtype)),
             shift=self._add("shift", vector, "zeros"),
-            row_sum=self._add("row_sum", vector, lambda *_, **__: self._moment(v, 1)),
+            row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
             transitions=self._add("transitions", (NUM_SLOTS, *matrix), _units),
             row_slot=self._add("row_slot", (self.num_classes,), "zeros", "uint8"),
             slot_rows=self._add("slot_rows", (NUM_SLOTS,), self._all_in_first_slot, "int64"),
@@ -372,15 +374,12 @@ class FactoredHead(SelfUpdatingHead):
         )
 
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
-        if not self.use_bias:
-            return initialize_by_blocks(self.kernel_initializer, shape, dtype)
-        bias = self.bias_initializer((self.num_classes,), dtype=dtype)
-        bias = tf.convert_to_tensor(bias)[:, tf.newaxis]
-        kernel = initialize_by_blocks(self.kernel_initializer, (shape[0], self.width), dtype)
-        return tf.concat([kernel, bias], axis=1)
-
-    def _moment(self, v: Any, which: int) -> tf.Tensor:
-        return tf.cast(moments_of_rows(v._value)[which], self.state_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.bias_initializer((self.num_classes,), dtype=dtype)
+            bias = tf.convert_to_tensor(bias)
+        kernel_shape = (self.num_classes, self.width)
+        return initialize_by_blocks(self.kernel_initializer, kernel_shape, dtype, bias)
 
     def _all_in_first_slot(self, shape: Any, dtype: Any = None) -> np.ndarray:
         return np.array([self.num_classes] + [0] * (NUM_SLOTS - 1), np.int64)

@@ -62,7 +62,7 @@ class FactoredState(NamedTuple):
     @property
     def variables(self) -> FactoredState:
         """The same with TensorFlow's variables in the place of Keras's."""
-        return FactoredState(*(_unwrap(variable) for variable in self))
+        return FactoredState(*(bare_variable(variable) for variable in self))
 
     @property
     def handles(self) -> list[tf.Tensor]:
@@ -70,7 +70,8 @@ class FactoredState(NamedTuple):
         return [variable.handle for variable in self.variables]
 
 
-def _unwrap(variable: Any) -> tf.Variable:
+def bare_variable(variable: Any) -> tf.Variable:
+    """Returns TensorFlow's variable behind a Keras variable, or behind one of a strategy."""
     if isinstance(variable, keras.Variable):
         # `.value` would cast the variable inside an autocast scope.
         variable = variable._value
