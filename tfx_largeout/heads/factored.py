@@ -153,8 +153,9 @@ class FactoredHead(SelfUpdatingHead):
         )
         self.iterations = self._add("iterations", (), "zeros", "int64")
         if self._schedule is None:
-            first = keras.initializers.Constant(self._first_rate)
-            self._rate = self._add("learning_rate", (), first)
+            # Not `Constant`, which goes through float32.
+            first = self._first_rate
+            self._rate = self._add("learning_rate", (), lambda _, dtype: tf.constant(first, dtype))
 
     @property
     def learning_rate(self) -> Any:
