@@ -49,47 +49,59 @@ TFX_INLINE void AddProduct(const T* a, int64_t a_row, int64_t a_column, const T*
   }
 }
 
-// The first `columns` of: c <- beta c + alpha sums.
+// c <- beta c + alpha sums, for a row of a tile.
 template <typename T>
-TFX_INLINE void StoreRow(const Pair<T>& sums, T alpha, T beta, int64_t columns, T* c) {
-  T values[kWidth<T>];
-  if (beta != 0) {
-    if (columns == kWidth<T>) {
-      memcpy(values, c, sizeof(values));
-    } else {
-      for (int64_t j = 0; j < columns; ++j) values[j] = c[j];
-      for (int64_t j = columns; j < kWidth<T>; ++j) values[j] = 0;
-    }
-  }
+TFX_INLINE void StoreRow(const Pair<T>& sums, T alpha, T beta, T* c) {
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
-    auto sum = Broadcast(alpha) * sums[v];
-    if (beta != 0) sum = MulAdd(Broadcast(beta), Load(values + v * kVector<T>), sum);
-    if (columns == kWidth<T>) {
-      Store(c + v * kVector<T>, sum);
-    } else {
-      Store(values + v * kVector<T>, sum);
-    }
-  }
-  if (columns != kWidth<T>) {
-    for (int64_t j = 0; j < columns; ++j) c[j] = values[j];
+    T* at = c + v * kVector<T>;
+    const auto sum = Broadcast(alpha) * sums[v];
+    Store(at, beta == 0 ? sum : MulAdd(Broadcast(beta), Load(at), sum));
   }
 }
 
 template <typename T, int kRows>
-void MultiplyTile(const Product<T>& p, const T* a, const T* panel, int64_t depth, int64_t columns,
-                  T beta, T* c) {
+TFX_INLINE void MultiplyTile(const Product<T>& p, const T* a, const T* panel, int64_t depth, T beta,
+                             T* c, int64_t c_row) {
   Pair<T> sums[kRows] = {};
   AddProduct<T, kRows>(a, p.a_row, p.a_column, panel, depth, sums);
+  if (beta == 0) {
 #pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) StoreRow<T>(sums[i], p.alpha, beta, columns, c + i * p.c_row);
+    for (int i = 0; i < kRows; ++i) StoreRow<T>(sums[i], p.alpha, 0, c + i * c_row);
+  } else {
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) StoreRow<T>(sums[i], p.alpha, beta, c + i * c_row);
+  }
+}
+
+// A tile at the right edge, where C is narrower than a panel.
+template <typename T, int kRows>
+void MultiplyNarrowTile(const Product<T>& p, const T* a, const T* panel, int64_t depth,
+                        int64_t columns, T beta, T* c) {
+  T tile[kRows * kWidth<T>];
+  for (int i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kWidth<T>; ++j) {
+      tile[i * kWidth<T> + j] = beta != 0 && j < columns ? c[i * p.c_row + j] : 0;
+    }
+  }
+  MultiplyTile<T, kRows>(p, a, panel, depth, beta, tile, kWidth<T>);
+  for (int i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) c[i * p.c_row + j] = tile[i * kWidth<T> + j];
+  }
 }
 
 template <typename T, int kRows = kTileRows>
-void MultiplyTileOf(int64_t rows, const Product<T>& p, const T* a, const T* panel, int64_t depth,
-                    int64_t columns, T beta, T* c) {
-  if (rows >= kRows) return MultiplyTile<T, kRows>(p, a, panel, depth, columns, beta, c);
-  if constexpr (kRows > 1) MultiplyTileOf<T, kRows - 1>(rows, p, a, panel, depth, columns, beta, c);
+TFX_INLINE void MultiplyTileOf(int64_t rows, const Product<T>& p, const T* a, const T* panel,
+                               int64_t depth, int64_t columns, T beta, T* c) {
+  if (rows >= kRows) {
+    if (columns == kWidth<T>) {
+      MultiplyTile<T, kRows>(p, a, panel, depth, beta, c, p.c_row);
+    } else {
+      MultiplyNarrowTile<T, kRows>(p, a, panel, depth, columns, beta, c);
+    }
+  } else if constexpr (kRows > 1) {
+    MultiplyTileOf<T, kRows - 1>(rows, p, a, panel, depth, columns, beta, c);
+  }
 }
 
 TFX_INLINE int64_t Min(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -135,14 +147,42 @@ void Pack(const T* b, int64_t b_row, int64_t depth, int64_t columns, const T* sc
 }
 
 template <typename T>
+struct FourOf {
+  typedef T Type __attribute__((vector_size(4 * sizeof(T))));
+};
+
+// Transposes 4 x 4 numbers.
+template <typename T>
+TFX_INLINE void TransposeTile(const T* from, int64_t from_row, T* to, int64_t to_row) {
+  typedef typename FourOf<T>::Type Four;
+  Four rows[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) memcpy(&rows[i], from + i * from_row, sizeof(Four));
+  const Four low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Four low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Four high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Four high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  Store(to, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
+  Store(to + to_row, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));
+  Store(to + 2 * to_row, __builtin_shufflevector(high01, high23, 0, 1, 4, 5));
+  Store(to + 3 * to_row, __builtin_shufflevector(high01, high23, 2, 3, 6, 7));
+}
+
+template <typename T>
 void Transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to,
                int64_t to_row) {
-  constexpr int64_t kBlock = 16;
-  for (int64_t j = 0; j < columns; j += kBlock) {
-    const int64_t end = Min(j + kBlock, columns);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t column = j; column < end; ++column) {
-        to[column * to_row + i] = from[i * from_row + column];
+  constexpr int64_t kBlock = 16;  // of columns: a cache line of each row
+  const int64_t whole_rows = rows - rows % 4;
+  for (int64_t first = 0; first < columns; first += kBlock) {
+    const int64_t end = Min(first + kBlock, columns), whole_end = end - (end - first) % 4;
+    for (int64_t i = 0; i < whole_rows; i += 4) {
+      for (int64_t j = first; j < whole_end; j += 4) {
+        TransposeTile(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+      }
+    }
+    for (int64_t j = first; j < end; ++j) {
+      for (int64_t i = j < whole_end ? whole_rows : 0; i < rows; ++i) {
+        to[j * to_row + i] = from[i * from_row + j];
       }
     }
   }
@@ -168,39 +208,100 @@ void PackTransposed(const T* x, int64_t x_row, int64_t depth, int64_t columns, c
 // Columns that are eliminated together.
 constexpr int64_t kBlock = 32;
 
+// Room for the columns of a block below its diagonal, in panels, and for the block's I - L.
 template <typename T>
 int64_t FactorScratch(int64_t size) {
   return kBlock * (kBlock + size + kWidth<T>);
 }
 
-// Eliminates columns [first, first + block) from themselves and from all rows below. Row i of K
-// loses, for each column j, s_j / R_jj K_ij K_j; `multiples[j]` holds s_j / R_jj K_j.
+// Factors the diagonal block of `size` columns at k. Row i loses, for each column j before it,
+// s_j / R_jj K_ij K_j: `multiples[j]` holds s_j / R_jj K_j.
 template <typename T>
-bool EliminateBlock(const Factorization<T>& f, int64_t first, int64_t block, T* factors,
-                    T* multiples) {
-  for (int64_t at = 0; at < kBlock * kBlock; ++at) multiples[at] = 0;
-  for (int64_t i = first; i < f.size; ++i) {
-    T* source = f.k + i * f.size + first;
+bool FactorBlock(const Factorization<T>& f, int64_t first, int64_t size, T* factors, T* lower) {
+  T multiples[kBlock * kBlock] = {};
+  for (int64_t i = 0; i < size; ++i) {
+    T* source = f.k + (first + i) * f.size + first;
     T row[kBlock] = {};
-    const int64_t own = i - first;  // the row's own column, if it is in the block
-    const int64_t known = Min(block, own + 1);
-    for (int64_t j = 0; j < known; ++j) row[j] = source[j];
-    for (int64_t j = 0; j < Min(block, own); ++j) {
-      const auto x = Broadcast(row[j]);
+    for (int64_t j = 0; j <= i; ++j) row[j] = source[j];
+    for (int64_t j = 0; j < i; ++j) {
       T* multiple = multiples + j * kBlock;
-      if (own < block) multiple[own] = factors[j] * row[j];
-      for (int64_t k = j / kVector<T> * kVector<T>; k < kBlock; k += kVector<T>) {
+      multiple[i] = lower[i * kBlock + j] = factors[j] * row[j];
+      const auto x = Broadcast(row[j]);
+      for (int64_t k = j / kVector<T> * kVector<T>; k <= i; k += kVector<T>) {
         Store(row + k, MulAdd(x, Load(multiple + k), Load(row + k)));
       }
     }
-    for (int64_t j = 0; j < known; ++j) source[j] = row[j];
-    if (own >= block) continue;
-    const T pivot = 1 - f.s[i] * row[own];
+    for (int64_t j = 0; j <= i; ++j) source[j] = row[j];
+    const T pivot = 1 - f.s[first + i] * row[i];
     if (!(pivot >= f.min_pivot && pivot <= f.max_pivot)) return false;
-    f.pivots[i] = pivot;
-    factors[own] = f.s[i] / pivot;
+    f.pivots[first + i] = pivot;
+    factors[i] = f.s[first + i] / pivot;
   }
   return true;
+}
+
+// The rows of a tile of (I - lower) X = B, with those before already solved.
+template <typename T, int kRows>
+void SolveForwardTile(const T* lower, int64_t lower_row, int64_t row, T* panel) {
+  Pair<T> x[kRows];
+  T* at = panel + row * kWidth<T>;
+  const T* factor = lower + row * lower_row;
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i) {
+    x[i][0] = Load(at + i * kWidth<T>);
+    x[i][1] = Load(at + i * kWidth<T> + kVector<T>);
+  }
+  AddProduct<T, kRows>(factor, lower_row, 1, panel, row, x);
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < i; ++j) {
+      const auto l = Broadcast(factor[i * lower_row + row + j]);
+      x[i][0] = MulAdd(l, x[j][0], x[i][0]);
+      x[i][1] = MulAdd(l, x[j][1], x[i][1]);
+    }
+    Store(at + i * kWidth<T>, x[i][0]);
+    Store(at + i * kWidth<T> + kVector<T>, x[i][1]);
+  }
+}
+
+template <typename T, int kRows = kTileRows>
+TFX_INLINE void SolveForwardTileOf(int64_t rows, const T* lower, int64_t lower_row, int64_t row,
+                                   T* panel) {
+  if (rows >= kRows) {
+    SolveForwardTile<T, kRows>(lower, lower_row, row, panel);
+  } else if constexpr (kRows > 1) {
+    SolveForwardTileOf<T, kRows - 1>(rows, lower, lower_row, row, panel);
+  }
+}
+
+template <typename T>
+void SolveForward(const T* lower, int64_t lower_row, int64_t size, T* panel) {
+  for (int64_t row = 0; row < size; row += kTileRows) {
+    SolveForwardTileOf<T>(size - row, lower, lower_row, row, panel);
+  }
+}
+
+// Eliminates a block of columns from the rows below it, then takes their products off the rest.
+template <typename T>
+void EliminateBlock(const Factorization<T>& f, int64_t first, int64_t size, const T* factors,
+                    const T* lower, T* panels) {
+  const int64_t n = f.size, next = first + size, rest = n - next;
+  T* below = f.k + next * n + first;
+  for (int64_t j = 0; j < rest; j += kWidth<T>) {
+    const int64_t rows = Min(kWidth<T>, rest - j);
+    T* panel = panels + j * size;
+    PackTransposed<T>(below + j * n, n, size, rows, nullptr, 0, 1, panel);
+    SolveForward(lower, kBlock, size, panel);
+    Transpose(panel, kWidth<T>, size, rows, below + j * n, n);
+    for (int64_t k = 0; k < size; ++k) {
+      const auto factor = Broadcast(factors[k]);
+      T* row = panel + k * kWidth<T>;
+      Store(row, factor * Load(row));
+      Store(row + kVector<T>, factor * Load(row + kVector<T>));
+    }
+  }
+  Multiply<T>({below, n, 1, panels, size, rest, f.k + next * n + next, n, 1, 1}, 0, rest, true);
 }
 
 // K now holds, in the lower triangle, what it was when its column was eliminated.
@@ -218,47 +319,19 @@ void SplitFactors(const Factorization<T>& f) {
 
 template <typename T>
 bool Factor(const Factorization<T>& f) {
-  const int64_t n = f.size;
-  T* multiples = f.scratch;
-  T* panels = multiples + kBlock * kBlock;
+  T* lower = f.scratch;
+  T* panels = lower + kBlock * kBlock;
   T factors[kBlock];
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t block = Min(kBlock, n - first);
-    if (!EliminateBlock(f, first, block, factors, multiples)) return false;
-    const int64_t next = first + block, rest = n - next;
-    const T* below = f.k + next * n + first;
-    PackTransposed(below, n, block, rest, factors, 0, (rest + kWidth<T> - 1) / kWidth<T>, panels);
-    Multiply<T>({below, n, 1, panels, block, rest, f.k + next * n + next, n, 1, 1}, 0, rest, true);
+  for (int64_t first = 0; first < f.size; first += kBlock) {
+    const int64_t size = Min(kBlock, f.size - first);
+    if (!FactorBlock(f, first, size, factors, lower)) return false;
+    EliminateBlock(f, first, size, factors, lower, panels);
   }
   SplitFactors(f);
   return true;
 }
 
-// The rows of a tile in the forward substitution with L, and in the backward one with R.
-template <typename T, int kRows>
-void SolveForward(const Factorization<T>& f, int64_t row, T* panel) {
-  Pair<T> x[kRows];
-  T* at = panel + row * kWidth<T>;
-  const T* factor = f.lower + row * f.size;
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) {
-    x[i][0] = Load(at + i * kWidth<T>);
-    x[i][1] = Load(at + i * kWidth<T> + kVector<T>);
-  }
-  AddProduct<T, kRows>(factor, f.size, 1, panel, row, x);
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < i; ++j) {
-      const auto l = Broadcast(factor[i * f.size + row + j]);
-      x[i][0] = MulAdd(l, x[j][0], x[i][0]);
-      x[i][1] = MulAdd(l, x[j][1], x[i][1]);
-    }
-    Store(at + i * kWidth<T>, x[i][0]);
-    Store(at + i * kWidth<T> + kVector<T>, x[i][1]);
-  }
-}
-
+// The rows of a tile of R X = B, with those after already solved.
 template <typename T, int kRows>
 void SolveBackward(const Factorization<T>& f, int64_t row, T* panel) {
   Pair<T> x[kRows];
@@ -286,21 +359,19 @@ void SolveBackward(const Factorization<T>& f, int64_t row, T* panel) {
 }
 
 template <typename T, int kRows = kTileRows>
-void SolveTile(int64_t rows, bool forward, const Factorization<T>& f, int64_t row, T* panel) {
+TFX_INLINE void SolveBackwardOf(int64_t rows, const Factorization<T>& f, int64_t row, T* panel) {
   if (rows >= kRows) {
-    return forward ? SolveForward<T, kRows>(f, row, panel) : SolveBackward<T, kRows>(f, row, panel);
+    SolveBackward<T, kRows>(f, row, panel);
+  } else if constexpr (kRows > 1) {
+    SolveBackwardOf<T, kRows - 1>(rows, f, row, panel);
   }
-  if constexpr (kRows > 1) SolveTile<T, kRows - 1>(rows, forward, f, row, panel);
 }
 
 template <typename T>
 void Solve(const Factorization<T>& f, T* panel) {
-  const int64_t last = (f.size - 1) / kTileRows * kTileRows;
-  for (int64_t row = 0; row < f.size; row += kTileRows) {
-    SolveTile<T>(f.size - row, true, f, row, panel);
-  }
-  for (int64_t row = last; row >= 0; row -= kTileRows) {
-    SolveTile<T>(f.size - row, false, f, row, panel);
+  SolveForward(f.lower, f.size, f.size, panel);
+  for (int64_t row = (f.size - 1) / kTileRows * kTileRows; row >= 0; row -= kTileRows) {
+    SolveBackwardOf<T>(f.size - row, f, row, panel);
   }
 }
 

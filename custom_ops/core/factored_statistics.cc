@@ -49,8 +49,16 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
       }
     }
   };
+  // The rows of V come from main memory: asked for here, they arrive during the products.
+  auto prefetch = [&](int64_t begin, int64_t end, int) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t target = begin; target < end; ++target) {
+      for (int64_t d = 0; d < width; d += kLine) __builtin_prefetch(rows[target] + d);
+    }
+  };
   resources.Run({
-      {{resources.NumPanels(examples),
+      {resources.RowTasks(targets.size(), 100.0 * width, prefetch),
+       {resources.NumPanels(examples),
         [&](int64_t panel, int) {
           kernels.pack_transposed(batch.hidden, width, width, examples, nullptr, panel, panel + 1,
                                   hidden_panels);

@@ -414,10 +414,12 @@ class Step {
     return BlockTasks(
         size_, RowsOf(2.0 * size_ * width_), [=](int64_t begin, int64_t end, int worker) {
           T* t = BlockOf(worker);
+          kernels_.transpose(products + begin, size_, size_, end - begin, t, size_);
           for (int64_t i = begin; i < end; ++i) {
+            T* row = t + (i - begin) * size_;
             for (int64_t j = 0; j < size_; ++j) {
-              t[(i - begin) * size_ + j] = products[i * size_ + j] * gradients_.g_squares[j] +
-                                           products[j * size_ + i] * gradients_.g_squares[i];
+              row[j] = row[j] * gradients_.g_squares[i] +
+                       products[i * size_ + j] * gradients_.g_squares[j];
             }
           }
           kernels_.multiply(
