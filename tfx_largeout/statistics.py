@@ -77,3 +77,18 @@ class ExactStatistics(NamedTuple):
     target_logits: tf.Tensor
     log_partition: tf.Tensor
     target_ranks: tf.Tensor
+
+
+def without_gradient(statistics: SphericalStatistics) -> SphericalStatistics:
+    """Returns the same statistics; whoever asks for a gradient through them gets a LookupError."""
+
+    def prevent(values: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.PreventGradient(
+            input=values, message="an exact loss has no gradient: call the model with training=True"
+        )
+
+    return statistics._replace(
+        target_logits=prevent(statistics.target_logits),
+        sum_of_squares=prevent(statistics.sum_of_squares),
+        sum_of_logits=prevent(statistics.sum_of_logits),
+    )

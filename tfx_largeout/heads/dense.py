@@ -11,7 +11,12 @@ import tensorflow as tf
 from tfx_largeout.heads.base import Head, TopScores
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.streamed_logits import streamed_logits
-from tfx_largeout.statistics import ExactStatistics, SoftmaxStatistics, SphericalStatistics
+from tfx_largeout.statistics import (
+    ExactStatistics,
+    SoftmaxStatistics,
+    SphericalStatistics,
+    without_gradient,
+)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -93,15 +98,10 @@ class DenseHead(Head):
     ) -> SphericalStatistics:
         # All logits at once, in training and outside: for comparisons with FactoredHead.
         logits = self._flat_logits(hidden, "float32")
-        statistics = [
-            tf.where(labels.mask, self._target_logits(hidden, labels), 0),
-            tf.reduce_sum(logits**2, axis=-1),
-            tf.reduce_sum(logits, axis=-1),
-        ]
-        if not training:
-            message = "an exact loss has no gradient: call the model with training=True"
-            statistics = [tf.raw_ops.PreventGradient(input=x, message=message) for x in statistics]
-        return SphericalStatistics(labels, *statistics, self.num_classes)
+        targets = tf.where(labels.mask, self._target_logits(hidden, labels), 0)
+        squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
+        statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
+        return statistics if training else without_gradient(statistics)
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)

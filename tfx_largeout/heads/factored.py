@@ -31,9 +31,8 @@ from tfx_largeout.ops.factored_weights import (
 from tfx_largeout.ops.singular_value_stabilization import METHODS, stabilize
 from tfx_largeout.ops.streamed_logits import streamed_logits
 from tfx_largeout.row_blocks import initialize_by_blocks
-from tfx_largeout.statistics import ExactStatistics, SphericalStatistics
+from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
-_NO_GRADIENT = "an exact loss has no gradient: call the model with training=True"
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
 
 
@@ -220,7 +219,8 @@ class FactoredHead(SelfUpdatingHead):
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
     def as_statistics(self, labels: Labels, values: tuple[tf.Tensor, ...]) -> SphericalStatistics:
-        return SphericalStatistics(labels, *values, self.num_classes)
+        targets, squares, total = values
+        return SphericalStatistics(labels, targets, squares, total, self.num_classes)
 
     def spherical_statistics(
         self, hidden: tf.Tensor, labels: Labels, training: bool
@@ -229,9 +229,8 @@ class FactoredHead(SelfUpdatingHead):
             return self.statistics(hidden, labels)
         values = factored_statistics(
             self.state, self._state_input(hidden), labels.ids, update_rows=False
-        )[:3]
-        values = [tf.raw_ops.PreventGradient(input=x, message=_NO_GRADIENT) for x in values]
-        return self.as_statistics(labels, tuple(values))
+        )
+        return without_gradient(self.as_statistics(labels, values[:3]))
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         u_hidden, shift = self._settled(hidden)

@@ -130,17 +130,22 @@ def factored_update(
     learning_rate = tf.convert_to_tensor(learning_rate, state.dtype)
     weight_decay = tf.convert_to_tensor(weight_decay, state.dtype)
     g_target, g_squares, g_sum = gradients
-    floats = {"gram_hidden": gram_hidden, "u_hidden": u_hidden}
-    floats |= {"g_target": g_target, "g_squares": g_squares, "g_sum": g_sum}
-    _check_dtypes(state, hidden=hidden, **floats)
-    arguments = (hidden, labels, *floats.values(), learning_rate, weight_decay)
+    _check_dtypes(
+        state,
+        hidden=hidden,
+        gram_hidden=gram_hidden,
+        u_hidden=u_hidden,
+        g_target=g_target,
+        g_squares=g_squares,
+        g_sum=g_sum,
+    )
+    tensors = (hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay)
     module = _op_module(state, implementation)
     if module is None:
-        return factored_update_composed(state, *arguments, update, max_condition)
+        step: Any = factored_update_composed
+        return step(state, *tensors, update=update, max_condition=max_condition)
     limit = float("inf") if max_condition is None else max_condition
-    return module.tfx_factored_update(
-        *state.handles, *arguments, update=update, max_condition=limit
-    )
+    return module.tfx_factored_update(*state.handles, *tensors, update=update, max_condition=limit)
 
 
 def factored_settle(state: FactoredState, *, implementation: str = "auto") -> None:
