@@ -11,35 +11,61 @@ namespace {
 
 constexpr int64_t kSweepElements = 1 << 20;  // of V that are moved at a time
 
-// left [n, D] times a matrix [D, D].
 template <typename T>
-void MultiplyRows(const T* left, int64_t n, const T* matrix, int64_t width,
-                  const FactoredResources<T>& resources, T* product) {
-  const DenseKernels<T>& kernels = resources.kernels;
-  Workspace::Scope scope(resources.workspace);
-  T* panels = resources.workspace.template Take<T>(resources.PanelsSize(width, width));
-  const Product<T> p = {left, width, 1, panels, width, width, product, width, 1, 0};
-  resources.Run({{resources.RowTasks(width, 16.0 * width,
-                                     [&](int64_t begin, int64_t end, int) {
-                                       kernels.pack(matrix, width, width, width, nullptr, begin,
-                                                    end, panels);
-                                     })},
-                 {resources.RowTasks(n, 2.0 * width * width, [&](int64_t begin, int64_t end, int) {
-                   kernels.multiply(p, begin, end, false);
-                 })}});
+Tasks PackSquare(const T* matrix, int64_t width, const FactoredResources<T>& resources, T* panels) {
+  return resources.RowTasks(
+      width, 16.0 * width, [=, &kernels = resources.kernels](int64_t begin, int64_t end, int) {
+        kernels.pack(matrix, width, width, width, nullptr, begin, end, panels);
+      });
 }
 
-// Sets moved[i] = V[ids[i]] transitions[slot], for rows of one slot.
+// left [n, D] times a matrix [D, D] in panels.
 template <typename T>
-void Transit(const FactoredState<T>& state, const int64_t* ids, int64_t n, int64_t slot,
-             const FactoredResources<T>& resources, T* moved) {
-  Workspace::Scope scope(resources.workspace);
-  T* rows = resources.workspace.template Take<T>(n * state.width);
-  for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(rows + i * state.width, state.Row(ids[i]), state.width * sizeof(T));
-  }
-  MultiplyRows(rows, n, state.Transition(slot), state.width, resources, moved);
+Tasks MultiplyRows(const T* left, int64_t n, const T* panels, int64_t width,
+                   const FactoredResources<T>& resources, T* product) {
+  const Product<T> p = {left, width, 1, panels, width, width, product, width, 1, 0};
+  return resources.RowTasks(n, 2.0 * width * width,
+                            [=, &kernels = resources.kernels](int64_t begin, int64_t end, int) {
+                              kernels.multiply(p, begin, end, false);
+                            });
 }
+
+// Stale rows of one slot, on their way to the current coordinates.
+template <typename T>
+struct Transit {
+  Transit(const FactoredState<T>& state, const FactoredResources<T>& resources, int64_t slot,
+          std::vector<int64_t> ids)
+      : state(state),
+        resources(resources),
+        slot(slot),
+        ids(std::move(ids)),
+        rows(Take(this->ids.size() * state.width)),
+        moved(Take(this->ids.size() * state.width)),
+        panels(Take(resources.PanelsSize(state.width, state.width))) {}
+
+  T* Take(int64_t n) const { return resources.workspace.template Take<T>(n); }
+
+  Tasks Gather() const {
+    const int64_t width = state.width;
+    return resources.RowTasks(ids.size(), 100.0 * width, [=](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        std::memcpy(rows + i * width, state.Row(ids[i]), width * sizeof(T));
+      }
+    });
+  }
+
+  Tasks Pack() const { return PackSquare(state.Transition(slot), state.width, resources, panels); }
+
+  Tasks Multiply() const {
+    return MultiplyRows(rows, ids.size(), panels, state.width, resources, moved);
+  }
+
+  const FactoredState<T>& state;
+  const FactoredResources<T>& resources;
+  int64_t slot;
+  std::vector<int64_t> ids;
+  T *rows, *moved, *panels;
+};
 
 // Moves the rows whose slot `is_wanted` to the current one, block by block.
 template <typename T, typename Predicate>
@@ -92,15 +118,24 @@ std::vector<const T*> CurrentRows(const FactoredState<T>& state, const std::vect
     const uint8_t slot = state.row_slot[ids[i]];
     if (slot != *state.current_slot) stale[slot].push_back(static_cast<int64_t>(i));
   }
+  std::vector<Transit<T>> transits;
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (stale[slot].empty()) continue;
-    const int64_t n = static_cast<int64_t>(stale[slot].size());
-    T* moved = resources.workspace.template Take<T>(n * state.width);
     std::vector<int64_t> of_slot;
     for (int64_t i : stale[slot]) of_slot.push_back(ids[i]);
-    Transit(state, of_slot.data(), n, slot, resources, moved);
-    for (int64_t j = 0; j < n; ++j) rows[stale[slot][j]] = moved + j * state.width;
+    transits.emplace_back(state, resources, slot, std::move(of_slot));
+    for (size_t j = 0; j < stale[slot].size(); ++j) {
+      rows[stale[slot][j]] = transits.back().moved + j * state.width;
+    }
   }
+  if (transits.empty()) return rows;
+  Phase before, products;
+  for (const Transit<T>& transit : transits) {
+    before.push_back(transit.Gather());
+    before.push_back(transit.Pack());
+    products.push_back(transit.Multiply());
+  }
+  resources.Run({before, products});
   return rows;
 }
 
@@ -133,6 +168,8 @@ void Reanchor(const FactoredState<T>& state, const FactoredResources<T>& resourc
   const int32_t next = FreeSlot(state, resources);
   Workspace::Scope scope(resources.workspace);
   T* before = resources.workspace.template Take<T>(size);
+  T* panels = resources.workspace.template Take<T>(resources.PanelsSize(width, width));
+  resources.Run({{PackSquare<T>(state.u, width, resources, panels)}});
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (state.slot_rows[slot] == 0) continue;
     T* transition = state.Transition(slot);
@@ -140,7 +177,7 @@ void Reanchor(const FactoredState<T>& state, const FactoredResources<T>& resourc
       std::memcpy(transition, state.u, size * sizeof(T));
     } else {
       std::memcpy(before, transition, size * sizeof(T));
-      MultiplyRows(before, width, state.u, width, resources, transition);
+      resources.Run({{MultiplyRows<T>(before, width, panels, width, resources, transition)}});
     }
   }
   for (T* matrix : {state.Transition(next), state.u, state.p}) SetToIdentity(matrix, width);
