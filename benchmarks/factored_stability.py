@@ -2,8 +2,8 @@
 """How exact the factored update stays in float32 over many steps, for each stabilization.
 
 Squared error on positive h, the hard case: U shrinks along the mean of h in every step. Beside it
-runs the naive layer in float64. The learning rate of each step is such that 2 eta lambda_max of
-H^T diag(dL/dq) H is what the row says.
+run the naive layer in float64, which is taken to be right, and in float32. The learning rate of
+each step is such that 2 eta lambda_max of H^T diag(dL/dq) H is what the row says.
 
     python benchmarks/factored_stability.py                # 100,000 steps each; writes CSV rows
     python benchmarks/factored_stability.py --steps 1000   # nothing is written
@@ -39,9 +39,10 @@ def measure(stabilization: str, two_eta_lambda: float, steps: int) -> dict[str, 
     )
     head.build((None, WIDTH))
     naive = tf.Variable(head.materialize()[0].astype("float64"))
+    single = tf.Variable(head.materialize()[0])
     errors, conditions = [], []
-    run = _loop(head, naive, stabilization, two_eta_lambda)
-    parts = 20
+    run = _loop(head, (naive, single), stabilization, two_eta_lambda)
+    parts = 23  # not a divisor of the steps between two anchors
     for part in range(parts):
         try:
             run(tf.constant(part * steps // parts), tf.constant((part + 1) * steps // parts))
@@ -49,9 +50,8 @@ def measure(stabilization: str, two_eta_lambda: float, steps: int) -> dict[str, 
             errors.append(np.inf)
             conditions.append(np.inf)
             break
-        own, exact = head.materialize()[0], naive.numpy()
-        errors.append(np.linalg.norm(own - exact) / np.linalg.norm(exact))
         conditions.append(head.condition_number())
+        errors.append(_difference(head.materialize()[0], naive.numpy()))
     drift = head.drift() if np.isfinite(errors[-1]) else (np.inf, np.inf)
     return {
         "stabilization": stabilization,
@@ -60,6 +60,7 @@ def measure(stabilization: str, two_eta_lambda: float, steps: int) -> dict[str, 
         "failed_before_step": "" if np.isfinite(errors[-1]) else len(errors) * steps // parts,
         "relative_error": f"{errors[-1]:.2e}",
         "largest_relative_error": f"{max(errors):.2e}",
+        "relative_error_of_naive_float32": f"{_difference(single.numpy(), naive.numpy()):.2e}",
         "condition_number": f"{conditions[-1]:.3g}",
         "largest_condition_number": f"{max(conditions):.3g}",
         "drift_of_gram": f"{drift[0]:.2e}",
@@ -67,7 +68,16 @@ def measure(stabilization: str, two_eta_lambda: float, steps: int) -> dict[str, 
     }
 
 
-def _loop(head: FactoredHead, naive: tf.Variable, stabilization: str, two_eta_lambda: float) -> Any:
+def _difference(own: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(own - exact) / np.linalg.norm(exact))
+
+
+def _loop(
+    head: FactoredHead,
+    layers: tuple[tf.Variable, ...],
+    stabilization: str,
+    two_eta_lambda: float,
+) -> Any:
     limit = MAX_CONDITION if stabilization == "lazy" else None
 
     def step(index: tf.Tensor) -> tuple[tf.Tensor]:
@@ -90,11 +100,8 @@ def _loop(head: FactoredHead, naive: tf.Variable, stabilization: str, two_eta_la
                 lambda: _stabilized(head, stabilization),
                 lambda: tf.constant(0),
             )
-        weights = naive.read_value()
-        error = tf.matmul(wide, weights, transpose_b=True)
-        error -= tf.one_hot(labels[:, 0], CLASSES, dtype=tf.float64)
-        change = 2 * tf.cast(rate, tf.float64) * tf.matmul(error, wide, transpose_a=True)
-        naive.assign_sub(change)
+        for weights in layers:
+            _naive_step(weights, tf.cast(hidden, weights.dtype), labels, rate)
         return (index + 1,)
 
     @tf.function
@@ -102,6 +109,15 @@ def _loop(head: FactoredHead, naive: tf.Variable, stabilization: str, two_eta_la
         return tf.while_loop(lambda i: i < end, step, (start,), parallel_iterations=1)[0]
 
     return run
+
+
+def _naive_step(
+    weights: tf.Variable, hidden: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor
+) -> None:
+    error = tf.matmul(hidden, weights.read_value(), transpose_b=True)
+    error -= tf.one_hot(labels[:, 0], CLASSES, dtype=weights.dtype)
+    rate = 2 * tf.cast(rate, weights.dtype)
+    weights.assign_sub(rate * tf.matmul(error, hidden, transpose_a=True))
 
 
 def _stabilized(head: FactoredHead, method: str) -> tf.Tensor:

@@ -16,7 +16,7 @@ from tfx_largeout.ops.factored_update_composed import (
     factored_update_composed,
 )
 
-MAX_CONDITION = 30.0
+MAX_CONDITION = 4.0
 """V is re-anchored when |U|_F |P|_F / D is larger."""
 
 _IMPLEMENTATIONS = ("auto", "op", "composed")
