@@ -156,7 +156,9 @@ def factored_update_composed(
     if update:
         # The gradient is taken before the state changes.
         with tf.control_dependencies([error]):
-            _update(state, step, y, error, max_condition)
+            checked = _update(state, step, y, error, max_condition)
+        with tf.control_dependencies([checked]):
+            error = tf.identity(error)
     return error
 
 
@@ -171,7 +173,8 @@ def _target_gradient(state: FactoredState, step: Step) -> tf.Tensor:
 
 def _update(
     state: FactoredState, step: Step, y: tf.Tensor, error: tf.Tensor, max_condition: float | None
-) -> None:
+) -> tf.Tensor:
+    """Changes the state; returns a tensor that is there once the last check has passed."""
     eta, decay, hidden = step.eta, step.decay, step.hidden
     ids, places = tf.unique(tf.reshape(tf.maximum(step.labels, 0), [-1]))
     few = _few_examples(state, hidden)
@@ -214,6 +217,7 @@ def _update(
             lambda: _reanchor(state, state.u.read_value()),
             lambda: tf.constant(0),
         )
+    return row_directions
 
 
 def condition_bound(state: FactoredState) -> tf.Tensor:
