@@ -102,7 +102,7 @@ def test_a_random_batch_keeps_each_label_once():
     [
         np.array([1.0, 2.0]),
         tf.ragged.constant([[1.0]]),
-        tf.SparseTensor([[0, 0]], [1.0], [1, 1]),
+        tf.SparseTensor([[0, 0]], [True], [1, 1]),
         np.array([True, False]),
         np.array([1, 2], np.uint64),
     ],
@@ -154,3 +154,28 @@ def test_an_example_without_labels_is_named():
     ):
         require_labels(labels, tf.constant([True, False, True]))
     assert require_labels(labels, tf.constant([True, False, False])).ids is not None
+
+
+def test_sparse_targets_give_ids_and_values():
+    targets = tf.SparseTensor([[2, 9], [0, 3], [2, 1]], [0.5, -1.0, 2.0], [4, 10])
+    labels = normalize_labels(targets, 10, [4])
+    np.testing.assert_array_equal(labels.ids, [[3, -1], [-1, -1], [1, 9], [-1, -1]])
+    np.testing.assert_array_equal(
+        tf.where(labels.mask, labels.values, 0), [[-1, 0], [0, 0], [2, 0.5], [0, 0]]
+    )
+
+
+def test_sparse_targets_of_another_shape():
+    targets = tf.SparseTensor([[0, 3]], [1.0], [4, 9])
+    with pytest.raises(ValueError, match=r"must have shape \[B, C\] with C = 10; got \(4, 9\)"):
+        normalize_labels(targets, 10)
+    with pytest.raises(ValueError, match="got 2 batch dimensions"):
+        normalize_labels(targets, 9, [2, 2])
+    unknown = tf.function(
+        lambda y: normalize_labels(y, 10).ids,
+        input_signature=[tf.SparseTensorSpec([None, None], tf.float32)],
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many columns as there are"):
+        unknown(targets)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the batch dimensions"):
+        normalize_labels(targets, 9, [3])

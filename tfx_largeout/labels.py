@@ -15,9 +15,12 @@ class Labels(NamedTuple):
 
     Attributes:
         ids: `[N, K]` int64, class ids, -1 where an example has fewer than K labels.
+        values: `[N, K]` float, the target value of each label, or None where the labels came
+            without. What stands at padding has no meaning.
     """
 
     ids: tf.Tensor
+    values: tf.Tensor | None = None
 
     @property
     def mask(self) -> tf.Tensor:
@@ -56,6 +59,7 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
     | several labels, padded with -1 | `[B, K]` |
     | `tf.RaggedTensor` | `[B, None]` |
     | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
+    | `tf.SparseTensor` of *floats*: the targets themselves, ids are its columns | `[B, C]` |
 
     With hidden activations `[B, T, D]` the same holds for each position of a dense tensor: `[B, T]`
     is one label a position, `[B, T, K]` several. The batch dimensions come out flattened to N.
@@ -73,17 +77,19 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
             have, as one dimension.
 
     Returns:
-        `Labels` with ids `[N, K]` int64.
+        `Labels` with ids `[N, K]` int64, and values only if targets were given.
 
     Raises:
-        TypeError: The labels are not integers that fit into int64.
-        ValueError: The rank fits no form.
+        TypeError: The labels are not integers that fit into int64 (nor sparse targets).
+        ValueError: The rank fits no form, or sparse targets do not have C columns.
         tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`. An id is neither
             in [0, C) nor -1; the first such id is named with its example and position. Raised when
             the graph runs.
     """
     if batch_shape is not None:
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
+    if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
+        return _from_targets(y_true, num_classes, batch_shape)
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
     ids = _to_dense(y_true, batch_rank)
     if batch_shape is not None:
@@ -117,7 +123,38 @@ def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
         ],
     )
     with _after(check):
-        return Labels(tf.identity(labels.ids))
+        return labels._replace(ids=tf.identity(labels.ids))
+
+
+def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) -> Labels:
+    """Reads `[B, C]` targets: an id and a value for each entry that is there."""
+    static_rank = None if batch_shape is None else batch_shape.shape[0]
+    if targets.shape.rank != 2 or targets.shape[1] not in (None, num_classes):
+        raise ValueError(
+            f"sparse targets must have shape [B, C] with C = {num_classes}; got {targets.shape}"
+        )
+    if static_rank not in (None, 1):
+        raise ValueError(
+            f"sparse targets must be for hidden activations [B, D]; got {static_rank} batch "
+            "dimensions"
+        )
+    targets = tf.sparse.reorder(targets)
+    check = tf.debugging.assert_equal(
+        targets.dense_shape[1],
+        tf.constant(num_classes, tf.int64),
+        message="sparse targets must have as many columns as there are classes",
+    )
+    with _after(check):
+        rows, columns = tf.identity(targets.indices[:, 0]), targets.indices[:, 1]
+
+    def padded(values: tf.Tensor, padding: Any) -> tf.Tensor:
+        ragged = tf.RaggedTensor.from_value_rowids(values, rows, targets.dense_shape[0])
+        return ragged.to_tensor(padding)
+
+    ids, values = padded(columns, tf.constant(PADDING, tf.int64)), padded(targets.values, 0.0)
+    if batch_shape is not None:
+        ids = _check_batch_shape(ids, batch_shape)
+    return Labels(_check_range(ids, num_classes), values)
 
 
 def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:

@@ -30,6 +30,26 @@ class SoftmaxStatistics(NamedTuple):
     log_partition: tf.Tensor
 
 
+class SphericalStatistics(NamedTuple):
+    """What a loss of the spherical family needs: see docs/factored_head.md.
+
+    The floats are float32, or float64 from a float64 head.
+
+    Attributes:
+        labels: The labels, normal form.
+        target_logits: `[N, K]`, o at the labels; 0 at padding.
+        sum_of_squares: `[N]`, q = sum_c o_c^2.
+        sum_of_logits: `[N]`, s = sum_c o_c.
+        num_classes: C.
+    """
+
+    labels: Labels
+    target_logits: tf.Tensor
+    sum_of_squares: tf.Tensor
+    sum_of_logits: tf.Tensor
+    num_classes: int
+
+
 class PerExampleLoss(NamedTuple):
     """The loss itself, from a head whose method is a loss (TensorFlow's built-ins).
 
@@ -57,3 +77,18 @@ class ExactStatistics(NamedTuple):
     target_logits: tf.Tensor
     log_partition: tf.Tensor
     target_ranks: tf.Tensor
+
+
+def without_gradient(statistics: SphericalStatistics) -> SphericalStatistics:
+    """Returns the same statistics; whoever asks for a gradient through them gets a LookupError."""
+
+    def prevent(values: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.PreventGradient(
+            input=values, message="an exact loss has no gradient: call the model with training=True"
+        )
+
+    return statistics._replace(
+        target_logits=prevent(statistics.target_logits),
+        sum_of_squares=prevent(statistics.sum_of_squares),
+        sum_of_logits=prevent(statistics.sum_of_logits),
+    )

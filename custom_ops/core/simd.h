@@ -27,10 +27,17 @@ constexpr int kLanes = 4;
 #endif
 
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef double Doubles __attribute__((vector_size(4 * kLanes)));  // half as many
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 
 TFX_INLINE Floats Load(const float* from) {
   Floats x;
+  memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+TFX_INLINE Doubles Load(const double* from) {
+  Doubles x;
   memcpy(&x, from, sizeof(x));
   return x;
 }
@@ -47,10 +54,12 @@ TFX_INLINE void Store(void* to, Vector x) {
 }
 
 TFX_INLINE Floats Broadcast(float x) { return x - Floats{}; }  // x + 0 would cost an addition
+TFX_INLINE Doubles Broadcast(double x) { return x - Doubles{}; }
 
 #if defined(__AVX512F__)
 // a * b + c, rounded once where the instruction set can.
 TFX_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+TFX_INLINE Doubles MulAdd(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
 // a > b ? a : b, so b where either is NaN.
 TFX_INLINE Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 // a < b ? a : b, so b where either is NaN.
@@ -63,6 +72,7 @@ TFX_INLINE uint32_t GreaterEqual(Floats a, Floats b) {
 }
 #elif defined(__AVX2__)
 TFX_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+TFX_INLINE Doubles MulAdd(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
 TFX_INLINE Floats Max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
 TFX_INLINE Floats Min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
 TFX_INLINE uint32_t Greater(Floats a, Floats b) {
@@ -73,12 +83,14 @@ TFX_INLINE uint32_t GreaterEqual(Floats a, Floats b) {
 }
 #elif defined(__x86_64__)
 TFX_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return a * b + c; }
+TFX_INLINE Doubles MulAdd(Doubles a, Doubles b, Doubles c) { return a * b + c; }
 TFX_INLINE Floats Max(Floats a, Floats b) { return _mm_max_ps(a, b); }
 TFX_INLINE Floats Min(Floats a, Floats b) { return _mm_min_ps(a, b); }
 TFX_INLINE uint32_t Greater(Floats a, Floats b) { return _mm_movemask_ps(_mm_cmpgt_ps(a, b)); }
 TFX_INLINE uint32_t GreaterEqual(Floats a, Floats b) { return _mm_movemask_ps(_mm_cmpge_ps(a, b)); }
 #else
 TFX_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return a * b + c; }
+TFX_INLINE Doubles MulAdd(Doubles a, Doubles b, Doubles c) { return a * b + c; }
 TFX_INLINE Floats Max(Floats a, Floats b) { return a > b ? a : b; }
 TFX_INLINE Floats Min(Floats a, Floats b) { return a < b ? a : b; }
 TFX_INLINE uint32_t Bits(Ints mask) {

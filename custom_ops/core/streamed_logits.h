@@ -6,9 +6,9 @@
 #define TFX_LARGEOUT_CORE_STREAMED_LOGITS_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "core/instruction_set.h"
+#include "core/parallel_for.h"
 
 namespace tfx::core {
 
@@ -32,11 +32,6 @@ struct StreamedLogitsOutputs {
   float* top_scores;      // [B, k]
   int64_t* top_ids;       // [B, k]
 };
-
-// Calls its second argument with ranges that make up [0, n), perhaps in parallel. The third is
-// about how many nanoseconds one index costs.
-using ParallelFor =
-    std::function<void(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t cost)>;
 
 // Fills the outputs. The result depends neither on the number of workers nor on their order.
 //

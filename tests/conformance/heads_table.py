@@ -7,9 +7,27 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from conformance.self_updating_dense import SelfUpdatingDense
+from oracles import softmax, spherical_losses
 
 import tfx_largeout as tfx
+
+
+def _dense_weights(head: Any) -> tuple[Any, Any]:
+    kernel, bias = head.kernel, head.bias
+    return keras.ops.convert_to_numpy(kernel), (
+        None if bias is None else keras.ops.convert_to_numpy(bias)
+    )
+
+
+def _set_dense_row(head: Any, label: int, value: float) -> None:
+    head.kernel.value.scatter_nd_update([[label]], [[value]])
+
+
+def _set_factored_row(head: Any, label: int, value: float) -> None:
+    head.state.v.value.scatter_nd_update([[label]], [[value]])
+    head.refresh()
 
 
 class Row(NamedTuple):
@@ -20,16 +38,28 @@ class Row(NamedTuple):
         make_head: `make_head(num_classes, **layer_arguments)`.
         make_loss: The loss that goes with it.
         make_optimizer: The model's optimizer.
+        weights: `weights(head)` returns W and b (or None).
+        set_row: `set_row(head, label, value)` sets the row of a class in a W of zeros, D = 1.
+        oracle: `oracle(hidden, W, b, lists of labels)` returns the loss in evaluation, `[N]`.
+        weights_dtype: That of W with the policies "bfloat16" and "mixed_bfloat16".
     """
 
     name: str
     make_head: Callable[..., Any]
     make_loss: Callable[..., Any]
     make_optimizer: Callable[[], Any]
+    weights: Callable[[Any], tuple[Any, Any]] = _dense_weights
+    set_row: Callable[[Any, int, float], None] = _set_dense_row
+    oracle: Callable[..., np.ndarray] = softmax.cross_entropy
+    weights_dtype: tuple[str, str] = ("bfloat16", "float32")
 
 
 def _sgd() -> Any:
     return keras.optimizers.SGD(0.5)
+
+
+def _small_normal() -> Any:
+    return keras.initializers.RandomNormal(stddev=0.1)
 
 
 HEADS = [
@@ -47,6 +77,18 @@ HEADS = [
         ),
         tfx.losses.BuiltInLoss,
         lambda: keras.optimizers.SGD(2.0),
+    ),
+    Row(
+        "factored",
+        lambda classes, **kw: tfx.heads.FactoredHead(
+            classes, **{"learning_rate": 2.0, "kernel_initializer": _small_normal(), **kw}
+        ),
+        tfx.losses.TaylorSoftmax,
+        _sgd,
+        lambda head: head.materialize(),
+        _set_factored_row,
+        spherical_losses.taylor_softmax,
+        ("float32", "float32"),
     ),
     Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossEntropy, _sgd),
 ]

@@ -17,6 +17,8 @@ from tfx_largeout.heads.self_updating import SelfUpdatingHead
 class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
     """o = W h + b; backward, W <- W - eta dW and b <- b - eta db."""
 
+    trains_spherical = False
+
     def __init__(self, num_classes, learning_rate=0.5, **kwargs):
         super().__init__(num_classes, **kwargs)
         self.learning_rate = learning_rate

@@ -40,12 +40,21 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
             remove_accidental_hits=False,
             seed=4,
         ),
+        "factored": tfx.heads.FactoredHead(
+            CLASSES,
+            keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9),
+            weight_decay=0.01,
+            use_bias=True,
+            bias_initializer="ones",
+            stabilization="svd",
+        ),
         "nce": tfx.heads.TFNCEHead(CLASSES, num_sampled=50, unique=False, sampler="uniform"),
     }
+    losses = {"dense": tfx.losses.SoftmaxCrossEntropy, "factored": tfx.losses.SphericalSoftmax}
     values = {}
     for name, head in heads.items():
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        own = tfx.losses.SoftmaxCrossEntropy if name == "dense" else tfx.losses.BuiltInLoss
+        own = losses.get(name, tfx.losses.BuiltInLoss)
         metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCGAtK(5)]
         model.compile("adam", own(reduction="sum"), metrics=metrics)
         model.fit(x, y, verbose=0)
@@ -53,4 +62,4 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         model.save(tmp_path / f"{name}.keras")
     np.savez(tmp_path / "data.npz", x=x, y=y, **values)
     done = run_child(tmp_path, "-c", LOAD, str(tmp_path), *heads)
-    assert done.stdout.strip() == "loaded 3", done.stderr[-2000:]
+    assert done.stdout.strip() == "loaded 4", done.stderr[-2000:]

@@ -74,6 +74,9 @@ HEAD_OPTIONS = (
     HeadOption(
         "trunk_learning_rate", positive_number, "its learning rate, where that is not `same`"
     ),
+    HeadOption(
+        "head_learning_rate", positive_number, "learning rate of a head that updates itself by SGD"
+    ),
     HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
     HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),

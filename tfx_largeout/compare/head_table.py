@@ -57,6 +57,43 @@ def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any
     return head, losses.BuiltInLoss()
 
 
+def _factored_zloss(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import losses
+
+    return _factored(num_classes, options), losses.ZLoss(a=0.1, b=20.0)
+
+
+def _factored_taylor(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import losses
+
+    return _factored(num_classes, options), losses.TaylorSoftmax()
+
+
+def _factored_spherical(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    from tfx_largeout import losses
+
+    # From positive logits, the order of the logits is that of the probabilities.
+    head = _factored(num_classes, options, use_bias=True, bias_initializer="ones")
+    return head, losses.SphericalSoftmax(epsilon=0.1)
+
+
+def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
+    from tfx_largeout import heads
+
+    rate = options["head_learning_rate"]
+    return heads.FactoredHead(num_classes, rate, name="head", **arguments)
+
+
+def _factored_options(head_learning_rate: float) -> dict[str, Any]:
+    return {
+        "optimizer": "adam",
+        "learning_rate": 2e-3,
+        "trunk_optimizer": "same",
+        "trunk_learning_rate": 2e-3,
+        "head_learning_rate": head_learning_rate,
+    }
+
+
 def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
     """Returns the arguments that TensorFlow's two built-ins share."""
     sampler, sampler_options = options["sampler"], {}
@@ -116,6 +153,27 @@ HEAD_TABLE = (
         },
         {"learning_rate": 10.0, "trunk_optimizer": "same"},
         _tf_nce,
+    ),
+    HeadRow(
+        "factored_zloss",
+        "FactoredHead: the Z-loss over all classes, exactly",
+        _factored_options(100.0),
+        {},
+        _factored_zloss,
+    ),
+    HeadRow(
+        "factored_taylor",
+        "FactoredHead: the Taylor softmax over all classes, exactly",
+        _factored_options(100.0),
+        {},
+        _factored_taylor,
+    ),
+    HeadRow(
+        "factored_spherical",
+        "FactoredHead: the spherical softmax over all classes, exactly",
+        _factored_options(100.0),
+        {},
+        _factored_spherical,
     ),
 )
 

@@ -3,12 +3,14 @@
 
 from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
 from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.heads.tf_nce import TFNCEHead
 from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
 
 __all__ = [
     "DenseHead",
+    "FactoredHead",
     "Head",
     "HeadOutput",
     "SelfUpdatingHead",

@@ -13,7 +13,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
-from tfx_largeout.statistics import ExactStatistics
+from tfx_largeout.statistics import ExactStatistics, SphericalStatistics
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
 
@@ -39,6 +39,8 @@ class Head(keras.layers.Layer):
     """
 
     statistics_type: ClassVar[type]
+    # Whether the head also gives `SphericalStatistics` in training, beside its own family.
+    trains_spherical: ClassVar[bool] = False
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -100,6 +102,30 @@ class Head(keras.layers.Layer):
             labels: N examples, normal form, checked.
         """
         raise NotImplementedError
+
+    def spherical_statistics(
+        self, hidden: tf.Tensor, labels: Labels, training: bool
+    ) -> SphericalStatistics:
+        """Returns target logits, sum of squares and sum of all logits.
+
+        Args:
+            hidden: `[N, D]`, floating.
+            labels: N examples, normal form, checked.
+            training: Whether a gradient is wanted. False: the exact values, without a gradient.
+
+        Raises:
+            TypeError: The head does not give them.
+        """
+        raise TypeError(
+            f"a spherical loss needs a head that gives SphericalStatistics, such as FactoredHead; "
+            f"got {type(self).__name__}"
+        )
+
+    def gives(self, statistics_type: type) -> bool:
+        """Says whether the head gives these statistics in training."""
+        if statistics_type is SphericalStatistics and self.trains_spherical:
+            return True
+        return statistics_type is self.statistics_type
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
@@ -179,6 +205,10 @@ class HeadOutput:
     def statistics(self, labels: Labels) -> Any:
         """Returns the head's training statistics of this batch."""
         return self.head.statistics(self.flat_hidden, labels)
+
+    def spherical_statistics(self, labels: Labels) -> SphericalStatistics:
+        """Returns the head's spherical statistics of this batch: exact ones unless it trains."""
+        return self.head.spherical_statistics(self.flat_hidden, labels, self.training)
 
     def exact(self, y_true: Any) -> ExactStatistics:
         """Returns the exact statistics of this batch.

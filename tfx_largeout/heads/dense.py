@@ -11,7 +11,12 @@ import tensorflow as tf
 from tfx_largeout.heads.base import Head, TopScores
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.streamed_logits import streamed_logits
-from tfx_largeout.statistics import ExactStatistics, SoftmaxStatistics
+from tfx_largeout.statistics import (
+    ExactStatistics,
+    SoftmaxStatistics,
+    SphericalStatistics,
+    without_gradient,
+)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -36,6 +41,7 @@ class DenseHead(Head):
     """
 
     statistics_type: ClassVar[type] = SoftmaxStatistics
+    trains_spherical: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -86,6 +92,16 @@ class DenseHead(Head):
         # benchmarks/dense_head.py).
         log_partition = tf.reduce_logsumexp(self._flat_logits(hidden, "float32"), axis=-1)
         return SoftmaxStatistics(labels, self._target_logits(hidden, labels), log_partition)
+
+    def spherical_statistics(
+        self, hidden: tf.Tensor, labels: Labels, training: bool
+    ) -> SphericalStatistics:
+        # All logits at once, in training and outside: for comparisons with FactoredHead.
+        logits = self._flat_logits(hidden, "float32")
+        targets = tf.where(labels.mask, self._target_logits(hidden, labels), 0)
+        squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
+        statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
+        return statistics if training else without_gradient(statistics)
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)

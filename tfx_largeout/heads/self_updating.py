@@ -93,4 +93,8 @@ class SelfUpdatingHead(Head):
             return statistics, gradient
 
         anchor = tf.convert_to_tensor(self.gradient_anchor)
-        return self.statistics_type(labels, *run(hidden, anchor))
+        return self.as_statistics(labels, run(hidden, anchor))
+
+    def as_statistics(self, labels: Labels, values: tuple[tf.Tensor, ...]) -> Any:
+        """Returns what `forward` gave as an instance of `statistics_type`."""
+        return self.statistics_type(labels, *values)

@@ -59,6 +59,7 @@ class TFCandidateSamplingHead(DenseHead):
     """
 
     statistics_type: ClassVar[type] = PerExampleLoss
+    trains_spherical: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
-from tfx_largeout.labels import require_labels
+from tfx_largeout.labels import Labels, require_labels
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -42,6 +42,7 @@ class HeadLoss(keras.losses.Loss):
 
     statistics_type: ClassVar[type]
     needs_labels: ClassVar[bool] = True
+    takes_values: ClassVar[bool] = False  # of the targets, beside their ids
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`."""
@@ -90,7 +91,7 @@ class HeadLoss(keras.losses.Loss):
                 "last layer, with nothing (no activation, no reshape, no cast) behind it, and call "
                 "model and loss in the same tf.function."
             )
-        if output.training and output.head.statistics_type is not self.statistics_type:
+        if output.training and not output.head.gives(self.statistics_type):
             raise TypeError(
                 f"{type(self).__name__} is a function of {self.statistics_type.__name__}; got "
                 f"{type(output.head).__name__}, which gives "
@@ -100,13 +101,23 @@ class HeadLoss(keras.losses.Loss):
 
     def _values(self, output: HeadOutput, y_true: Any, needed: tf.Tensor | None) -> tf.Tensor:
         if not output.training:
-            exact = output.exact(y_true)
-            labels = require_labels(exact.labels, needed) if self.needs_labels else exact.labels
-            return self.exact(exact._replace(labels=labels))
-        labels = output.labels(y_true)
-        if self.needs_labels:
-            labels = require_labels(labels, needed)
+            return self._exact_values(output, y_true, needed)
+        return self._training_values(output, self._checked(output.labels(y_true), needed))
+
+    def _training_values(self, output: HeadOutput, labels: Labels) -> tf.Tensor:
         return self.from_statistics(output.statistics(labels))
+
+    def _exact_values(self, output: HeadOutput, y_true: Any, needed: tf.Tensor | None) -> tf.Tensor:
+        exact = output.exact(y_true)
+        return self.exact(exact._replace(labels=self._checked(exact.labels, needed)))
+
+    def _checked(self, labels: Labels, needed: tf.Tensor | None) -> Labels:
+        if labels.values is not None and not self.takes_values:
+            raise TypeError(
+                f"{type(self).__name__} must get integer class ids as labels; got sparse targets "
+                "with values of their own, which only losses such as SquaredError take"
+            )
+        return require_labels(labels, needed) if self.needs_labels else labels
 
 
 def _needed(output: HeadOutput, y_pred: Any, sample_weight: Any) -> tf.Tensor | None:

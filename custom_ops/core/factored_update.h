@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The SGD step of the naive layer W <- (1 - eta lambda) W - eta dL/dW on a factored W, exactly, in
+// O(D^2) an example (Vincent, de Brebisson and Bouthillier 2015, in a more general form: see
+// docs/factored_head.md). The loss reaches the logits o = W h only through the target logits a,
+// q = |o|^2 and s = sum of o.
+
+#ifndef TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
+#define TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
+
+#include "core/factored_state.h"
+
+namespace tfx::core {
+
+template <typename T>
+struct FactoredGradients {
+  const T* gram_hidden;  // H Q [B, D], as FactoredStatistics gave it
+  const T* u_hidden;     // H U^T [B, D], likewise
+  const T* g_target;     // dL/da [B, K]
+  const T* g_squares;    // dL/dq [B]
+  const T* g_sum;        // dL/ds [B]
+};
+
+template <typename T>
+struct FactoredRates {
+  T learning_rate;  // eta
+  T weight_decay;   // lambda
+  T max_condition;  // a new anchor is set when |U| |P| / D is above; infinity: never
+};
+
+// Whether the step was taken, and why not.
+struct FactoredOutcome {
+  bool diverges;      // 2 eta lambda_max(H^T diag(g_q) H) > 2: the state is unchanged
+  double lambda_max;  // where the step diverges
+};
+
+// Sets `hidden_gradient` [B, D] to dL/dH and, if `update`, takes the step. The result does not
+// depend on the number of workers.
+//
+// With G = diag(g_q) and M = I - 2 eta H^T G H, P M^-1 comes from a [B, B] system, or a [D, D] one
+// if B > D. Where M is not positive definite by a margin, P is not needed: the step ends in a new
+// anchor.
+//
+// Cost: about (14 B D^2 + 8 B^2 D + B^3 / 3) FLOP for B <= D, beside the statistics and O(B K D);
+// independent of C.
+// REQUIRES: labels are in [-1, C); all numbers are finite; learning_rate > 0; 0 <= learning_rate
+// weight_decay < 1.
+template <typename T>
+FactoredOutcome FactoredUpdate(const FactoredState<T>& state, const FactoredBatch<T>& batch,
+                               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
+                               bool update, const FactoredResources<T>& resources,
+                               T* hidden_gradient);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_

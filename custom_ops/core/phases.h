@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A computation in phases of tasks, on threads that stay together from the first phase to the last.
+
+#ifndef TFX_LARGEOUT_CORE_PHASES_H_
+#define TFX_LARGEOUT_CORE_PHASES_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/parallel_for.h"
+
+namespace tfx::core {
+
+// Tasks [0, count). The second argument of `run` is the worker, in [0, num_workers): a worker runs
+// one task at a time.
+struct Tasks {
+  int64_t count;
+  std::function<void(int64_t task, int worker)> run;
+};
+
+// Tasks that may run side by side; they are started in order.
+using Phase = std::vector<Tasks>;
+
+// Runs the phases in order, each when all tasks of the one before have ended. A phase costs about a
+// microsecond beside its tasks: between phases threads spin, they don't sleep. Threads of the pool
+// that start late, or never, are not waited for before the end of the last phase.
+//
+// REQUIRES: num_workers > 0; tasks don't throw.
+void RunPhases(const std::vector<Phase>& phases, int num_workers, const ParallelFor& parallel_for);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_PHASES_H_

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The variables of a factored layer, locked for one op.
+
+#ifndef TFX_LARGEOUT_KERNELS_FACTORED_VARIABLES_H_
+#define TFX_LARGEOUT_KERNELS_FACTORED_VARIABLES_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "core/factored_state.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tfx {
+
+constexpr int kNumFactoredVariables = 10;
+
+// Inputs [0, kNumFactoredVariables) of an op, in the order of core::FactoredState.
+template <typename T>
+class FactoredVariables {
+ public:
+  // Looks the variables up, locks them until destruction, and checks them against each other.
+  absl::Status Lock(tensorflow::OpKernelContext* context);
+
+  // Gives those variables a buffer of their own that share one with a tensor that was read from
+  // them.
+  absl::Status OwnRows();  // V, row_slot and slot_rows
+  absl::Status OwnEverything();
+
+  // REQUIRES: Lock succeeded. It is valid until a variable gets another buffer.
+  core::FactoredState<T> State() const;
+
+  // Refuses hidden and labels that don't fit the state, and numbers that are not finite.
+  absl::Status CheckBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
+                          const core::DenseKernels<T>& kernels) const;
+
+ private:
+  tensorflow::Tensor* TensorAt(int index) const { return variables_[index]->tensor(); }
+  absl::Status Own(int index);
+  absl::Status CheckState() const;
+  absl::Status CheckLabels(const tensorflow::Tensor& labels) const;
+
+  tensorflow::OpKernelContext* context_ = nullptr;
+  std::array<tensorflow::core::RefCountPtr<tensorflow::Var>, kNumFactoredVariables> variables_;
+  std::array<std::optional<tensorflow::mutex_lock>, kNumFactoredVariables> locks_;
+};
+
+extern template class FactoredVariables<float>;
+extern template class FactoredVariables<double>;
+
+}  // namespace tfx
+
+#endif  // TFX_LARGEOUT_KERNELS_FACTORED_VARIABLES_H_

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+using tf::shape_inference::DimensionHandle;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+constexpr int kHidden = 10;  // after the variables
+constexpr int kLabels = 11;
+
+absl::Status GetBatch(InferenceContext* c, ShapeHandle* hidden, ShapeHandle* labels,
+                      DimensionHandle* batch) {
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(kHidden), 2, hidden));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(kLabels), 2, labels));
+  return c->Merge(c->Dim(*hidden, 0), c->Dim(*labels, 0), batch);
+}
+
+absl::Status StatisticsShapeFn(InferenceContext* c) {
+  ShapeHandle hidden, labels;
+  DimensionHandle batch;
+  TF_RETURN_IF_ERROR(GetBatch(c, &hidden, &labels, &batch));
+  const ShapeHandle by_width = c->Matrix(batch, c->Dim(hidden, 1));
+  c->set_output(0, c->Matrix(batch, c->Dim(labels, 1)));
+  c->set_output(1, c->Vector(batch));
+  c->set_output(2, c->Vector(batch));
+  c->set_output(3, by_width);
+  c->set_output(4, by_width);
+  return absl::OkStatus();
+}
+
+absl::Status UpdateShapeFn(InferenceContext* c) {
+  ShapeHandle hidden, labels, unused;
+  DimensionHandle batch;
+  TF_RETURN_IF_ERROR(GetBatch(c, &hidden, &labels, &batch));
+  for (int scalar : {kLabels + 6, kLabels + 7}) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused));
+  }
+  c->set_output(0, c->Matrix(batch, c->Dim(hidden, 1)));
+  return absl::OkStatus();
+}
+
+absl::Status NoOutputsShapeFn(InferenceContext*) { return absl::OkStatus(); }
+
+}  // namespace
+
+#define TFX_FACTORED_STATE                    \
+  Input("v: resource")                        \
+      .Input("u: resource")                   \
+      .Input("u_inverse_transpose: resource") \
+      .Input("gram: resource")                \
+      .Input("shift: resource")               \
+      .Input("row_sum: resource")             \
+      .Input("transitions: resource")         \
+      .Input("row_slot: resource")            \
+      .Input("slot_rows: resource")           \
+      .Input("current_slot: resource")
+
+REGISTER_OP("TfxFactoredStatistics")
+    .TFX_FACTORED_STATE.Input("hidden: dtype")
+    .Input("labels: int64")
+    .Attr("dtype: {float, double}")
+    .Attr("update_rows: bool = true")
+    .Output("target_logits: dtype")
+    .Output("sum_of_squares: dtype")
+    .Output("sum: dtype")
+    .Output("gram_hidden: dtype")
+    .Output("u_hidden: dtype")
+    .SetIsStateful()
+    .SetShapeFn(StatisticsShapeFn)
+    .Doc(R"doc(
+Statistics of the logits o = W h of a factored layer, W[r] = V[r] transitions[row_slot[r]] U + w.
+
+The result does not depend on the number of threads.
+
+v: V, [C, D]. All floats of the state have the type dtype.
+u: U, [D, D].
+u_inverse_transpose: P = U^-T, [D, D].
+gram: Q = W^T W, [D, D], symmetric.
+shift: w, [D].
+row_sum: c = W^T 1, [D].
+transitions: [slots, D, D]: from each slot to the current coordinates; I for the current slot.
+row_slot: [C] uint8.
+slot_rows: [slots] int64: how many rows are in each slot.
+current_slot: [] int32.
+hidden: H, [B, D], finite.
+labels: [B, K] class ids, padded with -1.
+update_rows: Whether stale target rows are written back in the current coordinates.
+target_logits: [B, K]; 0 where the label is -1.
+sum_of_squares: q, [B].
+sum: s, [B].
+gram_hidden: H Q, [B, D].
+u_hidden: H U^T, [B, D].
+)doc");
+
+REGISTER_OP("TfxFactoredUpdate")
+    .TFX_FACTORED_STATE.Input("hidden: dtype")
+    .Input("labels: int64")
+    .Input("gram_hidden: dtype")
+    .Input("u_hidden: dtype")
+    .Input("g_target: dtype")
+    .Input("g_squares: dtype")
+    .Input("g_sum: dtype")
+    .Input("learning_rate: dtype")
+    .Input("weight_decay: dtype")
+    .Attr("dtype: {float, double}")
+    .Attr("update: bool = true")
+    .Attr("max_condition: float = 30.0")
+    .Output("hidden_gradient: dtype")
+    .SetIsStateful()
+    .SetShapeFn(UpdateShapeFn)
+    .Doc(R"doc(
+The exact SGD step W <- (1 - eta lambda) W - eta dL/dW on a factored layer, and dL/dH.
+
+An argument that is refused leaves the state as it was. The result does not depend on the number of
+threads.
+
+gram_hidden: H Q, [B, D], of the present state.
+u_hidden: H U^T, [B, D], of the present state.
+g_target: dL/da, [B, K], finite; ignored where the label is -1.
+g_squares: dL/dq, [B], finite.
+g_sum: dL/ds, [B], finite.
+learning_rate: eta, positive and finite; 2 eta lambda_max(H^T diag(g_squares) H) is at most 2.
+weight_decay: lambda, with 0 <= eta lambda < 1.
+update: False: only the gradient, the state stays.
+max_condition: V gets a new anchor when |U| |P| / D is above; infinity: never, unless the step itself
+  needs one.
+hidden_gradient: [B, D].
+)doc");
+
+REGISTER_OP("TfxFactoredSettle")
+    .TFX_FACTORED_STATE.Attr("dtype: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputsShapeFn)
+    .Doc(R"doc(
+Brings every row of V to the current coordinates. W stays what it is.
+)doc");
+
+REGISTER_OP("TfxFactoredReanchor")
+    .TFX_FACTORED_STATE.Attr("dtype: {float, double}")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputsShapeFn)
+    .Doc(R"doc(
+Sets a new anchor: U = P = I, with the old U noted in the transitions. W stays what it is.
+)doc");
+
+#undef TFX_FACTORED_STATE
+
+}  // namespace tfx

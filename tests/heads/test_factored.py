@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FactoredHead is the dense layer that SGD trains, and can be looked at, saved and resumed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import factored_update as oracle
+
+import tfx_largeout as tfx
+from tfx_largeout.heads import FactoredHead
+from tfx_largeout.statistics import SphericalStatistics
+
+CLASSES, WIDTH, BATCH = 30, 5, 16
+
+
+def normal(seed=1, scale=0.3):
+    return keras.initializers.RandomNormal(stddev=scale, seed=seed)
+
+
+def data(count=64, dtype="float32"):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, WIDTH)).astype(dtype), rng.integers(0, CLASSES, count)
+
+
+def model_with(head, loss=None, optimizer=None, **arguments):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
+    optimizer = optimizer or keras.optimizers.SGD(0.2)
+    model.compile(optimizer, loss or tfx.losses.TaylorSoftmax(), **arguments)
+    return model
+
+
+def state_of(head):
+    return [variable.numpy() for variable in head.state]
+
+
+LOSSES = {
+    "squared_error": (tfx.losses.SquaredError(), 0.1),
+    "spherical_softmax": (tfx.losses.SphericalSoftmax(0.1), 0.2),
+    "taylor_softmax": (tfx.losses.TaylorSoftmax(), 0.5),
+    "z_loss": (tfx.losses.ZLoss(), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
+    loss, rate = LOSSES[name]
+    x, labels = data()
+    weights = np.random.default_rng(1).uniform(0, 2, len(x))
+    arguments = {"use_bias": use_bias, "kernel_initializer": normal()}
+    own = FactoredHead(CLASSES, rate, weight_decay=weight_decay, **arguments)
+    naive = tfx.heads.DenseHead(CLASSES, **arguments)
+    models = [
+        model_with(head, loss, keras.optimizers.SGD(rate, weight_decay=decay))
+        for head, decay in ((own, None), (naive, weight_decay))
+    ]
+    # The optimizer decays all that it trains: only the head is to be decayed here.
+    models[1].optimizer.exclude_from_weight_decay(var_list=models[1].layers[0].weights)
+    for model in models:
+        model.fit(
+            x, labels, sample_weight=weights, batch_size=BATCH, epochs=3, shuffle=False, verbose=0
+        )
+    kernel, bias = own.materialize()
+    np.testing.assert_allclose(kernel, naive.kernel.numpy(), rtol=2e-4, atol=2e-5)
+    if use_bias:
+        np.testing.assert_allclose(bias, naive.bias.numpy(), rtol=2e-4, atol=2e-5)
+    trunks = [model.layers[0].kernel.numpy() for model in models]
+    np.testing.assert_allclose(*trunks, rtol=2e-4, atol=2e-5)
+    values = [model.evaluate(x, labels, verbose=0) for model in models]
+    np.testing.assert_allclose(*values, rtol=1e-5)
+    drift = own.drift()
+    assert max(drift) < 1e-5
+
+
+def test_float64_follows_the_oracle():
+    x, labels = data(dtype="float64")
+    head = FactoredHead(CLASSES, 0.3, dtype="float64", kernel_initializer=normal())
+    head.build((None, WIDTH))
+    weights, _ = head.materialize()
+    for start in range(0, 64, BATCH):
+        hidden = tf.constant(x[start : start + BATCH])
+        rows = labels[start : start + BATCH]
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            output = tfx.heads.head_output(head(hidden, training=True))
+            statistics = output.statistics(output.labels(rows))
+            values = [tf.identity(x) for x in statistics[1:4]]
+            with tf.GradientTape() as inner:
+                inner.watch(values)
+                own = SphericalStatistics(statistics.labels, *values, CLASSES)
+                loss = tf.reduce_sum(tfx.losses.TaylorSoftmax().from_statistics(own))
+            gradients = [g.numpy() for g in inner.gradient(loss, values)]
+        gradient = tape.gradient(loss, hidden)
+        weights, expected = oracle.naive_step(
+            weights, hidden.numpy(), rows[:, np.newaxis], gradients, 0.3
+        )
+        np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(head.materialize()[0], weights, rtol=1e-10, atol=1e-12)
+    assert head.state.v.dtype == "float64"
+
+
+def test_a_head_that_is_called_twice_stays_consistent():
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
+    inputs = keras.Input((WIDTH,))
+    hidden = keras.layers.Dense(WIDTH)(inputs)
+    model = keras.Model(inputs, [head(hidden), head(keras.layers.Dense(WIDTH)(hidden))])
+    model.compile("sgd", [tfx.losses.TaylorSoftmax(), tfx.losses.TaylorSoftmax()])
+    model.fit(x, [labels, labels], batch_size=BATCH, epochs=3, verbose=0)
+    assert int(head.iterations) == 2 * 3 * 4
+    assert max(head.drift()) < 1e-5
+
+
+def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
+    x, labels = data(BATCH)
+    head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
+    hidden = tf.constant(x)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(hidden)
+        loss = tfx.losses.TaylorSoftmax()(labels, head(hidden, training=True))
+    for _ in range(5):
+        tape.gradient(loss, hidden)
+    assert int(head.iterations) == 5
+    assert max(head.drift()) < 1e-5
+
+
+# The learning rate
+
+
+def test_the_learning_rate_can_be_set_by_callbacks():
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5)
+    assert head.learning_rate == 0.5
+    head.learning_rate = 0.25
+    model = model_with(head)
+    seen = []
+
+    def halve(epoch, logs):
+        head.learning_rate = float(head.learning_rate) / 2
+        seen.append(float(head.learning_rate))
+
+    model.fit(
+        x,
+        labels,
+        epochs=2,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=halve)],
+    )
+    assert seen == [0.125, 0.0625]
+    head.learning_rate.assign(0.01)
+    assert float(head.learning_rate) == pytest.approx(0.01)
+
+
+def test_a_rate_that_is_set_is_the_rate_of_the_next_step():
+    x, labels = data(BATCH)
+    ends = []
+    for change in (False, True):
+        head = FactoredHead(CLASSES, 0.1 if change else 0.3, kernel_initializer=normal())
+        model = model_with(head)
+        model.predict(x, verbose=0)
+        head.learning_rate = 0.3
+        model.train_on_batch(x, labels)
+        ends.append(head.materialize()[0])
+    np.testing.assert_array_equal(*ends)
+
+
+def test_a_schedule_follows_the_steps_of_the_head():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.25, 0.125])
+    x, labels = data()
+    ends = []
+    for own in (True, False):
+        rate = schedule if own else 0.5
+        head = FactoredHead(CLASSES, rate, kernel_initializer=normal())
+        model = model_with(head)
+        for step, value in enumerate([0.5, 0.5, 0.25, 0.125]):
+            if not own:
+                head.learning_rate = value
+            part = slice(step * BATCH, (step + 1) * BATCH)
+            model.train_on_batch(x[part], labels[part])
+        ends.append(head.materialize()[0])
+    np.testing.assert_array_equal(*ends)
+    head = FactoredHead(CLASSES, schedule)
+    assert float(head.learning_rate) == 0.5
+    with pytest.raises(TypeError, match=r"made with a LearningRateSchedule; got 0\.1"):
+        head.learning_rate = 0.1
+    copy = FactoredHead.from_config(head.get_config())
+    assert copy.get_config() == head.get_config()
+    assert isinstance(copy._schedule, keras.optimizers.schedules.PiecewiseConstantDecay)
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "fast", None])
+def test_bad_learning_rates(rate):
+    with pytest.raises(ValueError, match="learning_rate must be a finite number above 0; got"):
+        FactoredHead(CLASSES, rate)
+    head = FactoredHead(CLASSES, 0.5)
+    with pytest.raises(ValueError, match="learning_rate must be a finite number above 0; got"):
+        head.learning_rate = rate
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="weight_decay must be a finite number at least 0; got -1"):
+        FactoredHead(CLASSES, 0.5, weight_decay=-1)
+    with pytest.raises(ValueError, match=r"stabilization must be .lazy.*got .often."):
+        FactoredHead(CLASSES, 0.5, stabilization="often")
+    with pytest.raises(ValueError, match="must be known"):
+        FactoredHead(CLASSES, 0.5).build((None, None))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_hidden_activations_that_are_not_finite_are_refused(value):
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5)
+    model = keras.Sequential([keras.Input((WIDTH,)), head])
+    model.compile("sgd", tfx.losses.TaylorSoftmax())
+    model.fit(x, labels, verbose=0)
+    before = state_of(head)
+    x[3, 2] = value
+    with pytest.raises(tf.errors.InvalidArgumentError, match="hidden must be finite"):
+        model.fit(x, labels, verbose=0)
+    for old, new in zip(before, state_of(head), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_step_that_diverges_is_refused():
+    x, labels = data()
+    head = FactoredHead(CLASSES, 1e4)
+    model = model_with(head, tfx.losses.SquaredError())
+    before = state_of(head)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)learning_rate.*lambda_max"):
+        model.fit(x, labels, verbose=0)
+    for old, new in zip(before, state_of(head), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert int(head.iterations) == 0
+
+
+# The weights
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_to_dense_and_assign(use_bias):
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5, use_bias=use_bias, bias_initializer=normal(2))
+    model = model_with(head)
+    model.fit(x, labels, verbose=0)
+    hidden = model.layers[0](x)
+    dense = head.to_dense(activation="relu")
+    np.testing.assert_allclose(dense(hidden), np.maximum(head(hidden), 0), rtol=1e-4, atol=1e-6)
+    other = FactoredHead(CLASSES, 0.1, use_bias=use_bias)
+    other.build((None, WIDTH))
+    other.assign(*head.materialize())
+    np.testing.assert_allclose(other(hidden), head(hidden), rtol=1e-4, atol=1e-6)
+    assert max(other.drift()) < 1e-6
+
+
+def test_assign_checks_shapes():
+    head = FactoredHead(CLASSES, 0.1, use_bias=True)
+    head.build((None, WIDTH))
+    with pytest.raises(ValueError, match=r"kernel must have shape \(30, 5\); got \(30, 4\)"):
+        head.assign(np.zeros((CLASSES, 4)), np.zeros(CLASSES))
+    with pytest.raises(ValueError, match="bias must be given with use_bias, and only then"):
+        head.assign(np.zeros((CLASSES, WIDTH)))
+    with pytest.raises(ValueError, match=r"bias must have shape \(30,\); got \(3,\)"):
+        head.assign(np.zeros((CLASSES, WIDTH)), np.zeros(3))
+
+
+def test_logits_of_stale_rows():
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
+    model = model_with(head)
+    for _ in range(4):
+        model.fit(x[:BATCH], labels[:BATCH], verbose=0)
+        tfx.ops.factored_update.factored_reanchor(head.state)
+    stale = model.predict(x, verbose=0)
+    assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # predict settles nothing
+    kernel, _ = head.materialize()
+    hidden = model.layers[0](x).numpy()
+    np.testing.assert_allclose(stale, hidden @ kernel.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(x, verbose=0), stale, rtol=1e-4, atol=1e-5)
+
+
+def test_refresh_mends_what_has_drifted():
+    head = FactoredHead(CLASSES, 0.5, use_bias=True, kernel_initializer=normal())
+    model = model_with(head)
+    model.fit(*data(), verbose=0)
+    kernel, bias = head.materialize()
+    head.state.gram.assign(1.1 * head.state.gram.value)
+    head.state.row_sum.assign(1.1 * head.state.row_sum.value)
+    head.state.u_inverse_transpose.assign(1.2 * head.state.u_inverse_transpose.value)
+    assert head.drift().gram == pytest.approx(0.1, rel=1e-3)
+    assert head.drift().inverse == pytest.approx(0.2, rel=1e-3)
+    head.refresh()
+    assert max(head.drift()) < 1e-6
+    for own, old in zip(head.materialize(), (kernel, bias), strict=True):
+        np.testing.assert_array_equal(own, old)
+    whole = np.concatenate([kernel, bias[:, np.newaxis]], axis=1).astype("float64")
+    np.testing.assert_allclose(head.state.row_sum, whole.sum(axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_evaluation_with_metrics_ranks_as_the_logits_do():
+    x, labels = data()
+    head = FactoredHead(CLASSES, 0.5, use_bias=True, kernel_initializer=normal())
+    model = model_with(head, metrics=[tfx.metrics.PrecisionAtK(3), tfx.metrics.ExactLoss()])
+    model.fit(x, labels, epochs=2, verbose=0)
+    values = model.evaluate(x, labels, verbose=0, return_dict=True)
+    logits = model.predict(x, verbose=0)
+    best = np.argsort(-logits, axis=1)[:, :3]
+    assert values["precision_at_3"] == pytest.approx((best == labels[:, None]).sum() / best.size)
+    exact = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, logits)
+    assert values["exact_loss"] == pytest.approx(float(exact), rel=1e-5)
+    _, ids = tfx.top_k_model(model, 3).predict(x, verbose=0)
+    np.testing.assert_array_equal(ids, best)
+
+
+# Numerical safety
+
+
+def trained(stabilization, rate, dtype, steps=600):
+    """Squared error on positive h: U shrinks along the mean direction."""
+    rng = np.random.default_rng(0)
+    rate = float(np.float32(rate))
+    head = FactoredHead(
+        CLASSES, rate, stabilization=stabilization, dtype=dtype, kernel_initializer=normal()
+    )
+    head.build((None, WIDTH))
+    weights = head.materialize()[0].astype("float64")
+    loss = tfx.losses.SquaredError(reduction="sum", dtype=dtype)
+
+    @tf.function
+    def step(hidden, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = loss(labels, head(hidden, training=True))
+        return tape.gradient(value, hidden)
+
+    for _ in range(steps):
+        hidden = np.abs(rng.normal(size=(8, WIDTH))).astype("float32").astype(dtype)
+        labels = rng.integers(0, CLASSES, (8, 1))
+        step(tf.constant(hidden), tf.constant(labels))
+        gradients = (-2 * np.ones((8, 1)), np.ones(8), np.zeros(8))
+        weights, _ = oracle.naive_step(weights, hidden.astype("float64"), labels, gradients, rate)
+    return head, weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lazy_reanchoring_keeps_the_weights_right(dtype):
+    head, weights = trained("lazy", 0.01, dtype)
+    error = np.linalg.norm(head.materialize()[0] - weights) / np.linalg.norm(weights)
+    assert error < {"float32": 1e-5, "float64": 1e-12}[dtype]
+    assert max(head.drift()) < {"float32": 1e-4, "float64": 1e-12}[dtype]
+    assert head.condition_number() < 1000
+    assert int(head.iterations) == 600
+
+
+# In float32 the paper's methods lose the weights here: the range that they allow is too wide.
+@pytest.mark.parametrize("method", ["svd", "power_iteration"])
+def test_the_papers_stabilization_keeps_the_weights_right_in_float64(method):
+    head, weights = trained(method, 0.001, "float64")
+    error = np.linalg.norm(head.materialize()[0] - weights) / np.linalg.norm(weights)
+    assert error < 1e-6
+    values = np.linalg.svd(head.state.u.numpy())[1]
+    assert values.min() > 0.001 and values.max() < 100
+    assert int(head.iterations) == 600
+
+
+@pytest.mark.parametrize("method", ["svd", "power_iteration"])
+def test_singular_values_out_of_range_become_one(method):
+    from tfx_largeout.ops.singular_value_stabilization import stabilize
+
+    rng = np.random.default_rng(0)
+    head = FactoredHead(CLASSES, 0.1, dtype="float64", kernel_initializer=normal())
+    head.build((None, 6))
+    left, right = (np.linalg.qr(rng.normal(size=(6, 6)))[0] for _ in range(2))
+    u = left @ np.diag([1e4, 500.0, 3.0, 0.5, 1e-4, 1e-5]) @ right
+    head.state.u.assign(u)
+    head.state.u_inverse_transpose.assign(np.linalg.inv(u).T)
+    head.refresh()
+    before = head.materialize()[0]
+    stabilize(head.state, method)
+    np.testing.assert_allclose(head.materialize()[0], before, rtol=1e-8, atol=1e-8)
+    values = np.linalg.svd(head.state.u.numpy())[1]
+    np.testing.assert_allclose(values, [3, 1, 1, 1, 1, 0.5], rtol=1e-6)
+    assert head.drift().inverse < 1e-6
+
+
+# Saving
+
+
+def test_shapes_that_changed_are_refused_at_restore(tmp_path):
+    model = model_with(FactoredHead(CLASSES, 0.5))
+    model.fit(*data(), verbose=0)
+    model.save_weights(tmp_path / "model.weights.h5")
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    other = model_with(FactoredHead(CLASSES + 1, 0.5))
+    with pytest.raises(ValueError, match=r"(?s)\(31, 5\).*\(30, 5\)"):
+        other.load_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(ValueError, match=r"shape \(30.*shape \(31"):
+        tf.train.Checkpoint(model=other).restore(path)
+
+
+RUN = """
+import os, sys
+import keras, numpy as np, tensorflow as tf, tfx_largeout as tfx
+folder, start, end, kill = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kill"
+keras.utils.set_random_seed(1)
+rate = keras.optimizers.schedules.ExponentialDecay(2.0, 10, 0.9)
+head = tfx.heads.FactoredHead(40, rate, use_bias=True, weight_decay=1e-3)
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, activation="relu"), head])
+model.compile(keras.optimizers.Adam(0.01), tfx.losses.SphericalSoftmax(0.1))
+rng = np.random.default_rng(0)
+x = rng.normal(size=(60, 16, 6)).astype("float32")
+y = rng.integers(0, 40, (60, 16))
+checkpoint = tf.train.Checkpoint(model=model)
+if start:
+    model.train_on_batch(x[0], y[0])  # makes the optimizer's variables
+    checkpoint.restore(folder + "/state-1").assert_consumed()
+for step in range(start, end):
+    model.train_on_batch(x[step], y[step])
+    if step % 7 == 0:
+        tfx.ops.factored_update.factored_reanchor(head.state)
+checkpoint.save(folder + "/state") if kill else None
+if kill:
+    os.kill(os.getpid(), 9)
+np.savez(folder + "/end.npz", *[np.asarray(v) for v in model.variables + model.optimizer.variables])
+"""
+
+
+def run(folder, start, end, mode):
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", RUN, str(folder), str(start), str(end), mode]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
+    killed = run(tmp_path / "killed", 0, 25, "kill")
+    assert killed.returncode == -9, killed.stderr[-2000:]
+    resumed = run(tmp_path / "killed", 25, 50, "finish")
+    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    straight = run(tmp_path / "straight", 0, 50, "finish")
+    assert straight.returncode == 0, straight.stderr[-2000:]
+    ends = [np.load(tmp_path / name / "end.npz") for name in ("killed", "straight")]
+    assert len(ends[0].files) > 18
+    for name in ends[0].files:
+        np.testing.assert_array_equal(ends[0][name], ends[1][name])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A factored layer of bare variables, and the implementations of its ops."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfx_largeout.ops import library
+from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+
+# Each compiled instruction set of the custom op, and the fallback.
+IMPLEMENTATIONS = ["baseline", "avx2", "avx512", "composed"]
+
+
+def use(name, monkeypatch) -> str:
+    """Chooses one of IMPLEMENTATIONS; returns what to pass as `implementation`.
+
+    Skips the test on a processor that lacks the instruction set, and where the environment
+    switches the custom ops off.
+    """
+    if name == "composed":
+        return "composed"
+    if os.environ.get("TFX_LARGEOUT_FORCE_FALLBACK") == "1":
+        pytest.skip("custom ops are switched off")
+    monkeypatch.setenv("TFX_LARGEOUT_ISA", name)
+    try:
+        assert library.instruction_set() == name
+    except tf.errors.InvalidArgumentError:
+        pytest.skip(f"this processor has no {name}")
+    if not hasattr(library.load(), "tfx_factored_update"):
+        pytest.skip("this library has no factored update")
+    return "op"
+
+
+def state_of(weights, dtype="float32") -> FactoredState:
+    """Returns the state of a layer with these weights: V = W, U = I."""
+    classes, width = weights.shape
+    unit = np.eye(width)
+    values = FactoredState(
+        v=weights,
+        u=unit,
+        u_inverse_transpose=unit,
+        gram=weights.T @ weights,
+        shift=np.zeros(width),
+        row_sum=weights.sum(axis=0),
+        transitions=np.stack([unit] * NUM_SLOTS),
+        row_slot=np.zeros(classes),
+        slot_rows=np.array([classes] + [0] * (NUM_SLOTS - 1)),
+        current_slot=0,
+    )
+    dtypes = [dtype] * 7 + ["uint8", "int64", "int32"]
+    return FactoredState(
+        *(tf.Variable(tf.constant(v, d)) for v, d in zip(values, dtypes, strict=True))
+    )
+
+
+def weights_of(state) -> np.ndarray:
+    """Returns W in float64, from what the state stands for."""
+    values = FactoredState(*(np.asarray(variable, np.float64) for variable in state))
+    transitions = values.transitions[values.row_slot.astype(int)]
+    rows = np.einsum("cd,cde->ce", values.v, transitions)
+    return rows @ values.u + values.shift
+
+
+def check_consistency(state) -> None:
+    """Checks what must hold of the counts and transitions."""
+    slots = np.bincount(state.row_slot.numpy(), minlength=NUM_SLOTS)
+    np.testing.assert_array_equal(state.slot_rows, slots)
+    current = int(state.current_slot)
+    np.testing.assert_array_equal(state.transitions[current], np.eye(state.width))
+    gram = state.gram.numpy()
+    np.testing.assert_array_equal(gram, gram.T)

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FactoredHead: the exact SGD step of a dense layer, whatever the number of classes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.heads.base import TopScores
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState, bare_variable
+from tfx_largeout.ops.factored_update import (
+    MAX_CONDITION,
+    factored_settle,
+    factored_statistics,
+    factored_update,
+)
+from tfx_largeout.ops.factored_weights import (
+    factored_logits,
+    moments_of_rows,
+    refresh_bookkeeping,
+    relative_drift,
+    weight_blocks,
+)
+from tfx_largeout.ops.singular_value_stabilization import METHODS, stabilize
+from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
+
+_CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
+
+
+class Drift(NamedTuple):
+    """How far the bookkeeping is from what it stands for, relative, by random probes.
+
+    Attributes:
+        gram: Of Q from W^T W.
+        inverse: Of U^-T from the inverse of U.
+    """
+
+    gram: float
+    inverse: float
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class FactoredHead(SelfUpdatingHead):
+    """A dense layer o = W h + b whose exact SGD step costs O(D^2) an example, whatever C is.
+
+    W is kept as W = V U + 1 w^T, V `[C, D]`, together with Q = W^T W, c = W^T 1 and U^-T. For a
+    loss of the spherical family (a function of the target logits a, q = sum_c o_c^2 and
+    s = sum_c o_c) the step of all C rows is a change of U and w and of the target rows of V:
+
+        W <- (1 - eta lambda) W - eta dL/dW
+
+    exactly as a dense layer trained with SGD takes it. docs/factored_head.md derives it. The head
+    takes the steps itself; the model's optimizer trains what lies below.
+
+    Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte a
+    class, and 12 D^2 numbers. Evaluation O(B C D), except for the loss, which costs what a training
+    step costs.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        learning_rate: eta: a number above 0, which `head.learning_rate` then holds as a variable
+            that callbacks can set, or a `keras.optimizers.schedules.LearningRateSchedule`, a
+            function of the head's own count of steps, `head.iterations`.
+        weight_decay: lambda >= 0: a step multiplies W (and b) by 1 - eta lambda. Default 0.
+        use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
+            False.
+        kernel_initializer: Of W. Default `"glorot_uniform"`. It is called for blocks of rows.
+        bias_initializer: Of b. Default `"zeros"`.
+        stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
+            when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
+            O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. The state is float32
+            whatever the policy, or float64 with the policy `"float64"`.
+
+    Raises:
+        ValueError: An argument is out of range; as `SelfUpdatingHead`.
+        tf.errors.InvalidArgumentError: In a training step: h is not finite, a gradient is not, or
+            the step would diverge in a dense layer, too, because 2 eta lambda_max of
+            H^T diag(dL/dq) H is above 2. Nothing is changed then.
+
+    References:
+        Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.
+    """
+
+    statistics_type: ClassVar[type] = SphericalStatistics
+
+    def __init__(
+        self,
+        num_classes: int,
+        learning_rate: Any,
+        weight_decay: float = 0.0,
+        use_bias: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        stabilization: str = "lazy",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        self._schedule: Any = None
+        self._rate: Any = None
+        if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            self._schedule = learning_rate
+        else:
+            self._first_rate = _number("learning_rate", learning_rate, above=0)
+        self.weight_decay = _number("weight_decay", weight_decay, at_least=0)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        if stabilization not in ("lazy", *METHODS, "none"):
+            raise ValueError(
+                "stabilization must be 'lazy', 'svd', 'power_iteration' or 'none'; "
+                f"got {stabilization!r}"
+            )
+        self.stabilization = stabilization
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(
+                f"the last dimension of the hidden activations must be known; got {input_shape}"
+            )
+        super().build(input_shape)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        self.width = width
+        size = width + 1 if self.use_bias else width
+        self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
+        matrix, vector = (size, size), (size,)
+        # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
+        v = self._add("v", (self.num_classes, size), self._initial_v)
+        moments = functools.cache(lambda: moments_of_rows(bare_variable(v)))
+        unit = keras.initializers.Identity()
+        self.state = FactoredState(
+            v=v,
+            u=self._add("u", matrix, unit),
+            u_inverse_transpose=self._add("u_inverse_transpose", matrix, unit),
+            gram=self._add("gram", matrix, lambda _, dtype: tf.cast(moments()[0], dtype)),
+            shift=self._add("shift", vector, "zeros"),
+            row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
+            transitions=self._add("transitions", (NUM_SLOTS, *matrix), _units),
+            row_slot=self._add("row_slot", (self.num_classes,), "zeros", "uint8"),
+            slot_rows=self._add("slot_rows", (NUM_SLOTS,), self._all_in_first_slot, "int64"),
+            current_slot=self._add("current_slot", (), "zeros", "int32"),
+        )
+        self.iterations = self._add("iterations", (), "zeros", "int64")
+        if self._schedule is None:
+            # Not `Constant`, which goes through float32.
+            first = self._first_rate
+            self._rate = self._add("learning_rate", (), lambda _, dtype: tf.constant(first, dtype))
+
+    @property
+    def learning_rate(self) -> Any:
+        """eta: a variable (before the layer is built a number), or the schedule's present value."""
+        if self._schedule is not None:
+            return self._schedule(self.iterations.value if self.built else 0)
+        return self._first_rate if self._rate is None else self._rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if self._schedule is not None:
+            raise TypeError(
+                "learning_rate can't be set on a head that was made with a "
+                f"LearningRateSchedule; got {value!r}"
+            )
+        value = _number("learning_rate", value, above=0)
+        if self._rate is None:
+            self._first_rate = value
+        else:
+            self._rate.assign(value)
+
+    # What the base class asks for
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        logits = tf.cast(factored_logits(self.state, self._state_input(flat)), self.compute_dtype)
+        if hidden.shape.rank == 2:
+            return logits
+        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+        statistics = factored_statistics(self.state, self._state_input(hidden), labels.ids)
+        version = tf.identity(self.iterations.value)
+        return statistics[:3], (*statistics[3:], version)
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        state_input = self._state_input(hidden)
+        gram_hidden, u_hidden = self._present(state_input, *residuals)
+        hidden_gradient = factored_update(
+            self.state,
+            state_input,
+            labels.ids,
+            gram_hidden,
+            u_hidden,
+            gradients,
+            tf.cast(self.learning_rate, self.state_dtype),
+            self.weight_decay,
+            update=update,
+            max_condition=MAX_CONDITION if self.stabilization == "lazy" else None,
+        )
+        if update:
+            with tf.control_dependencies([hidden_gradient]):
+                self.iterations.assign_add(1)
+                self._stabilize()
+        return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
+
+    def as_statistics(self, labels: Labels, values: tuple[tf.Tensor, ...]) -> SphericalStatistics:
+        targets, squares, total = values
+        return SphericalStatistics(labels, targets, squares, total, self.num_classes)
+
+    def spherical_statistics(
+        self, hidden: tf.Tensor, labels: Labels, training: bool
+    ) -> SphericalStatistics:
+        if training:
+            return self.statistics(hidden, labels)
+        values = factored_statistics(
+            self.state, self._state_input(hidden), labels.ids, update_rows=False
+        )
+        return without_gradient(self.as_statistics(labels, values[:3]))
+
+    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        u_hidden, shift = self._settled(hidden)
+        exact = streamed_logits(u_hidden, self.state.v, None, labels.ids, k=0)
+        targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
+        return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        u_hidden, shift = self._settled(hidden)
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        exact = streamed_logits(u_hidden, self.state.v, None, no_labels, k=k)
+        scores = exact.top_scores + shift[:, tf.newaxis]
+        return TopScores(scores, exact.top_ids, exact.logsumexp + shift)
+
+    # The weights
+
+    def settle(self) -> None:
+        """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
+
+        Cost: nothing if they are; else O(D^2) for each that isn't.
+        """
+        factored_settle(self.state)
+
+    def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns W `[C, D]` and b `[C]` (None without bias), of the state's dtype.
+
+        Cost: O(C D^2); memory for the result and a block of rows.
+        """
+        self.settle()
+        kernel = np.empty((self.num_classes, self.width), self.state_dtype)
+        bias = np.empty(self.num_classes, self.state_dtype) if self.use_bias else None
+        for start, rows in weight_blocks(self.state):
+            kernel[start : start + len(rows)] = rows[:, : self.width]
+            if bias is not None:
+                bias[start : start + len(rows)] = rows[:, self.width]
+        return kernel, bias
+
+    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
+        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
+
+        Cost: O(C D^2); memory for two more W.
+
+        Args:
+            **kwargs: Of `Dense`, such as `activation` and `name`.
+        """
+        kernel, bias = self.materialize()
+        kwargs = {"dtype": self.state_dtype, **kwargs}
+        dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
+        dense.build((None, self.width))
+        dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
+        return dense
+
+    def assign(self, kernel: Any, bias: Any = None) -> None:
+        """Starts afresh from W and b: V = W, U = I. The count of steps goes on.
+
+        Cost: O(C D^2); memory for another W.
+
+        Args:
+            kernel: W, `[C, D]`.
+            bias: b, `[C]`; needed with `use_bias`, and only then.
+
+        Raises:
+            ValueError: A shape is wrong, or `bias` is there without `use_bias`, or not with it.
+        """
+        kernel = np.asarray(kernel, self.state_dtype)
+        if kernel.shape != (self.num_classes, self.width):
+            raise ValueError(
+                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
+            )
+        if (bias is not None) != self.use_bias:
+            raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
+        if bias is not None:
+            bias = np.asarray(bias, self.state_dtype)
+            if bias.shape != (self.num_classes,):
+                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
+            kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
+        unit = np.eye(kernel.shape[1])
+        self.state.v.assign(kernel)
+        self.state.u.assign(unit)
+        self.state.u_inverse_transpose.assign(unit)
+        self.state.shift.assign(np.zeros(len(unit)))
+        self.state.transitions.assign(_units((NUM_SLOTS, *unit.shape), self.state_dtype))
+        self.state.row_slot.assign(np.zeros(self.num_classes, np.uint8))
+        self.state.slot_rows.assign(self._all_in_first_slot(None))
+        self.state.current_slot.assign(0)
+        self.refresh()
+
+    # Its numerical health
+
+    def condition_number(self) -> float:
+        """Returns the condition number of U. Cost: O(D^3)."""
+        return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
+
+    def drift(self) -> Drift:
+        """Returns how far Q and U^-T are from W^T W and the inverse of U, by 8 random probes.
+
+        Cost: O(8 C D).
+        """
+        self.settle()
+        return Drift(*relative_drift(self.state))
+
+    def refresh(self) -> None:
+        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is.
+
+        Cost: O(C D^2).
+        """
+        self.settle()
+        refresh_bookkeeping(self.state)
+
+    def get_config(self) -> dict[str, Any]:
+        rate: Any = self._schedule
+        return {
+            **super().get_config(),
+            "learning_rate": self._first_rate
+            if rate is None
+            else keras.optimizers.schedules.serialize(rate),
+            "weight_decay": self.weight_decay,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "stabilization": self.stabilization,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FactoredHead:
+        rate = config["learning_rate"]
+        if isinstance(rate, dict):
+            rate = keras.optimizers.schedules.deserialize(rate)
+        return cls(**{**config, "learning_rate": rate})
+
+    def _add(
+        self, name: str, shape: tuple[int, ...], initializer: Any, dtype: str | None = None
+    ) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=dtype or self.state_dtype,
+            trainable=False,
+            autocast=False,
+        )
+
+    def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
+        bias = None
+        if self.use_bias:
+            bias = self.bias_initializer((self.num_classes,), dtype=dtype)
+            bias = tf.convert_to_tensor(bias)
+        kernel_shape = (self.num_classes, self.width)
+        return initialize_by_blocks(self.kernel_initializer, kernel_shape, dtype, bias)
+
+    def _all_in_first_slot(self, shape: Any, dtype: Any = None) -> np.ndarray:
+        return np.array([self.num_classes] + [0] * (NUM_SLOTS - 1), np.int64)
+
+    def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns h in the state's dtype, with its constant 1 if there is a bias."""
+        hidden = tf.cast(hidden, self.state_dtype)
+        if not self.use_bias:
+            return hidden
+        return tf.pad(hidden, [[0, 0], [0, 1]], constant_values=1)
+
+    def _present(
+        self,
+        state_input: tf.Tensor,
+        gram_hidden: tf.Tensor,
+        u_hidden: tf.Tensor,
+        version: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns H Q and H U^T of the state as it is now.
+
+        They are those of the forward pass, unless the head was updated in between, as it is when a
+        model calls it twice.
+        """
+        return tf.cond(
+            tf.equal(version, self.iterations.value),
+            lambda: (gram_hidden, u_hidden),
+            lambda: (
+                tf.matmul(state_input, self.state.gram.value),
+                tf.matmul(state_input, self.state.u.value, transpose_b=True),
+            ),
+        )
+
+    def _stabilize(self) -> None:
+        if self.stabilization not in METHODS:
+            return
+
+        def run() -> tf.Tensor:
+            stabilize(self.state, self.stabilization)
+            return tf.constant(0)
+
+        due = tf.equal(self.iterations.value % _CHECK_EVERY, 0)
+        tf.cond(due, run, lambda: tf.constant(0))
+
+    def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""
+        self.settle()
+        state_input = self._state_input(hidden)
+        u_hidden = tf.matmul(state_input, self.state.u.value, transpose_b=True)
+        return u_hidden, tf.linalg.matvec(state_input, self.state.shift.value)
+
+
+def _units(shape: tuple[int, ...], dtype: Any) -> tf.Tensor:
+    return tf.eye(shape[-1], batch_shape=[shape[0]], dtype=tf.as_dtype(dtype))
+
+
+def _number(
+    name: str, value: Any, above: float | None = None, at_least: float | None = None
+) -> float:
+    rule = f"above {above:g}" if above is not None else f"at least {at_least:g}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    too_small = not number > above if above is not None else not number >= at_least  # type: ignore[operator]
+    if too_small or not number < math.inf:
+        raise ValueError(f"{name} must be a finite number {rule}; got {value!r}")
+    return number
