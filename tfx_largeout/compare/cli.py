@@ -16,7 +16,7 @@ from tfx_largeout.compare.head_options import (
     positive_number,
     without_unused,
 )
-from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
+from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
 from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
 from tfx_largeout.compare.machine import describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
@@ -200,15 +200,14 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, _Parser]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [row.name for row in HEAD_TABLE]
     add = parser.add_argument
     add("--list", action="store_true", help="list the heads with their defaults, and exit")
     add(
         "--heads",
         type=_type(_heads),
-        default=names,
+        default=list(DEFAULT_HEADS),
         metavar="HEAD,...",
-        help="which heads, in this order (default: all)",
+        help=f"which heads, in this order (default: {','.join(DEFAULT_HEADS)})",
     )
 
     length = parser.add_argument_group("how long").add_mutually_exclusive_group()

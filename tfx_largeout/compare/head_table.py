@@ -111,6 +111,17 @@ def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str,
     }
 
 
+_CANDIDATE_SAMPLING = {
+    "optimizer": "sgd",
+    "learning_rate": 50.0,
+    "trunk_optimizer": "adam",
+    "trunk_learning_rate": 2e-3,
+    "num_sampled": 1000,
+    "num_true": 5,
+    "sampler": "log_uniform",
+}
+_CANDIDATE_SAMPLING_SINGLE = {"learning_rate": 10.0, "trunk_optimizer": "same"}
+
 HEAD_TABLE = (
     HeadRow(
         "full_softmax",
@@ -127,31 +138,15 @@ HEAD_TABLE = (
     HeadRow(
         "tf_sampled_softmax",
         "tf.nn.sampled_softmax_loss, as TensorFlow ships it",
-        {
-            "optimizer": "sgd",
-            "learning_rate": 50.0,
-            "trunk_optimizer": "adam",
-            "trunk_learning_rate": 2e-3,
-            "num_sampled": 1000,
-            "num_true": 5,
-            "sampler": "log_uniform",
-        },
-        {"learning_rate": 10.0, "trunk_optimizer": "same"},
+        _CANDIDATE_SAMPLING,
+        _CANDIDATE_SAMPLING_SINGLE,
         _tf_sampled_softmax,
     ),
     HeadRow(
         "tf_nce",
         "tf.nn.nce_loss, as TensorFlow ships it",
-        {
-            "optimizer": "sgd",
-            "learning_rate": 50.0,
-            "trunk_optimizer": "adam",
-            "trunk_learning_rate": 2e-3,
-            "num_sampled": 1000,
-            "num_true": 5,
-            "sampler": "log_uniform",
-        },
-        {"learning_rate": 10.0, "trunk_optimizer": "same"},
+        _CANDIDATE_SAMPLING,
+        _CANDIDATE_SAMPLING_SINGLE,
         _tf_nce,
     ),
     HeadRow(
@@ -176,6 +171,9 @@ HEAD_TABLE = (
         _factored_spherical,
     ),
 )
+
+# What runs unless `--heads` says otherwise: as many as eight minutes hold.
+DEFAULT_HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce", "factored_zloss")
 
 
 def head_row(name: str) -> HeadRow:
