@@ -12,8 +12,9 @@ against the same model with a dense head (the paper's Table 1: 501 times).
 
 A call runs many steps in one `tf.while_loop`, each with labels of its own, uniform over all
 classes, so that rows come from main memory; sides take turns in one process. `current`: no target
-row waits for a transition, as before the first new anchor. `stale`: each does and is caught up when
-it is gathered, the costliest case. Run it with nothing else on the machine.
+row row waits for a transition, as before the first new anchor. `stale`: each does, and is caught up
+when it is gathered. `training`: likewise, and new anchors are set as they are needed at
+2 eta lambda_max = 0.02. Run it with nothing else on the machine.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tfx
+from tfx_largeout.ops import library
 from tfx_largeout.ops.factored_update import (
     factored_reanchor,
     factored_statistics,
@@ -40,7 +42,8 @@ from tfx_largeout.ops.factored_update import (
 
 HIDDEN_BATCHES = 16  # different hidden activations, used in turns
 LABEL_BATCHES = 8192
-STEP = 1e-4  # 2 eta lambda_max of a batch: so small that no new anchor is set while the clock runs
+TRAINING_STEP = 0.02  # 2 eta lambda_max of a batch
+TINY_STEP = 1e-4  # so small that no new anchor is set while the clock runs
 
 
 class Setting(NamedTuple):
@@ -61,11 +64,11 @@ SWEEPS = {
 
 
 class Batches(NamedTuple):
-    """Batches in one tensor each, and a learning rate."""
+    """Batches in one tensor each, and lambda_max of H^T H for one of them."""
 
     hidden: tf.Tensor  # [HIDDEN_BATCHES, B, D], positive as after a ReLU
     labels: tf.Tensor  # [LABEL_BATCHES, B]
-    learning_rate: tf.Tensor
+    lambda_max: float
 
     @classmethod
     def of(cls, setting: Setting) -> Batches:
@@ -73,7 +76,11 @@ class Batches(NamedTuple):
         hidden = tf.nn.relu(generator.normal([HIDDEN_BATCHES, setting.batch, setting.width]))
         labels = generator.uniform([LABEL_BATCHES, setting.batch], 0, setting.classes, tf.int64)
         lambda_max = float(np.linalg.norm(hidden[0].numpy(), 2)) ** 2
-        return cls(hidden, labels, tf.constant(STEP / (2 * lambda_max)))
+        return cls(hidden, labels, lambda_max)
+
+    def learning_rate(self, step: float) -> tf.Tensor:
+        """Returns the eta at which 2 eta lambda_max is `step`."""
+        return tf.constant(step / (2 * self.lambda_max))
 
 
 class Loop:
@@ -106,14 +113,16 @@ class Loop:
         return max(3, round(5 * seconds / of_five))
 
 
-def factored_loop(setting: Setting, batches: Batches, stale: bool) -> Loop:
+def factored_loop(
+    setting: Setting, batches: Batches, stale: bool = False, size: float = TINY_STEP
+) -> Loop:
     """Returns steps of the custom ops on a new layer."""
     head = tfx.heads.FactoredHead(setting.classes, learning_rate=1.0)
     head.build((None, setting.width))
     state = head.state
     if stale:
         factored_reanchor(state)
-    batch = setting.batch
+    batch, rate = setting.batch, batches.learning_rate(size)
     # sum_c o_c^2 - 2 a + 1: its gradients don't depend on the statistics.
     gradients = tf.fill([batch, 1], -2.0), tf.ones([batch]), tf.zeros([batch])
 
@@ -127,7 +136,7 @@ def factored_loop(setting: Setting, batches: Batches, stale: bool) -> Loop:
             statistics.gram_hidden,
             statistics.u_hidden,
             gradients,
-            batches.learning_rate,
+            rate,
             tf.constant(0.0),
             implementation="op",
         )
@@ -140,7 +149,7 @@ def naive_loops(setting: Setting, batches: Batches) -> dict[str, Loop]:
     classes, width, batch = setting
     kernel = tf.Variable(tf.zeros([classes, width]))
     kernel.assign_add(tf.random.normal([classes, width], stddev=width**-0.5))
-    rate = batches.learning_rate
+    rate = batches.learning_rate(TINY_STEP)
 
     def one_hot(hidden: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         logits = tf.matmul(hidden, kernel, transpose_b=True)
@@ -181,8 +190,9 @@ def against_naive(setting: Setting, repeats: int) -> dict[str, Any]:
     batches = Batches.of(setting)
     naive = naive_loops(setting, batches)
     loops = {
-        "current": factored_loop(setting, batches, stale=False),
+        "current": factored_loop(setting, batches),
         "stale": factored_loop(setting, batches, stale=True),
+        "training": factored_loop(setting, batches, stale=True, size=TRAINING_STEP),
         **naive,
     }
     seconds = seconds_of_step(loops, repeats)
@@ -191,10 +201,12 @@ def against_naive(setting: Setting, repeats: int) -> dict[str, Any]:
         **setting._asdict(),
         "current_ms": round(1e3 * seconds["current"], 3),
         "stale_ms": round(1e3 * seconds["stale"], 3),
+        "training_ms": round(1e3 * seconds["training"], 3),
         "naive": best,
         "naive_ms": round(1e3 * seconds[best], 1),
         "ratio": round(seconds[best] / seconds["current"]),
         "stale_ratio": round(seconds[best] / seconds["stale"]),
+        "training_ratio": round(seconds[best] / seconds["training"]),
         **harness.machine(),
     }
 
@@ -208,7 +220,7 @@ def sweep(name: str, settings: list[Setting], repeats: int) -> list[dict[str, An
             print(f"skipped for want of memory: {setting}")
             continue
         batches = Batches.of(setting)
-        loops[setting, "current"] = factored_loop(setting, batches, stale=False)
+        loops[setting, "current"] = factored_loop(setting, batches)
     seconds = seconds_of_step(loops, repeats)
     return [
         {
@@ -219,6 +231,29 @@ def sweep(name: str, settings: list[Setting], repeats: int) -> list[dict[str, An
             **harness.machine(),
         }
         for setting, _ in loops
+    ]
+
+
+def phases(setting: Setting, repeats: int) -> list[dict[str, Any]]:
+    """Returns a row a phase of the step, in the order of the alphabet."""
+    run = factored_loop(setting, Batches.of(setting))
+    steps = run.steps_in(0.3)
+    module = library.load()
+    run(steps)
+    module.tfx_phase_seconds(record=True)
+    for _ in range(repeats):
+        run(steps)
+    names, seconds = module.tfx_phase_seconds(record=False)
+    us_of_step = seconds.numpy() / (repeats * steps) * 1e6
+    return [
+        {
+            "phase": name.decode(),
+            **setting._asdict(),
+            "us_of_step": round(float(us), 1),
+            "share": round(float(us / us_of_step.sum()), 3),
+            **harness.machine(),
+        }
+        for name, us in zip(names.numpy(), us_of_step, strict=True)
     ]
 
 
@@ -262,7 +297,7 @@ def main() -> None:
     """Parses the command line and runs the parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small rows, no CSV")
-    parser.add_argument("--only", choices=["claim", "model", *SWEEPS])
+    parser.add_argument("--only", choices=["claim", "phases", "model", *SWEEPS])
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     setting, repeats = (SMALL, 2) if arguments.quick else (CLAIM, arguments.repeats)
@@ -273,10 +308,12 @@ def main() -> None:
         if not arguments.quick:
             harness.write_csv(harness.RESULTS / f"factored_update_{name}.csv", rows)
 
-    wanted = [arguments.only] if arguments.only else ["claim", "model", *SWEEPS]
+    wanted = [arguments.only] if arguments.only else ["claim", "phases", "model", *SWEEPS]
     for part in wanted:
         if part == "claim":
             report(part, [against_naive(setting, repeats)])
+        elif part == "phases":
+            report(part, phases(setting, repeats))
         elif part == "model":
             report(part, [whole_model(setting, repeats)])
         else:

@@ -14,6 +14,8 @@ set(TFX_FLAGS_avx2 -mavx2 -mfma)
 set(TFX_FLAGS_avx512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
   -mprefer-vector-width=512)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND TFX_FLAGS_baseline -Wno-psabi)  # vectors are passed within one object only
+  list(APPEND TFX_FLAGS_avx2 -Wno-psabi)
   # The intrinsics of GCC 12 trip these.
   list(APPEND TFX_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()

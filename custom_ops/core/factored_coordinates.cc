@@ -129,11 +129,11 @@ std::vector<const T*> CurrentRows(const FactoredState<T>& state, const std::vect
     }
   }
   if (transits.empty()) return rows;
-  Phase before, products;
+  Phase before{"catch up: gather", {}}, products{"catch up: V T", {}};
   for (const Transit<T>& transit : transits) {
-    before.push_back(transit.Gather());
-    before.push_back(transit.Pack());
-    products.push_back(transit.Multiply());
+    before.tasks.push_back(transit.Gather());
+    before.tasks.push_back(transit.Pack());
+    products.tasks.push_back(transit.Multiply());
   }
   resources.Run({before, products});
   return rows;
@@ -169,7 +169,7 @@ void Reanchor(const FactoredState<T>& state, const FactoredResources<T>& resourc
   Workspace::Scope scope(resources.workspace);
   T* before = resources.workspace.template Take<T>(size);
   T* panels = resources.workspace.template Take<T>(resources.PanelsSize(width, width));
-  resources.Run({{PackSquare<T>(state.u, width, resources, panels)}});
+  resources.Run({{"new anchor: pack", {PackSquare<T>(state.u, width, resources, panels)}}});
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (state.slot_rows[slot] == 0) continue;
     T* transition = state.Transition(slot);
@@ -177,7 +177,8 @@ void Reanchor(const FactoredState<T>& state, const FactoredResources<T>& resourc
       std::memcpy(transition, state.u, size * sizeof(T));
     } else {
       std::memcpy(before, transition, size * sizeof(T));
-      resources.Run({{MultiplyRows<T>(before, width, panels, width, resources, transition)}});
+      resources.Run({{"new anchor: T U",
+                      {MultiplyRows<T>(before, width, panels, width, resources, transition)}}});
     }
   }
   for (T* matrix : {state.Transition(next), state.u, state.p}) SetToIdentity(matrix, width);

@@ -56,15 +56,16 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
       for (int64_t d = 0; d < width; d += kLine) __builtin_prefetch(rows[target] + d);
     }
   };
+  const Tasks pack = {resources.NumPanels(examples), [&](int64_t panel, int) {
+                        kernels.pack_transposed(batch.hidden, width, width, examples, nullptr,
+                                                panel, panel + 1, hidden_panels);
+                      }};
   resources.Run({
-      {resources.RowTasks(targets.size(), 100.0 * width, prefetch),
-       {resources.NumPanels(examples),
-        [&](int64_t panel, int) {
-          kernels.pack_transposed(batch.hidden, width, width, examples, nullptr, panel, panel + 1,
-                                  hidden_panels);
-        }}},
-      {multiply_hidden(state.q, outputs.gram_hidden), multiply_hidden(state.u, outputs.u_hidden)},
-      {resources.RowTasks(examples, 16.0 * width * (3 + num_labels), finish)},
+      {"statistics: pack H", {resources.RowTasks(targets.size(), 100.0 * width, prefetch), pack}},
+      {"statistics: H Q, H U^T",
+       {multiply_hidden(state.q, outputs.gram_hidden), multiply_hidden(state.u, outputs.u_hidden)}},
+      {"statistics: a, q, s",
+       {resources.RowTasks(examples, 16.0 * width * (3 + num_labels), finish)}},
   });
 }
 

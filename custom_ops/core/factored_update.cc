@@ -57,8 +57,9 @@ class Step {
   }
 
   void Gradient() {
-    resources_.Run(
-        {{PackRows(state_.u, width_, width_, nullptr, u_panels_), SumTargets()}, {GradientRows()}});
+    resources_.Run({{"gradient: pack U, sum V[y]",
+                     {PackRows(state_.u, width_, width_, nullptr, u_panels_), SumTargets()}},
+                    {"gradient: Y, E", {GradientRows()}}});
   }
 
   FactoredOutcome Update() {
@@ -67,7 +68,7 @@ class Step {
       if (TryThroughExamples()) return Finish();
     } else {
       Gradient();
-      resources_.Run({PackHidden(), {Vectors(), MergeRows()}});
+      resources_.Run({PackHidden(), {"update: x", {Vectors(), MergeRows()}}});
     }
     return ThroughWidth();
   }
@@ -158,23 +159,19 @@ class Step {
 
   T* BlockOf(int worker) const { return blocks_ + worker * block_size_; }
 
-  Tasks RowTasks(int64_t rows, double flop_of_row,
-                 std::function<void(int64_t, int64_t, int)> run) const {
-    Tasks tasks = resources_.RowTasks(rows, flop_of_row, std::move(run));
-    return tasks;
-  }
-
   Phase PackHidden() const {
-    return {{resources_.NumPanels(size_),
-             [=](int64_t panel, int) {
-               kernels_.pack_transposed(batch_.hidden, width_, width_, size_, nullptr, panel,
-                                        panel + 1, hidden_transposed_panels_);
-             }},
-            PackRows(batch_.hidden, size_, width_, nullptr, hidden_panels_),
-            PackRows(batch_.hidden, size_, width_, scale_, scaled_hidden_panels_),
-            resources_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
-              for (int64_t i = begin; i < end; ++i) SetCoefficients(i);
-            })};
+    const Tasks transposed = {resources_.NumPanels(size_), [=](int64_t panel, int) {
+                                kernels_.pack_transposed(batch_.hidden, width_, width_, size_,
+                                                         nullptr, panel, panel + 1,
+                                                         hidden_transposed_panels_);
+                              }};
+    const Tasks coefficients =
+        resources_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+          for (int64_t i = begin; i < end; ++i) SetCoefficients(i);
+        });
+    return {"update: pack",
+            {transposed, PackRows(batch_.hidden, size_, width_, nullptr, hidden_panels_),
+             PackRows(batch_.hidden, size_, width_, scale_, scaled_hidden_panels_), coefficients}};
   }
 
   void SetCoefficients(int64_t i) const {
@@ -320,18 +317,21 @@ class Step {
                       is_safe = kernels_.factor(system);
                     }};
     Phase before = PackHidden();
-    before.push_back(PackRows(state_.u, width_, width_, nullptr, u_panels_));
-    before.push_back(SumTargets());
-    resources_.Run({before, {factor, GradientRows(), PHidden(), Vectors(), MergeRows()}});
+    before.tasks.push_back(PackRows(state_.u, width_, width_, nullptr, u_panels_));
+    before.tasks.push_back(SumTargets());
+    resources_.Run({before,
+                    {"update: factor, Y, E, P H^T",
+                     {factor, GradientRows(), PHidden(), Vectors(), MergeRows()}}});
     if (!is_safe) return false;
 
     T* products = Take(size_ * size_);  // (E + Y) H^T
     T* r = Take(size_ * width_);        // R^T = E - eta / 2 T H
     T* r_panels = TakePanels(size_, width_);
-    resources_.Run({{ErrorProducts(products), SolvePHidden(system), UpdateU()},
-                    {ResidualRows(products, r, r_panels), UpdateP(), UpdateRows()},
-                    {UpdateGram(r, r_panels), UpdateVectors()},
-                    {Mirror(state_.q)}});
+    resources_.Run(
+        {{"update: T, solve, U", {ErrorProducts(products), SolvePHidden(system), UpdateU()}},
+         {"update: R, P, V", {ResidualRows(products, r, r_panels), UpdateP(), UpdateRows()}},
+         {"update: Q", {UpdateGram(r, r_panels), UpdateVectors()}},
+         {"update: mirror Q", {Mirror(state_.q)}}});
     return true;
   }
 
@@ -460,21 +460,24 @@ class Step {
     T* z_panels = TakePanels(size_, width_);
     T* half = Take(square);  // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
     T* half_panels = TakePanels(width_, width_);
-    resources_.Run({{LowerProduct(batch_.hidden, scaled_hidden_panels_, k),
-                     FullProduct(y_, hidden_panels_, j), TargetProductRows(z, z_panels)},
-                    {Mirror(k)},
-                    {PackRows(k, width_, width_, nullptr, k_panels)}});
+    resources_.Run({{"width: H^T G H, Y^T H",
+                     {LowerProduct(batch_.hidden, scaled_hidden_panels_, k),
+                      FullProduct(y_, hidden_panels_, j), TargetProductRows(z, z_panels)}},
+                    {"width: mirror K", {Mirror(k)}},
+                    {"width: pack K", {PackRows(k, width_, width_, nullptr, k_panels)}}});
     const bool is_safe = size_ > width_ && FactorWidth(k);
     if (!is_safe) {
       const double bound = beta_ * LargestEigenvalue(k, width_);
       if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
     }
-    resources_.Run({{HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)},
-                    {PackRows(half, width_, width_, nullptr, half_panels)},
-                    {GramThroughWidth(k, k_panels, half, half_panels, z_panels)},
-                    {Mirror(state_.q), UpdateVectors()}});
+    resources_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
+                    {"width: pack F", {PackRows(half, width_, width_, nullptr, half_panels)}},
+                    {"width: Q", {GramThroughWidth(k, k_panels, half, half_panels, z_panels)}},
+                    {"width: mirror Q", {Mirror(state_.q), UpdateVectors()}}});
     if (!is_safe) return EndInNewAnchor();
-    resources_.Run({{SolveP()}, {PHidden()}, {UpdateRows(), DecayP()}});
+    resources_.Run({{"width: P", {SolveP()}},
+                    {"width: P H^T", {PHidden()}},
+                    {"width: V", {UpdateRows(), DecayP()}}});
     return Finish();
   }
 
@@ -590,11 +593,11 @@ class Step {
       std::memcpy(rows + i * width_, rows_[i], width_ * sizeof(T));
     }
     const Product<T> product = {rows, width_, 1, u_panels_, width_, width_, moved, width_, 1, 0};
-    resources_.Run(
-        {{PackRows(state_.u, width_, width_, nullptr, u_panels_)},
-         {resources_.RowTasks(n, 2.0 * width_ * width_, [&](int64_t begin, int64_t end, int) {
-           kernels_.multiply(product, begin, end, false);
-         })}});
+    const Tasks multiply = resources_.RowTasks(
+        n, 2.0 * width_ * width_,
+        [&](int64_t begin, int64_t end, int) { kernels_.multiply(product, begin, end, false); });
+    resources_.Run({{"new anchor: pack", {PackRows(state_.u, width_, width_, nullptr, u_panels_)}},
+                    {"new anchor: V U", {multiply}}});
     Reanchor(state_, resources_);
     for (int64_t i = 0; i < n; ++i) {
       T* row = moved + i * width_;

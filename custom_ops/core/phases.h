@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/parallel_for.h"
@@ -21,7 +23,10 @@ struct Tasks {
 };
 
 // Tasks that may run side by side; they are started in order.
-using Phase = std::vector<Tasks>;
+struct Phase {
+  const char* name;
+  std::vector<Tasks> tasks;
+};
 
 // Runs the phases in order, each when all tasks of the one before have ended. A phase costs about a
 // microsecond beside its tasks: between phases threads spin, they don't sleep. Threads of the pool
@@ -29,6 +34,13 @@ using Phase = std::vector<Tasks>;
 //
 // REQUIRES: num_workers > 0; tasks don't throw.
 void RunPhases(const std::vector<Phase>& phases, int num_workers, const ParallelFor& parallel_for);
+
+// Wall time by the name of a phase, of all calls of RunPhases in this process.
+using PhaseSeconds = std::map<std::string, double>;
+
+// Returns what was recorded since the last call, and records from now on or no more. At first,
+// nothing is recorded.
+PhaseSeconds TakePhaseSeconds(bool record);
 
 }  // namespace tfx::core
 

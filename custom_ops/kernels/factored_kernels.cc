@@ -9,6 +9,7 @@
 #include "core/factored_coordinates.h"
 #include "core/factored_statistics.h"
 #include "core/factored_update.h"
+#include "core/phases.h"
 #include "kernels/factored_variables.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/parallel_for.h"
@@ -207,6 +208,29 @@ class FactoredReanchorOp : public FactoredOp<T> {
     core::Reanchor<T>(variables.State(), resources);
   }
 };
+
+class PhaseSecondsOp : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& record = context->input(0);
+    OP_REQUIRES(context, record.dims() == 0,
+                InvalidArgument("record must be a scalar; got rank ", record.dims()));
+    const core::PhaseSeconds phases = core::TakePhaseSeconds(record.scalar<bool>()());
+    tf::Tensor *names, *seconds;
+    const tf::TensorShape shape({static_cast<int64_t>(phases.size())});
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &names));
+    OP_REQUIRES_OK(context, context->allocate_output(1, shape, &seconds));
+    int64_t i = 0;
+    for (const auto& [name, time] : phases) {
+      names->vec<tf::tstring>()(i) = name;
+      seconds->vec<double>()(i++) = time;
+    }
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfxPhaseSeconds").Device(tf::DEVICE_CPU), PhaseSecondsOp);
 
 #define TFX_REGISTER_OP(OP, T)                                                               \
   REGISTER_KERNEL_BUILDER(Name("Tfx" #OP).Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), \

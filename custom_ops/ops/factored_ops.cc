@@ -110,7 +110,7 @@ REGISTER_OP("TfxFactoredUpdate")
     .Input("weight_decay: dtype")
     .Attr("dtype: {float, double}")
     .Attr("update: bool = true")
-    .Attr("max_condition: float = 30.0")
+    .Attr("max_condition: float = 4.0")
     .Output("hidden_gradient: dtype")
     .SetIsStateful()
     .SetShapeFn(UpdateShapeFn)
@@ -147,6 +147,25 @@ REGISTER_OP("TfxFactoredReanchor")
     .SetShapeFn(NoOutputsShapeFn)
     .Doc(R"doc(
 Sets a new anchor: U = P = I, with the old U noted in the transitions. W stays what it is.
+)doc");
+
+REGISTER_OP("TfxPhaseSeconds")
+    .Input("record: bool")
+    .Output("names: string")
+    .Output("seconds: double")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      c->set_output(1, c->Vector(c->UnknownDim()));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Wall time by phase of the ops above, for benchmarks: what was recorded in this process since the last
+call.
+
+record: [] whether to record from now on; at first, nothing is.
+names: [n].
+seconds: [n].
 )doc");
 
 #undef TFX_FACTORED_STATE

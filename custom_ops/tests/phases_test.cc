@@ -30,19 +30,21 @@ void EveryTaskRunsOnceAndPhasesInOrder(const ParallelFor& parallel_for) {
       }
       return true;
     };
-    RunPhases({{{100,
-                 [&](int64_t task, int worker) {
-                   ++first[task];
-                   if (worker < 0 || worker >= workers) workers_known = false;
-                 }}},
-               {},
-               {{0, [&](int64_t, int) { in_order = false; }},
-                {7,
-                 [&](int64_t task, int) {
-                   if (!all_are_one(first)) in_order = false;
-                   ++second[task];
-                 }},
-                {3, [&](int64_t task, int) { ++third[task]; }}}},
+    RunPhases({{"first",
+                {{100,
+                  [&](int64_t task, int worker) {
+                    ++first[task];
+                    if (worker < 0 || worker >= workers) workers_known = false;
+                  }}}},
+               {"empty", {}},
+               {"second",
+                {{0, [&](int64_t, int) { in_order = false; }},
+                 {7,
+                  [&](int64_t task, int) {
+                    if (!all_are_one(first)) in_order = false;
+                    ++second[task];
+                  }},
+                 {3, [&](int64_t task, int) { ++third[task]; }}}}},
               workers, parallel_for);
     EXPECT(in_order);
     EXPECT(workers_known);
@@ -50,9 +52,22 @@ void EveryTaskRunsOnceAndPhasesInOrder(const ParallelFor& parallel_for) {
   }
 }
 
+void TimesAreRecordedOnDemand() {
+  const std::vector<Phase> phases = {{"some", {{3, [](int64_t, int) {}}}}};
+  RunPhases(phases, 2, OneThreadAnIndex);
+  EXPECT(TakePhaseSeconds(true).empty());
+  RunPhases(phases, 2, OneThreadAnIndex);
+  RunPhases(phases, 1, OneThreadAnIndex);
+  const PhaseSeconds seconds = TakePhaseSeconds(false);
+  EXPECT(seconds.size() == 1 && seconds.at("some") > 0);
+  RunPhases(phases, 2, OneThreadAnIndex);
+  EXPECT(TakePhaseSeconds(false).empty());
+}
+
 }  // namespace tfx::core
 
 int main() {
+  tfx::core::TimesAreRecordedOnDemand();
   tfx::core::EveryTaskRunsOnceAndPhasesInOrder(tfx::core::OneThreadAnIndex);
   tfx::core::EveryTaskRunsOnceAndPhasesInOrder(tfx::core::Alone);
   return tfx::test::Result();
