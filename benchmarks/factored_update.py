@@ -238,7 +238,7 @@ def phases(setting: Setting, repeats: int) -> list[dict[str, Any]]:
     """Returns a row a phase of the step, in the order of the alphabet."""
     run = factored_loop(setting, Batches.of(setting))
     steps = run.steps_in(0.3)
-    module = library.load()
+    module: Any = library.load()
     run(steps)
     module.tfx_phase_seconds(record=True)
     for _ in range(repeats):
