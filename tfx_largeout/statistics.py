@@ -50,6 +50,42 @@ class SphericalStatistics(NamedTuple):
     num_classes: int
 
 
+class CandidateStatistics(NamedTuple):
+    """What an estimator that looks at S candidate classes needs.
+
+    The candidates are those of a batch, `[S]`, or an example's own, `[N, S]`. The *expected count*
+    of a class is how often it is expected among the candidates: its probability to be one of them
+    where each class can be drawn once.
+
+    Attributes:
+        labels: The labels, normal form.
+        true_logits: `[N, K]` float32, o at the labels; 0 at padding.
+        candidate_logits: `[N, S]` float32, o at the candidates; 0 where there is none.
+        candidate_ids: `[S]` or `[N, S]` int64; -1 where there is none.
+        hits: `[N, S]` bool: the candidate is one of the example's labels (an accidental hit).
+        true_log_expected: `[N, K]` float32, log expected counts of the labels; 0 at padding.
+        candidate_log_expected: `[S]` or `[N, S]` float32, log expected counts of the candidates;
+            0 where there is none.
+        log_partition: `[]` float32, a trainable number of the head, for losses that learn log Z.
+        num_classes: C.
+    """
+
+    labels: Labels
+    true_logits: tf.Tensor
+    candidate_logits: tf.Tensor
+    candidate_ids: tf.Tensor
+    hits: tf.Tensor
+    true_log_expected: tf.Tensor
+    candidate_log_expected: tf.Tensor
+    log_partition: tf.Tensor
+    num_classes: int
+
+    @property
+    def negatives(self) -> tf.Tensor:
+        """`[N, S]` bool: the candidates that are there and are no hits."""
+        return (self.candidate_ids >= 0) & ~self.hits
+
+
 class PerExampleLoss(NamedTuple):
     """The loss itself, from a head whose method is a loss (TensorFlow's built-ins).
 
