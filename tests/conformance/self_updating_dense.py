@@ -18,14 +18,11 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
     """o = W h + b; backward, W <- W - eta dW and b <- b - eta db."""
 
     trains_spherical = False
+    trainable_kernel = False
 
     def __init__(self, num_classes, learning_rate=0.5, **kwargs):
         super().__init__(num_classes, **kwargs)
         self.learning_rate = learning_rate
-
-    def add_weight(self, **arguments):
-        trainable = arguments["name"] == "gradient_anchor"
-        return super().add_weight(**arguments, trainable=trainable)
 
     def forward(self, hidden, labels):
         statistics = DenseHead.statistics(self, hidden, labels)

@@ -4,6 +4,8 @@
 from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.factored import FactoredHead
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.heads.tf_nce import TFNCEHead
 from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
@@ -13,6 +15,8 @@ __all__ = [
     "FactoredHead",
     "Head",
     "HeadOutput",
+    "KernelHead",
+    "SampledHead",
     "SelfUpdatingHead",
     "TFNCEHead",
     "TFSampledSoftmaxHead",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, ClassVar
 
@@ -41,6 +42,8 @@ class Head(keras.layers.Layer):
     statistics_type: ClassVar[type]
     # Whether the head also gives `SphericalStatistics` in training, beside its own family.
     trains_spherical: ClassVar[bool] = False
+    # Which random draw a head with a random generator of its own makes: see `without_update`.
+    draw = 0
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -135,6 +138,17 @@ class Head(keras.layers.Layer):
             k: The number of classes, 0 <= k <= C.
         """
         raise NotImplementedError
+
+    def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which a gradient through `statistics` leaves the weights alone.
+
+        For measurements beside training. Heads that don't update themselves need none.
+
+        Args:
+            draw: A head that draws candidates by a seed and the number of the step draws others for
+                another number. Default 0: those of training.
+        """
+        return contextlib.nullcontext()
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import keras
@@ -14,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
+from tfx_largeout.number_argument import number_argument
 from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState, bare_variable
 from tfx_largeout.ops.factored_update import (
     MAX_CONDITION,
@@ -110,8 +110,8 @@ class FactoredHead(SelfUpdatingHead):
         if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             self._schedule = learning_rate
         else:
-            self._first_rate = _number("learning_rate", learning_rate, above=0)
-        self.weight_decay = _number("weight_decay", weight_decay, at_least=0)
+            self._first_rate = number_argument("learning_rate", learning_rate, above=0)
+        self.weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -170,7 +170,7 @@ class FactoredHead(SelfUpdatingHead):
                 "learning_rate can't be set on a head that was made with a "
                 f"LearningRateSchedule; got {value!r}"
             )
-        value = _number("learning_rate", value, above=0)
+        value = number_argument("learning_rate", value, above=0)
         if self._rate is None:
             self._first_rate = value
         else:
@@ -218,9 +218,10 @@ class FactoredHead(SelfUpdatingHead):
                 self._stabilize()
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
-    def as_statistics(self, labels: Labels, values: tuple[tf.Tensor, ...]) -> SphericalStatistics:
-        targets, squares, total = values
-        return SphericalStatistics(labels, targets, squares, total, self.num_classes)
+    def as_statistics(
+        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+    ) -> SphericalStatistics:
+        return SphericalStatistics(labels, *values, self.num_classes)
 
     def spherical_statistics(
         self, hidden: tf.Tensor, labels: Labels, training: bool
@@ -230,7 +231,7 @@ class FactoredHead(SelfUpdatingHead):
         values = factored_statistics(
             self.state, self._state_input(hidden), labels.ids, update_rows=False
         )
-        return without_gradient(self.as_statistics(labels, values[:3]))
+        return without_gradient(SphericalStatistics(labels, *values[:3], self.num_classes))
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         u_hidden, shift = self._settled(hidden)
@@ -320,7 +321,7 @@ class FactoredHead(SelfUpdatingHead):
 
     # Its numerical health
 
-    def condition_number(self) -> float:
+    def conditionnumber_argument(self) -> float:
         """Returns the condition number of U. Cost: O(D^3)."""
         return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
 
@@ -433,17 +434,3 @@ class FactoredHead(SelfUpdatingHead):
 
 def _units(shape: tuple[int, ...], dtype: Any) -> tf.Tensor:
     return tf.eye(shape[-1], batch_shape=[shape[0]], dtype=tf.as_dtype(dtype))
-
-
-def _number(
-    name: str, value: Any, above: float | None = None, at_least: float | None = None
-) -> float:
-    rule = f"above {above:g}" if above is not None else f"at least {at_least:g}"
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    too_small = not number > above if above is not None else not number >= at_least  # type: ignore[operator]
-    if too_small or not number < math.inf:
-        raise ValueError(f"{name} must be a finite number {rule}; got {value!r}")
-    return number

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -19,7 +21,7 @@ class SelfUpdatingHead(Head):
     them, updates the weights, and returns the gradient with respect to h. The model's optimizer
     never sees the weights: subclasses make them with `trainable=False`. A scalar trainable weight,
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
-    trainable; its gradient is always 0.
+    trainable. Its value may serve the loss as a learned number; where it doesn't, its gradient is 0.
 
     The weights change once for each gradient that is taken through a call of the head: once a step
     in `fit`, once a microbatch with gradient accumulation, twice for a head that a model calls
@@ -29,6 +31,8 @@ class SelfUpdatingHead(Head):
         ValueError: The model that is trained has a `LossScaleOptimizer`: the update would be
             multiplied by the scale. (A loss that a loop of your own multiplies can't be noticed.)
     """
+
+    _updates = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -55,8 +59,8 @@ class SelfUpdatingHead(Head):
             labels: N examples.
 
         Returns:
-            The fields of `statistics_type` after `labels`, and residuals: whatever `backward`
-            can use again.
+            A tuple of those statistics that have a gradient, and residuals: whatever `backward`
+            and `as_statistics` can use again.
         """
         raise NotImplementedError
 
@@ -79,22 +83,45 @@ class SelfUpdatingHead(Head):
         """
         raise NotImplementedError
 
+    @contextlib.contextmanager
+    def without_update(self, draw: int = 0) -> Iterator[None]:
+        """Within it, a gradient through the head's statistics leaves the weights alone."""
+        before = self._updates, self.draw
+        self._updates, self.draw = False, draw
+        try:
+            yield
+        finally:
+            self._updates, self.draw = before
+
     def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+        residuals: Any = None
+        update = self.trainable and self._updates
+
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
-            statistics, residuals = self.forward(hidden, labels)
+            nonlocal residuals
+            values, residuals = self.forward(hidden, labels)
 
             def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 hidden_gradient = self.backward(
-                    hidden, labels, residuals, gradients, update=self.trainable
+                    hidden, labels, residuals, gradients[:-1], update=update
                 )
-                return hidden_gradient, tf.zeros_like(anchor)
+                return hidden_gradient, gradients[-1]
 
-            return statistics, gradient
+            return (*values, tf.identity(anchor)), gradient
 
-        anchor = tf.convert_to_tensor(self.gradient_anchor)
-        return self.as_statistics(labels, run(hidden, anchor))
+        *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
+        return self.as_statistics(labels, tuple(values), residuals, anchor)
 
-    def as_statistics(self, labels: Labels, values: tuple[tf.Tensor, ...]) -> Any:
-        """Returns what `forward` gave as an instance of `statistics_type`."""
+    def as_statistics(
+        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+    ) -> Any:
+        """Returns an instance of `statistics_type`.
+
+        Args:
+            labels: N examples.
+            values: What `forward` returned, with a gradient.
+            residuals: What `forward` returned as such.
+            anchor: `[]`, the value of `gradient_anchor`, with a gradient.
+        """
         return self.statistics_type(labels, *values)

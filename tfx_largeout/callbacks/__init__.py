@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras callbacks."""
+
+from tfx_largeout.callbacks.probe import Probe
+
+__all__ = ["Probe"]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probe: how far the training loss and its gradient are from the exact ones, while training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.base import HeadOutput, head_output
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.number_argument import number_argument
+from tfx_largeout.ops.exact_hidden_gradient import exact_hidden_gradient
+
+
+class Probe(keras.callbacks.Callback):
+    """Logs the exact loss beside the one that is trained, and how good the gradient is.
+
+    A loss over a few candidates is on a scale of its own, and its gradient is an estimate. On a few
+    examples, every so many steps, the probe takes the gradient with respect to h of the training
+    loss (`draws` times, with other candidates each time) and that of the exact softmax
+    cross-entropy, and logs
+
+    | name | what |
+    |---|---|
+    | `probe_loss` | the training loss, mean over examples and draws |
+    | `probe_exact_loss` | the softmax cross-entropy over all classes |
+    | `probe_cosine` | of the angle between the two gradients `[N, D]`, mean over draws |
+    | `probe_relative_bias` | norm of (mean over draws - exact) / norm of exact |
+    | `probe_share_of_time` | of the time since training began, spent in the probe |
+
+    The mean over a few draws still has noise, which the relative bias contains: it falls with
+    1 / sqrt(draws) down to the bias itself. Nothing is updated.
+
+    The values go to TensorBoard if there is a `log_dir`, with the number of the step, and into the
+    logs of each epoch, where `History` and callbacks after this one see the last ones.
+
+    Cost: O(N C D) each time. The probe keeps below `max_share` of the time by waiting longer than
+    `every`; only the first one, which traces its graph, is not counted.
+
+    Args:
+        x: Inputs of a few examples (64 is a good number), as the model takes them.
+        y: Their labels.
+        every: Steps from one probe to the next, at least. Default 100.
+        draws: How often the training loss is drawn. Default 4.
+        max_share: Of the time of training. Default 0.01.
+        log_dir: Folder for TensorBoard's event files. Default None: none are written.
+
+    Raises:
+        ValueError: An argument is out of range.
+        TypeError: When training begins: the model's last layer is no head with W and b
+            (`KernelHead`), or its loss is no `HeadLoss`.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        every: int = 100,
+        draws: int = 4,
+        max_share: float = 0.01,
+        log_dir: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.every = integer_argument("every", every, at_least=1)
+        self.draws = integer_argument("draws", draws, at_least=1)
+        self.max_share = number_argument("max_share", max_share, above=0)
+        self.log_dir = log_dir
+        self.history: list[dict[str, float]] = []
+        self._writer: Any = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not isinstance(self.model.loss, HeadLoss):
+            raise TypeError(f"Probe needs a model with a HeadLoss; got {self.model.loss!r}")
+        if self.log_dir is not None:
+            self._writer = tf.summary.create_file_writer(str(self.log_dir))
+        self._measure = tf.function(self._measured, autograph=False)
+        self._values = self._run()
+        self._start, self._spent, self._longest = time.perf_counter(), 0.0, 0.0
+        self._step = self._next = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._step += 1
+        if self._step < self._next:
+            return
+        begin = time.perf_counter()
+        if self._spent + self._longest > self.max_share * (begin - self._start):
+            return  # not yet: it would take more than its share
+        self._next = self._step + self.every
+        self._values = self._run()
+        cost = time.perf_counter() - begin
+        self._spent, self._longest = self._spent + cost, max(self._longest, cost)
+        self._log()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            logs.update(self._values)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _run(self) -> dict[str, float]:
+        values = self._measure(self.x, self.y)
+        return {f"probe_{name}": float(value) for name, value in values.items()}
+
+    def _log(self) -> None:
+        elapsed = time.perf_counter() - self._start
+        self._values["probe_share_of_time"] = self._spent / elapsed
+        self.history.append({"step": self._step, **self._values})
+        if self._writer is None:
+            return
+        with self._writer.as_default():
+            for name, value in self._values.items():
+                tf.summary.scalar(name, value, step=self._step)
+        self._writer.flush()
+
+    def _measured(self, x: Any, y: Any) -> dict[str, tf.Tensor]:
+        output = _kernel_output(self.model(x, training=False))
+        head, loss, labels = output.head, self.model.loss, output.labels(y)
+        hidden = tf.stop_gradient(tf.cast(output.flat_hidden, tf.float32))
+        exact = output.exact(y)
+        exact_gradient = exact_hidden_gradient(
+            hidden, labels, exact.log_partition, head.kernel, head.bias
+        )
+        losses, gradients = [], []
+        for draw in range(1, self.draws + 1):
+            with head.without_update(draw), tf.GradientTape() as tape:
+                tape.watch(hidden)
+                values = loss.from_statistics(head.statistics(hidden, labels))
+            gradients.append(tape.gradient(values, hidden))
+            losses.append(tf.reduce_mean(values))
+        bias = tf.add_n(gradients) / self.draws - exact_gradient
+        cosines = [_cosine(gradient, exact_gradient) for gradient in gradients]
+        softmax_loss = exact.log_partition - labels.mean(exact.target_logits)
+        return {
+            "loss": tf.add_n(losses) / self.draws,
+            "exact_loss": tf.reduce_mean(softmax_loss),
+            "cosine": tf.add_n(cosines) / self.draws,
+            "relative_bias": tf.norm(bias) / tf.norm(exact_gradient),
+        }
+
+
+def _kernel_output(logits: Any) -> HeadOutput:
+    output = head_output(logits)
+    if output is None or not isinstance(output.head, KernelHead):
+        found = "no head" if output is None else type(output.head).__name__
+        raise TypeError(
+            f"Probe needs a model whose last layer is a head with W and b; got {found}"
+        )
+    return output
+
+
+def _cosine(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(tf.reduce_sum(a * b), tf.norm(a) * tf.norm(b))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KernelHead: what all heads share that keep W and b as they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head, TopScores
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.statistics import ExactStatistics
+
+
+class KernelHead(Head):
+    """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
+
+    It has the logits, the exact evaluation and top-k; subclasses say how to train.
+
+    Cost: evaluation O(B C D) time, memory independent of C beyond the weights.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        kernel_initializer: Of W, called for blocks of rows. Default `"glorot_uniform"`.
+        bias_initializer: Of b. Default `"zeros"`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Raises:
+        ValueError: As `Head`.
+    """
+
+    # Whether the model's optimizer updates W and b.
+    trainable_kernel: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(
+                f"the last dimension of the hidden activations must be known; got {input_shape}"
+            )
+        super().build(input_shape)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        # No autocast: it would cast all of W wherever a few rows are gathered.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.num_classes, width),
+            initializer=self._initial_kernel,
+            trainable=self.trainable_kernel,
+            autocast=False,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.num_classes,),
+                initializer=self.bias_initializer,
+                trainable=self.trainable_kernel,
+                autocast=False,
+            )
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        logits = self.flat_logits(flat, self.compute_dtype)
+        if hidden.shape.rank == 2:
+            return logits
+        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
+
+    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        """Returns all logits `[N, C]` of `[N, D]`, computed in `dtype`."""
+        logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(self.kernel, dtype), transpose_b=True)
+        return logits if self.bias is None else logits + tf.cast(self.bias, dtype)
+
+    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)
+        return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        exact = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=k)
+        return TopScores(exact.top_scores, exact.top_ids, exact.logsumexp)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+
+    def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
+        return initialize_by_blocks(self.kernel_initializer, shape, dtype)

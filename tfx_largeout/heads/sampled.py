@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SampledHead: a dense layer that trains on a few candidate classes, and touches only their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidate_update import candidate_update
+from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.statistics import CandidateStatistics
+
+_NEXT_DRAW = 2**32  # above every seed
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class SampledHead(SelfUpdatingHead, KernelHead):
+    """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
+
+    Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
+    logits of labels and candidates. Backward, the head updates their rows of W and b with its own
+    row-sparse optimizer. Nothing in a step has a cost of O(C).
+
+    ```python
+    head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))
+    model.compile("adam", loss=losses.ComplementarySum())  # "adam" trains what lies below
+    ```
+
+    Evaluation is exact, over all classes in bounded memory.
+
+    Cost: a training step O(B (K + S) D) time; memory: W, b and the optimizer's slots.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
+        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
+            learning rate, which callbacks may set, and its count of steps.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        kernel_initializer: Of W, called for blocks of rows. Default `"glorot_uniform"`.
+        bias_initializer: Of b. Default `"zeros"`.
+        explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
+            those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
+            Default none.
+        seed: Of the candidates: a step's are a function of it and of the number of the step.
+            Default None: drawn here, and kept in the configuration.
+        initial_log_partition: The value from which losses that learn log Z start. Default 0.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Raises:
+        TypeError: `sampler` or `optimizer` is none.
+        ValueError: An argument is out of range; `optimizer` serves another layer already.
+        tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
+            is changed then.
+
+    References:
+        Barber, Botev 2016, Dealing with a large number of classes.
+    """
+
+    statistics_type: ClassVar[type] = CandidateStatistics
+    trainable_kernel: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        num_classes: int,
+        sampler: Sampler,
+        optimizer: RowOptimizer,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        explicit_classes: Sequence[int] = (),
+        seed: int | None = None,
+        initial_log_partition: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            **kwargs,
+        )
+        _require("sampler", sampler, Sampler)
+        _require("optimizer", optimizer, RowOptimizer)
+        if optimizer.built:
+            raise ValueError(
+                f"optimizer must be one that serves no other layer or model yet; got {optimizer!r},"
+                " which is built"
+            )
+        self.sampler = sampler
+        self.optimizer = optimizer
+        self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        self.seed = integer_argument("seed", seed, at_least=0)
+        if self.seed >= _NEXT_DRAW:
+            raise ValueError(f"seed must be less than 2^32; got {seed}")
+        self.initial_log_partition = float(initial_log_partition)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.sampler.build(self.num_classes)
+        super().build(input_shape)
+        self.gradient_anchor.assign(self.initial_log_partition)
+        self.optimizer.build([w for w in (self.kernel, self.bias) if w is not None])
+
+    def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
+        """Returns the candidates of the present step, explicit classes first.
+
+        Args:
+            hidden: `[N, D]`.
+            labels: N examples.
+        """
+        step = tf.cast(self.optimizer.iterations.value, tf.int64)
+        seed = tf.stack([self.seed + _NEXT_DRAW * self.draw, step])
+        drawn = self.sampler.sample(hidden, labels, seed)
+        if not self.explicit_classes:
+            return drawn
+        return _with_explicit(drawn, labels, tf.constant(sorted(self.explicit_classes), tf.int64))
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+        candidates = self.candidates(hidden, labels)
+        values = candidate_logits(
+            self.kernel, self.bias, self._wide(hidden), labels.ids, candidates.ids
+        )
+        return values[:2], (candidates, values.hits)
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        candidates, _ = residuals
+        optimizer = self.optimizer
+        hidden_gradient = candidate_update(
+            self.kernel,
+            self.bias,
+            optimizer.slots_of(self.kernel),
+            [] if self.bias is None else optimizer.slots_of(self.bias),
+            self._wide(hidden),
+            labels.ids,
+            candidates.ids,
+            *gradients,
+            optimizer.rule,
+            optimizer.learning_rate,
+            update=update,
+        )
+        if update:
+            with tf.control_dependencies([hidden_gradient]):
+                optimizer.iterations.assign_add(1)
+        return tf.cast(hidden_gradient, hidden.dtype)
+
+    def as_statistics(
+        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+    ) -> CandidateStatistics:
+        true_logits, logits = values
+        candidates, hits = residuals
+        return CandidateStatistics(
+            labels,
+            true_logits,
+            logits,
+            candidates.ids,
+            hits,
+            candidates.true_log_expected,
+            candidates.log_expected,
+            anchor,
+            self.num_classes,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "sampler": keras.saving.serialize_keras_object(self.sampler),
+            "optimizer": keras.optimizers.serialize(self.optimizer),
+            "explicit_classes": list(self.explicit_classes),
+            "seed": self.seed,
+            "initial_log_partition": self.initial_log_partition,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SampledHead:
+        sampler = keras.saving.deserialize_keras_object(config["sampler"])
+        optimizer = keras.optimizers.deserialize(config["optimizer"])
+        return cls(**{**config, "sampler": sampler, "optimizer": optimizer})
+
+    def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns h in float32, or float64 beside a float64 W."""
+        return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
+
+
+def _with_explicit(drawn: Candidates, labels: Labels, explicit: tf.Tensor) -> Candidates:
+    """Puts explicit classes (sorted), which are there for certain, before those that were drawn."""
+    again = _among(explicit, drawn.ids)
+    ids = tf.where(again, tf.constant(-1, tf.int64), drawn.ids)
+    expected = tf.where(again, 0.0, drawn.log_expected)
+    shape = tf.concat([tf.shape(ids)[:-1], tf.shape(explicit)], axis=0)
+    return Candidates(
+        tf.concat([tf.broadcast_to(explicit, shape), ids], axis=-1),
+        tf.concat([tf.zeros(shape, expected.dtype), expected], axis=-1),
+        tf.where(_among(explicit, labels.ids), 0.0, drawn.true_log_expected),
+    )
+
+
+def _among(sorted_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Returns for each of `ids` whether it is one of `sorted_ids` (which are not none)."""
+    places = tf.searchsorted(sorted_ids, tf.reshape(ids, [-1]))
+    found = tf.gather(sorted_ids, tf.minimum(places, tf.size(sorted_ids) - 1))
+    return tf.reshape(found, tf.shape(ids)) == ids
+
+
+def _require(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}; got {value!r}")
+
+
+def _classes(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
+    """Returns ids as a tuple; refuses what is no set of classes."""
+    result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
+    for c in result:
+        if c >= num_classes:
+            raise ValueError(f"each of {name} must be less than num_classes={num_classes}; got {c}")
+    if len(set(result)) < len(result):
+        raise ValueError(f"{name} must not repeat a class; got {ids!r}")
+    return result

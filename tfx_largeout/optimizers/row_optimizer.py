@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RowOptimizer: the base of the optimizers whose step costs as much as the rows that it touches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from tfx_largeout.number_argument import number_argument
+from tfx_largeout.ops.factored_state import bare_variable
+from tfx_largeout.ops.row_update import RowRule, row_update
+from tfx_largeout.ops.row_update_composed import row_step
+
+
+class RowOptimizer(keras.optimizers.Optimizer):
+    """A Keras optimizer that reads and writes only the rows which a gradient names.
+
+    A row is what `weight[i]` is: of W `[C, D]` the weights of a class, of an embedding `[V, D]`
+    those of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings, `SparseDense`,
+    sampled losses of `tf.nn`) names its rows; repeated ones are added up first. A dense gradient
+    names all of them, and the step is then that of Keras's optimizer of that name.
+
+    It goes two ways: in `model.compile(optimizer=...)` for all weights of a model, or as the
+    `optimizer` of a `SampledHead`, which then updates its own weights in the backward op. Its state
+    is saved with the model either way.
+
+    Rows that a step does not name stay as they are: they get neither momentum nor decay. That is
+    what makes a step independent of the number of rows, and it is not the same method as the dense
+    one, where each row moves in every step.
+
+    Cost: O(rows that the gradient names).
+
+    Args:
+        learning_rate: eta: a positive float, a `keras.optimizers.schedules.LearningRateSchedule`
+            or a callable, as for any Keras optimizer.
+        weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
+        clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default None.
+        name: Of the optimizer.
+        **kwargs: `gradient_accumulation_steps` and `loss_scale_factor`, as for any Keras optimizer
+            (with accumulation gradients are dense, and so is the cost).
+
+    Raises:
+        ValueError: An argument is out of range.
+        RuntimeError: A step is compiled with XLA, which knows no rows.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(learning_rate, (int, float)):
+            learning_rate = number_argument("learning_rate", learning_rate, above=0)
+        super().__init__(learning_rate, name=name, **kwargs)
+        self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
+        if clip_norm is not None:
+            clip_norm = number_argument("clip_norm", clip_norm, above=0)
+        self.clip_norm = clip_norm
+
+    @property
+    def rule(self) -> RowRule:
+        """What a step does to a row."""
+        raise NotImplementedError
+
+    def initial_slot(self, name: str) -> float:
+        """Returns the value from which a slot starts."""
+        return 0.0
+
+    def build(self, variables: list[Any]) -> None:
+        """Makes the slots of `variables`."""
+        if self.built:
+            return
+        super().build(variables)
+        self._slots = [
+            [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
+        ]
+
+    def slots_of(self, variable: Any) -> list[tf.Variable]:
+        """Returns the slots of a variable that the optimizer was built with, in the rule's order."""
+        return [bare_variable(slot) for slot in self._slots[self._get_variable_index(variable)]]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        _refuse_xla()
+        slots, rule = self.slots_of(variable), self.rule_of(variable)
+        if isinstance(gradient, tf.IndexedSlices):
+            ids, rows = _merged(gradient)
+            row_update(variable, slots, ids, rows, rule, learning_rate)
+            return
+        values = row_step(rule, variable, slots, tf.cast(gradient, tf.float32), learning_rate)
+        for target, value in zip([variable, *slots], values, strict=True):
+            target.assign(value)
+
+    def rule_of(self, variable: Any) -> RowRule:
+        """Returns the rule for a variable: without decay if that is excluded."""
+        if self._use_weight_decay(variable):
+            return self.rule
+        return self.rule._replace(weight_decay=0.0)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        for absent in ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"):
+            config.pop(absent)
+        config.pop("ema_overwrite_frequency")
+        return {**config, "weight_decay": self.row_weight_decay, "clip_norm": self.clip_norm}
+
+    def _apply_weight_decay(self, variables: list[Any]) -> None:
+        """Does nothing: the rule lets only touched rows decay."""
+
+    def _add_slot(self, variable: Any, name: str) -> Any:
+        per_row = name == "age"
+        return self.add_variable(
+            shape=variable.shape[:1] if per_row else variable.shape,
+            initializer=keras.initializers.Constant(self.initial_slot(name)),
+            dtype="int32" if per_row else slot_dtype(variable),
+            name=f"{variable.path.replace('/', '_')}_{name}",
+        )
+
+
+def slot_dtype(variable: Any) -> str:
+    """Returns the dtype of the slots of a variable: float32, or float64 of float64."""
+    return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
+
+
+def _merged(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds up the slices of equal rows; returns ids `[n]` and rows `[n, ...]` in float32."""
+    ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
+    rows = tf.math.unsorted_segment_sum(
+        tf.cast(gradient.values, tf.float32), places, tf.size(ids)
+    )
+    return ids, rows
+
+
+def _refuse_xla() -> None:
+    if tf.executing_eagerly():
+        return
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(
+            "row optimizers can't be compiled with XLA, which knows no rows; got jit_compile=True "
+            "(or 'auto', Keras's default). Compile the model with jit_compile=False."
+        )
