@@ -3,6 +3,9 @@
 
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.losses.built_in import BuiltInLoss
+from tfx_largeout.losses.candidate_loss import CandidateLoss
+from tfx_largeout.losses.complementary_sum import ComplementarySum
+from tfx_largeout.losses.sampled_softmax import SampledSoftmax
 from tfx_largeout.losses.softmax_cross_entropy import SoftmaxCrossEntropy
 from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
 from tfx_largeout.losses.spherical_loss import SphericalLoss
@@ -13,7 +16,10 @@ from tfx_largeout.losses.z_loss import ZLoss
 
 __all__ = [
     "BuiltInLoss",
+    "CandidateLoss",
+    "ComplementarySum",
     "HeadLoss",
+    "SampledSoftmax",
     "SoftmaxCrossEntropy",
     "SphericalFamilyLoss",
     "SphericalLoss",

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samplers: which classes a training step looks at. `base.py` says how to add one."""
+
+from tfx_largeout.samplers.base import Candidates, Sampler
+from tfx_largeout.samplers.log_uniform import LogUniform
+from tfx_largeout.samplers.uniform import Uniform
+
+__all__ = ["Candidates", "LogUniform", "Sampler", "Uniform"]
