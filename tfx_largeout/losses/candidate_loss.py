@@ -81,3 +81,25 @@ def softmax_cross_entropy(
         axis=1,
     )
     return tf.nn.softmax_cross_entropy_with_logits(tf.stop_gradient(targets), scores)
+
+
+def sum_over(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns the sum over the last axis of the values at which `mask` is True."""
+    return tf.reduce_sum(tf.where(mask, values, 0), axis=-1)
+
+
+def mean_over_negatives(statistics: CandidateStatistics, values: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of `values` over each example's negatives; 0 where it has none.
+
+    Args:
+        statistics: Say what a negative is.
+        values: `[N, S]` or `[N, K, S]`.
+
+    Returns:
+        `[N]` or `[N, K]`.
+    """
+    negatives = statistics.negatives
+    if values.shape.rank == 3:
+        negatives = negatives[:, tf.newaxis]
+    counts = tf.reduce_sum(tf.cast(negatives, values.dtype), axis=-1)
+    return tf.math.divide_no_nan(sum_over(negatives, values), counts)
