@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures 1 and 2 of Barber and Botev 2016: which estimator of the likelihood learns best?
 
-Softmax regression without bias, u(c, x) = exp(w_c . x): a concave problem, so that the result speaks
-of the objective alone. N = 2000 points in D = 100 dimensions, labels drawn from a model with C = 1000
-classes; minibatches of 50; 20 negative classes an example; dense gradients with momentum 0.99.
+Softmax regression without bias, u(c, x) = exp(w_c . x): a concave problem, so that the result
+speaks of the objective alone. N = 2000 points in D = 100 dimensions, labels drawn from a model with
+C = 1000 classes; minibatches of 50; 20 negative classes an example; dense gradients with momentum
+0.99.
 Every method gets the learning rate, out of the same list, with which its exact log-likelihood ends
 highest.
 
@@ -74,7 +75,10 @@ def methods(counts: np.ndarray) -> list[Method]:
         Method("complementary_sum_bernoulli", losses.ComplementarySum(), bernoulli),
         Method("importance_sampling", losses.ImportanceSampling(), unigram),
         Method("ranking_margin_log_c", losses.Ranking(), uniform),
-        *(Method(f"ranking_margin_{m}", losses.Ranking(margin=float(m)), uniform) for m in (1, 3, 10)),
+        *(
+            Method(f"ranking_margin_{m}", losses.Ranking(margin=float(m)), uniform)
+            for m in (1, 3, 10)
+        ),
         Method("blackout", losses.BlackOut(), unigram),
         Method("noise_contrastive", losses.NoiseContrastive(), unigram),
         Method("negative_sampling", losses.NegativeSampling(), unigram),

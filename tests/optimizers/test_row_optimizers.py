@@ -53,7 +53,8 @@ def test_touching_all_rows_is_keras_own_optimizer(name, sparse):
         dense = tf.convert_to_tensor(gradient)
         own.apply([gradient if sparse else dense], [left])
         theirs.apply([dense], [right])
-    np.testing.assert_allclose(left.numpy(), right.numpy(), rtol=1e-5, atol=1e-6)
+    # Keras computes 1 - beta_2^t in float32, which leaves it 4 or 5 digits.
+    np.testing.assert_allclose(left.numpy(), right.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @every_optimizer

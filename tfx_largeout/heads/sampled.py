@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SampledHead: a dense layer that trains on a few candidate classes, and touches only their rows."""
+"""SampledHead: a dense layer that trains on candidate classes, and touches only their rows."""
 
 from __future__ import annotations
 

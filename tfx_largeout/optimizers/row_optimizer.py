@@ -82,7 +82,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         ]
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
-        """Returns the slots of a variable that the optimizer was built with, in the rule's order."""
+        """Returns the slots of a variable it was built with, in the order of the rule."""
         return [bare_variable(slot) for slot in self._slots[self._get_variable_index(variable)]]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -130,9 +130,7 @@ def slot_dtype(variable: Any) -> str:
 def _merged(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """Adds up the slices of equal rows; returns ids `[n]` and rows `[n, ...]` in float32."""
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
-    rows = tf.math.unsorted_segment_sum(
-        tf.cast(gradient.values, tf.float32), places, tf.size(ids)
-    )
+    rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, tf.float32), places, tf.size(ids))
     return ids, rows
 
 
