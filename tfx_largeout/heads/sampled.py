@@ -141,7 +141,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        candidates, _ = residuals
+        (candidates, _), (true_gradient, candidate_gradient) = residuals, gradients
         optimizer = self.optimizer
         hidden_gradient = candidate_update(
             self.kernel,
@@ -151,7 +151,8 @@ class SampledHead(SelfUpdatingHead, KernelHead):
             self._wide(hidden),
             labels.ids,
             candidates.ids,
-            *gradients,
+            true_gradient,
+            candidate_gradient,
             optimizer.rule,
             optimizer.learning_rate,
             update=update,
