@@ -76,10 +76,10 @@ class RowOptimizer(keras.optimizers.Optimizer):
         """Makes the slots of `variables`."""
         if self.built:
             return
-        super().build(variables)
         self._slots = [
             [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
         ]
+        super().build(variables)
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """Returns the slots of a variable it was built with, in the order of the rule."""
