@@ -3,6 +3,7 @@
 
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.losses.built_in import BuiltInLoss
+from tfx_largeout.losses.negative_log_likelihood import NegativeLogLikelihood
 from tfx_largeout.losses.softmax_cross_entropy import SoftmaxCrossEntropy
 from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
 from tfx_largeout.losses.spherical_loss import SphericalLoss
@@ -14,6 +15,7 @@ from tfx_largeout.losses.z_loss import ZLoss
 __all__ = [
     "BuiltInLoss",
     "HeadLoss",
+    "NegativeLogLikelihood",
     "SoftmaxCrossEntropy",
     "SphericalFamilyLoss",
     "SphericalLoss",
