@@ -14,7 +14,7 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before you import keras."
     )
 
-from tfx_largeout import heads, layers, losses, metrics
+from tfx_largeout import heads, layers, losses, metrics, samplers
 from tfx_largeout.top_k import TopK, TopKModel, top_k_model
 
-__all__ = ["TopK", "TopKModel", "heads", "layers", "losses", "metrics", "top_k_model"]
+__all__ = ["TopK", "TopKModel", "heads", "layers", "losses", "metrics", "samplers", "top_k_model"]

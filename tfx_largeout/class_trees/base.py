@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.variable_rows import gather
 
 
@@ -17,8 +18,8 @@ class RowTable(NamedTuple):
     """Weights of a kind of decision: a row for each.
 
     Attributes:
-        kernel: `[R, D]`, a `tf.Variable`.
-        bias: `[R]`, a `tf.Variable`, or None.
+        kernel: `[R, D]`, a Keras variable.
+        bias: `[R]`, a Keras variable, or None.
     """
 
     kernel: Any
@@ -29,11 +30,12 @@ class RowTable(NamedTuple):
 
         A row a decision, so that what belongs to neighbours lies together.
         """
-        rows = tf.cast(gather(self.kernel, ids), hidden.dtype)
+        rows = tf.cast(gather(bare_variable(self.kernel), ids), hidden.dtype)
         logits = tf.matmul(rows, hidden, transpose_b=True)
         if self.bias is None:
             return logits
-        return logits + tf.cast(gather(self.bias, ids), hidden.dtype)[:, tf.newaxis]
+        bias = gather(bare_variable(self.bias), ids)
+        return logits + tf.cast(bias, hidden.dtype)[:, tf.newaxis]
 
 
 class TableGradient(NamedTuple):

@@ -6,21 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
+from tfx_largeout.samplers.tf_sampler import (
+    callable_of,
+    deserialized_function,
+    named_function,
+    plain_options,
+    serialized_function,
+)
 from tfx_largeout.statistics import PerExampleLoss
-
-SAMPLERS: dict[str, Callable[..., Any]] = {
-    "log_uniform": tf.random.log_uniform_candidate_sampler,
-    "uniform": tf.random.uniform_candidate_sampler,
-    "learned_unigram": tf.random.learned_unigram_candidate_sampler,
-    "fixed_unigram": tf.random.fixed_unigram_candidate_sampler,
-}
 
 
 class TFCandidateSamplingHead(DenseHead):
@@ -81,18 +79,8 @@ class TFCandidateSamplingHead(DenseHead):
                 f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
                 f"got {num_sampled}"
             )
-        for name, function in SAMPLERS.items():
-            if sampler is function:
-                sampler = name
-        if not callable(sampler) and sampler not in SAMPLERS:
-            raise ValueError(
-                f"sampler must be one of {sorted(SAMPLERS)} or a callable; got {sampler!r}"
-            )
-        self.sampler = sampler
-        self.sampler_options = {
-            key: value.tolist() if isinstance(value, np.ndarray) else value
-            for key, value in (sampler_options or {}).items()
-        }
+        self.sampler = named_function("sampler", sampler)
+        self.sampler_options = plain_options(sampler_options)
         self.unique = unique
         self.remove_accidental_hits = remove_accidental_hits
         self.seed = seed
@@ -121,7 +109,7 @@ class TFCandidateSamplingHead(DenseHead):
             **super().get_config(),
             "num_sampled": self.num_sampled,
             "num_true": self.num_true,
-            "sampler": self._serialized_sampler(),
+            "sampler": serialized_function("sampler", self.sampler),
             "sampler_options": self.sampler_options,
             "unique": self.unique,
             "remove_accidental_hits": self.remove_accidental_hits,
@@ -130,21 +118,7 @@ class TFCandidateSamplingHead(DenseHead):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TFCandidateSamplingHead:
-        config = dict(config)
-        if not isinstance(config["sampler"], str):
-            config["sampler"] = keras.saving.deserialize_keras_object(config["sampler"])
-        return cls(**config)
-
-    def _serialized_sampler(self) -> Any:
-        if not callable(self.sampler):
-            return self.sampler
-        name = keras.saving.get_registered_name(self.sampler)
-        if keras.saving.get_registered_object(name) is None:
-            raise ValueError(
-                "sampler must be registered with keras.saving.register_keras_serializable to be "
-                f"saved; got {self.sampler!r}"
-            )
-        return keras.saving.serialize_keras_object(self.sampler)
+        return cls(**{**config, "sampler": deserialized_function(config["sampler"])})
 
     def _choose_targets(self, labels: Labels) -> tf.Tensor:
         """Returns `[N, T]` int64: T labels of each example, in turn from a random start."""
@@ -163,8 +137,7 @@ class TFCandidateSamplingHead(DenseHead):
         return self.bias.value
 
     def _sample(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        sampler = self.sampler if callable(self.sampler) else SAMPLERS[self.sampler]
-        ids, true_expected, sampled_expected = sampler(
+        ids, true_expected, sampled_expected = callable_of(self.sampler)(
             true_classes=targets,
             num_true=self.num_true,
             num_sampled=self.num_sampled,

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BlackOut: a weighted softmax that discriminates the label from each negative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.losses.candidate_loss import (
+    NO_LOGIT,
+    CandidateLoss,
+    corrected_candidates,
+    corrected_labels,
+)
+from tfx_largeout.statistics import CandidateStatistics
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class BlackOut(CandidateLoss):
+    """The label should be likely, and each negative unlikely, in a softmax over both.
+
+    loss = mean_{y in Y} [-log p_y - sum_{d in N(x)} log(1 - p_d)],
+    p_c = e^{s_c} / (e^{s_y} + sum_{d in N(x)} e^{s_d}),  s_c = o_c - log E_c
+
+    log(1 - p_d) is taken as log1p(-p_d), where p_d <= 1/2; for the largest negative, the only one
+    that may have more, it is the log of the others' sum minus the log of the sum.
+
+    Cost: O(N K S) time and memory.
+
+    Args:
+        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+
+    Deviations:
+        Several labels: the mean over them, each against the negatives alone. The paper's weight is
+        1 / Q(c), Q a distribution; E = S Q gives the same p. A class that was drawn twice is two
+        negatives.
+
+    References:
+        Barber and Botev 2016, eq. 46 and 47. Ji, Vishwanathan, Satish, Anderson, Dubey 2016,
+        BlackOut: Speeding up recurrent neural network language models with very large vocabularies.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"name": "black_out", **kwargs})
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        label = corrected_labels(statistics)
+        scores = tf.where(statistics.negatives, corrected_candidates(statistics), NO_LOGIT)
+        # A column that is no class, so that there is a largest one even without candidates.
+        scores = tf.pad(scores, [[0, 0], [0, 1]], constant_values=NO_LOGIT)
+        is_largest = tf.one_hot(
+            tf.argmax(scores, axis=1), tf.shape(scores)[1], on_value=True, off_value=False
+        )
+        rest = tf.where(is_largest, NO_LOGIT, scores)
+
+        def log_sum_with(scores: tf.Tensor) -> tf.Tensor:
+            others = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
+            both = tf.stack([label, tf.broadcast_to(others, tf.shape(label))], axis=-1)
+            return tf.reduce_logsumexp(both, axis=-1)
+
+        log_sum, log_sum_of_rest = log_sum_with(scores), log_sum_with(rest)
+        probabilities = tf.exp(rest[:, tf.newaxis] - log_sum[:, :, tf.newaxis])
+        rejected = tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1) + log_sum_of_rest - log_sum
+        return statistics.labels.mean(log_sum - label - rejected)

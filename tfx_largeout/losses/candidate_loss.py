@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of the losses that look at candidate classes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import tensorflow as tf
+
+from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.statistics import CandidateStatistics, ExactStatistics
+
+NO_LOGIT = -1e30  # exp of it is 0 beside any logit; it survives arithmetic in float32
+
+
+class CandidateLoss(HeadLoss):
+    """An estimator: a function of the logits of the labels and of S candidate classes.
+
+    Notation of the subclasses: o logits, Y the labels of an example, y one of them, N(x) the
+    negatives (candidates that are no label of the example), E_d the expected count of class d
+    among the candidates, C classes.
+
+    In evaluation all of them are the exact softmax cross-entropy log Z - mean_y o_y over all C
+    classes, so that estimators can be compared: what they estimate in training is on scales of
+    their own. An example without labels, which only a weight of 0 allows, has a finite loss.
+
+    A subclass writes `from_statistics`.
+
+    References:
+        Barber and Botev 2016, Dealing with a large number of classes: Likelihood, Discrimination or
+        Ranking? Equations are numbered as there.
+    """
+
+    statistics_type: ClassVar[type] = CandidateStatistics
+
+    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
+        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)
+
+
+def log_expected_of_candidates(statistics: CandidateStatistics) -> tf.Tensor:
+    """Returns log E of the candidates in a shape that broadcasts to `[N, S]`."""
+    return tf.cast(statistics.candidate_log_expected, statistics.candidate_logits.dtype)
+
+
+def corrected_candidates(statistics: CandidateStatistics) -> tf.Tensor:
+    """Returns o_d - log E_d of the candidates, `[N, S]`."""
+    return statistics.candidate_logits - log_expected_of_candidates(statistics)
+
+
+def corrected_labels(statistics: CandidateStatistics) -> tf.Tensor:
+    """Returns o_y - log E_y of the labels, `[N, K]`."""
+    return statistics.true_logits - statistics.true_log_expected
+
+
+def softmax_cross_entropy(
+    statistics: CandidateStatistics, true_scores: tf.Tensor, candidate_scores: tf.Tensor
+) -> tf.Tensor:
+    """Returns the cross-entropy of the labels in a softmax over labels and negatives.
+
+    log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_y s_y
+
+    Args:
+        statistics: Say what is a label and what a negative.
+        true_scores: `[N, K]`, s of the labels.
+        candidate_scores: `[N, S]`, s of the candidates.
+
+    Returns:
+        `[N]`; 0 for an example without labels.
+    """
+    mask = statistics.labels.mask
+    scores = tf.concat(
+        [
+            tf.where(mask, true_scores, NO_LOGIT),
+            tf.where(statistics.negatives, candidate_scores, NO_LOGIT),
+        ],
+        axis=1,
+    )
+    counts = tf.cast(tf.maximum(statistics.labels.counts, 1), scores.dtype)
+    targets = tf.concat(
+        [tf.cast(mask, scores.dtype) / counts[:, tf.newaxis], tf.zeros_like(candidate_scores)],
+        axis=1,
+    )
+    return tf.nn.softmax_cross_entropy_with_logits(tf.stop_gradient(targets), scores)
+
+
+def sum_over(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns the sum over the last axis of the values at which `mask` is True."""
+    return tf.reduce_sum(tf.where(mask, values, 0), axis=-1)
+
+
+def mean_over_negatives(statistics: CandidateStatistics, values: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of `values` over each example's negatives; 0 where it has none.
+
+    Args:
+        statistics: Say what a negative is.
+        values: `[N, S]` or `[N, K, S]`.
+
+    Returns:
+        `[N]` or `[N, K]`.
+    """
+    negatives = statistics.negatives
+    if values.shape.rank == 3:
+        negatives = negatives[:, tf.newaxis]
+    counts = tf.reduce_sum(tf.cast(negatives, values.dtype), axis=-1)
+    return tf.math.divide_no_nan(sum_over(negatives, values), counts)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bernoulli: each class is in or out, independently."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.labels import PADDING, Labels
+from tfx_largeout.samplers.alias_table import AliasTable
+from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
+
+_MAX_NEWTON_STEPS = 200
+_CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class Bernoulli(Sampler):
+    """Each class c is a candidate with a probability b_c of its own, independently; E_c = b_c.
+
+    b_c = f_c^alpha,  f_c = n_c / sum_d n_d,  alpha >= 0 such that sum_c b_c = expected
+
+    No candidate comes twice, and `expected = C` takes all classes: alpha = 0, E = 1. The number of
+    candidates varies; its variance is sum_c b_c (1 - b_c) <= expected.
+
+    Drawn without a look at every class: class c arrives in a Poisson process at rate
+    -log(1 - b_c), and is in if it arrives within the unit of time at least once. All arrivals
+    together are a Poisson number of draws from the distribution in proportion to the rates. Where
+    these are more than C, all classes are drawn one by one.
+
+    Cost: O(sum_c -log(1 - b_c)) a step, at most O(C); times N with `own`.
+
+    Args:
+        counts: `[C]` numbers n_c, positive and finite. With a model they are saved compressed.
+        expected: The expected number of candidates, above 0 and at most C.
+        own: Whether each example gets candidates of its own, `[N, S]` padded with -1, S being the
+            most that one of them got. Default False: one set `[S]` for the batch.
+
+    Raises:
+        TypeError: `counts` are not numbers.
+        ValueError: A count is not positive and finite, `expected` is not above 0 and finite. At
+            `build`: the counts are not C, `expected` is above C, or too small for any alpha.
+
+    Deviations:
+        The paper has `expected` count the classes beyond those summed explicitly, which differ from
+        example to example; here it counts all.
+
+    References:
+        Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
+    """
+
+    def __init__(self, counts: Any, expected: float, own: bool = False) -> None:
+        self.counts = class_counts(counts)
+        is_number = isinstance(expected, numbers.Real) and not isinstance(expected, bool)
+        if not is_number or not 0 < expected < math.inf:
+            raise ValueError(f"expected must be a number above 0 and finite; got {expected!r}")
+        self.expected = float(expected)
+        self.own = bool(own)
+
+    def tabulate(self, num_classes: int) -> None:
+        check_length(self.counts, num_classes)
+        if self.expected > num_classes:
+            raise ValueError(
+                f"expected must be at most num_classes={num_classes}; got {self.expected}"
+            )
+        log_frequency = np.log(self.counts / self.counts.sum(dtype=np.float64))
+        self.alpha = _solve_alpha(log_frequency, self.expected)
+        log_inclusion = self.alpha * log_frequency
+        self._log_inclusion = tf.constant(log_inclusion.astype(np.float32))
+        with np.errstate(divide="ignore"):
+            rates = np.minimum(-np.log(-np.expm1(log_inclusion)), _CERTAIN_RATE)
+        self._rate = float(rates.sum())
+        if self._rate < num_classes:
+            self._arrivals = AliasTable(rates)
+        else:
+            self._inclusion = tf.constant(np.exp(log_inclusion))
+
+    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+        rows = tf.shape(hidden, tf.int64)[0] if self.own else tf.constant(1, tf.int64)
+        number_of_row, ids = self._draw(rows, seed)
+        log_expected = tf.gather(self._log_inclusion, ids)
+        if self.own:
+            ids = _padded(ids, number_of_row, rows, PADDING)
+            log_expected = _padded(log_expected, number_of_row, rows, 0.0)
+        true_log_expected = tf.gather(self._log_inclusion, labels.safe_ids)
+        return Candidates(ids, log_expected, where_labels(labels, true_log_expected))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "counts": encode(self.counts),
+            "expected": self.expected,
+            "own": self.own,
+        }
+
+    def _draw(self, rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the candidates of all rows, row by row: numbers of rows `[n]`, ids `[n]`."""
+        if self._rate >= self.counts.size:
+            uniform = tf.random.stateless_uniform(
+                [rows, self.counts.size], seed, dtype=tf.float64, alg="philox"
+            )
+            return tuple(tf.unstack(tf.where(uniform < self._inclusion), axis=1))
+        number_seed, class_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
+        numbers = tf.random.stateless_poisson(
+            [rows], number_seed, tf.constant(self._rate, tf.float64), tf.int64
+        )
+        ids = self._arrivals.sample([tf.reduce_sum(numbers)], class_seed)
+        if not self.own:
+            ids = tf.unique(ids).y
+            return tf.zeros_like(ids), ids
+        number_of_row = tf.repeat(tf.range(rows), numbers)
+        keys = tf.unique(number_of_row * self.counts.size + ids).y
+        return keys // self.counts.size, keys % self.counts.size
+
+
+def _padded(values: tf.Tensor, rows_of: tf.Tensor, rows: tf.Tensor, padding: float) -> tf.Tensor:
+    ragged = tf.RaggedTensor.from_value_rowids(values, rows_of, rows, validate=False)
+    return ragged.to_tensor(tf.cast(padding, values.dtype))
+
+
+def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:
+    """Returns alpha >= 0 with sum_c exp(alpha log f_c) = expected.
+
+    The logarithm of the sum is convex in alpha and falls: Newton's method from 0, where the sum is
+    C, never oversteps the root.
+    """
+    alpha = 0.0
+    for _ in range(_MAX_NEWTON_STEPS):
+        inclusion = np.exp(alpha * log_frequency)
+        total = inclusion.sum()
+        step = math.log(total / expected) / (np.dot(inclusion, -log_frequency) / total)
+        alpha += step
+        if abs(step) <= 1e-14 * alpha or total == expected:
+            return alpha
+        if not alpha < math.inf:
+            break
+    raise ValueError(
+        f"expected must be a sum of f_c^alpha that some alpha gives; got {expected}, too small for "
+        "these counts, of which one is nearly all"
+    )

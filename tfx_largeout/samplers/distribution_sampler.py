@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the samplers share that draw a fixed number of classes from a distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.class_distribution import ClassDistribution
+from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
+
+
+class DistributionSampler(Sampler):
+    """S draws from a distribution q over the classes: `Uniform`, `LogUniform`, `Unigram`.
+
+    - With replacement: S independent draws, a class may come several times. E_c = S q_c.
+    - `unique`: S different classes, drawn in turn, repeats being skipped. E_c = 1 - exp(-q_c tau),
+      with a random tau: see `DistinctArrivals`. S = C: all classes, E = 1.
+
+    The sum over the candidates of z_c / E_c is an unbiased estimate of sum_c z_c in both cases.
+
+    Cost: O(S) a step, N S with `own`. `unique`: O(C) where S is so close to C (or q so uneven) that
+    S different classes take more than C draws.
+
+    Args:
+        num_sampled: S, at least 1; at most C if `unique`.
+        unique: Whether the candidates are all different. Default: `not own`.
+        own: Whether each example gets candidates of its own, `[N, S]`. Default False: one set
+            `[S]` for the batch.
+
+    Raises:
+        ValueError: `num_sampled` is out of range, or `unique` and `own` are both True.
+    """
+
+    def __init__(self, num_sampled: int, unique: bool | None = None, own: bool = False) -> None:
+        self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
+        if unique and own:
+            raise ValueError(
+                "unique must be False for candidates of an example's own (own=True), which are "
+                "drawn with replacement; got unique=True"
+            )
+        self.own = bool(own)
+        self.unique = not self.own if unique is None else bool(unique)
+
+    def distribution(self, num_classes: int) -> ClassDistribution:
+        """Returns q over C classes."""
+        raise NotImplementedError
+
+    def tabulate(self, num_classes: int) -> None:
+        if self.unique and self.num_sampled > num_classes:
+            raise ValueError(
+                f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
+                f"got {self.num_sampled}"
+            )
+        self._distribution = self.distribution(num_classes)
+        if self.unique and self.num_sampled < num_classes:
+            self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
+
+    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+        if not self.unique:
+            shape = [tf.shape(hidden)[0], self.num_sampled] if self.own else [self.num_sampled]
+            return self._with_replacement(shape, labels, seed)
+        if self.num_sampled == self.num_classes:
+            return _all_classes(self.num_sampled, labels)
+        return self._without_replacement(labels, seed)
+
+    def log_inclusion(self, ids: tf.Tensor, next_time: tf.Tensor) -> tf.Tensor:
+        """Returns log E of class ids for `unique` candidates, float64.
+
+        Args:
+            ids: Any shape, int64.
+            next_time: `[]` float64, tau.
+        """
+        rate = tf.exp(self._distribution.log_probability(ids)) * next_time
+        return tf.math.log(-tf.math.expm1(-rate))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_sampled": self.num_sampled,
+            "unique": self.unique,
+            "own": self.own,
+        }
+
+    def _with_replacement(
+        self, shape: list[tf.Tensor | int], labels: Labels, seed: tf.Tensor
+    ) -> Candidates:
+        ids = self._distribution.sample(shape, seed)
+
+        def log_expected(ids: tf.Tensor) -> tf.Tensor:
+            log_count = self._distribution.log_probability(ids) + math.log(self.num_sampled)
+            return tf.cast(log_count, tf.float32)
+
+        return Candidates(
+            ids, log_expected(ids), where_labels(labels, log_expected(labels.safe_ids))
+        )
+
+    def _without_replacement(self, labels: Labels, seed: tf.Tensor) -> Candidates:
+        ids, time = self._arrivals.draw(seed)
+        return Candidates(
+            ids,
+            tf.cast(self.log_inclusion(ids, time), tf.float32),
+            where_labels(labels, self.log_inclusion(labels.safe_ids, time)),
+        )
+
+
+def _all_classes(num_classes: int, labels: Labels) -> Candidates:
+    return Candidates(
+        tf.range(num_classes, dtype=tf.int64),
+        tf.zeros([num_classes]),
+        tf.zeros(tf.shape(labels.ids)),
+    )
