@@ -103,35 +103,33 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     batch = tf.shape(sweep.hidden)[0]
     lowest = tf.constant(float("-inf"), sweep.hidden.dtype)
 
-    def goes_on(place: tf.Tensor, scores: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        least = tf.cond(
-            tf.shape(scores)[1] < k,
-            lambda: lowest,
-            lambda: tf.reduce_min(order_keys(scores[:, -1:])),
-        )
+    def goes_on(place: tf.Tensor, least: tf.Tensor, *best: tf.Tensor) -> tf.Tensor:
         return tf.logical_and(place < sweep.end, _bound_at(sweep, place) >= least)
 
     def body(
-        place: tf.Tensor, scores: tf.Tensor, ids: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        place: tf.Tensor, least: tf.Tensor, scores: tf.Tensor, ids: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         place, classes, values = sweep.block(place)
         by_id = tf.argsort(classes)  # then the lower position is the lower id
         values = tf.transpose(tf.gather(values, by_id))
         best = _best_columns(values, k)
         block_ids = tf.gather(tf.gather(classes, by_id), best)
         scores = tf.concat([scores, tf.gather(values, best, batch_dims=1)], axis=1)
-        return place, *_best_pairs(scores, tf.concat([ids, block_ids], axis=1), k)
+        scores, ids = _best_pairs(scores, tf.concat([ids, block_ids], axis=1), k)
+        least = tf.reduce_min(order_keys(scores[:, -1:]))
+        return place, tf.where(tf.shape(scores)[1] < k, lowest, least), scores, ids
 
     matrix = tf.TensorShape([None, None])
-    _, scores, ids = tf.while_loop(
+    *_, scores, ids = tf.while_loop(
         goes_on,
         body,
         (
             tf.zeros([], tf.int64),
+            lowest,
             tf.zeros([batch, 0], sweep.hidden.dtype),
             tf.zeros([batch, 0], tf.int64),
         ),
-        shape_invariants=(tf.TensorShape([]), matrix, matrix),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), matrix, matrix),
         parallel_iterations=1,
     )
     shape = [sweep.hidden.shape[0], k]
