@@ -13,6 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.variable_rows import gather, scatter_update
 
 _BLOCK_ELEMENTS = 2**21  # of V that exist a second time at a time: 8 MiB in float32
 
@@ -97,19 +98,6 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
     state.current_slot.assign(slot)
     state.u.assign(unit)
     state.u_inverse_transpose.assign(unit)
-
-
-def gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns rows of a variable, which is not read as a whole."""
-    return tf.ensure_shape(
-        tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype),
-        ids.shape.concatenate(variable.shape[1:]),
-    )
-
-
-def scatter_update(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> None:
-    """Writes rows of a variable in place."""
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)
 
 
 def _slots(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.factored_coordinates_composed import gather
 from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.variable_rows import gather
 
 _BLOCK_ELEMENTS = 2**21
 _NUM_PROBES = 8

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfx_largeout.ops.factored_coordinates_composed import gather, scatter_update, settle
+from tfx_largeout.ops.factored_coordinates_composed import settle
 from tfx_largeout.ops.factored_state import FactoredState
+from tfx_largeout.ops.variable_rows import gather, scatter_update
 
 METHODS = ("svd", "power_iteration")
 LOWEST, HIGHEST = 0.001, 100.0

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of SGD, Adagrad and Adam on single rows, in NumPy float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def update_row(weights, slots, row, gradient, rule, learning_rate):
+    """Takes a step on one row of `weights`, in place. `rule` has the fields of a RowRule."""
+    gradient = np.asarray(gradient, np.float64)
+    if rule.clip_norm is not None:
+        norm = math.sqrt(np.sum(gradient**2))
+        if norm > rule.clip_norm:
+            gradient = gradient * (rule.clip_norm / norm)
+    weights[row] *= 1 - learning_rate * rule.weight_decay
+    if rule.method == "sgd":
+        momentum, nesterov = rule.hyperparameters
+        if momentum == 0:
+            weights[row] -= learning_rate * gradient
+            return
+        (m,) = slots
+        m[row] = momentum * m[row] - learning_rate * gradient
+        weights[row] += momentum * m[row] - learning_rate * gradient if nesterov else m[row]
+    elif rule.method == "adagrad":
+        (accumulator,) = slots
+        accumulator[row] += gradient**2
+        root = np.sqrt(accumulator[row] + rule.hyperparameters[0])
+        weights[row] -= learning_rate * gradient / root
+    else:
+        beta_1, beta_2, epsilon = rule.hyperparameters
+        m, v, age = slots
+        age[row] += 1
+        m[row] = beta_1 * m[row] + (1 - beta_1) * gradient
+        v[row] = beta_2 * v[row] + (1 - beta_2) * gradient**2
+        m_hat = m[row] / (1 - beta_1 ** age[row])
+        v_hat_root = np.sqrt(v[row]) / math.sqrt(1 - beta_2 ** age[row])
+        epsilon_hat = epsilon / math.sqrt(1 - beta_2 ** age[row])
+        weights[row] -= learning_rate * m_hat / (v_hat_root + epsilon_hat)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which implementation of an op runs: the custom op, or TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import tensorflow as tf
+
+from tfx_largeout.ops import library
+
+IMPLEMENTATIONS = ("auto", "op", "composed")
+
+
+def op_module(
+    implementation: str, op: str, variable: tf.Variable, dtypes: Sequence[tf.DType]
+) -> ModuleType | None:
+    """Returns the module of custom ops if it is to be used for a variable, else None.
+
+    Args:
+        implementation: `"auto"`: the custom op where the library loads and has it, for a variable
+            of a dtype that it serves and that is not on a GPU; `"op"` or `"composed"` to insist.
+        op: The op's name in the module.
+        variable: What the op changes or reads in place.
+        dtypes: What the op serves.
+
+    Raises:
+        ValueError: `implementation` is none of the three.
+        TypeError: `"op"`, and the op does not serve the dtype.
+        RuntimeError: `"op"`, and the library is not there.
+    """
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be one of {IMPLEMENTATIONS}; got {implementation!r}")
+    if implementation == "composed":
+        return None
+    insist = implementation == "op"
+    if variable.dtype not in dtypes:
+        if insist:
+            names = " or ".join(dtype.name for dtype in dtypes)
+            raise TypeError(
+                f"the variable must be {names} for implementation='op'; got {variable.dtype.name}"
+            )
+        return None
+    if not insist and _on_gpu(variable):
+        return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
+    module = library.load()
+    if module is not None and not hasattr(module, op):
+        module = None
+    if module is None and insist:
+        raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
+    return module
+
+
+def _on_gpu(variable: tf.Variable) -> bool:
+    return tf.DeviceSpec.from_string(variable.device or "").device_type == "GPU"
