@@ -26,8 +26,9 @@ def frequency_clusters(counts: np.ndarray) -> np.ndarray:
     An example of class c looks at G clusters and at the n(c) members of its own. Let classes be
     sorted by falling share p. With clusters of n(c) neighbours there are G = sum_c 1/n(c) of them,
     and the mean cost is sum_c 1/n(c) + sum_c p_c n(c), least for n(c) = 1/sqrt(p_c): clusters hold
-    equal parts of sum_c sqrt(p_c). Then cost = 2 sum_c sqrt(p_c) <= 2 sqrt(C), which is what
-    clusters of equal size cost, and those of equal mass, too. (For both sum_c p_c n(c) = C/G.)
+    equal parts of sum_c sqrt(p_c). The cost is then 2 sum_c sqrt(p_c) <= 2 sqrt(C). Clusters of
+    equal size cost 2 sqrt(C), and so do those of equal mass unless single classes outweigh them:
+    for both, sum_c p_c n(c) = C/G.
 
     A class counts as at least 1/16 of the mean, which bounds n by about 4 sqrt(C).
 
