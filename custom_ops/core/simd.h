@@ -29,6 +29,8 @@ constexpr int kLanes = 4;
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef double Doubles __attribute__((vector_size(4 * kLanes)));  // half as many
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
 TFX_INLINE Floats Load(const float* from) {
   Floats x;
@@ -51,6 +53,57 @@ TFX_INLINE Ints Load(const int32_t* from) {
 template <typename Vector>
 TFX_INLINE void Store(void* to, Vector x) {
   memcpy(to, &x, sizeof(x));
+}
+
+// The first n of an array; the other elements are 0. What is behind them is not touched.
+// REQUIRES: 0 <= n <= kLanes.
+TFX_INLINE Floats LoadSome(const float* from, int64_t n) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), from);
+#else
+  Floats x = {};
+  memcpy(&x, from, n * sizeof(float));
+  return x;
+#endif
+}
+
+// REQUIRES: 0 <= n <= kLanes.
+TFX_INLINE void StoreSome(float* to, Floats x, int64_t n) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << n) - 1), x);
+#else
+  memcpy(to, &x, n * sizeof(float));
+#endif
+}
+
+// Numbers of bfloat16: the upper halves of floats.
+TFX_INLINE Floats Widen(Halves x) {
+  return reinterpret_cast<Floats>(__builtin_convertvector(x, Words) << 16);
+}
+
+TFX_INLINE Floats Load(const uint16_t* from) {
+  Halves x;
+  memcpy(&x, from, sizeof(x));
+  return Widen(x);
+}
+
+TFX_INLINE Floats LoadSome(const uint16_t* from, int64_t n) {
+  Halves x = {};
+  memcpy(&x, from, n * sizeof(uint16_t));
+  return Widen(x);
+}
+
+// The nearest numbers of bfloat16, ties to the even one; NaN stays NaN.
+TFX_INLINE Halves Narrow(Floats x) {
+  const Words bits = reinterpret_cast<Words>(x);
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Words is_nan = reinterpret_cast<Words>(x != x);
+  return __builtin_convertvector((rounded & ~is_nan) | (is_nan & 0x7fc0), Halves);
+}
+
+TFX_INLINE void StoreSome(uint16_t* to, Floats x, int64_t n) {
+  const Halves halves = Narrow(x);
+  memcpy(to, &halves, n * sizeof(uint16_t));
 }
 
 TFX_INLINE Floats Broadcast(float x) { return x - Floats{}; }  // x + 0 would cost an addition
@@ -101,6 +154,19 @@ TFX_INLINE uint32_t Bits(Ints mask) {
 TFX_INLINE uint32_t Greater(Floats a, Floats b) { return Bits(a > b); }
 TFX_INLINE uint32_t GreaterEqual(Floats a, Floats b) { return Bits(a >= b); }
 #endif
+
+TFX_INLINE Floats Sqrt(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(x);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(x);
+#elif defined(__x86_64__)
+  return _mm_sqrt_ps(x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
 
 // The sum of all elements.
 TFX_INLINE float Sum(Floats x) {

@@ -2,11 +2,9 @@
 
 #include "kernels/factored_variables.h"
 
-#include <cstring>
-#include <limits>
+#include <iterator>
 
 #include "kernels/invalid_argument.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tfx {
 namespace {
@@ -23,41 +21,21 @@ constexpr const char* kNames[kNumFactoredVariables] = {
 
 template <typename T>
 absl::Status FactoredVariables<T>::Lock(tf::OpKernelContext* context) {
-  context_ = context;
-  for (int i = 0; i < kNumFactoredVariables; ++i) {
-    TF_RETURN_IF_ERROR(
-        tf::LookupResource(context, tf::HandleFromInput(context, i), &variables_[i]));
-    for (int j = 0; j < i; ++j) {
-      if (variables_[i].get() == variables_[j].get()) {
-        return InvalidArgument(kNames[i], " must be a variable of its own; got that of ",
-                               kNames[j]);
-      }
-    }
-  }
-  for (int i = 0; i < kNumFactoredVariables; ++i) locks_[i].emplace(*variables_[i]->mu());
+  TF_RETURN_IF_ERROR(variables_.Lock(context, {std::begin(kNames), std::end(kNames)},
+                                     LockedVariables::Mode::kExclusive));
   return CheckState();
 }
 
 template <typename T>
 absl::Status FactoredVariables<T>::OwnRows() {
-  for (int index : {kV, kRowSlot, kSlotRows}) TF_RETURN_IF_ERROR(Own(index));
+  for (int index : {kV, kRowSlot, kSlotRows}) TF_RETURN_IF_ERROR(variables_.Own(index));
   return absl::OkStatus();
 }
 
 template <typename T>
 absl::Status FactoredVariables<T>::OwnEverything() {
-  for (int index = 0; index < kNumFactoredVariables; ++index) TF_RETURN_IF_ERROR(Own(index));
-  return absl::OkStatus();
-}
-
-template <typename T>
-absl::Status FactoredVariables<T>::Own(int index) {
-  tf::Tensor* tensor = TensorAt(index);
-  if (tensor->RefCountIsOne()) return absl::OkStatus();
-  tf::Tensor copy;
-  TF_RETURN_IF_ERROR(context_->allocate_temp(tensor->dtype(), tensor->shape(), &copy));
-  std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
-  *tensor = copy;
+  for (int index = 0; index < kNumFactoredVariables; ++index)
+    TF_RETURN_IF_ERROR(variables_.Own(index));
   return absl::OkStatus();
 }
 
@@ -82,8 +60,8 @@ core::FactoredState<T> FactoredVariables<T>::State() const {
 
 template <typename T>
 absl::Status FactoredVariables<T>::CheckState() const {
-  if (!variables_[kV]->is_initialized || TensorAt(kV)->dims() != 2) {
-    return InvalidArgument("v must be an initialised matrix [C, D]; got shape ",
+  if (TensorAt(kV)->dims() != 2) {
+    return InvalidArgument("v must be a matrix [C, D]; got shape ",
                            TensorAt(kV)->shape().DebugString());
   }
   if (TensorAt(kSlotRows)->dims() != 1) {

@@ -5,13 +5,11 @@
 #ifndef TFX_LARGEOUT_KERNELS_FACTORED_VARIABLES_H_
 #define TFX_LARGEOUT_KERNELS_FACTORED_VARIABLES_H_
 
-#include <array>
 #include <cstdint>
-#include <optional>
 
 #include "core/factored_state.h"
+#include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_var.h"
 
 namespace tfx {
 
@@ -37,14 +35,11 @@ class FactoredVariables {
                           const core::DenseKernels<T>& kernels) const;
 
  private:
-  tensorflow::Tensor* TensorAt(int index) const { return variables_[index]->tensor(); }
-  absl::Status Own(int index);
+  tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
   absl::Status CheckState() const;
   absl::Status CheckLabels(const tensorflow::Tensor& labels) const;
 
-  tensorflow::OpKernelContext* context_ = nullptr;
-  std::array<tensorflow::core::RefCountPtr<tensorflow::Var>, kNumFactoredVariables> variables_;
-  std::array<std::optional<tensorflow::mutex_lock>, kNumFactoredVariables> locks_;
+  LockedVariables variables_;
 };
 
 extern template class FactoredVariables<float>;

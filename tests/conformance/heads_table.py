@@ -142,5 +142,29 @@ HEADS = [
         hierarchical_softmax.binary_tree_loss,
         logits=hierarchical_softmax.binary_tree,
     ),
+    Row(
+        "sampled",
+        lambda classes, **kw: tfx.heads.SampledHead(
+            classes,
+            tfx.samplers.Uniform(min(20, classes)),
+            tfx.optimizers.RowAdam(0.05),
+            seed=3,
+            **kw,
+        ),
+        tfx.losses.ComplementarySum,
+        _sgd,
+    ),
+    Row(
+        "sampled_own",
+        lambda classes, **kw: tfx.heads.SampledHead(
+            classes,
+            tfx.samplers.LogUniform(15, own=True),
+            tfx.optimizers.RowAdagrad(0.2),
+            seed=3,
+            **kw,
+        ),
+        tfx.losses.SampledSoftmax,
+        _sgd,
+    ),
     Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossEntropy, _sgd),
 ]

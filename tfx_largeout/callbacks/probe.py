@@ -151,9 +151,7 @@ def _kernel_output(logits: Any) -> HeadOutput:
     output = head_output(logits)
     if output is None or not isinstance(output.head, KernelHead):
         found = "no head" if output is None else type(output.head).__name__
-        raise TypeError(
-            f"Probe needs a model whose last layer is a head with W and b; got {found}"
-        )
+        raise TypeError(f"Probe needs a model whose last layer is a head with W and b; got {found}")
     return output
 
 

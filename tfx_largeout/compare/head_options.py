@@ -7,8 +7,22 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-OPTIMIZERS = ("adagrad", "adam", "sgd")
-SAMPLERS = ("log_uniform", "uniform", "unigram")
+import keras
+
+from tfx_largeout import optimizers
+
+ROW_OPTIMIZERS = {
+    "row_adagrad": optimizers.RowAdagrad,
+    "row_adam": optimizers.RowAdam,
+    "row_sgd": optimizers.RowSGD,
+}
+OPTIMIZERS = {
+    "adagrad": keras.optimizers.Adagrad,
+    "adam": keras.optimizers.Adam,
+    "sgd": keras.optimizers.SGD,
+    **ROW_OPTIMIZERS,
+}
+SAMPLERS = ("bernoulli", "log_uniform", "uniform", "unigram")
 
 
 def positive_number(text: str) -> float:
@@ -64,7 +78,7 @@ class HeadOption(NamedTuple):
 
 
 HEAD_OPTIONS = (
-    HeadOption("optimizer", one_of(OPTIMIZERS), f"Keras optimizer: {', '.join(OPTIMIZERS)}"),
+    HeadOption("optimizer", one_of(tuple(OPTIMIZERS)), f"optimizer: {', '.join(OPTIMIZERS)}"),
     HeadOption("learning_rate", positive_number, "its learning rate"),
     HeadOption(
         "trunk_optimizer",
@@ -75,8 +89,11 @@ HEAD_OPTIONS = (
         "trunk_learning_rate", positive_number, "its learning rate, where that is not `same`"
     ),
     HeadOption(
-        "head_learning_rate", positive_number, "learning rate of a head that updates itself by SGD"
+        "head_optimizer",
+        one_of(tuple(ROW_OPTIMIZERS)),
+        f"of a head that updates its own rows: {', '.join(ROW_OPTIMIZERS)}",
     ),
+    HeadOption("head_learning_rate", positive_number, "of a head that updates itself"),
     HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
     HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tfx_largeout import heads, losses
+from tfx_largeout import heads, losses, samplers
+from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
 
 class HeadRow(NamedTuple):
@@ -58,28 +59,20 @@ def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any
 
 
 def _factored_zloss(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    from tfx_largeout import losses
-
     return _factored(num_classes, options), losses.ZLoss(a=0.1, b=20.0)
 
 
 def _factored_taylor(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    from tfx_largeout import losses
-
     return _factored(num_classes, options), losses.TaylorSoftmax()
 
 
 def _factored_spherical(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    from tfx_largeout import losses
-
     # From positive logits, the order of the logits is that of the probabilities.
     head = _factored(num_classes, options, use_bias=True, bias_initializer="ones")
     return head, losses.SphericalSoftmax(epsilon=0.1)
 
 
 def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
-    from tfx_largeout import heads
-
     rate = options["head_learning_rate"]
     return heads.FactoredHead(num_classes, rate, name="head", **arguments)
 
@@ -91,6 +84,56 @@ def _factored_options(head_learning_rate: float) -> dict[str, Any]:
         "trunk_optimizer": "same",
         "trunk_learning_rate": 2e-3,
         "head_learning_rate": head_learning_rate,
+    }
+
+
+def _sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = None) -> Any:
+    """Returns the function that builds a SampledHead for an estimator.
+
+    Args:
+        loss: Makes the loss.
+        bias_of: Bias to start from, a function of C. Default: 0.
+    """
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        bias = 0.0 if bias_of is None else bias_of(num_classes)
+        head = heads.SampledHead(
+            num_classes,
+            _sampler(label_counts, options),
+            optimizer,
+            bias_initializer=keras.initializers.Constant(bias),
+            seed=seed,
+            name="head",
+        )
+        return head, loss()
+
+    return build
+
+
+def _sampler(label_counts: Any, options: Any) -> samplers.Sampler:
+    # A class without training examples must be drawn at times: it is in no target.
+    counts = [float(max(count, 1)) for count in label_counts]
+    size = options["num_sampled"]
+    by_name: dict[str, Callable[[], samplers.Sampler]] = {
+        "bernoulli": lambda: samplers.Bernoulli(counts, size),
+        "log_uniform": lambda: samplers.LogUniform(size),
+        "uniform": lambda: samplers.Uniform(size),
+        "unigram": lambda: samplers.Unigram(counts, size),
+    }
+    return by_name[options["sampler"]]()
+
+
+def _sampled_options(head_learning_rate: float, sampler: str = "log_uniform") -> dict[str, Any]:
+    return {
+        "optimizer": "adam",
+        "learning_rate": 2e-3,
+        "trunk_optimizer": "same",
+        "trunk_learning_rate": 2e-3,
+        "head_optimizer": "row_adam",
+        "head_learning_rate": head_learning_rate,
+        "num_sampled": 1000,
+        "sampler": sampler,
     }
 
 
@@ -169,6 +212,55 @@ HEAD_TABLE = (
         _factored_options(100.0),
         {},
         _factored_spherical,
+    ),
+    HeadRow(
+        "complementary_sum",
+        "SampledHead: labels summed exactly, other classes by importance sampling",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.ComplementarySum),
+    ),
+    HeadRow(
+        "complementary_bernoulli",
+        "SampledHead: labels summed exactly, other classes by Bernoulli sampling",
+        _sampled_options(0.02, "bernoulli"),
+        {},
+        _sampled(losses.ComplementarySum),
+    ),
+    HeadRow(
+        "sampled_softmax",
+        "SampledHead: log Q corrected softmax over labels and candidates",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.SampledSoftmax),
+    ),
+    HeadRow(
+        "ranking",
+        "SampledHead: labels before candidates, with the margin log(C - 1)",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.Ranking),
+    ),
+    HeadRow(
+        "noise_contrastive",
+        "SampledHead: noise-contrastive estimation",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.NoiseContrastive, lambda classes: -math.log(classes)),
+    ),
+    HeadRow(
+        "blackout",
+        "SampledHead: BlackOut, discriminating labels from candidates",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.BlackOut),
+    ),
+    HeadRow(
+        "sampled_logistic",
+        "SampledHead: logistic loss of labels and candidates, one against all",
+        _sampled_options(0.02),
+        {},
+        _sampled(losses.SampledLogistic, lambda classes: -math.log(classes)),
     ),
 )
 

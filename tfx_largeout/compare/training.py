@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from tfx_largeout.compare.event_file import EventFile
+from tfx_largeout.compare.head_options import OPTIMIZERS
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import DataSettings, WorkerSettings
@@ -19,12 +20,6 @@ from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.ops import library
-
-_OPTIMIZERS = {
-    "adagrad": keras.optimizers.Adagrad,
-    "adam": keras.optimizers.Adam,
-    "sgd": keras.optimizers.SGD,
-}
 
 
 def train(
@@ -120,7 +115,7 @@ def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ker
 
 
 def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
-    optimizer = _OPTIMIZERS[options["optimizer"]](options["learning_rate"])
+    optimizer = OPTIMIZERS[options["optimizer"]](options["learning_rate"])
     if options["trunk_optimizer"] == "same":
         return optimizer
     if not hasattr(keras.optimizers, "MultiOptimizer"):
@@ -128,7 +123,7 @@ def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
             "--trunk-optimizer needs keras.optimizers.MultiOptimizer, of Keras 3.15 or newer; "
             f"got Keras {keras.__version__}: use --trunk-optimizer same"
         )
-    trunk = _OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
+    trunk = OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
     by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk/.*": trunk})
     return keras.optimizers.MultiOptimizer(by_path)
 

@@ -221,7 +221,8 @@ class FactoredHead(SelfUpdatingHead):
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
     ) -> SphericalStatistics:
-        return SphericalStatistics(labels, *values, self.num_classes)
+        targets, squares, total = values
+        return SphericalStatistics(labels, targets, squares, total, self.num_classes)
 
     def spherical_statistics(
         self, hidden: tf.Tensor, labels: Labels, training: bool
@@ -231,7 +232,15 @@ class FactoredHead(SelfUpdatingHead):
         values = factored_statistics(
             self.state, self._state_input(hidden), labels.ids, update_rows=False
         )
-        return without_gradient(SphericalStatistics(labels, *values[:3], self.num_classes))
+        return without_gradient(
+            SphericalStatistics(
+                labels,
+                values.target_logits,
+                values.sum_of_squares,
+                values.sum_of_logits,
+                self.num_classes,
+            )
+        )
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         u_hidden, shift = self._settled(hidden)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SampledHead: a dense layer that trains on a few candidate classes, and touches only their rows."""
+"""SampledHead: a dense layer that trains on candidate classes, and touches only their rows."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        candidates, _ = residuals
+        (candidates, _), (true_gradient, candidate_gradient) = residuals, gradients
         optimizer = self.optimizer
         hidden_gradient = candidate_update(
             self.kernel,
@@ -151,7 +151,8 @@ class SampledHead(SelfUpdatingHead, KernelHead):
             self._wide(hidden),
             labels.ids,
             candidates.ids,
-            *gradients,
+            true_gradient,
+            candidate_gradient,
             optimizer.rule,
             optimizer.learning_rate,
             update=update,

@@ -21,7 +21,7 @@ class SelfUpdatingHead(Head):
     them, updates the weights, and returns the gradient with respect to h. The model's optimizer
     never sees the weights: subclasses make them with `trainable=False`. A scalar trainable weight,
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
-    trainable. Its value may serve the loss as a learned number; where it doesn't, its gradient is 0.
+    trainable. Its value may serve a loss as a learned number; elsewhere its gradient is 0.
 
     The weights change once for each gradient that is taken through a call of the head: once a step
     in `fit`, once a microbatch with gradient accumulation, twice for a head that a model calls

@@ -21,10 +21,10 @@ class RowAdam(RowOptimizer):
         m <- beta_1 m + (1 - beta_1) g,  v <- beta_2 v + (1 - beta_2) g^2
         w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
-    The bias correction makes up for m and v starting from 0, so it has to go by how often *this row*
-    was updated. With the count of all steps, as lazy variants of Adam often have it, the first step
-    of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as it
-    should be. Where all rows are touched in each step, this is Keras's Adam.
+    The bias correction makes up for m and v starting from 0, so it has to go by how often *this*
+    row was updated. With the count of all steps, as lazy variants of Adam often have it, the first
+    step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
+    it should be. Where all rows are touched in each step, this is Keras's Adam.
 
     Slots: m and v, float32 of the weight's shape, and t, int32 a row.
 

@@ -82,7 +82,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         ]
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
-        """Returns the slots of a variable that the optimizer was built with, in the rule's order."""
+        """Returns the slots of a variable it was built with, in the order of the rule."""
         wanted = bare_variable(variable)
         places = [bare_variable(own) is wanted for own in self._trainable_variables]
         return [bare_variable(slot) for slot in self._slots[places.index(True)]]
@@ -137,9 +137,7 @@ def slot_dtype(variable: Any) -> str:
 def _merged(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """Adds up the slices of equal rows; returns ids `[n]` and rows `[n, ...]` in float32."""
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
-    rows = tf.math.unsorted_segment_sum(
-        tf.cast(gradient.values, tf.float32), places, tf.size(ids)
-    )
+    rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, tf.float32), places, tf.size(ids))
     return ids, rows
 
 

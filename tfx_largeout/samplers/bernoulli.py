@@ -17,6 +17,7 @@ from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
 from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
 
 _MAX_NEWTON_STEPS = 200
+_TOLERANCE = 1e-13  # of the sum
 _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 
 
@@ -134,12 +135,13 @@ def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:
     for _ in range(_MAX_NEWTON_STEPS):
         inclusion = np.exp(alpha * log_frequency)
         total = inclusion.sum()
-        step = math.log(total / expected) / (np.dot(inclusion, -log_frequency) / total)
-        alpha += step
-        if abs(step) <= 1e-14 * alpha or total == expected:
+        excess = math.log(total / expected)
+        if abs(excess) <= _TOLERANCE:
             return alpha
-        if not alpha < math.inf:
-            break
+        slope = np.dot(inclusion, -log_frequency) / total
+        if slope == 0:
+            break  # only classes of frequency 1 are left
+        alpha += excess / slope
     raise ValueError(
         f"expected must be a sum of f_c^alpha that some alpha gives; got {expected}, too small for "
         "these counts, of which one is nearly all"

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A batch with labels and candidate classes, and the weights of a layer.
+
+#ifndef TFX_LARGEOUT_CORE_CANDIDATE_BATCH_H_
+#define TFX_LARGEOUT_CORE_CANDIDATE_BATCH_H_
+
+#include <cstdint>
+
+#include "core/dense_kernels.h"
+#include "core/parallel_for.h"
+#include "core/row_kernels.h"
+#include "core/workspace.h"
+
+namespace tfx::core {
+
+// W [C, D] and b [C] of one type, float or bfloat16.
+struct LayerWeights {
+  const void* kernel;
+  const void* bias;  // null: none
+  bool is_bfloat16;
+  int64_t num_classes;  // C, below 2^31
+  int64_t width;        // D
+
+  const void* Row(int64_t row) const {
+    return static_cast<const char*>(kernel) + row * width * (is_bfloat16 ? 2 : 4);
+  }
+};
+
+// Ids are in [-1, C), -1 where there is none. N (K + S) is below 2^31.
+struct CandidateBatch {
+  const float* hidden;        // [N, D], finite
+  const int64_t* labels;      // [N, K]
+  const int64_t* candidates;  // [S], or [N, S] if they are each example's own
+  bool own;
+  int64_t size;            // N
+  int64_t num_labels;      // K
+  int64_t num_candidates;  // S
+};
+
+struct CandidateResources {
+  const DenseKernels<float>& dense;
+  const RowKernels& rows;
+  int num_workers;
+  const ParallelFor& parallel_for;
+  Workspace& workspace;
+};
+
+// A place where a class stands.
+struct ClassPlace {
+  uint32_t class_id;
+  uint32_t place;
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_CANDIDATE_BATCH_H_

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/candidate_logits.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/phases.h"
+#include "core/prefetch.h"
+#include "core/radix_sort.h"
+
+namespace tfx::core {
+namespace {
+
+constexpr int64_t kExamplesOfTask = 16;
+constexpr uint32_t kMarks = 1 << 12;
+
+int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
+
+class Runner {
+ public:
+  Runner(const LayerWeights& weights, const CandidateBatch& batch,
+         const CandidateResources& resources, const CandidateLogitsOutputs& outputs)
+      : weights_(weights), batch_(batch), resources_(resources), out_(outputs) {}
+
+  void Run() {
+    Workspace::Scope scope(resources_.workspace);
+    if (batch_.own) {
+      RunOwn();
+    } else {
+      RunShared();
+    }
+  }
+
+ private:
+  // Calls work(i) for the examples of a task.
+  template <typename Work>
+  void ForExamples(int64_t task, const Work& work) const {
+    const int64_t end = std::min((task + 1) * kExamplesOfTask, batch_.size);
+    for (int64_t i = task * kExamplesOfTask; i < end; ++i) work(i);
+  }
+
+  void RunOwn() {
+    auto* marks = TakeZeros<uint8_t>(resources_.num_workers * kMarks);
+    const auto logits = [&](int64_t task, int worker) {
+      ForExamples(task, [&](int64_t i) {
+        TrueLogits(i);
+        const int64_t at = i * batch_.num_candidates;
+        LogitsAt(i, batch_.candidates + at, batch_.num_candidates, out_.candidate_logits + at);
+        OwnHits(i, marks + worker * kMarks);
+      });
+    };
+    RunPhases({{"own logits", {{TasksOf(batch_.size), logits}}}}, resources_.num_workers,
+              resources_.parallel_for);
+  }
+
+  void RunShared() {
+    const int64_t panel = resources_.dense.panel_width;
+    const int64_t num_panels = (batch_.num_candidates + panel - 1) / panel;
+    panel_size_ = panel * weights_.width;
+    scratch_ = Take<float>(resources_.num_workers * (2 * panel_size_ + panel));
+    sorted_ = Take<ClassPlace>(batch_.num_candidates);
+    spare_ = Take<ClassPlace>(batch_.num_candidates);
+    const auto sort = [&](int64_t, int) { SortCandidates(); };
+    const auto products = [&](int64_t task, int worker) { PanelLogits(task, worker); };
+    const auto examples = [&](int64_t task, int) {
+      ForExamples(task, [&](int64_t i) {
+        TrueLogits(i);
+        SharedHits(i);
+      });
+    };
+    RunPhases({{"candidate logits", {{1, sort}, {num_panels, products}}},
+               {"true logits and hits", {{TasksOf(batch_.size), examples}}}},
+              resources_.num_workers, resources_.parallel_for);
+  }
+
+  template <typename T>
+  T* Take(int64_t n) {
+    return resources_.workspace.Take<T>(n);
+  }
+
+  template <typename T>
+  T* TakeZeros(int64_t n) {
+    T* result = Take<T>(n);
+    std::memset(result, 0, n * sizeof(T));
+    return result;
+  }
+
+  void LogitsAt(int64_t i, const int64_t* ids, int64_t n, float* out) const {
+    resources_.rows.logits(weights_.kernel, weights_.bias, weights_.is_bfloat16, weights_.width,
+                           ids, n, batch_.hidden + i * weights_.width, out);
+  }
+
+  void TrueLogits(int64_t i) const {
+    const int64_t at = i * batch_.num_labels;
+    LogitsAt(i, batch_.labels + at, batch_.num_labels, out_.true_logits + at);
+  }
+
+  // REQUIRES: marks are 0, and are so again afterwards.
+  void OwnHits(int64_t i, uint8_t* marks) const {
+    const int64_t* labels = batch_.labels + i * batch_.num_labels;
+    const int64_t* end = labels + batch_.num_labels;
+    const int64_t* candidates = batch_.candidates + i * batch_.num_candidates;
+    bool* hits = out_.hits + i * batch_.num_candidates;
+    for (const int64_t* y = labels; y < end; ++y) {
+      if (*y >= 0) marks[*y & (kMarks - 1)] = 1;
+    }
+    for (int64_t s = 0; s < batch_.num_candidates; ++s) {
+      const int64_t c = candidates[s];
+      hits[s] = marks[c & (kMarks - 1)] != 0 && c >= 0 && std::find(labels, end, c) < end;
+    }
+    for (const int64_t* y = labels; y < end; ++y) marks[*y & (kMarks - 1)] = 0;
+  }
+
+  void SortCandidates() {
+    num_sorted_ = 0;
+    for (int64_t s = 0; s < batch_.num_candidates; ++s) {
+      if (batch_.candidates[s] < 0) continue;
+      sorted_[num_sorted_++] = {static_cast<uint32_t>(batch_.candidates[s]),
+                                static_cast<uint32_t>(s)};
+    }
+    SortByClass(sorted_, spare_, num_sorted_, BitsOfClasses(weights_.num_classes));
+  }
+
+  void SharedHits(int64_t i) const {
+    bool* hits = out_.hits + i * batch_.num_candidates;
+    std::memset(hits, 0, batch_.num_candidates * sizeof(bool));
+    const auto is_before = [](const ClassPlace& place, int64_t c) { return place.class_id < c; };
+    const ClassPlace *begin = sorted_, *end = begin + num_sorted_;
+    for (int64_t k = 0; k < batch_.num_labels; ++k) {
+      const int64_t label = batch_.labels[i * batch_.num_labels + k];
+      if (label < 0) continue;
+      const ClassPlace* found = std::lower_bound(begin, end, label, is_before);
+      for (; found < end && found->class_id == label; ++found) hits[found->place] = true;
+    }
+  }
+
+  // Rows [first, first + n) of the candidates, as floats; 0 where there is none. Adds their biases.
+  void Gather(int64_t first, int64_t n, float* rows, float* biases) const {
+    const int64_t width = weights_.width, row_bytes = width * (weights_.is_bfloat16 ? 2 : 4);
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t c = batch_.candidates[first + j];
+      if (c < 0) continue;
+      PrefetchBytes(weights_.Row(c), row_bytes);
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t c = batch_.candidates[first + j];
+      float* row = rows + j * width;
+      biases[j] = c < 0 || weights_.bias == nullptr ? 0 : Bias(c);
+      if (c < 0) {
+        std::memset(row, 0, width * sizeof(float));
+      } else if (weights_.is_bfloat16) {
+        resources_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width, row);
+      } else {
+        std::memcpy(row, weights_.Row(c), row_bytes);
+      }
+    }
+  }
+
+  float Bias(int64_t c) const {
+    if (!weights_.is_bfloat16) return static_cast<const float*>(weights_.bias)[c];
+    float bias;
+    resources_.rows.widen(static_cast<const uint16_t*>(weights_.bias) + c, 1, &bias);
+    return bias;
+  }
+
+  // The logits of all examples for as many candidates as a panel has columns.
+  void PanelLogits(int64_t task, int worker) const {
+    const int64_t panel_width = resources_.dense.panel_width, width = weights_.width;
+    const int64_t first = task * panel_width, num_candidates = batch_.num_candidates;
+    const int64_t n = std::min(panel_width, num_candidates - first);
+    float* rows = scratch_ + worker * (2 * panel_size_ + panel_width);
+    float* panel = rows + panel_size_;
+    float* biases = panel + panel_size_;
+    Gather(first, n, rows, biases);
+    resources_.dense.pack_transposed(rows, width, width, n, nullptr, 0, 1, panel);
+    float* out = out_.candidate_logits + first;
+    for (int64_t i = 0; i < batch_.size; ++i) {
+      std::memcpy(out + i * num_candidates, biases, n * sizeof(float));
+    }
+    resources_.dense.multiply({batch_.hidden, width, 1, panel, width, n, out, num_candidates, 1, 1},
+                              0, batch_.size, false);
+  }
+
+  const LayerWeights& weights_;
+  const CandidateBatch& batch_;
+  const CandidateResources& resources_;
+  const CandidateLogitsOutputs& out_;
+  int64_t panel_size_ = 0, num_sorted_ = 0;
+  float* scratch_ = nullptr;      // a worker: rows and a panel of candidates, and biases
+  ClassPlace* sorted_ = nullptr;  // the candidates that are there, by class
+  ClassPlace* spare_ = nullptr;
+};
+
+}  // namespace
+
+void CandidateLogits(const LayerWeights& weights, const CandidateBatch& batch,
+                     const CandidateResources& resources, const CandidateLogitsOutputs& outputs) {
+  Runner(weights, batch, resources, outputs).Run();
+}
+
+}  // namespace tfx::core

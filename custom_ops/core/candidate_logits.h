@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Logits of labels and candidate classes, from their rows of W alone.
+
+#ifndef TFX_LARGEOUT_CORE_CANDIDATE_LOGITS_H_
+#define TFX_LARGEOUT_CORE_CANDIDATE_LOGITS_H_
+
+#include "core/candidate_batch.h"
+
+namespace tfx::core {
+
+struct CandidateLogitsOutputs {
+  float* true_logits;       // [N, K]; 0 at padding
+  float* candidate_logits;  // [N, S]; 0 where there is no candidate
+  bool* hits;               // [N, S]: the candidate is one of the example's labels
+};
+
+// Fills the outputs. The result does not depend on the number of workers.
+//
+// Cost: 2 N (K + S) D FLOP; memory O(S) and O(D) a worker.
+void CandidateLogits(const LayerWeights& weights, const CandidateBatch& batch,
+                     const CandidateResources& resources, const CandidateLogitsOutputs& outputs);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_CANDIDATE_LOGITS_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFX_LARGEOUT_CORE_PREFETCH_H_
+#define TFX_LARGEOUT_CORE_PREFETCH_H_
+
+#include <cstdint>
+
+namespace tfx::core {
+
+// Asks for bytes that are needed soon.
+// REQUIRES: size > 0.
+inline void PrefetchBytes(const void* from, int64_t size) {
+  constexpr int64_t kLine = 64;
+  const char* bytes = static_cast<const char*>(from);
+  for (int64_t at = 0; at < size; at += kLine) __builtin_prefetch(bytes + at);
+  __builtin_prefetch(bytes + size - 1);
+}
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_PREFETCH_H_

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiled once an instruction set: see cmake/instruction_sets.cmake for what may be included.
+
+#include "core/row_kernels_isa.h"
+
+#include "core/simd.h"
+
+namespace tfx::core::TFX_ISA {
+namespace {
+
+constexpr int64_t kRowsAhead = 12;  // that are asked for before they are needed
+
+// Changes up to kLanes weights w with gradient g.
+template <RowMethod kMethod>
+TFX_INLINE Floats NewWeights(const RowStep& s, Floats rate, Floats w, Floats g, Floats* slot_0,
+                             Floats* slot_1) {
+  (void)slot_1;
+  if constexpr (kMethod == RowMethod::kSgd) {
+    return w - rate * g;
+  } else if constexpr (kMethod == RowMethod::kMomentum || kMethod == RowMethod::kNesterov) {
+    const Floats change = rate * g;
+    const Floats m = *slot_0 = Broadcast(s.momentum) * *slot_0 - change;
+    if constexpr (kMethod == RowMethod::kMomentum) return w + m;
+    return w + (Broadcast(s.momentum) * m - change);
+  } else if constexpr (kMethod == RowMethod::kAdagrad) {
+    const Floats sum = *slot_0 = MulAdd(g, g, *slot_0);
+    return w - rate * g / Sqrt(sum + s.epsilon);
+  } else {
+    const Floats m = *slot_0 = MulAdd(Broadcast(s.rest_1), g, Broadcast(s.momentum) * *slot_0);
+    const Floats v = *slot_1 = MulAdd(Broadcast(s.rest_2), g * g, Broadcast(s.beta_2) * *slot_1);
+    return w - rate * m / (Sqrt(v) + s.epsilon);
+  }
+}
+
+template <RowMethod kMethod>
+constexpr int kNumSlots = kMethod == RowMethod::kSgd    ? 0
+                          : kMethod == RowMethod::kAdam ? 2
+                                                        : 1;
+
+// Weights [begin, begin + n) of a row.
+template <RowMethod kMethod, typename Weight>
+TFX_INLINE void StepPart(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
+                         float scale, int64_t begin, int64_t n) {
+  Weight* weights = static_cast<Weight*>(row.weights) + begin;
+  const Floats g = Broadcast(scale) * LoadSome(gradient + begin, n);
+  const Floats w = Broadcast(s.kept) * LoadSome(weights, n);
+  Floats slots[2] = {};
+  for (int i = 0; i < kNumSlots<kMethod>; ++i) slots[i] = LoadSome(row.slots[i] + begin, n);
+  const Floats changed = NewWeights<kMethod>(s, Broadcast(rate), w, g, &slots[0], &slots[1]);
+  StoreSome(weights, changed, n);
+  for (int i = 0; i < kNumSlots<kMethod>; ++i) StoreSome(row.slots[i] + begin, slots[i], n);
+}
+
+template <RowMethod kMethod, typename Weight>
+void StepRow(const RowStep& s, float rate, const RowPlace& row, const float* gradient, float scale,
+             int64_t n) {
+  int64_t begin = 0;
+  for (; begin + kLanes <= n; begin += kLanes) {
+    StepPart<kMethod, Weight>(s, rate, row, gradient, scale, begin, kLanes);
+  }
+  if (begin < n) StepPart<kMethod, Weight>(s, rate, row, gradient, scale, begin, n - begin);
+}
+
+// What scales a gradient down to the clip norm.
+float ClipScale(float clip_norm, const float* gradient, int64_t n) {
+  if (clip_norm == __builtin_inff()) return 1.0f;
+  Floats squares = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Floats g = Load(gradient + i);
+    squares = MulAdd(g, g, squares);
+  }
+  const Floats g = LoadSome(gradient + i, n - i);
+  const float norm = __builtin_sqrtf(Sum(MulAdd(g, g, squares)));
+  return norm > clip_norm ? clip_norm / norm : 1.0f;
+}
+
+template <typename Weight>
+void StepOfType(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
+                int64_t n) {
+  const float scale = ClipScale(s.clip_norm, gradient, n);
+  switch (s.method) {
+    case RowMethod::kSgd:
+      return StepRow<RowMethod::kSgd, Weight>(s, rate, row, gradient, scale, n);
+    case RowMethod::kMomentum:
+      return StepRow<RowMethod::kMomentum, Weight>(s, rate, row, gradient, scale, n);
+    case RowMethod::kNesterov:
+      return StepRow<RowMethod::kNesterov, Weight>(s, rate, row, gradient, scale, n);
+    case RowMethod::kAdagrad:
+      return StepRow<RowMethod::kAdagrad, Weight>(s, rate, row, gradient, scale, n);
+    case RowMethod::kAdam:
+      return StepRow<RowMethod::kAdam, Weight>(s, rate, row, gradient, scale, n);
+  }
+}
+
+void Step(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,
+          const float* gradient, int64_t n) {
+  if (is_bfloat16) {
+    StepOfType<uint16_t>(step, rate, row, gradient, n);
+  } else {
+    StepOfType<float>(step, rate, row, gradient, n);
+  }
+}
+
+// Asks for a row that is needed soon.
+template <typename Weight>
+TFX_INLINE void PrefetchRow(const Weight* row, int64_t width) {
+  constexpr int64_t kOfLine = 64 / sizeof(Weight);
+  for (int64_t d = 0; d < width; d += kOfLine) __builtin_prefetch(row + d);
+  __builtin_prefetch(row + width - 1);
+}
+
+// sums[j] = <row j, h>.
+template <int kRows, typename Weight>
+TFX_INLINE void Dots(const Weight* const* rows, int64_t width, const float* h, float* sums) {
+  Floats parts[kRows] = {};
+  int64_t d = 0;
+  for (; d + kLanes <= width; d += kLanes) {
+    const Floats x = Load(h + d);
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) parts[j] = MulAdd(Load(rows[j] + d), x, parts[j]);
+  }
+  if (d < width) {
+    const Floats x = LoadSome(h + d, width - d);
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) {
+      parts[j] = MulAdd(LoadSome(rows[j] + d, width - d), x, parts[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kRows; ++j) sums[j] = Sum(parts[j]);
+}
+
+TFX_INLINE float Number(float x) { return x; }
+TFX_INLINE float Number(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float result;
+  memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+template <int kRows, typename Weight>
+TFX_INLINE void LogitsOf(const Weight* kernel, const Weight* bias, int64_t width,
+                         const int64_t* ids, const float* h, float* out) {
+  const Weight* rows[kRows];
+  for (int j = 0; j < kRows; ++j) rows[j] = kernel + (ids[j] < 0 ? 0 : ids[j]) * width;
+  Dots<kRows>(rows, width, h, out);
+  for (int j = 0; j < kRows; ++j) {
+    if (ids[j] < 0) {
+      out[j] = 0;
+    } else if (bias != nullptr) {
+      out[j] += Number(bias[ids[j]]);
+    }
+  }
+}
+
+template <typename Weight>
+void LogitsOfType(const Weight* kernel, const Weight* bias, int64_t width, const int64_t* ids,
+                  int64_t n, const float* h, float* out) {
+  constexpr int kRows = 4;
+  auto prefetch = [=](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end && j < n; ++j) {
+      if (ids[j] < 0) continue;
+      PrefetchRow(kernel + ids[j] * width, width);
+      if (bias != nullptr) __builtin_prefetch(bias + ids[j]);
+    }
+  };
+  prefetch(0, kRowsAhead);
+  int64_t j = 0;
+  for (; j + kRows <= n; j += kRows) {
+    prefetch(j + kRowsAhead, j + kRowsAhead + kRows);
+    LogitsOf<kRows>(kernel, bias, width, ids + j, h, out + j);
+  }
+  for (; j < n; ++j) LogitsOf<1>(kernel, bias, width, ids + j, h, out + j);
+}
+
+void Logits(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
+            const int64_t* ids, int64_t n, const float* h, float* out) {
+  if (is_bfloat16) {
+    LogitsOfType(static_cast<const uint16_t*>(kernel), static_cast<const uint16_t*>(bias), width,
+                 ids, n, h, out);
+  } else {
+    LogitsOfType(static_cast<const float*>(kernel), static_cast<const float*>(bias), width, ids, n,
+                 h, out);
+  }
+}
+
+// AddTerms for kVectors vectors of the width; pointers are to the first of them.
+template <int kVectors>
+TFX_INLINE void AddTermsTo(const ClassTerm* terms, int64_t n, const float* hidden, const float* w,
+                           int64_t width, float* gradient, float* hidden_gradient) {
+  Floats row[kVectors], sums[kVectors] = {};
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) row[v] = Load(w + v * kLanes);
+  for (int64_t t = 0; t < n; ++t) {
+    const Floats g = Broadcast(terms[t].gradient);
+    const float* h = hidden + terms[t].example * width;
+    float* to = hidden_gradient + terms[t].example * width;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = MulAdd(g, Load(h + v * kLanes), sums[v]);
+      Store(to + v * kLanes, MulAdd(g, row[v], Load(to + v * kLanes)));
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) Store(gradient + v * kLanes, sums[v]);
+}
+
+void AddTerms(const ClassTerm* terms, int64_t n, const float* hidden, const float* w, int64_t width,
+              float* gradient, float* hidden_gradient) {
+  constexpr int kMost = kLanes == 16 ? 8 : 4;  // so that rows and sums stay in registers
+  int64_t d = 0;
+  for (; d + kMost * kLanes <= width; d += kMost * kLanes) {
+    AddTermsTo<kMost>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
+  }
+  if (d + kMost / 2 * kLanes <= width) {
+    AddTermsTo<kMost / 2>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
+    d += kMost / 2 * kLanes;
+  }
+  for (; d < width; d += kLanes) {
+    AddTermsTo<1>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
+  }
+}
+
+void Add(const float* x, int64_t n, float* y) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(y + i, Load(x + i) + Load(y + i));
+  for (; i < n; ++i) y[i] += x[i];
+}
+
+void WidenArray(const uint16_t* from, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(to + i, Load(from + i));
+  if (i < n) StoreSome(to + i, LoadSome(from + i, n - i), n - i);
+}
+
+int64_t FindOutside(const int64_t* ids, int64_t n, int64_t lowest, int64_t end) {
+  constexpr int64_t kBlock = 64;
+  const uint64_t size = end - lowest;
+  int64_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) {
+    uint64_t wrong = 0;
+    for (int64_t j = 0; j < kBlock; ++j) {
+      wrong |= static_cast<uint64_t>(ids[i + j]) - static_cast<uint64_t>(lowest) >= size;
+    }
+    if (wrong != 0) break;
+  }
+  while (i < n && ids[i] >= lowest && ids[i] < end) ++i;
+  return i;
+}
+
+}  // namespace
+
+extern const RowKernels kRowKernels;
+const RowKernels kRowKernels = {kLanes, Step, Logits, AddTerms, Add, WidenArray, FindOutside};
+
+}  // namespace tfx::core::TFX_ISA

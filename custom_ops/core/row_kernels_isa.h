@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loops over single rows of a weight matrix, compiled once an instruction set. Rows are float or
+// bfloat16; all arithmetic is in float.
+
+#ifndef TFX_LARGEOUT_CORE_ROW_KERNELS_ISA_H_
+#define TFX_LARGEOUT_CORE_ROW_KERNELS_ISA_H_
+
+#include <stdint.h>
+
+namespace tfx::core {
+
+enum class RowMethod { kSgd, kMomentum, kNesterov, kAdagrad, kAdam };
+
+// What a step does to each row.
+struct RowStep {
+  RowMethod method;
+  float learning_rate;
+  float kept;       // 1 - learning_rate * weight_decay
+  float clip_norm;  // infinity: none
+  float momentum;   // also Adam's beta_1
+  float beta_2;
+  float rest_1;  // 1 - beta_1
+  float rest_2;  // 1 - beta_2
+  float epsilon;
+};
+
+// One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v.
+struct RowPlace {
+  void* weights;
+  float* slots[2];
+};
+
+// A term of a sum over places where a class stands: its logit's gradient for an example.
+struct ClassTerm {
+  uint32_t class_id;
+  uint32_t example;
+  float gradient;
+};
+
+struct RowKernels {
+  int64_t lanes;  // rows of the padded arrays below are a multiple of this long
+
+  // Changes a row of n weights. `rate` is the learning rate, corrected for the age of the row.
+  void (*step)(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,
+               const float* gradient, int64_t n);
+
+  // out[j] = <row ids[j], h> + bias[ids[j]], or 0 where the id is negative. `bias` may be null.
+  void (*logits)(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
+                 const int64_t* ids, int64_t n, const float* h, float* out);
+
+  // gradient = sum of g h_i, and hidden_gradient_i += g w, over n terms (i, g) of a class.
+  // REQUIRES: width, that of all arrays, is a multiple of `lanes`.
+  void (*add_terms)(const ClassTerm* terms, int64_t n, const float* hidden, const float* w,
+                    int64_t width, float* gradient, float* hidden_gradient);
+
+  // y += x.
+  void (*add)(const float* x, int64_t n, float* y);
+
+  void (*widen)(const uint16_t* from, int64_t n, float* to);
+
+  // The position of the first of n ids that is not in [lowest, end), or n.
+  int64_t (*find_outside)(const int64_t* ids, int64_t n, int64_t lowest, int64_t end);
+};
+
+namespace baseline {
+extern const RowKernels kRowKernels;
+}
+#ifdef __x86_64__
+namespace avx2 {
+extern const RowKernels kRowKernels;
+}
+namespace avx512 {
+extern const RowKernels kRowKernels;
+}
+#endif
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_ROW_KERNELS_ISA_H_

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Variables that an op reads or changes in place, locked as long as it runs.
+
+#ifndef TFX_LARGEOUT_KERNELS_LOCKED_VARIABLES_H_
+#define TFX_LARGEOUT_KERNELS_LOCKED_VARIABLES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace tfx {
+
+class LockedVariables {
+ public:
+  enum class Mode { kShared, kExclusive };
+
+  // Looks up the variables that inputs 0, 1, ... of the op are handles of, one for each name, and
+  // locks them until destruction. Refuses one that is not initialised, or given twice. All ops lock
+  // in the same order, that of the addresses, so that none waits for another in a circle.
+  absl::Status Lock(tensorflow::OpKernelContext* context, std::vector<std::string> names,
+                    Mode mode);
+
+  int size() const { return static_cast<int>(names_.size()); }
+  const std::string& name(int index) const { return names_[index]; }
+  tensorflow::Tensor* tensor(int index) const { return variables_[index]->tensor(); }
+
+  // Gives a variable a buffer of its own if it shares one with a tensor that was read from it.
+  // REQUIRES: locked with kExclusive.
+  absl::Status Own(int index);
+
+ private:
+  tensorflow::OpKernelContext* context_ = nullptr;
+  std::vector<std::string> names_;
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
+  // Unlocked before the variables go.
+  std::vector<std::optional<tensorflow::mutex_lock>> locks_;
+  std::vector<std::optional<tensorflow::tf_shared_lock>> shared_locks_;
+};
+
+}  // namespace tfx
+
+#endif  // TFX_LARGEOUT_KERNELS_LOCKED_VARIABLES_H_

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/row_rule.h"
+
+#include <cmath>
+
+#include "kernels/invalid_argument.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+
+// Of the numbers of a rule.
+enum Number { kWeightDecay, kClipNorm, kFirst, kSecond, kThird };
+
+bool IsFraction(double x) { return x >= 0 && x < 1; }
+
+}  // namespace
+
+absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
+                          const tf::Tensor& learning_rate) {
+  const bool is_sgd = method == "sgd", is_adam = method == "adam";
+  const int64_t size = kFirst + (is_adam ? 3 : is_sgd ? 2 : 1);
+  if (numbers.dims() != 1 || numbers.dim_size(0) != size) {
+    return InvalidArgument("rule must have shape [", size, "] for ", method, "; got ",
+                           numbers.shape().DebugString());
+  }
+  const auto x = numbers.vec<double>();
+  const double epsilon = is_sgd ? 1 : x(size - 1);
+  if (!(x(kWeightDecay) >= 0) || !(x(kClipNorm) > 0) || !(static_cast<float>(epsilon) > 0) ||
+      (is_sgd && !IsFraction(x(kFirst))) ||
+      (is_adam && !(IsFraction(x(kFirst)) && IsFraction(x(kSecond))))) {
+    return InvalidArgument("rule must hold a weight_decay of at least 0, a clip_norm above 0, and ",
+                           "hyperparameters of ", method, " in range; got ",
+                           numbers.SummarizeValue(size));
+  }
+  if (learning_rate.dims() != 0) {
+    return InvalidArgument("learning_rate must be a scalar; got shape ",
+                           learning_rate.shape().DebugString());
+  }
+  const float eta = learning_rate.scalar<float>()();
+  if (!std::isfinite(eta) || eta < 0 || !(eta * x(kWeightDecay) < 1)) {
+    return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
+                           "which is ", x(kWeightDecay), "; got ", eta);
+  }
+  step_ = {};
+  step_.learning_rate = eta;
+  step_.kept = static_cast<float>(1 - eta * x(kWeightDecay));
+  step_.clip_norm = static_cast<float>(x(kClipNorm));
+  step_.epsilon = static_cast<float>(epsilon);
+  step_.method = is_adam           ? core::RowMethod::kAdam
+                 : !is_sgd         ? core::RowMethod::kAdagrad
+                 : x(kFirst) == 0  ? core::RowMethod::kSgd
+                 : x(kSecond) == 0 ? core::RowMethod::kMomentum
+                                   : core::RowMethod::kNesterov;
+  if (is_sgd) step_.momentum = static_cast<float>(x(kFirst));
+  if (!is_adam) return absl::OkStatus();
+  step_.momentum = static_cast<float>(x(kFirst));
+  step_.rest_1 = static_cast<float>(1 - x(kFirst));
+  step_.beta_2 = static_cast<float>(x(kSecond));
+  step_.rest_2 = static_cast<float>(1 - x(kSecond));
+  if (!correction_.has_value() || !correction_->IsFor(x(kFirst), x(kSecond))) {
+    correction_.emplace(x(kFirst), x(kSecond));
+  }
+  return absl::OkStatus();
+}
+
+int RowRule::NumSlots() const {
+  switch (step_.method) {
+    case core::RowMethod::kSgd:
+      return 0;
+    case core::RowMethod::kAdam:
+      return 3;
+    default:
+      return 1;
+  }
+}
+
+absl::Status RowRule::CheckSlots(const LockedVariables& variables, int weight, int first_slot,
+                                 int num_slots) const {
+  if (num_slots != NumSlots()) {
+    return InvalidArgument("slots of ", variables.name(weight), " must be ", NumSlots(),
+                           " variables; got ", num_slots);
+  }
+  const tf::TensorShape& shape = variables.tensor(weight)->shape();
+  for (int slot = 0; slot < num_slots; ++slot) {
+    const bool is_age = slot == 2;
+    const tf::Tensor& tensor = *variables.tensor(first_slot + slot);
+    const tf::DataType dtype = is_age ? tf::DT_INT32 : tf::DT_FLOAT;
+    const tf::TensorShape wanted = is_age ? tf::TensorShape({shape.dim_size(0)}) : shape;
+    if (tensor.dtype() != dtype || tensor.shape() != wanted) {
+      return InvalidArgument(variables.name(first_slot + slot), " must be ",
+                             tf::DataTypeString(dtype), " of shape ", wanted.DebugString(),
+                             "; got ", tf::DataTypeString(tensor.dtype()), " of shape ",
+                             tensor.shape().DebugString());
+    }
+  }
+  return absl::OkStatus();
+}
+
+core::WeightRows RowRule::Rows(const LockedVariables& variables, int weight, int first_slot) const {
+  const tf::Tensor& tensor = *variables.tensor(weight);
+  core::WeightRows rows = {};
+  rows.weights = tensor.data();
+  rows.is_bfloat16 = tensor.dtype() == tf::DT_BFLOAT16;
+  rows.width = 1;
+  for (int d = 1; d < tensor.dims(); ++d) rows.width *= tensor.dim_size(d);
+  for (int slot = 0; slot < NumSlots(); ++slot) {
+    tf::Tensor* values = variables.tensor(first_slot + slot);
+    if (slot == 2) {
+      rows.ages = values->flat<int32_t>().data();
+    } else {
+      rows.slots[slot] = values->flat<float>().data();
+    }
+  }
+  return rows;
+}
+
+absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, int64_t end,
+                      const core::RowKernels& kernels) {
+  const int64_t* flat = ids.flat<int64_t>().data();
+  const int64_t at = kernels.find_outside(flat, ids.NumElements(), lowest, end);
+  if (at == ids.NumElements()) return absl::OkStatus();
+  const int64_t columns = ids.dims() == 2 ? ids.dim_size(1) : ids.NumElements();
+  const std::string row = ids.dims() == 2 ? absl::StrCat(at / columns, ", ") : "";
+  return InvalidArgument(name, " must be class ids in [", lowest, ", ", end, "); got ", flat[at],
+                         " at position [", row, at % columns, "]");
+}
+
+}  // namespace tfx

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a row-sparse optimizer does, and the variables that it does it to, as ops get them.
+
+#ifndef TFX_LARGEOUT_KERNELS_ROW_RULE_H_
+#define TFX_LARGEOUT_KERNELS_ROW_RULE_H_
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "core/adam_correction.h"
+#include "core/row_update.h"
+#include "kernels/locked_variables.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfx {
+
+// A rule: the method of an op, with the numbers that it got for this step.
+class RowRule {
+ public:
+  // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
+  // hyperparameters. Refuses numbers and rates out of range.
+  absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
+                   const tensorflow::Tensor& learning_rate);
+
+  int NumSlots() const;
+
+  // Refuses slots, variables [first_slot, first_slot + num_slots), that are not those of a weight.
+  absl::Status CheckSlots(const LockedVariables& variables, int weight, int first_slot,
+                          int num_slots) const;
+
+  // REQUIRES: CheckSlots succeeded. It is valid until a variable gets another buffer.
+  core::WeightRows Rows(const LockedVariables& variables, int weight, int first_slot) const;
+
+  core::RowUpdater Updater(const core::RowKernels& kernels) const {
+    return core::RowUpdater(step_, correction_.has_value() ? &*correction_ : nullptr, kernels);
+  }
+
+ private:
+  core::RowStep step_;
+  std::optional<core::AdamCorrection> correction_;  // kept from step to step
+};
+
+// Refuses ids [n] or [n, m] that are not in [lowest, end).
+absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t lowest, int64_t end,
+                      const core::RowKernels& kernels);
+
+}  // namespace tfx
+
+#endif  // TFX_LARGEOUT_KERNELS_ROW_RULE_H_

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/candidate_batch.h"
+#include "core/dense_kernels.h"
+#include "core/radix_sort.h"
+#include "core/row_update.h"
+#include "kernels/invalid_argument.h"
+#include "kernels/locked_variables.h"
+#include "kernels/parallel_for.h"
+#include "kernels/row_rule.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+
+// Refuses ids that come up twice.
+absl::Status CheckUnique(const int64_t* ids, int64_t n, int64_t num_rows) {
+  std::vector<core::ClassPlace> places(n), spare(n);
+  for (int64_t i = 0; i < n; ++i) places[i] = {static_cast<uint32_t>(ids[i]), 0};
+  core::SortByClass(places.data(), spare.data(), n, core::BitsOfClasses(num_rows));
+  for (int64_t i = 1; i < n; ++i) {
+    if (places[i].class_id == places[i - 1].class_id) {
+      return InvalidArgument("ids must not repeat a row; got repeats of ", places[i].class_id);
+    }
+  }
+  return absl::OkStatus();
+}
+
+class RowUpdateOp : public tf::OpKernel {
+ public:
+  explicit RowUpdateOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("method", &method_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_slots", &num_slots_));
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    core::InstructionSet set;
+    std::string error;
+    OP_REQUIRES(context, core::ChooseInstructionSet(&set, &error), InvalidArgument(error));
+    LockedVariables variables;
+    std::vector<std::string> names = {"variable"};
+    for (int slot = 0; slot < num_slots_; ++slot) names.push_back(absl::StrCat("slot ", slot));
+    OP_REQUIRES_OK(context, variables.Lock(context, names, LockedVariables::Mode::kExclusive));
+    OP_REQUIRES_OK(context, Check(context, variables, set));
+    for (int i = 0; i < variables.size(); ++i) OP_REQUIRES_OK(context, variables.Own(i));
+    const tf::Tensor& ids = context->input(num_slots_ + 1);
+    core::UpdateRows(rule_.Updater(core::RowKernelsOf(set)), rule_.Rows(variables, 0, 1),
+                     ids.flat<int64_t>().data(), ids.NumElements(),
+                     context->input(num_slots_ + 2).flat<float>().data(), PoolOf(context));
+  }
+
+ private:
+  absl::Status Check(tf::OpKernelContext* context, const LockedVariables& variables,
+                     core::InstructionSet set) {
+    const tf::Tensor& weights = *variables.tensor(0);
+    const tf::Tensor& ids = context->input(num_slots_ + 1);
+    const tf::Tensor& gradient = context->input(num_slots_ + 2);
+    if (weights.dtype() != dtype_ || weights.dims() == 0 ||
+        weights.dim_size(0) > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument("variable must be ", tf::DataTypeString(dtype_),
+                             " of rank 1 or higher, with fewer than 2^31 rows; got ",
+                             tf::DataTypeString(weights.dtype()), " of shape ",
+                             weights.shape().DebugString());
+    }
+    TF_RETURN_IF_ERROR(
+        rule_.Set(method_, context->input(num_slots_ + 4), context->input(num_slots_ + 3)));
+    TF_RETURN_IF_ERROR(rule_.CheckSlots(variables, 0, 1, num_slots_));
+    if (ids.dims() != 1) {
+      return InvalidArgument("ids must be [n]; got shape ", ids.shape().DebugString());
+    }
+    tf::TensorShape shape = weights.shape();
+    shape.set_dim(0, ids.dim_size(0));
+    if (gradient.shape() != shape) {
+      return InvalidArgument(
+          "gradient must be [n, D] with the n of ids and the D of the variable: ",
+          shape.DebugString(), "; got ", gradient.shape().DebugString());
+    }
+    TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), core::RowKernelsOf(set)));
+    TF_RETURN_IF_ERROR(
+        CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0)));
+    if (!core::DenseKernelsOf<float>(set).all_finite(gradient.flat<float>().data(),
+                                                     gradient.NumElements())) {
+      return InvalidArgument("gradient must be finite; got an infinite or NaN number");
+    }
+    return absl::OkStatus();
+  }
+
+  std::string method_;
+  int num_slots_;
+  tf::DataType dtype_;
+  std::mutex mutex_;
+  RowRule rule_;  // guarded by mutex_
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfxRowUpdate").Device(tf::DEVICE_CPU), RowUpdateOp);
+
+}  // namespace
+}  // namespace tfx

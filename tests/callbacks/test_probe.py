@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probe: exact beside sampled, and nothing changed."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import softmax as oracle
+
+import tfx_largeout as tfx
+from tfx_largeout.callbacks import Probe
+from tfx_largeout.labels import normalize_labels
+from tfx_largeout.ops import exact_hidden_gradient as module
+from tfx_largeout.optimizers import RowAdam
+from tfx_largeout.samplers import Uniform
+
+CLASSES, WIDTH, EXAMPLES = 40, 6, 96
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(EXAMPLES, WIDTH)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, EXAMPLES)
+
+
+def model_with(head, loss):
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(5, "tanh"), head])
+    model.compile("sgd", loss=loss)
+    return model
+
+
+def sampled(candidates):
+    keras.utils.set_random_seed(2)
+    return tfx.heads.SampledHead(CLASSES, Uniform(candidates), RowAdam(0.01), seed=1)
+
+
+def probe_run(model, **arguments):
+    probe = Probe(X[:16], LABELS[:16], every=1, max_share=1.0, **arguments)
+    history = model.fit(X, LABELS, batch_size=8, epochs=2, verbose=0, callbacks=[probe]).history
+    return probe, history
+
+
+@pytest.mark.parametrize("block", [2**22, 64], ids=["one block", "many blocks"])
+def test_exact_gradient_is_the_oracles(block, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", block)
+    kernel, bias = RNG.normal(size=(CLASSES, WIDTH)), RNG.normal(size=CLASSES)
+    ids = np.where(RNG.random((16, 3)) < 0.7, RNG.integers(0, CLASSES, (16, 3)), -1)
+    ids[:, 0] = LABELS[:16]
+    labels = normalize_labels(ids, CLASSES)
+    logits = X[:16] @ kernel.T + bias
+    partition = np.log(np.exp(logits).sum(axis=1))
+    gradient = module.exact_hidden_gradient(
+        tf.constant(X[:16]),
+        labels,
+        tf.constant(partition, tf.float32),
+        keras.Variable(kernel.astype("float32")),
+        keras.Variable(bias.astype("float32")),
+    )
+    lists = [sorted(set(row) - {-1}) for row in ids]
+    expected, step = np.zeros((16, WIDTH)), 1e-5
+    for d in range(WIDTH):
+        up, down = X[:16].astype(float), X[:16].astype(float)
+        up[:, d] += step
+        down[:, d] -= step
+        difference = oracle.cross_entropy(up, kernel, bias, lists)
+        difference = difference - oracle.cross_entropy(down, kernel, bias, lists)
+        expected[:, d] = difference / (2 * step)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_with_all_classes_the_sampled_gradient_is_the_exact_one():
+    model = model_with(sampled(CLASSES), tfx.losses.ComplementarySum())
+    probe, history = probe_run(model)
+    assert len(probe.history) == 24
+    for values in probe.history:
+        assert values["probe_loss"] == pytest.approx(values["probe_exact_loss"], rel=1e-5)
+        assert values["probe_cosine"] == pytest.approx(1, abs=1e-5)
+        assert values["probe_relative_bias"] < 1e-4
+    assert history["probe_exact_loss"][-1] == probe.history[-1]["probe_exact_loss"]
+
+
+def test_with_few_candidates_it_is_not():
+    model = model_with(sampled(4), tfx.losses.ActiveSetSoftmax())
+    probe, _ = probe_run(model)
+    last = probe.history[-1]
+    assert last["probe_loss"] < last["probe_exact_loss"] - 0.5
+    assert 0 < last["probe_cosine"] < 0.99
+    assert last["probe_relative_bias"] > 0.1
+
+
+def test_it_changes_nothing():
+    def weights(callbacks):
+        model = model_with(sampled(8), tfx.losses.ComplementarySum())
+        model.fit(X, LABELS, batch_size=8, verbose=0, shuffle=False, callbacks=callbacks)
+        return model.get_weights()
+
+    for a, b in zip(weights([]), weights([Probe(X, LABELS, every=1, max_share=1)]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("head", "loss"),
+    [
+        (lambda: tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossEntropy),
+        (lambda: tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=9), tfx.losses.BuiltInLoss),
+    ],
+    ids=["dense", "tf"],
+)
+def test_other_heads_are_probed_too(head, loss):
+    probe, _ = probe_run(model_with(head(), loss()))
+    assert 0.5 < probe.history[0]["probe_cosine"] <= 1.00001
+
+
+def test_it_waits_rather_than_take_more_than_its_share():
+    model = model_with(sampled(8), tfx.losses.ComplementarySum())
+    probe = Probe(X, LABELS, every=1, max_share=1e-9)
+    model.fit(X, LABELS, batch_size=8, epochs=2, verbose=0, callbacks=[probe])
+    assert len(probe.history) == 1  # before it has run once, it can't know its cost
+
+
+def test_values_go_to_tensorboard(tmp_path):
+    model = model_with(sampled(8), tfx.losses.ComplementarySum())
+    probe_run(model, log_dir=tmp_path)
+    (path,) = tmp_path.glob("events.out.*")
+    tags = {
+        value.tag
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert tags == {
+        "probe_loss",
+        "probe_exact_loss",
+        "probe_cosine",
+        "probe_relative_bias",
+        "probe_share_of_time",
+    }
+
+
+def test_a_model_without_a_head_is_refused():
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", loss="mse")
+    with pytest.raises(TypeError, match="Probe needs a model with a HeadLoss"):
+        model.fit(X, np.ones((EXAMPLES, CLASSES)), verbose=0, callbacks=[Probe(X, LABELS)])
+    head = tfx.heads.FactoredHead(CLASSES, 0.1)
+    model = model_with(head, tfx.losses.SquaredError())
+    with pytest.raises(TypeError, match="a head with W and b; got FactoredHead"):
+        probe_run(model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every": 0}, "every must be an integer of at least 1; got 0"),
+        ({"draws": 0}, "draws must be an integer of at least 1; got 0"),
+        ({"max_share": 0}, "max_share must be a finite number above 0; got 0"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Probe(X, LABELS, **arguments)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SampledHead: candidates, updates of touched rows, state."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tfx
+from tfx_largeout.labels import normalize_labels
+from tfx_largeout.losses import ComplementarySum, NoiseContrastive, SampledSoftmax
+from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
+from tfx_largeout.samplers import LogUniform, Uniform
+
+CLASSES, WIDTH, EXAMPLES = 30, 4, 64
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(EXAMPLES, WIDTH)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, EXAMPLES)
+OPTIMIZERS = {
+    "sgd": lambda: RowSGD(0.5),
+    "momentum": lambda: RowSGD(0.1, momentum=0.9),
+    "adagrad": lambda: RowAdagrad(0.1),
+    "adam": lambda: RowAdam(0.05),
+}
+every_optimizer = pytest.mark.parametrize("name", list(OPTIMIZERS))
+
+
+def model_with(head, loss=None, layers=(), run_eagerly=False, optimizer="sgd"):
+    model = keras.Sequential([keras.Input((WIDTH,)), *layers, head])
+    model.compile(optimizer, loss=loss or ComplementarySum(), run_eagerly=run_eagerly)
+    return model
+
+
+def sampled(sampler=None, optimizer=None, **arguments):
+    keras.utils.set_random_seed(1)
+    arguments = {"seed": 7, **arguments}
+    return tfx.heads.SampledHead(
+        CLASSES, sampler or Uniform(8), optimizer or RowAdam(0.05), **arguments
+    )
+
+
+def state_of(model):
+    head = model.layers[-1]
+    return [v.numpy() for v in (*model.variables, *head.optimizer.variables)]
+
+
+def fit(model, **arguments):
+    return model.fit(X, LABELS, batch_size=16, shuffle=False, verbose=0, **arguments).history
+
+
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    ("row", "dense"),
+    [
+        (lambda: RowSGD(0.5), lambda: keras.optimizers.SGD(0.5)),
+        (lambda: RowAdagrad(0.1), lambda: keras.optimizers.Adagrad(0.1)),
+        (lambda: RowAdam(0.05), lambda: keras.optimizers.Adam(0.05)),
+    ],
+    ids=["sgd", "adagrad", "adam"],
+)
+def test_with_all_classes_as_candidates_it_is_the_full_softmax(row, dense, eagerly):
+    head = sampled(Uniform(CLASSES), row())
+    model = model_with(head, run_eagerly=eagerly)
+    full = model_with(
+        tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossEntropy(), optimizer=dense()
+    )
+    full.layers[-1].kernel.assign(head.kernel)
+    losses, expected = fit(model, epochs=3)["loss"], fit(full, epochs=3)["loss"]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    for name in ("kernel", "bias"):
+        ours, theirs = getattr(head, name).numpy(), getattr(full.layers[-1], name).numpy()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@every_optimizer
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_only_rows_of_labels_and_candidates_change(name, own):
+    head = sampled(Uniform(3, own=own), OPTIMIZERS[name]())
+    model = model_with(head)
+    before = head.kernel.numpy(), head.bias.numpy()
+    labels = normalize_labels(LABELS[:5], CLASSES)
+    candidates = head.candidates(tf.constant(X[:5]), labels).ids.numpy()
+    model.train_on_batch(X[:5], LABELS[:5])
+    touched = np.union1d(candidates, LABELS[:5])
+    changed = np.flatnonzero(np.any(head.kernel.numpy() != before[0], axis=1))
+    np.testing.assert_array_equal(changed, touched)
+    np.testing.assert_array_equal(np.flatnonzero(head.bias.numpy() != before[1]), touched)
+
+
+@every_optimizer
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_it_learns(name, own):
+    model = model_with(sampled(Uniform(8, own=own), OPTIMIZERS[name]()))
+    before = model.evaluate(X, LABELS, verbose=0)
+    fit(model, epochs=30)
+    assert model.evaluate(X, LABELS, verbose=0) < 0.8 * before
+
+
+def test_what_lies_below_gets_the_gradient_of_the_weights_before_the_step():
+    def gradient(layers):
+        head = sampled(Uniform(CLASSES), RowSGD(5.0))
+        model = model_with(head, layers=[keras.layers.Dense(WIDTH, name="trunk"), *layers])
+        start = model.get_weights()
+        fit(model, epochs=1)
+        return start, model
+
+    start, model = gradient([])
+    full = model_with(
+        tfx.heads.DenseHead(CLASSES),
+        tfx.losses.SoftmaxCrossEntropy(),
+        layers=[keras.layers.Dense(WIDTH, name="trunk")],
+        optimizer=keras.optimizers.SGD(0.01),
+    )
+    model.optimizer.learning_rate = 0.01
+    model.set_weights(start)
+    model.layers[-1].optimizer.learning_rate = 0.01
+    for target, value in zip(full.variables, start, strict=False):
+        if target.shape == value.shape:
+            target.assign(value)
+    full.layers[-1].kernel.assign(model.layers[-1].kernel)
+    full.layers[-1].bias.assign(model.layers[-1].bias)
+    fit(model, epochs=1)
+    fit(full, epochs=1)
+    np.testing.assert_allclose(
+        model.layers[0].kernel.numpy(), full.layers[0].kernel.numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_same_seed_gives_the_same_run():
+    runs = []
+    for seed in (3, 3, 4):
+        model = model_with(sampled(LogUniform(8), seed=seed))
+        fit(model, epochs=2)
+        runs.append(model.layers[-1].kernel.numpy())
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_candidates_differ_from_step_to_step():
+    head = sampled()
+    model_with(head)
+    labels = normalize_labels(LABELS[:5], CLASSES)
+    first = head.candidates(tf.constant(X[:5]), labels).ids.numpy()
+    np.testing.assert_array_equal(first, head.candidates(tf.constant(X[:5]), labels).ids)
+    head.optimizer.iterations.assign_add(1)
+    assert not np.array_equal(first, head.candidates(tf.constant(X[:5]), labels).ids)
+
+
+def by_keras_file(model, make, folder):
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
+
+
+def by_weights(model, make, folder):
+    model.save_weights(folder / "model.weights.h5")
+    other = make()
+    other.load_weights(folder / "model.weights.h5")
+    return other
+
+
+def by_checkpoint(model, make, folder):
+    path = tf.train.Checkpoint(model=model).save(str(folder / "checkpoint"))
+    other = make()
+    other.fit(X[:1], LABELS[:1], verbose=0)
+    tf.train.Checkpoint(model=other).restore(path).assert_consumed()
+    return other
+
+
+@every_optimizer
+@pytest.mark.parametrize("save", [by_keras_file, by_weights, by_checkpoint])
+def test_a_restored_run_goes_on_bit_by_bit(name, save, tmp_path):
+    def make():
+        return model_with(sampled(LogUniform(8), OPTIMIZERS[name]()))
+
+    model = make()
+    fit(model, epochs=2)
+    restored = save(model, make, tmp_path)
+    fit(model, epochs=2)
+    fit(restored, epochs=2)
+    for ours, theirs in zip(state_of(model), state_of(restored), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_explicit_classes_are_there_in_every_step_and_once():
+    head = sampled(Uniform(20), explicit_classes=[17, 2, 29])
+    model_with(head)
+    labels = normalize_labels(np.array([[2, 5], [6, -1]]), CLASSES)
+    drawn = head.candidates(tf.constant(X[:2]), labels)
+    ids = drawn.ids.numpy()
+    np.testing.assert_array_equal(ids[:3], [2, 17, 29])
+    assert not np.isin(ids[3:], [2, 17, 29]).any()
+    valid = ids[ids >= 0]
+    assert len(set(valid)) == len(valid)
+    np.testing.assert_array_equal(drawn.log_expected[:3], np.zeros(3))
+    np.testing.assert_array_equal(drawn.log_expected.numpy()[ids < 0], 0)
+    expected = np.log(20 / CLASSES)
+    np.testing.assert_allclose(drawn.true_log_expected, [[0, expected], [expected, 0]], rtol=1e-5)
+    own = sampled(Uniform(20, own=True), explicit_classes=[17, 2])
+    model_with(own)
+    ids = own.candidates(tf.constant(X[:2]), labels).ids.numpy()
+    np.testing.assert_array_equal(ids[:, :2], [[2, 17], [2, 17]])
+    assert not np.isin(ids[:, 2:], [2, 17]).any()
+
+
+def test_explicit_classes_make_the_sum_of_all_classes_exact():
+    explicit = list(range(0, CLASSES, 2))
+    head = sampled(Uniform(CLASSES), RowSGD(1e-9), explicit_classes=explicit)
+    model = model_with(head)
+    exact = model.evaluate(X, LABELS, verbose=0)
+    assert fit(model)["loss"][0] == pytest.approx(exact, rel=1e-5)
+
+
+def test_noise_contrastive_estimation_learns_the_log_partition():
+    head = sampled(Uniform(8), initial_log_partition=1.5)
+    model = model_with(head, NoiseContrastive(log_partition="learned"))
+    assert float(head.gradient_anchor) == 1.5
+    fit(model, epochs=1)
+    assert float(head.gradient_anchor) != 1.5
+    model = model_with(sampled(Uniform(8)), NoiseContrastive())
+    fit(model, epochs=1)
+    assert float(model.layers[-1].gradient_anchor) == 0
+
+
+def test_a_frozen_head_stays_and_still_passes_the_gradient_on():
+    head = sampled()
+    model = model_with(head, layers=[keras.layers.Dense(WIDTH)])
+    head.trainable = False
+    model.compile("sgd", loss=ComplementarySum())
+    kernel, trunk = head.kernel.numpy(), model.layers[0].kernel.numpy()
+    fit(model)
+    np.testing.assert_array_equal(head.kernel.numpy(), kernel)
+    assert int(head.optimizer.iterations) == 0
+    assert not np.array_equal(model.layers[0].kernel.numpy(), trunk)
+
+
+def test_without_update_the_gradient_leaves_everything_alone():
+    head = sampled()
+    model = model_with(head)
+    before = state_of(model)
+    labels = normalize_labels(LABELS, CLASSES)
+    hidden = tf.constant(X)
+    gradients = []
+    for draw in (0, 1, 1):
+        with head.without_update(draw), tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = ComplementarySum().from_statistics(head.statistics(hidden, labels))
+        gradients.append(tape.gradient(value, hidden).numpy())
+    for a, b in zip(before, state_of(model), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(gradients[1], gradients[2])
+    assert not np.array_equal(gradients[0], gradients[1])
+
+
+def test_callbacks_may_set_the_learning_rate():
+    class Halve(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            optimizer = self.model.layers[-1].optimizer
+            optimizer.learning_rate = 0.5 * float(optimizer.learning_rate)
+
+    head = sampled(optimizer=RowSGD(0.4))
+    fit(model_with(head), epochs=2, callbacks=[Halve()])
+    assert float(head.optimizer.learning_rate) == pytest.approx(0.1)
+
+
+def test_a_schedule_goes_by_the_steps_of_the_head():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.0001])
+    head = sampled(optimizer=RowSGD(schedule))
+    model = model_with(head)
+    fit(model)  # 4 steps, all at the first rate
+    before = head.kernel.numpy()
+    fit(model)
+    assert np.abs(head.kernel.numpy() - before).max() < 1e-3
+    assert int(head.optimizer.iterations) == 8
+
+
+def test_tensorflows_own_triple_is_taken():
+    head = sampled(tfx.samplers.TFSampler(tf.random.log_uniform_candidate_sampler, 8))
+    model = model_with(head, SampledSoftmax())
+    before = model.evaluate(X, LABELS, verbose=0)
+    fit(model, epochs=30)
+    assert model.evaluate(X, LABELS, verbose=0) < 0.8 * before
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hidden_activation_that_is_not_finite_changes_nothing(bad):
+    model = model_with(sampled())
+    fit(model)
+    before = state_of(model)[: len(model.weights)]
+    x = X[:4].copy()
+    x[2, 1] = bad
+    with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
+        model.train_on_batch(x, LABELS[:4])
+    for a, b in zip(before, state_of(model), strict=False):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"sampler": "uniform"}, TypeError, "sampler must be a Sampler; got 'uniform'"),
+        ({"optimizer": "adam"}, TypeError, "optimizer must be a RowOptimizer; got 'adam'"),
+        ({"optimizer": keras.optimizers.Adam()}, TypeError, "optimizer must be a RowOptimizer"),
+        ({"explicit_classes": [3, 3]}, ValueError, "must not repeat a class"),
+        ({"explicit_classes": [CLASSES]}, ValueError, f"less than num_classes={CLASSES}; got"),
+        ({"explicit_classes": [-1]}, ValueError, "explicit_classes must be an integer of at least"),
+        ({"seed": -1}, ValueError, "seed must be an integer of at least 0; got -1"),
+        ({"seed": 2**32}, ValueError, "seed must be less than"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        sampled(**arguments)
+
+
+def test_an_optimizer_serves_one_head():
+    optimizer = RowAdam(0.1)
+    model_with(sampled(optimizer=optimizer))
+    with pytest.raises(ValueError, match="serves no other layer"):
+        sampled(optimizer=optimizer)
+
+
+def test_more_candidates_than_classes_are_refused():
+    with pytest.raises(ValueError, match="num_sampled"):
+        model_with(sampled(Uniform(CLASSES + 1)))
+
+
+def test_config_round_trip():
+    head = sampled(LogUniform(5), RowAdagrad(0.2), explicit_classes=[4, 1])
+    again = tfx.heads.SampledHead.from_config(head.get_config())
+    assert again.get_config() == head.get_config()
+    assert again.seed == 7 and again.explicit_classes == (4, 1)

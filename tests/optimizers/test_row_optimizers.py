@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizers that touch only the rows which a gradient names, in models and custom loops."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tfx
+from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
+
+ROWS, WIDTH = 20, 3
+PAIRS = {
+    "sgd": (lambda: RowSGD(0.1), lambda: keras.optimizers.SGD(0.1)),
+    "momentum": (
+        lambda: RowSGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    ),
+    "nesterov": (
+        lambda: RowSGD(0.1, momentum=0.9, nesterov=True),
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    ),
+    "adagrad": (lambda: RowAdagrad(0.1), lambda: keras.optimizers.Adagrad(0.1)),
+    "adam": (lambda: RowAdam(0.1), lambda: keras.optimizers.Adam(0.1)),
+    "decay": (
+        lambda: RowAdam(0.1, weight_decay=0.2),
+        lambda: keras.optimizers.Adam(0.1, weight_decay=0.2),
+    ),
+}
+every_pair = pytest.mark.parametrize("name", list(PAIRS))
+every_optimizer = pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam"])
+
+
+def weight(rows=ROWS, width=WIDTH):
+    initial = np.random.default_rng(3).normal(size=(rows, width)).astype("float32")
+    return keras.Variable(initial, name="weight")
+
+
+def slices(ids, seed, width=WIDTH):
+    values = np.random.default_rng(seed).normal(size=(len(ids), width)).astype("float32")
+    return tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([ROWS, width]))
+
+
+@every_pair
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "all rows"])
+def test_touching_all_rows_is_keras_own_optimizer(name, sparse):
+    own, theirs = (make() for make in PAIRS[name])
+    left, right = weight(), weight()
+    for step in range(5):
+        gradient = slices(np.random.default_rng(step).permutation(ROWS), step)
+        dense = tf.convert_to_tensor(gradient)
+        own.apply([gradient if sparse else dense], [left])
+        theirs.apply([dense], [right])
+    # Keras computes 1 - beta_2^t in float32, which leaves it 4 or 5 digits.
+    np.testing.assert_allclose(left.numpy(), right.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@every_optimizer
+def test_rows_that_no_gradient_names_stay_with_all_their_slots(name):
+    optimizer, variable = PAIRS[name][0](), weight()
+    optimizer.build([variable])
+    state = [v.numpy() for v in (variable, *optimizer.slots_of(variable))]
+    optimizer.apply([slices([4, 7, 4], 1)], [variable])
+    for before, now in zip(state, (variable, *optimizer.slots_of(variable)), strict=True):
+        untouched = np.delete(np.arange(ROWS), [4, 7])
+        np.testing.assert_array_equal(before[untouched], now.numpy()[untouched])
+        assert not np.array_equal(before[[4, 7]], now.numpy()[[4, 7]])
+
+
+@every_optimizer
+def test_slices_of_one_row_are_added_up_first(name):
+    left, right = weight(), weight()
+    twice = slices([4, 7, 4], 1)
+    once = tf.IndexedSlices(
+        tf.stack([twice.values[0] + twice.values[2], twice.values[1]]), tf.constant([4, 7])
+    )
+    for _ in range(3):
+        PAIRS[name][0]().apply([twice], [left])
+        PAIRS[name][0]().apply([once], [right])
+    np.testing.assert_allclose(left.numpy(), right.numpy(), rtol=1e-6)
+
+
+def test_the_first_steps_of_a_late_row_are_as_long_as_those_of_an_early_one():
+    optimizer, variable = RowAdam(0.1), weight()
+    before = variable.numpy()
+    gradient = tf.IndexedSlices(tf.ones([1, WIDTH]), tf.constant([0]), tf.constant([ROWS, WIDTH]))
+    for _ in range(100):
+        optimizer.apply([gradient], [variable])
+    late = tf.IndexedSlices(tf.ones([1, WIDTH]), tf.constant([5]), tf.constant([ROWS, WIDTH]))
+    optimizer.apply([late], [variable])
+    np.testing.assert_allclose(variable.numpy()[5], before[5] - 0.1, rtol=1e-4)
+
+
+def test_the_gradient_of_a_row_is_clipped_by_itself():
+    variable = keras.Variable(np.zeros((ROWS, 2), "float32"))
+    gradient = tf.IndexedSlices(tf.constant([[3.0, 4.0], [0.3, 0.4]]), tf.constant([1, 2]))
+    RowSGD(1.0, clip_norm=1.0).apply([gradient], [variable])
+    np.testing.assert_allclose(variable.numpy()[1:3], [[-0.6, -0.8], [-0.3, -0.4]], rtol=1e-6)
+
+
+def test_only_touched_rows_decay():
+    variable = keras.Variable(np.ones((ROWS, 2), "float32"))
+    gradient = tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([1]))
+    RowSGD(0.5, weight_decay=0.2).apply([gradient], [variable])
+    expected = np.ones((ROWS, 2))
+    expected[1] = 0.9
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
+
+
+def test_a_schedule_goes_by_the_steps_of_the_optimizer():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.25])
+    variable = keras.Variable(np.zeros((ROWS, 1), "float32"))
+    gradient = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]))
+    optimizer = RowSGD(schedule)
+    for expected in (-1.0, -1.25, -1.5):
+        optimizer.apply([gradient], [variable])
+        assert variable.numpy()[1, 0] == pytest.approx(expected)
+
+
+def embedding_model(optimizer):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int64"),
+            keras.layers.Embedding(ROWS, WIDTH),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5, activation="tanh"),
+            tfx.heads.TFSampledSoftmaxHead(ROWS, num_sampled=10, seed=2),
+        ]
+    )
+    model.compile(optimizer, loss=tfx.losses.BuiltInLoss())
+    return model
+
+
+WORDS = np.random.default_rng(0).integers(0, ROWS, (64, 4))
+NEXT = (WORDS.sum(axis=1) % ROWS).astype("int64")
+
+
+@every_optimizer
+def test_a_model_with_embedding_and_a_head_of_tensorflow_trains(name):
+    model = embedding_model(PAIRS[name][0]())
+    before = model.evaluate(WORDS, NEXT, verbose=0)
+    model.fit(WORDS, NEXT, epochs=20, verbose=0)
+    assert model.evaluate(WORDS, NEXT, verbose=0) < 0.98 * before
+
+
+@every_optimizer
+def test_a_saved_model_goes_on_with_the_same_slots(name, tmp_path):
+    model = embedding_model(PAIRS[name][0]())
+    model.fit(WORDS, NEXT, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    for a, b in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_sparse_dense_touches_only_the_features_of_the_batch():
+    inputs = keras.Input((ROWS,), sparse=True)
+    layer = tfx.layers.SparseDense(WIDTH)
+    model = keras.Model(inputs, layer(inputs))
+    model.compile(RowAdam(0.1), loss="mse")
+    before = layer.kernel.numpy()
+    x = tf.SparseTensor([[0, 2], [1, 5]], [1.0, 2.0], [2, ROWS])
+    model.train_on_batch(x, np.ones((2, WIDTH)))
+    changed = np.flatnonzero(np.any(layer.kernel.numpy() != before, axis=1))
+    np.testing.assert_array_equal(changed, [2, 5])
+
+
+def test_xla_is_refused():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(RowSGD(0.1), loss="mse", jit_compile=True)
+    with pytest.raises(RuntimeError, match="jit_compile=False"):
+        model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RowSGD(-1.0), "learning_rate must be a finite number above 0; got -1.0"),
+        (lambda: RowSGD(float("nan")), "learning_rate must be a finite number above 0; got nan"),
+        (lambda: RowSGD(0.1, momentum=1.0), "momentum must be .* below 1; got 1.0"),
+        (lambda: RowSGD(0.1, weight_decay=-1), "weight_decay must be .* at least 0; got -1"),
+        (lambda: RowSGD(0.1, clip_norm=0), "clip_norm must be .* above 0; got 0"),
+        (lambda: RowAdam(beta_1=1.0), "beta_1 must be .* below 1; got 1.0"),
+        (lambda: RowAdam(beta_2=-0.1), "beta_2 must be .* at least 0 and below 1; got -0.1"),
+        (lambda: RowAdam(epsilon=0), "epsilon must be .* above 0; got 0"),
+        (lambda: RowAdagrad(initial_accumulator_value=-1), "initial_accumulator_value must be"),
+        (lambda: RowAdagrad(epsilon="x"), "epsilon must be .* above 0; got 'x'"),
+    ],
+)
+def test_arguments_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@every_optimizer
+def test_config_round_trip(name):
+    optimizer = PAIRS[name][0]()
+    config = keras.optimizers.serialize(optimizer)
+    assert keras.optimizers.deserialize(config).get_config() == optimizer.get_config()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many draws of one sampler, stacked."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers import Candidates
+
+
+def labels_of(ids):
+    return Labels(tf.constant(np.asarray(ids), tf.int64))
+
+
+def draw(sampler, labels, seed=(1, 2)):
+    """One draw for as many examples as there are rows of labels."""
+    labels = labels_of(labels)
+    return sampler.sample(tf.zeros([labels.ids.shape[0], 3]), labels, tf.constant(seed))
+
+
+def many_draws(sampler, label, count):
+    """`count` draws for one label: arrays ids and log E `[count, width]`, log E of the label."""
+    if sampler.own:
+        drawn = draw(sampler, np.full([count, 1], label))
+    else:
+        drawn = _one_by_one(sampler, label, count)
+    return [np.asarray(field) for field in drawn]
+
+
+def _one_by_one(sampler, label, count):
+    labels, hidden = labels_of([[label]]), tf.zeros([1, 3])
+    width = 3 * sampler.num_classes
+
+    def padded(values, padding):
+        return tf.pad(values, [[0, width - tf.size(values)]], constant_values=padding)
+
+    @tf.function
+    def run():
+        def one(step):
+            ids, log_expected, true_log_expected = sampler.sample(
+                hidden, labels, tf.stack([5, step])
+            )
+            return padded(ids, -1), padded(log_expected, 0.0), true_log_expected[0]
+
+        signature = (
+            tf.TensorSpec([width], tf.int64),
+            tf.TensorSpec([width], tf.float32),
+            tf.TensorSpec([1], tf.float32),
+        )
+        return tf.map_fn(one, tf.range(count), fn_output_signature=signature)
+
+    return Candidates(*run())
+
+
+def counts_of_draws(ids, num_classes):
+    """How often each class is in each draw, `[draws, C]`."""
+    counts = np.zeros((ids.shape[0], num_classes))
+    rows = np.broadcast_to(np.arange(ids.shape[0])[:, None], ids.shape)
+    np.add.at(counts, (rows[ids >= 0], ids[ids >= 0]), 1)
+    return counts
+
+
+def assert_mean(values, expected, errors=4.0):
+    """Demands that the mean over draws (rows) is as expected, within 4 standard errors."""
+    values = np.asarray(values, np.float64)
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    distance = np.abs(values.mean(axis=0) - expected)
+    np.testing.assert_array_less(distance, errors * error + 1e-5 * np.abs(expected) + 1e-12)
