@@ -86,6 +86,19 @@ class CandidateStatistics(NamedTuple):
         return (self.candidate_ids >= 0) & ~self.hits
 
 
+class LogProbabilityStatistics(NamedTuple):
+    """What a head gives whose method knows probabilities without a sum over all classes.
+
+    Attributes:
+        labels: The labels, normal form.
+        target_log_probabilities: `[N, K]` float32 (float64 from a float64 head), log p of the
+            labels; 0 at padding.
+    """
+
+    labels: Labels
+    target_log_probabilities: tf.Tensor
+
+
 class PerExampleLoss(NamedTuple):
     """The loss itself, from a head whose method is a loss (TensorFlow's built-ins).
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 from conformance.self_updating_dense import SelfUpdatingDense
-from oracles import softmax, spherical_losses
+from oracles import hierarchical_softmax, softmax, spherical_losses
 
 import tfx_largeout as tfx
+from tfx_largeout.class_trees import equal_clusters, huffman_code_lengths
 
 
 def _dense_weights(head: Any) -> tuple[Any, Any]:
@@ -30,6 +31,31 @@ def _set_factored_row(head: Any, label: int, value: float) -> None:
     head.refresh()
 
 
+def _table_weights(head: Any, name: str) -> list[Any]:
+    return [keras.ops.convert_to_numpy(weight) for weight in head.tables[name]]
+
+
+def _two_level_weights(head: Any) -> tuple[Any, ...]:
+    tables = _table_weights(head, "class"), _table_weights(head, "cluster")
+    return *tables[0], *tables[1], equal_clusters(head.num_classes)
+
+
+def _set_two_level_row(head: Any, label: int, value: float) -> None:
+    head.tables["class"].kernel.value.scatter_nd_update([[label]], [[value]])
+
+
+def _huffman_weights(head: Any) -> tuple[Any, ...]:
+    return *_table_weights(head, "node"), huffman_code_lengths(np.ones(head.num_classes))
+
+
+def _set_huffman_row(head: Any, label: int, value: float) -> None:
+    lengths = _huffman_weights(head)[-1]
+    for parents, _, leaves in hierarchical_softmax.levels(lengths):
+        if label in leaves:
+            row = int(parents[len(parents) - len(leaves) + np.searchsorted(leaves, label)])
+    head.tables["node"].kernel.value.scatter_nd_update([[row]], [[value]])
+
+
 class Row(NamedTuple):
     """A head as a user would choose it.
 
@@ -38,20 +64,22 @@ class Row(NamedTuple):
         make_head: `make_head(num_classes, **layer_arguments)`.
         make_loss: The loss that goes with it.
         make_optimizer: The model's optimizer.
-        weights: `weights(head)` returns W and b (or None).
+        weights: `weights(head)` returns W and b (or None), and whatever else the oracles need.
         set_row: `set_row(head, label, value)` sets the row of a class in a W of zeros, D = 1.
-        oracle: `oracle(hidden, W, b, lists of labels)` returns the loss in evaluation, `[N]`.
+        oracle: `oracle(hidden, *weights, lists of labels)` returns the loss in evaluation, `[N]`.
         weights_dtype: That of W with the policies "bfloat16" and "mixed_bfloat16".
+        logits: `logits(hidden, *weights)` returns all logits, `[N, C]`, as an oracle has them.
     """
 
     name: str
     make_head: Callable[..., Any]
     make_loss: Callable[..., Any]
     make_optimizer: Callable[[], Any]
-    weights: Callable[[Any], tuple[Any, Any]] = _dense_weights
+    weights: Callable[[Any], tuple[Any, ...]] = _dense_weights
     set_row: Callable[[Any, int, float], None] = _set_dense_row
     oracle: Callable[..., np.ndarray] = softmax.cross_entropy
     weights_dtype: tuple[str, str] = ("bfloat16", "float32")
+    logits: Callable[..., np.ndarray] = softmax.logits
 
 
 def _sgd() -> Any:
@@ -89,6 +117,30 @@ HEADS = [
         _set_factored_row,
         spherical_losses.taylor_softmax,
         ("float32", "float32"),
+    ),
+    Row(
+        "hierarchical_two_level",
+        lambda classes, **kw: tfx.heads.HierarchicalSoftmaxHead(
+            classes, tfx.optimizers.RowSGD(1.0), **kw
+        ),
+        tfx.losses.NegativeLogLikelihood,
+        _sgd,
+        _two_level_weights,
+        _set_two_level_row,
+        hierarchical_softmax.two_level_loss,
+        logits=hierarchical_softmax.two_level,
+    ),
+    Row(
+        "hierarchical_huffman",
+        lambda classes, **kw: tfx.heads.HierarchicalSoftmaxHead(
+            classes, tfx.optimizers.RowSGD(1.0), tree="huffman", **kw
+        ),
+        tfx.losses.NegativeLogLikelihood,
+        _sgd,
+        _huffman_weights,
+        _set_huffman_row,
+        hierarchical_softmax.binary_tree_loss,
+        logits=hierarchical_softmax.binary_tree,
     ),
     Row(
         "sampled",

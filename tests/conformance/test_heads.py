@@ -89,6 +89,11 @@ def exact_loss(row, model, x, labels):
     return row.oracle(hidden_of(model, x), *row.weights(head_of(model)), lists).mean()
 
 
+def all_logits(row, model, x):
+    """The oracle's logits, [N, C]."""
+    return row.logits(hidden_of(model, x), *row.weights(head_of(model)))
+
+
 def state_of(model):
     return [keras.ops.convert_to_numpy(v) for v in model.variables]
 
@@ -306,8 +311,7 @@ def test_evaluate_is_exact_and_never_updates(row, eagerly):
 def test_predict_gives_the_logits(row):
     x, _ = examples()
     model = functional(row)
-    kernel, bias = row.weights(head_of(model))
-    expected = hidden_of(model, x) @ kernel.T + (0 if bias is None else bias)
+    expected = all_logits(row, model, x)
     np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -318,9 +322,7 @@ def test_top_k_model_gives_the_best_classes(row, make_model):
     model = make_model(row)
     scores, ids = tfx.top_k_model(model, 5).predict(x, verbose=0)
     logits = model.predict(x, verbose=0)
-    np.testing.assert_array_equal(
-        ids, oracle.top_k(hidden_of(model, x), *row.weights(head_of(model)), 5)
-    )
+    np.testing.assert_array_equal(ids, oracle.top_k(all_logits(row, model, x), 5))
     np.testing.assert_allclose(
         scores, np.take_along_axis(logits, ids, axis=-1), rtol=1e-4, atol=1e-5
     )
@@ -395,10 +397,9 @@ def test_ids_above_two_to_the_24_survive(row):
         model.evaluate(np.ones((1, 1), "float32"), np.array([label]), verbose=0)
         for label in (2**24, 2**24 + 1, 2**24 + 2)
     ]
-    kernel = np.zeros((classes, 1))
-    kernel[2**24 + 1] = 3.0
+    weights = row.weights(head)
     expected = [
-        row.oracle(np.ones((1, 1)), kernel, None, [[label]])[0]
+        row.oracle(np.ones((1, 1)), *weights, [[label]])[0]
         for label in (2**24, 2**24 + 1, 2**24 + 2)
     ]
     np.testing.assert_allclose(values, expected, rtol=1e-5)

@@ -4,6 +4,7 @@
 from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.factored import FactoredHead
+from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
@@ -15,6 +16,7 @@ __all__ = [
     "FactoredHead",
     "Head",
     "HeadOutput",
+    "HierarchicalSoftmaxHead",
     "KernelHead",
     "SampledHead",
     "SelfUpdatingHead",

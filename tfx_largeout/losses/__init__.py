@@ -8,6 +8,7 @@ from tfx_largeout.losses.built_in import BuiltInLoss
 from tfx_largeout.losses.candidate_loss import CandidateLoss
 from tfx_largeout.losses.complementary_sum import ComplementarySum
 from tfx_largeout.losses.importance_sampling import ImportanceSampling
+from tfx_largeout.losses.negative_log_likelihood import NegativeLogLikelihood
 from tfx_largeout.losses.negative_sampling import NegativeSampling
 from tfx_largeout.losses.noise_contrastive import NoiseContrastive
 from tfx_largeout.losses.ranking import Ranking
@@ -29,6 +30,7 @@ __all__ = [
     "ComplementarySum",
     "HeadLoss",
     "ImportanceSampling",
+    "NegativeLogLikelihood",
     "NegativeSampling",
     "NoiseContrastive",
     "Ranking",

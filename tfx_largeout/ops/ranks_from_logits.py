@@ -28,7 +28,8 @@ def ranks_from_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     keys = order_keys(logits)
     with tf.control_dependencies([check_labels(labels, tf.shape(keys, tf.int64)[1])]):
         target_keys = tf.gather(keys, tf.maximum(labels, 0), batch_dims=1)
-    above = count_above(keys, tf.zeros([], tf.int64), target_keys, labels)
+    classes = tf.range(tf.shape(keys, tf.int64)[1])
+    above = count_above(keys, classes, target_keys, labels)
     return tf.where(labels >= 0, above, -1)
 
 
@@ -38,20 +39,19 @@ def order_keys(logits: tf.Tensor) -> tf.Tensor:
 
 
 def count_above(
-    keys: tf.Tensor, first_class: tf.Tensor, target_keys: tf.Tensor, labels: tf.Tensor
+    keys: tf.Tensor, classes: tf.Tensor, target_keys: tf.Tensor, labels: tf.Tensor
 ) -> tf.Tensor:
     """Counts the columns of a block of classes that rank above each label.
 
     Args:
-        keys: Order keys of classes `first_class`, `first_class` + 1, ...: `[B, n]`.
-        first_class: int64 scalar.
+        keys: Order keys of the classes, `[B, n]`.
+        classes: `[n]` int64.
         target_keys: Order keys of the labels, `[B, K]`.
         labels: `[B, K]` int64; the count of a negative label has no meaning.
 
     Returns:
         `[B, K]` int64.
     """
-    classes = first_class + tf.range(tf.shape(keys, tf.int64)[1])
     num_slots = tf.shape(labels)[1]
 
     def count_slot(slot: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -139,7 +139,7 @@ def _rank_sweep(
     def body(start, ranks):  # type: ignore[no-untyped-def]
         end = tf.minimum(start + block, num_classes)
         keys = order_keys(logits_of(start, end))
-        return end, ranks + count_above(keys, start, target_keys, labels)
+        return end, ranks + count_above(keys, tf.range(start, end), target_keys, labels)
 
     _, ranks = tf.while_loop(
         lambda start, *_: start < num_classes,

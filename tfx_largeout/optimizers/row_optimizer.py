@@ -83,7 +83,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """Returns the slots of a variable it was built with, in the order of the rule."""
-        return [bare_variable(slot) for slot in self._slots[self._get_variable_index(variable)]]
+        wanted = bare_variable(variable)
+        places = [bare_variable(own) is wanted for own in self._trainable_variables]
+        return [bare_variable(slot) for slot in self._slots[places.index(True)]]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         _refuse_xla()
@@ -108,6 +110,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
             config.pop(absent)
         config.pop("ema_overwrite_frequency")
         return {**config, "weight_decay": self.row_weight_decay, "clip_norm": self.clip_norm}
+
+    def _var_key(self, variable: Any) -> Any:
+        if isinstance(variable, keras.Variable) and variable._value is None:
+            return id(variable)  # of a head in a subclassed model: it gets its value later
+        return super()._var_key(variable)
 
     def _apply_weight_decay(self, variables: list[Any]) -> None:
         """Does nothing: the rule lets only touched rows decay."""

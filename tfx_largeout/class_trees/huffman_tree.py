@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HuffmanTree: a binary tree in which frequent classes are near the root."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
+from tfx_largeout.class_trees.class_order import ClassOrder
+from tfx_largeout.class_trees.sweep import Sweep
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_logits import candidate_logits
+
+NODES = "node"
+_MOST_SHIFT = 62  # no class has a number this long, and shifts of 64 are undefined
+
+
+class HuffmanTree(ClassTree):
+    """A binary tree with given depths of the classes, its leaves in canonical order.
+
+        log p(c | h) = sum over the inner nodes n on the way to c of log sigmoid(s_n (w_n . h + b_n))
+
+    with s_n = 1 where the way goes to the first child and -1 where it goes to the second.
+
+    On each level, nodes are numbered from 0: first the inner ones, then the leaves, by id of their
+    class. The children of inner node u are then 2u and 2u + 1 of the next level, and the ancestor
+    of leaf u on level d at depth l is u >> (l - d): a path is a few shifts, and takes neither
+    pointers nor tables. Inner nodes are rows of the table, level by level, so that the ancestors of
+    neighbours are neighbours, too.
+
+    Cost: O(l D) a label of depth l; of a sweep O(C D) an example.
+
+    Args:
+        lengths: `[C]`, the depth of each class; sum_c 2^-length = 1.
+
+    References:
+        Huffman 1952. Schwartz, Kallick 1964, Generating a canonical prefix encoding. Morin, Bengio
+        2005, Hierarchical Probabilistic Neural Network Language Model. Mikolov et al. 2013,
+        Distributed Representations of Words and Phrases and their Compositionality.
+    """
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.num_classes = len(lengths)
+        self.order = ClassOrder(np.argsort(lengths, kind="stable"))
+        self.table_rows = {NODES: self.num_classes - 1}
+        leaves = np.bincount(lengths)
+        inner = np.ones_like(leaves)
+        for level in range(1, len(leaves)):
+            inner[level] = 2 * inner[level - 1] - leaves[level]
+        with tf.init_scope():
+            self.inner = tf.constant(inner, tf.int64)  # nodes of each level
+            self.first_rows = tf.constant(np.cumsum(inner) - inner, tf.int64)
+            self.first_positions = tf.constant(np.concatenate([[0], np.cumsum(leaves)]), tf.int64)
+
+    def log_probabilities(
+        self, tables: dict[str, RowTable], hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tf.Tensor, _Residuals]:
+        nodes, signs = self._paths(labels)
+        shape = tf.shape(nodes)
+        flat = tf.reshape(nodes, [shape[0], shape[1] * shape[2]])
+        no_labels = tf.zeros([shape[0], 0], tf.int64)
+        logits = candidate_logits(*tables[NODES], hidden, no_labels, flat).candidate_logits
+        signs = tf.cast(signs, logits.dtype)
+        margins = signs * tf.reshape(logits, shape)
+        values = tf.reduce_sum(tf.where(nodes >= 0, tf.math.log_sigmoid(margins), 0), axis=2)
+        return values, _Residuals(flat, signs, margins)
+
+    def gradients(self, residuals: _Residuals, gradient: tf.Tensor) -> list[TableGradient]:
+        nodes, signs, margins = residuals
+        slopes = gradient[..., tf.newaxis] * signs * tf.sigmoid(-margins)
+        return [TableGradient(NODES, nodes, tf.reshape(slopes, tf.shape(nodes)))]
+
+    def sweep(
+        self, tables: dict[str, RowTable], hidden: tf.Tensor, best_first: bool = False
+    ) -> Sweep:
+        return _LeafSweep(self, tables[NODES], hidden)
+
+    def depth_of_position(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the depth of leaves `[n]`, given by their positions."""
+        return tf.searchsorted(self.first_positions, positions, "right", tf.int64) - 1
+
+    def number_of_leaf(self, positions: tf.Tensor, depths: tf.Tensor) -> tf.Tensor:
+        """Returns u, the number of leaves on their level."""
+        places = positions - tf.gather(self.first_positions, depths)
+        return tf.gather(self.inner, depths) + places
+
+    def _paths(self, labels: Labels) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the nodes `[N, K, P]` from the root to each label, and the signs.
+
+        P is the depth of the deepest of these labels; nodes are rows, padded with -1.
+        """
+        positions = self.order.positions(labels.safe_ids)
+        depths = self.depth_of_position(tf.reshape(positions, [-1]))
+        depths = tf.reshape(depths, tf.shape(positions))
+        numbers = self.number_of_leaf(positions, depths)[..., tf.newaxis]
+        depths = tf.where(labels.mask, depths, 0)[..., tf.newaxis]
+        levels = tf.range(tf.maximum(tf.reduce_max(depths), 1))
+        below = depths - levels  # how far above the leaf a level is
+        rows = tf.gather(self.first_rows, levels) + _ancestor(numbers, below)
+        signs = 1 - 2 * (_ancestor(numbers, below - 1) & 1)
+        return tf.where(below > 0, rows, -1), signs
+
+
+class _Residuals(NamedTuple):
+    """What the backward pass uses again.
+
+    Attributes:
+        nodes: `[N, K P]`, rows; -1 where there is none.
+        signs: `[N, K, P]`, 1 or -1.
+        margins: `[N, K, P]`, sign times logit.
+    """
+
+    nodes: tf.Tensor
+    signs: tf.Tensor
+    margins: tf.Tensor
+
+
+class _LeafSweep(Sweep):
+    """Neighbouring leaves of one level. A place is a leaf's position."""
+
+    def __init__(self, tree: HuffmanTree, table: RowTable, hidden: tf.Tensor) -> None:
+        self.end, self.hidden = tree.num_classes, hidden
+        self._tree, self._table = tree, table
+
+    def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        depth = self._tree.depth_of_position([place])[0]
+        level_end = tf.gather(self._tree.first_positions, depth + 1)
+        next_place = tf.minimum(place + self.size, level_end)
+        first = self._tree.number_of_leaf(place, depth)
+        values = self._down(depth, first, first + (next_place - place))
+        return next_place, self._tree.order.classes(tf.range(place, next_place)), values
+
+    def _down(self, depth: tf.Tensor, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """Returns log p of the nodes first, ..., end - 1 of a level, from the root down."""
+
+        def body(level: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            left, right = self._range(depth - level, first, end)
+            row = tf.gather(self._tree.first_rows, level)
+            logits = self._table.logits(tf.range(row + left, row + right), self.hidden)
+            both = [values + tf.math.log_sigmoid(logits), values + tf.math.log_sigmoid(-logits)]
+            children = tf.reshape(tf.stack(both, axis=1), [2 * (right - left), -1])
+            child_left, child_right = self._range(depth - level - 1, first, end)
+            return level + 1, children[child_left - 2 * left : child_right - 2 * left]
+
+        root = tf.zeros(tf.stack([1, tf.shape(self.hidden)[0]]), self.hidden.dtype)
+        _, values = tf.while_loop(
+            lambda level, _: level < depth,
+            body,
+            (tf.zeros([], tf.int64), root),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
+            parallel_iterations=1,
+        )
+        return values
+
+    def _range(
+        self, below: tf.Tensor, first: tf.Tensor, end: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the first and the end of those nodes' ancestors so many levels above."""
+        return _ancestor(first, below), _ancestor(end - 1, below) + 1
+
+
+def _ancestor(number: tf.Tensor, above: tf.Tensor) -> tf.Tensor:
+    """Returns the number, on its level, of the ancestor so many levels above a node."""
+    return tf.bitwise.right_shift(number, tf.clip_by_value(above, 0, _MOST_SHIFT))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TwoLevelTree: first the cluster, then the class among the cluster's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
+from tfx_largeout.class_trees.class_order import ClassOrder
+from tfx_largeout.class_trees.sweep import Sweep
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_logits import candidate_logits
+
+CLUSTERS, MEMBERS = "cluster", "class"
+
+
+class TwoLevelTree(ClassTree):
+    """A root with G children, the clusters, whose children are the classes.
+
+        log p(c | h) = log p(g | h) + log p(c | g, h),  g the cluster of c
+
+    Both are softmaxes: over the G clusters, and over the members of one. The members of a cluster
+    are neighbours in the table of classes, by id.
+
+    Cost: O((G + M) D) a label, M the size of its cluster; of a sweep O((G + C) D) an example.
+
+    Args:
+        clusters: `[C]`, the cluster of each class: 0 to G - 1, none empty.
+
+    References:
+        Goodman 2001, Classes for fast maximum entropy training.
+    """
+
+    def __init__(self, clusters: np.ndarray) -> None:
+        sizes = np.bincount(clusters)
+        self.num_classes, self.num_clusters = len(clusters), len(sizes)
+        self.order = ClassOrder(np.argsort(clusters, kind="stable"))
+        self.table_rows = {CLUSTERS: self.num_clusters, MEMBERS: self.num_classes}
+        with tf.init_scope():
+            self.starts = tf.constant(np.concatenate([[0], np.cumsum(sizes)]), tf.int64)
+
+    def log_probabilities(
+        self, tables: dict[str, RowTable], hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tf.Tensor, _Residuals]:
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        every = tf.range(self.num_clusters, dtype=tf.int64)
+        logits = candidate_logits(*tables[CLUSTERS], hidden, no_labels, every).candidate_logits
+        by_cluster = tf.nn.log_softmax(logits)
+        clusters, places, members = self._members(labels)
+        logits = candidate_logits(
+            *tables[MEMBERS], hidden, no_labels, _flat(members)
+        ).candidate_logits
+        logits = tf.reshape(logits, tf.shape(members))
+        # Padding counts as a cluster of zeros, so that nothing is infinite there.
+        there = (members >= 0) | ~labels.mask[..., tf.newaxis]
+        infinity = tf.constant(float("inf"), logits.dtype)
+        by_member = tf.nn.log_softmax(tf.where(there, logits, -infinity))
+        values = tf.gather(by_cluster, clusters, batch_dims=1)
+        values += tf.gather(by_member, places, batch_dims=2)
+        values = tf.where(labels.mask, values, 0)
+        return values, _Residuals(every, clusters, places, members, by_cluster, by_member)
+
+    def gradients(self, residuals: _Residuals, gradient: tf.Tensor) -> list[TableGradient]:
+        every, clusters, places, members, by_cluster, by_member = residuals
+        # d log p_j / do_i = [i = j] - p_i, in both softmaxes.
+        total = tf.reduce_sum(gradient, axis=1, keepdims=True)
+        examples = tf.broadcast_to(
+            tf.range(tf.shape(clusters, tf.int64)[0])[:, tf.newaxis], tf.shape(clusters)
+        )
+        of_clusters = tf.tensor_scatter_nd_add(
+            -total * tf.exp(by_cluster), tf.stack([examples, clusters], axis=-1), gradient
+        )
+        own = tf.one_hot(places, tf.shape(members)[2], dtype=gradient.dtype)
+        of_members = gradient[..., tf.newaxis] * (own - tf.exp(by_member))
+        return [
+            TableGradient(CLUSTERS, every, of_clusters),
+            TableGradient(MEMBERS, _flat(members), _flat(of_members)),
+        ]
+
+    def sweep(
+        self, tables: dict[str, RowTable], hidden: tf.Tensor, best_first: bool = False
+    ) -> Sweep:
+        return _ClusterSweep(self, tables, hidden, best_first)
+
+    def _members(self, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the labels' clusters and places in them `[N, K]`, and the members `[N, K, M]`.
+
+        M is the size of the largest of these clusters; members are positions, padded with -1.
+        """
+        positions = self.order.positions(labels.safe_ids)
+        clusters = tf.searchsorted(self.starts, _row(positions), "right", tf.int64) - 1
+        clusters = tf.reshape(clusters, tf.shape(positions))
+        starts = tf.gather(self.starts, clusters)
+        sizes = tf.where(labels.mask, tf.gather(self.starts, clusters + 1) - starts, 0)
+        offsets = tf.range(tf.maximum(tf.reduce_max(sizes), 1))
+        there = offsets < sizes[..., tf.newaxis]
+        members = tf.where(there, starts[..., tf.newaxis] + offsets, -1)
+        return clusters, tf.where(labels.mask, positions - starts, 0), members
+
+
+class _Residuals(NamedTuple):
+    """What the backward pass uses again.
+
+    Attributes:
+        every: `[G]`, all clusters.
+        clusters: `[N, K]`, those of the labels.
+        places: `[N, K]`, of the labels among the members of their clusters.
+        members: `[N, K, M]`, positions; -1 where there is none.
+        by_cluster: `[N, G]`, log p(g | h).
+        by_member: `[N, K, M]`, log p(c | g, h); -inf where there is none.
+    """
+
+    every: tf.Tensor
+    clusters: tf.Tensor
+    places: tf.Tensor
+    members: tf.Tensor
+    by_cluster: tf.Tensor
+    by_member: tf.Tensor
+
+
+class _ClusterSweep(Sweep):
+    """Whole clusters: those that fit into a block, at least one. A place is a cluster's in line."""
+
+    def __init__(
+        self,
+        tree: TwoLevelTree,
+        tables: dict[str, RowTable],
+        hidden: tf.Tensor,
+        best_first: bool,
+    ) -> None:
+        self.end, self.hidden = tree.num_clusters, hidden
+        self._order, self._table = tree.order, tables[MEMBERS]
+        every = tf.range(tree.num_clusters, dtype=tf.int64)
+        self._by_cluster = tf.nn.log_softmax(tables[CLUSTERS].logits(every, hidden), axis=0)
+        self._bounds = tf.reduce_max(self._by_cluster, axis=1)
+        starts, ends = tree.starts[:-1], tree.starts[1:]
+        if best_first:
+            line = tf.argsort(self._bounds, direction="DESCENDING")
+            starts, ends = tf.gather(starts, line), tf.gather(ends, line)
+            self._by_cluster = tf.gather(self._by_cluster, line)
+            self._bounds = tf.gather(self._bounds, line)
+        self._starts, self._ends = starts, ends
+        self._after = tf.cumsum(ends - starts)  # how many classes there are up to each place
+
+    def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        before = tf.where(place > 0, tf.gather(self._after, tf.maximum(place - 1, 0)), 0)
+        limit = tf.searchsorted(self._after, [before + self.size], "right", tf.int64)[0]
+        next_place = tf.maximum(limit, place + 1)
+        members = tf.ragged.range(self._starts[place:next_place], self._ends[place:next_place])
+        logits = self._table.logits(members.values, self.hidden)
+        cluster = members.value_rowids()
+        # A log-softmax in each cluster; the part of it that is above 0 is 0, whatever the rounding.
+        logits -= tf.gather(tf.math.segment_max(logits, cluster), cluster)
+        sums = tf.math.log(tf.math.segment_sum(tf.exp(logits), cluster))
+        by_cluster = self._by_cluster[place:next_place]
+        values = (logits - tf.gather(sums, cluster)) + tf.gather(by_cluster, cluster)
+        return next_place, self._order.classes(members.values), values
+
+    def bound(self, place: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self._bounds, place)
+
+
+def _flat(values: tf.Tensor) -> tf.Tensor:
+    """Returns `[N, K, M]` as `[N, K M]`."""
+    shape = tf.shape(values)
+    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
+
+
+def _row(values: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(values, [-1])

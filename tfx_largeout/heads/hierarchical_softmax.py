@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HierarchicalSoftmaxHead: probabilities of classes as products along a tree."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.class_trees import (
+    ClassTree,
+    HuffmanTree,
+    RowTable,
+    TwoLevelTree,
+    equal_clusters,
+    frequency_clusters,
+    huffman_code_lengths,
+)
+from tfx_largeout.class_trees.sweep import all_log_probabilities, best_classes, target_ranks
+from tfx_largeout.heads.base import TopScores
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_update import candidate_update
+from tfx_largeout.ops.runtime_checks import after, check_finite
+from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.packed_array import pack_array, unpack_array
+from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.statistics import ExactStatistics, LogProbabilityStatistics
+
+_TREES = ("two_level", "huffman")
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class HierarchicalSoftmaxHead(SelfUpdatingHead):
+    """A tree over the classes: exact, normalized probabilities without a sum over all classes.
+
+    | tree | log p(c given h) | cost of a label |
+    |---|---|---|
+    | `"two_level"` | log-softmax over G clusters + log-softmax over the members of one | O(sqrt(C) D) |
+    | `"huffman"` | sum over the path of log sigmoid(+-(w_n . h + b_n)) | O(log(C) D) |
+
+    Its logits are log-probabilities: `softmax` leaves them as they are, and log Z is 0. Each
+    step updates only the rows it looked at, with the head's own row-sparse optimizer.
+
+    ```python
+    head = HierarchicalSoftmaxHead(num_classes, optimizers.RowAdagrad(0.1), counts=counts)
+    model.compile("adam", loss=losses.NegativeLogLikelihood())  # "adam" trains what lies below
+    ```
+
+    This is another model than the softmax over W h + b: docs/hierarchical_softmax.md says what
+    that costs.
+
+    Cost: a training step O(B K sqrt(C) D) or O(B K log(C) D); the exact loss in evaluation costs as
+    much; ranks, best classes and `predict` O(B C D), in memory that does not grow with C (but for
+    `predict`'s result; two levels: O(B) for each member of the largest cluster). Memory: the
+    weights, the optimizer's slots, and 8 bytes a class.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
+            learning rate, which callbacks may set, and its count of steps.
+        tree: `"two_level"` (default) or `"huffman"`.
+        counts: `[C]`, positive: how often each class is a label. Frequent classes then cost less:
+            `frequency_clusters` and `huffman_code_lengths` say how. Default None: clusters of
+            equal size of neighbouring ids, or a balanced binary tree.
+        clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
+            None.
+        use_bias: Whether there is a bias. Default True.
+        kernel_initializer: Of each table of weights, called for blocks of rows. Default
+            `"glorot_uniform"`.
+        bias_initializer: Of the biases. Default `"zeros"`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Raises:
+        TypeError: `optimizer` is no `RowOptimizer`.
+        ValueError: An argument is out of range, counts or clusters don't fit; `optimizer` serves
+            another layer already.
+        tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
+            is changed then.
+
+    References:
+        Goodman 2001, Classes for fast maximum entropy training. Morin, Bengio 2005, Hierarchical
+        Probabilistic Neural Network Language Model. Mnih, Hinton 2009, A Scalable Hierarchical
+        Distributed Language Model. Mikolov et al. 2013, Distributed Representations of Words and
+        Phrases and their Compositionality.
+    """
+
+    statistics_type: ClassVar[type] = LogProbabilityStatistics
+
+    def __init__(
+        self,
+        num_classes: int,
+        optimizer: RowOptimizer,
+        tree: str = "two_level",
+        counts: Any = None,
+        clusters: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        if not isinstance(optimizer, RowOptimizer):
+            raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
+        if optimizer.built:
+            raise ValueError(
+                f"optimizer must be one that serves no other layer or model yet; got {optimizer!r},"
+                " which is built"
+            )
+        if tree not in _TREES:
+            raise ValueError(f"tree must be one of {', '.join(_TREES)}; got {tree!r}")
+        if clusters is not None and tree != "two_level":
+            raise ValueError(f"clusters must be None unless tree is 'two_level'; got tree={tree!r}")
+        if clusters is not None and counts is not None:
+            raise ValueError("clusters must be None where counts are given; got both")
+        self.optimizer = optimizer
+        self.tree = tree
+        self._counts = None if counts is None else _checked_counts(counts, self.num_classes)
+        self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(
+                f"the last dimension of the hidden activations must be known; got {input_shape}"
+            )
+        super().build(input_shape)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
+        self.class_tree = self._make_tree()
+        self.tables = {
+            name: RowTable(
+                self._add_rows(f"{name}_kernel", (rows, width), self._initial_kernel),
+                self._add_rows(f"{name}_bias", (rows,), self.bias_initializer)
+                if self.use_bias
+                else None,
+            )
+            for name, rows in self.class_tree.table_rows.items()
+        }
+        self.optimizer.build([w for table in self.tables.values() for w in table if w is not None])
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns all log-probabilities `[..., C]`, computed in float32, in the compute dtype."""
+        flat = self._wide(tf.reshape(hidden, [-1, hidden.shape[-1]]))
+        values = all_log_probabilities(self.class_tree.sweep(self.tables, flat))
+        values = tf.transpose(self.class_tree.order.by_class(values))
+        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
+        values = tf.cast(tf.reshape(values, shape), self.compute_dtype)
+        return tf.ensure_shape(values, hidden.shape[:-1].concatenate(self.num_classes))
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+        wide = self._wide(hidden)
+        values, residuals = self.class_tree.log_probabilities(self.tables, wide, labels)
+        return (values,), residuals
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        parts = self.class_tree.gradients(residuals, *gradients)
+        # All tables are checked before the first one changes.
+        checks = [check_finite(f"gradient of {p.table} logits", p.gradient) for p in parts]
+        with after(checks):
+            wide = tf.identity(self._wide(hidden))
+        total = tf.zeros_like(wide)
+        for table, rows, gradient in parts:
+            with tf.control_dependencies([total]):
+                total += self._update_table(table, wide, rows, gradient, update)
+        if update:
+            with tf.control_dependencies([total]):
+                self.optimizer.iterations.assign_add(1)
+        return tf.cast(total, hidden.dtype)
+
+    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        wide = self._wide(hidden)
+        values, _ = self.class_tree.log_probabilities(self.tables, wide, labels)
+        values = tf.raw_ops.PreventGradient(
+            input=values, message="an exact loss has no gradient: call the model with training=True"
+        )
+        ranks = target_ranks(self.class_tree.sweep(self.tables, wide), labels.ids)
+        return ExactStatistics(labels, values, tf.zeros_like(wide[:, 0]), ranks)
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        wide = self._wide(hidden)
+        scores, ids = best_classes(self.class_tree.sweep(self.tables, wide, best_first=True), k)
+        return TopScores(scores, ids, tf.zeros_like(wide[:, 0]))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "optimizer": keras.optimizers.serialize(self.optimizer),
+            "tree": self.tree,
+            "counts": None if self._counts is None else pack_array(self._counts),
+            "clusters": None if self._clusters is None else pack_array(self._clusters),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> HierarchicalSoftmaxHead:
+        optimizer = keras.optimizers.deserialize(config["optimizer"])
+        packed = {name: config[name] for name in ("counts", "clusters")}
+        arrays = {n: None if text is None else unpack_array(text) for n, text in packed.items()}
+        return cls(**{**config, "optimizer": optimizer, **arrays})
+
+    def _make_tree(self) -> ClassTree:
+        counts = self._counts
+        if self.tree == "huffman":
+            counts = np.ones(self.num_classes, np.int8) if counts is None else counts
+            return HuffmanTree(huffman_code_lengths(counts))
+        if self._clusters is not None:
+            return TwoLevelTree(self._clusters)
+        if counts is None:
+            return TwoLevelTree(equal_clusters(self.num_classes))
+        return TwoLevelTree(frequency_clusters(counts))
+
+    def _add_rows(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
+        # No autocast: it would cast all of a table wherever a few rows are gathered.
+        return self.add_weight(
+            name=name, shape=shape, initializer=initializer, trainable=False, autocast=False
+        )
+
+    def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
+        return initialize_by_blocks(self.kernel_initializer, shape, dtype)
+
+    def _update_table(
+        self, name: str, hidden: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor, update: bool
+    ) -> tf.Tensor:
+        kernel, bias = self.tables[name]
+        optimizer = self.optimizer
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        return candidate_update(
+            kernel,
+            bias,
+            optimizer.slots_of(kernel),
+            [] if bias is None else optimizer.slots_of(bias),
+            hidden,
+            no_labels,
+            rows,
+            tf.zeros_like(no_labels, hidden.dtype),
+            gradient,
+            optimizer.rule,
+            optimizer.learning_rate,
+            update=update,
+        )
+
+    def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns h in float32, or float64 beside float64 weights."""
+        return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
+
+
+def _checked_counts(counts: Any, num_classes: int) -> np.ndarray:
+    """Returns counts as an array of integers or floats; refuses what are none."""
+    result = np.asarray(counts)
+    if result.shape != (num_classes,):
+        raise ValueError(f"counts must have shape [C] = [{num_classes}]; got {result.shape}")
+    if result.dtype.kind not in "iuf":
+        raise ValueError(f"counts must be numbers; got dtype {result.dtype}")
+    wrong = np.flatnonzero(~((result > 0) & np.isfinite(result)))
+    if len(wrong):
+        raise ValueError(
+            f"counts must be finite and above 0; got {result[wrong[0]]} for class {wrong[0]}"
+        )
+    return result
+
+
+def _checked_clusters(clusters: Any, num_classes: int) -> np.ndarray:
+    """Returns clusters as int32; refuses what does not partition the classes."""
+    result = np.asarray(clusters)
+    if result.shape != (num_classes,):
+        raise ValueError(f"clusters must have shape [C] = [{num_classes}]; got {result.shape}")
+    if result.dtype.kind not in "iu":
+        raise ValueError(f"clusters must be integers; got dtype {result.dtype}")
+    wrong = np.flatnonzero((result < 0) | (result >= num_classes))
+    if len(wrong):
+        raise ValueError(
+            f"clusters must be at least 0 and below the number of classes, {num_classes}; "
+            f"got {result[wrong[0]]} for class {wrong[0]}"
+        )
+    empty = np.flatnonzero(np.bincount(result) == 0)
+    if len(empty):
+        raise ValueError(
+            "clusters must be numbered from 0 without gaps; "
+            f"got {int(result.max()) + 1} of them, of which {empty[0]} is empty"
+        )
+    return result.astype(np.int32)
