@@ -9,8 +9,8 @@ held-out end of the text and on rated pairs of words.
     python benchmarks/language_model.py train novels.txt.xz --similarity SIMLEX-999.txt
     python benchmarks/language_model.py plot
 
-`speed` and `train` write a CSV each, `train` writes TensorBoard logs as well, `plot` draws
-docs/figures/language_model.png.
+`speed` and `train` write a CSV each; `train --losses` replaces the rows of these. `train` writes
+TensorBoard logs as well, `plot` draws docs/figures/language_model.png.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
-import json
 import math
 import os
 import sys
@@ -88,7 +87,7 @@ def speed(text: Path, repeats: int) -> list[dict[str, Any]]:
 
 
 def train(loss: str, arguments: Any) -> list[dict[str, Any]]:
-    """Trains in this process; returns a row a point."""
+    """Returns a row a point."""
     ms = {row["loss"]: float(row["ms_of_step"]) for row in read(SPEED)}[loss]
     steps = round(1e3 * arguments.seconds / ms / arguments.points)
     options = ["--epochs", str(arguments.points), "--steps-per-epoch", str(steps)]
@@ -148,23 +147,22 @@ def main() -> None:
     parser.add_argument("part", choices=["speed", "train", "plot"])
     parser.add_argument("text", type=Path, nargs="?")
     parser.add_argument("--similarity", type=Path)
-    parser.add_argument("--seconds", type=float, default=240, help="of training, each")
-    parser.add_argument("--points", type=int, default=8, help="times that each is scored")
+    parser.add_argument("--seconds", type=float, default=150, help="of training, each")
+    parser.add_argument("--points", type=int, default=5, help="times that each is scored")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", choices=list(RATES), help="one loss, as JSON; no CSV")
+    parser.add_argument("--losses", nargs="+", choices=list(RATES), default=list(RATES))
     arguments = parser.parse_args()
     if arguments.part == "plot":
         plot()
     elif arguments.part == "speed":
         harness.write_csv(SPEED, speed(arguments.text, arguments.repeats))
-    elif arguments.only:
-        print(json.dumps(train(arguments.only, arguments)))
     else:
-        rows = []
-        for loss in RATES:
-            rows += json.loads(harness.in_child(*sys.argv[1:], "--only", loss))
-            print(rows[-1], flush=True)
+        old: list[dict[str, Any]] = list(read(TRAINING)) if TRAINING.exists() else []
+        rows = [row for row in old if row["loss"] not in arguments.losses]
+        for loss in arguments.losses:
+            rows += train(loss, arguments)
+        rows.sort(key=lambda row: list(RATES).index(row["loss"]))
         harness.write_csv(TRAINING, rows)
 
 
