@@ -39,9 +39,8 @@ RATES = {
     "softmax": (1.0, 1.0),
     "z_loss": (10.0, 10.0),
     "spherical_softmax": (3.0, 30.0),
-    "taylor_softmax": (3.0, 30.0),
 }
-WITH_PROBABILITIES = ("softmax", "spherical_softmax", "taylor_softmax")
+WITH_PROBABILITIES = ("softmax", "spherical_softmax")
 TIMED_STEPS = {"softmax": 5}  # of a call; 100 of the others
 
 
