@@ -12,7 +12,7 @@ against the same model with a dense head (the paper's Table 1: 501 times).
 
 A call runs many steps in one `tf.while_loop`, each with labels of its own, uniform over all
 classes, so that rows come from main memory; sides take turns in one process. `current`: no target
-row row waits for a transition, as before the first new anchor. `stale`: each does, and is caught up
+row waits for a transition, as before the first new anchor. `stale`: each does, and is caught up
 when it is gathered. `training`: likewise, and new anchors are set as they are needed at
 2 eta lambda_max = 0.02. Run it with nothing else on the machine.
 """

@@ -32,12 +32,12 @@ LOSSES = ("softmax", "z_loss", "spherical_softmax", "taylor_softmax")
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
-    """Returns the words of a text, lower case, each line ended by `</s>`."""
+    """Returns the words of a text, each line ended by `</s>`."""
     openers = {".xz": lzma.open, ".gz": gzip.open}
     words: list[str] = []
     with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
         for line in file:
-            words += [*line.lower().split(), "</s>"]
+            words += [*line.split(), "</s>"]
             if limit is not None and len(words) >= limit:
                 return words[:limit]
     return words
@@ -71,7 +71,7 @@ def build_model(num_words: int, arguments: Any) -> keras.Model:
     model = keras.Sequential(
         [
             keras.Input((arguments.order - 1,), dtype="int64"),
-            keras.layers.Embedding(num_words, arguments.embedding, name="embedding"),
+            WordVectors(num_words, arguments.embedding, name="embedding"),
             keras.layers.Flatten(),
             *hidden,
             head,
@@ -97,6 +97,16 @@ def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
         return head, tfx.losses.SphericalSoftmax(epsilon=0.1)
     head = tfx.heads.FactoredHead(num_words, rate, use_bias=True)
     return head, tfx.losses.ZLoss() if loss == "z_loss" else tfx.losses.TaylorSoftmax()
+
+
+class WordVectors(keras.layers.Embedding):
+    """An Embedding that reads just the rows that it needs.
+
+    Keras reads the whole table as one tensor, and the update of the step then makes a copy of it.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self.embeddings.value, inputs)
 
 
 class WordSimilarity(keras.callbacks.Callback):

@@ -405,11 +405,15 @@ void Add(T a, const T* x, int64_t n, T* y) {
 // 0 x is 0, or NaN.
 template <typename T>
 bool AllFinite(const T* x, int64_t n) {
-  typename VectorOf<T>::Type zeros = {};
+  typename VectorOf<T>::Type zeros[4] = {};
   int64_t i = 0;
-  for (; i + kVector<T> <= n; i += kVector<T>) zeros += Broadcast(T{0}) * Load(x + i);
+  for (; i + 4 * kVector<T> <= n; i += 4 * kVector<T>) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) zeros[v] += Broadcast(T{0}) * Load(x + i + v * kVector<T>);
+  }
+  const auto all = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
   T zero = 0;
-  for (int lane = 0; lane < kVector<T>; ++lane) zero += zeros[lane];
+  for (int lane = 0; lane < kVector<T>; ++lane) zero += all[lane];
   for (; i < n; ++i) zero += 0 * x[i];
   return zero == 0;
 }

@@ -2,8 +2,14 @@
 
 #include "core/phases.h"
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -26,7 +32,9 @@ void Record(const char* name, Clock::time_point start) {
 }
 
 struct Progress {
-  std::atomic<int64_t> started{0};
+  explicit Progress(int num_parts) : started(num_parts) {}
+
+  std::vector<std::atomic<int64_t>> started;  // by part
   std::atomic<int64_t> ended{0};
 };
 
@@ -36,11 +44,35 @@ int64_t CountOf(const Phase& phase) {
   return count;
 }
 
-void RunTask(const Phase& phase, int64_t task, int worker) {
+// Runs a task of a part, in [0, num_parts), which is the same share of each range of tasks. Returns
+// false if there is none left.
+bool RunTask(const Phase& phase, int part, int num_parts, int64_t task, int worker) {
   for (const Tasks& tasks : phase.tasks) {
-    if (task < tasks.count) return tasks.run(task, worker);
-    task -= tasks.count;
+    const int64_t begin = tasks.count * part / num_parts;
+    const int64_t count = tasks.count * (part + 1) / num_parts - begin;
+    if (task < count) {
+      tasks.run(begin + task, worker);
+      return true;
+    }
+    task -= count;
   }
+  return false;
+}
+
+// Parts belong to processors, whose caches hold what the same part worked on before. Returns the
+// part of this one, or the next that no other thread has taken.
+int TakePart(std::vector<std::atomic<bool>>& taken, int worker) {
+#ifdef __linux__
+  const int wanted = std::max(0, sched_getcpu());
+#else
+  const int wanted = worker;
+#endif
+  const int num_parts = static_cast<int>(taken.size());
+  for (int k = 0; k < num_parts; ++k) {
+    const int part = (wanted + k) % num_parts;
+    if (!taken[part].exchange(true, std::memory_order_relaxed)) return part;
+  }
+  return worker;
 }
 
 void WaitFor(const std::atomic<int64_t>& ended, int64_t count) {
@@ -55,18 +87,23 @@ void WaitFor(const std::atomic<int64_t>& ended, int64_t count) {
 }  // namespace
 
 void RunPhases(const std::vector<Phase>& phases, int num_workers, const ParallelFor& parallel_for) {
-  std::vector<Progress> progress(phases.size());
+  std::deque<Progress> progress;  // by phase
+  for (size_t p = 0; p < phases.size(); ++p) progress.emplace_back(num_workers);
+  std::vector<std::atomic<bool>> taken(num_workers);
   auto work = [&](int worker) {
+    const int own = TakePart(taken, worker);
     for (size_t p = 0; p < phases.size(); ++p) {
       const bool record = worker == 0 && recording.load(std::memory_order_relaxed);
       const Clock::time_point start = record ? Clock::now() : Clock::time_point();
-      const int64_t count = CountOf(phases[p]);
-      int64_t task;
-      while ((task = progress[p].started.fetch_add(1, std::memory_order_relaxed)) < count) {
-        RunTask(phases[p], task, worker);
-        progress[p].ended.fetch_add(1, std::memory_order_release);
+      for (int k = 0; k < num_workers; ++k) {
+        const int part = (own + k) % num_workers;
+        std::atomic<int64_t>& started = progress[p].started[part];
+        while (RunTask(phases[p], part, num_workers,
+                       started.fetch_add(1, std::memory_order_relaxed), worker)) {
+          progress[p].ended.fetch_add(1, std::memory_order_release);
+        }
       }
-      WaitFor(progress[p].ended, count);
+      WaitFor(progress[p].ended, CountOf(phases[p]));
       if (record) Record(phases[p].name, start);
     }
   };

@@ -22,7 +22,8 @@ struct Tasks {
   std::function<void(int64_t task, int worker)> run;
 };
 
-// Tasks that may run side by side; they are started in order.
+// Tasks that may run side by side. Each worker starts with a share of each range, in order, and
+// then takes over what others have left.
 struct Phase {
   const char* name;
   std::vector<Tasks> tasks;

@@ -23,7 +23,7 @@ namespace tf = tensorflow;
 constexpr int kFirstInput = kNumFactoredVariables;  // after the variables
 
 // Below, a second thread costs more than it saves.
-constexpr double kSmallFlop = 2e6;
+constexpr double kSmallFlop = 4e6;
 
 // An op on a factored layer: locks its variables, then calls Compute with what core runs on.
 template <typename T>

@@ -20,6 +20,7 @@
 namespace tfx::core {
 
 constexpr int64_t kSlots = 8;
+constexpr double kMaxCondition = 4;
 
 struct Shape {
   int64_t classes, width, batch, num_labels;
@@ -313,7 +314,8 @@ void ExpectSame(Factored<T>& factored, const Naive& naive, const Shape& shape) {
 
 template <typename T>
 void StepsAreThoseOfTheNaiveLayer(const Shape& shape, Signs signs, double step, double decay,
-                                  InstructionSet set = BestSet(), double max_condition = 30) {
+                                  InstructionSet set = BestSet(),
+                                  double max_condition = kMaxCondition) {
   std::mt19937 random(1);
   Naive naive;
   naive.weights = RandomWeights(shape, random);
@@ -391,7 +393,7 @@ void DivergingStepsAreRefused() {
       Factored<double> factored(shape, RandomWeights(shape, random));
       const Batch<double> batch(shape, signs, 2.01, random);
       const Layer<double> before = factored.layer;
-      const FactoredOutcome outcome = factored.Step(batch, 0.0, 30, true);
+      const FactoredOutcome outcome = factored.Step(batch, 0.0, kMaxCondition, true);
       EXPECT(outcome.diverges);
       EXPECT(std::abs(2 * batch.learning_rate * outcome.lambda_max - 2.01) < 1e-3);
       EXPECT(factored.layer == before);
@@ -406,11 +408,11 @@ void WithoutUpdateTheStateStays() {
   naive.weights = RandomWeights(shape, random);
   Factored<double> factored(shape, naive.weights);
   const Batch<double> first(shape, Signs::kPositive, 1.5, random);
-  factored.Step(first, 0.0, 30, true);  // leaves stale rows behind
+  factored.Step(first, 0.0, kMaxCondition, true);  // leaves stale rows behind
   naive.Step(first, 0.0);
   const Layer<double> before = factored.layer;
   const Batch<double> batch(shape, Signs::kPositive, 0.5, random);
-  EXPECT(!factored.Step(batch, 0.0, 30, false).diverges);
+  EXPECT(!factored.Step(batch, 0.0, kMaxCondition, false).diverges);
   EXPECT(factored.layer == before);
   const Matrix weights = naive.weights;
   naive.Step(batch, 0.0);
@@ -423,7 +425,7 @@ void CoordinatesDontChangeTheWeights() {
   std::mt19937 random(4);
   Factored<double> factored(shape, RandomWeights(shape, random));
   for (int i = 0; i < 20; ++i) {
-    factored.Step(Batch<double>(shape, Signs::kPositive, 0.5, random), 0.01, 30, true);
+    factored.Step(Batch<double>(shape, Signs::kPositive, 0.5, random), 0.01, kMaxCondition, true);
     const Matrix weights = factored.layer.Weights();
     Reanchor(factored.layer.State(), factored.resources);
     EXPECT(Distance(factored.layer.Weights(), weights) < 1e-12);

@@ -218,6 +218,50 @@ def test_bad_input_is_refused_and_changes_nothing(name, case, monkeypatch):
         np.testing.assert_array_equal(old, new)
 
 
+@every_implementation
+@pytest.mark.parametrize(
+    "argument, shape",
+    [
+        ("hidden", (3, 5)),
+        ("hidden", (2, 4)),
+        ("labels", (4, 2)),
+        ("gram_hidden", (3, 5)),
+        ("u_hidden", (2, 4)),
+        ("g_target", (3, 1)),
+        ("g_squares", (2,)),
+        ("g_sum", (4,)),
+        ("learning_rate", (1,)),
+        ("weight_decay", (1,)),
+    ],
+)
+def test_a_wrong_shape_is_refused_and_changes_nothing(name, argument, shape, monkeypatch):
+    implementation = use(name, monkeypatch)
+    shapes = {
+        "hidden": (3, 4),
+        "labels": (3, 2),
+        "gram_hidden": (3, 4),
+        "u_hidden": (3, 4),
+        "g_target": (3, 2),
+        "g_squares": (3,),
+        "g_sum": (3,),
+        "learning_rate": (),
+        "weight_decay": (),
+        argument: shape,
+    }
+    tensors = {key: tf.fill(size, 0.01) for key, size in shapes.items()}
+    tensors["labels"] = tf.zeros(shapes["labels"], tf.int64)
+    gradients = [tensors.pop(key) for key in ("g_target", "g_squares", "g_sum")]
+    rates = [tensors.pop(key) for key in ("learning_rate", "weight_decay")]
+    state = state_of(np.random.default_rng(0).normal(size=(9, 4)))
+    before = snapshot(state)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"(?s)shape|rank"):
+        ops.factored_update(
+            state, *tensors.values(), gradients, *rates, implementation=implementation
+        )
+    for old, new in zip(before, snapshot(state), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_bad_arguments_of_the_wrappers():
     state = state_of(np.ones((4, 2)))
     labels = tf.zeros([1, 1], tf.int64)

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/factored_step.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/factored_coordinates.h"
+
+namespace tfx::core {
+namespace {
+
+// Pivots of M's factorization within these bounds: P M^-1 loses few digits.
+constexpr double kMinPivot = 0.1;
+constexpr double kMaxPivot = 10;
+
+// |U| / sqrt(D) within these bounds: no overflow lurks. Weight decay shrinks U step by step.
+constexpr double kMaxScale = 64;
+
+}  // namespace
+
+template <typename T>
+FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
+                              const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
+                              const FactoredResources<T>& resources, T* hidden_gradient)
+    : state_(state),
+      batch_(batch),
+      gradients_(gradients),
+      rates_(rates),
+      resources_(resources),
+      kernels_(resources.kernels),
+      scope_(resources.workspace),
+      targets_(batch.labels, batch.batch, batch.num_labels),
+      rows_(CurrentRows(state, targets_.classes, resources)),
+      size_(batch.batch),
+      width_(state.width),
+      beta_(1 - rates.learning_rate * rates.weight_decay),
+      eta_(rates.learning_rate / beta_),
+      error_(hidden_gradient) {
+  target_sums_ = Take(size_ * width_);
+  y_ = Take(size_ * width_);
+  u_panels_ = TakePanels(width_, width_);
+  alpha_ = Take(size_);
+  for (int64_t i = 0; i < size_; ++i) {
+    alpha_[i] = 0;
+    ForEachLabel(i, [&](int64_t, T g) { alpha_[i] += g; });
+  }
+}
+
+template <typename T>
+void FactoredStep<T>::Gradient() {
+  resources_.Run({{"gradient: pack U, sum V[y]",
+                   {PackRows(state_.u, width_, width_, nullptr, u_panels_), SumTargets()}},
+                  {"gradient: Y, E", {GradientRows()}}});
+}
+
+template <typename T>
+FactoredOutcome FactoredStep<T>::Update() {
+  PrepareUpdate();
+  if (size_ <= width_) {
+    if (TryThroughExamples()) return Finish();
+  } else {
+    Gradient();
+    resources_.Run({PackHidden(), {"update: x", {Vectors(), MergeRows()}}});
+  }
+  return ThroughWidth();
+}
+
+template <typename T>
+Tasks FactoredStep<T>::BlockTasks(int64_t rows, int64_t block,
+                                  std::function<void(int64_t, int64_t, int)> run) {
+  return {(rows + block - 1) / block, [=](int64_t task, int worker) {
+            run(task * block, std::min(rows, (task + 1) * block), worker);
+          }};
+}
+
+template <typename T>
+Tasks FactoredStep<T>::PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale,
+                                T* panels) const {
+  return resources_.RowTasks(depth, 16.0 * columns, [=](int64_t begin, int64_t end, int) {
+    kernels_.pack(matrix, columns, depth, columns, scale, begin, end, panels);
+  });
+}
+
+// Copies what is below the diagonal of a matrix [D, D] above it.
+template <typename T>
+Tasks FactoredStep<T>::Mirror(T* matrix) const {
+  constexpr int64_t kRows = 16;
+  const int64_t n = width_;
+  return {(n + kRows - 1) / kRows, [=](int64_t task, int) {
+            const int64_t begin = task * kRows, end = std::min(n, begin + kRows);
+            kernels_.transpose(matrix + begin * n, n, end - begin, begin, matrix + begin, n);
+            for (int64_t i = begin; i < end; ++i) {
+              for (int64_t j = begin; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
+            }
+          }};
+}
+
+// ---- The gradient: Y = Abar^T W, E = 2 G H Q + Y.
+
+template <typename T>
+Tasks FactoredStep<T>::SumTargets() const {
+  return resources_.RowTasks(size_, 8.0 * width_ * (1 + batch_.num_labels),
+                             [=](int64_t begin, int64_t end, int) {
+                               for (int64_t i = begin; i < end; ++i) SumTargets(i);
+                             });
+}
+
+template <typename T>
+void FactoredStep<T>::SumTargets(int64_t i) const {
+  T* sum = target_sums_ + i * width_;
+  std::fill(sum, sum + width_, T{0});
+  ForEachLabel(i, [&](int64_t place, T g) { kernels_.add(g, rows_[place], width_, sum); });
+}
+
+template <typename T>
+Tasks FactoredStep<T>::GradientRows() const {
+  const Product<T> product = {target_sums_, width_, 1, u_panels_, width_, width_, y_, width_, 1, 0};
+  return resources_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(product, begin, end, false);
+    for (int64_t i = begin; i < end; ++i) FinishGradient(i);
+  });
+}
+
+template <typename T>
+void FactoredStep<T>::FinishGradient(int64_t i) const {
+  T *y = y_ + i * width_, *error = error_ + i * width_;
+  kernels_.add(alpha_[i], state_.w, width_, y);
+  kernels_.add(gradients_.g_sum[i], state_.c, width_, y);
+  std::memcpy(error, y, width_ * sizeof(T));
+  kernels_.add(2 * gradients_.g_squares[i], gradients_.gram_hidden + i * width_, width_, error);
+}
+
+// ---- What both forms of the update need.
+
+template <typename T>
+void FactoredStep<T>::PrepareUpdate() {
+  scale_ = Take(size_);
+  for (int64_t i = 0; i < size_; ++i) scale_[i] = 2 * eta_ * gradients_.g_squares[i];
+  hidden_transposed_panels_ = TakePanels(width_, size_);
+  hidden_panels_ = TakePanels(size_, width_);
+  scaled_hidden_panels_ = TakePanels(size_, width_);
+  coefficients_ = Take(kNumVectors * size_);
+  vectors_ = Take(kNumVectors * width_);
+  merged_ = Take(targets_.size() * width_);
+  p_hidden_ = Take(size_ * width_);
+  norms_ = Take(2 * width_);
+  const double flop_of_row = 2.0 * std::max(width_, size_) * std::max(width_, size_);
+  block_rows_ = std::max(resources_.RowsOfTask(flop_of_row),
+                         resources_.RowsOfTask(2.0 * width_ * std::min(width_, size_)));
+  block_size_ = std::max(block_rows_ * std::max(width_, size_),
+                         kernels_.panel_width * std::max(width_, size_));
+  blocks_ = Take(resources_.num_workers * block_size_);
+}
+
+template <typename T>
+Phase FactoredStep<T>::PackHidden() const {
+  const Tasks transposed = {resources_.NumPanels(size_), [=](int64_t panel, int) {
+                              kernels_.pack_transposed(batch_.hidden, width_, width_, size_,
+                                                       nullptr, panel, panel + 1,
+                                                       hidden_transposed_panels_);
+                            }};
+  const Tasks coefficients =
+      resources_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) SetCoefficients(i);
+      });
+  return {"update: pack",
+          {transposed, PackRows(batch_.hidden, size_, width_, nullptr, hidden_panels_),
+           PackRows(batch_.hidden, size_, width_, scale_, scaled_hidden_panels_), coefficients}};
+}
+
+template <typename T>
+void FactoredStep<T>::SetCoefficients(int64_t i) const {
+  const T g_sum = gradients_.g_sum[i];
+  const T shift = kernels_.dot(Hidden(i), state_.w, width_);
+  const T row_sum = kernels_.dot(Hidden(i), state_.c, width_);
+  coefficients_[kHiddenGSum * size_ + i] = g_sum;
+  coefficients_[kHiddenAlpha * size_ + i] = alpha_[i];
+  coefficients_[kShiftStep * size_ + i] = scale_[i] * shift + eta_ * g_sum;
+  coefficients_[kRowSumStep * size_ + i] =
+      scale_[i] * row_sum + eta_ * (alpha_[i] + state_.num_classes * g_sum);
+}
+
+// vectors_ = coefficients_ H.
+template <typename T>
+Tasks FactoredStep<T>::Vectors() const {
+  return {1, [=](int64_t, int) {
+            kernels_.multiply(
+                {coefficients_, size_, 1, hidden_panels_, size_, width_, vectors_, width_, 1, 0}, 0,
+                kNumVectors, false);
+          }};
+}
+
+// x_u = sum of g_a h over the places where target u stands.
+template <typename T>
+Tasks FactoredStep<T>::MergeRows() const {
+  return resources_.RowTasks(targets_.size(), 16.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t target = begin; target < end; ++target) {
+      T* row = merged_ + target * width_;
+      std::fill(row, row + width_, T{0});
+      ForEachExample(target, [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
+    }
+  });
+}
+
+// row += the row of Abar^T Abar H for example i.
+template <typename T>
+void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
+  const T g_sum = gradients_.g_sum[i];
+  ForEachLabel(i,
+               [&](int64_t place, T g) { kernels_.add(g, merged_ + place * width_, width_, row); });
+  const T of_sum = alpha_[i] + state_.num_classes * g_sum;
+  kernels_.add(of_sum, vectors_ + kHiddenGSum * width_, width_, row);
+  kernels_.add(g_sum, vectors_ + kHiddenAlpha * width_, width_, row);
+}
+
+// A block of rows of P H^T, or P' H^T, goes to p_hidden_ as H P^T.
+template <typename T>
+Tasks FactoredStep<T>::PHidden() const {
+  const int64_t rows = RowsOf(2.0 * width_ * size_);
+  return BlockTasks(width_, rows, [=](int64_t begin, int64_t end, int worker) {
+    T* block = BlockOf(worker);
+    kernels_.multiply({state_.p + begin * width_, width_, 1, hidden_transposed_panels_, width_,
+                       size_, block, size_, 1, 0},
+                      0, end - begin, false);
+    kernels_.transpose(block, size_, end - begin, size_, p_hidden_ + begin, width_);
+  });
+}
+
+// V[u] -= eta P' x_u, where p_hidden_ holds H P'^T for the P' of the step without decay.
+template <typename T>
+Tasks FactoredStep<T>::UpdateRows() const {
+  return resources_.RowTasks(targets_.size(), 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t target = begin; target < end; ++target) {
+      T* row = state_.Row(targets_.classes[target]);
+      if (rows_[target] != row) std::memcpy(row, rows_[target], width_ * sizeof(T));
+      ForEachExample(target, [&](int64_t i, T g) {
+        kernels_.add(-eta_ * g, p_hidden_ + i * width_, width_, row);
+      });
+    }
+  });
+}
+
+template <typename T>
+void FactoredStep<T>::SetSlots(int32_t slot) const {
+  for (int64_t id : targets_.classes) MoveToSlot(state_, id, slot);
+}
+
+// w' = beta (M w - eta H^T g_s), c' = beta (M c - eta H^T (alpha + C g_s)).
+template <typename T>
+Tasks FactoredStep<T>::UpdateVectors() const {
+  return {1, [=](int64_t, int) {
+            for (int64_t d = 0; d < width_; ++d) {
+              state_.w[d] = beta_ * (state_.w[d] - vectors_[kShiftStep * width_ + d]);
+              state_.c[d] = beta_ * (state_.c[d] - vectors_[kRowSumStep * width_ + d]);
+            }
+          }};
+}
+
+template <typename T>
+void FactoredStep<T>::SetNorm(const T* matrix, int64_t row, T* norms) const {
+  norms[row] = kernels_.dot(matrix + row * width_, matrix + row * width_, width_);
+}
+
+template <typename T>
+Factorization<T> FactoredStep<T>::NewFactorization(int64_t n) {
+  Factorization<T> f;
+  f.size = n;
+  f.min_pivot = static_cast<T>(kMinPivot);
+  f.max_pivot = static_cast<T>(kMaxPivot);
+  f.pivots = Take(n);
+  f.lower = Take(n * n);
+  f.upper = Take(n * n);
+  f.scratch = Take(kernels_.factor_scratch(n));
+  return f;
+}
+
+template <typename T>
+FactoredOutcome FactoredStep<T>::Finish() const {
+  SetSlots(*state_.current_slot);
+  double u_square = 0, p_square = 0;
+  for (int64_t d = 0; d < width_; ++d) {
+    u_square += norms_[d];
+    p_square += norms_[width_ + d];
+  }
+  const double scale = std::sqrt(u_square / width_);
+  const double condition = std::sqrt(u_square) * std::sqrt(p_square) / width_;
+  const bool well =
+      condition <= rates_.max_condition && scale <= kMaxScale && scale >= 1 / kMaxScale;
+  if (!well && std::isfinite(rates_.max_condition)) Reanchor(state_, resources_);
+  return {false, 0};
+}
+
+template class FactoredStep<float>;
+template class FactoredStep<double>;
+
+}  // namespace tfx::core

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of FactoredUpdate: what is common to both forms of the update, the form through [B, B]
+// matrices and the one through [D, D] matrices, each in a source of its own.
+
+#ifndef TFX_LARGEOUT_CORE_FACTORED_STEP_H_
+#define TFX_LARGEOUT_CORE_FACTORED_STEP_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/factored_update.h"
+#include "core/merged_labels.h"
+
+namespace tfx::core {
+
+// One step of FactoredUpdate. Names are those of docs/factored_head.md, with eta / beta in the
+// place of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
+template <typename T>
+class FactoredStep {
+ public:
+  FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
+               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
+               const FactoredResources<T>& resources, T* hidden_gradient);
+
+  // Sets the gradient alone.
+  void Gradient();
+
+  // Sets the gradient and takes the step.
+  FactoredOutcome Update();
+
+ private:
+  // Rows of `vectors_`.
+  enum { kHiddenGSum, kHiddenAlpha, kShiftStep, kRowSumStep, kNumVectors };
+
+  T* Take(int64_t n) { return resources_.workspace.template Take<T>(n); }
+  T* TakePanels(int64_t depth, int64_t columns) {
+    return Take(resources_.PanelsSize(depth, columns));
+  }
+
+  // Calls visit(place in targets_, g_a) for each label of example i.
+  template <typename Visit>
+  void ForEachLabel(int64_t i, const Visit& visit) const {
+    for (int64_t at = i * batch_.num_labels; at < (i + 1) * batch_.num_labels; ++at) {
+      if (targets_.places[at] >= 0) visit(targets_.places[at], gradients_.g_target[at]);
+    }
+  }
+
+  // Calls visit(example, g_a) for each place where a target stands.
+  template <typename Visit>
+  void ForEachExample(int64_t target, const Visit& visit) const {
+    for (int64_t j = targets_.offsets[target]; j < targets_.offsets[target + 1]; ++j) {
+      const int64_t at = targets_.positions[j];
+      visit(at / batch_.num_labels, gradients_.g_target[at]);
+    }
+  }
+
+  const T* Hidden(int64_t i) const { return batch_.hidden + i * width_; }
+
+  T* BlockOf(int worker) const { return blocks_ + worker * block_size_; }
+
+  // As RowTasks, for tasks that use BlockOf: never more than block_rows_ rows.
+  int64_t RowsOf(double flop_of_row) const {
+    return std::min(block_rows_, resources_.RowsOfTask(flop_of_row));
+  }
+
+  // In factored_step.cc.
+  static Tasks BlockTasks(int64_t rows, int64_t block,
+                          std::function<void(int64_t, int64_t, int)> run);
+  Tasks PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale, T* panels) const;
+  Tasks Mirror(T* matrix) const;
+  Tasks SumTargets() const;
+  void SumTargets(int64_t i) const;
+  Tasks GradientRows() const;
+  void FinishGradient(int64_t i) const;
+  void PrepareUpdate();
+  Phase PackHidden() const;
+  void SetCoefficients(int64_t i) const;
+  Tasks Vectors() const;
+  Tasks MergeRows() const;
+  void AddTargetProducts(int64_t i, T* row) const;
+  Tasks PHidden() const;
+  Tasks UpdateRows() const;
+  void SetSlots(int32_t slot) const;
+  Tasks UpdateVectors() const;
+  void SetNorm(const T* matrix, int64_t row, T* norms) const;
+  Factorization<T> NewFactorization(int64_t n);
+  FactoredOutcome Finish() const;
+
+  // In factored_through_examples.cc, for B <= D. Returns false, with the state unchanged and
+  // everything done that ThroughWidth needs, if M is not safely positive definite.
+  bool TryThroughExamples();
+  Tasks ErrorProducts(T* products) const;
+  Tasks SolvePHidden(const Factorization<T>& system) const;
+  void PackColumns(const T* from, int64_t columns, T* panel) const;
+  Tasks UpdateU() const;
+  Tasks UpdateP() const;
+  Tasks ResidualRows(const T* products, T* r, T* r_panels) const;
+  Tasks UpdateGram(const T* r, const T* r_panels) const;
+
+  // In factored_through_width.cc, for B > D, or an M that can't be inverted safely.
+  FactoredOutcome ThroughWidth();
+  Tasks LowerProduct(const T* left, const T* panels, T* product) const;
+  Tasks FullProduct(const T* left, const T* panels, T* product) const;
+  Tasks TargetProductRows(T* z, T* z_panels) const;
+  bool FactorWidth(const T* k);
+  Tasks HalfGram(const T* k_panels, const T* j, T* half) const;
+  Tasks UpdateUThroughWidth(const T* k_panels) const;
+  Tasks GramThroughWidth(const T* k, const T* k_panels, const T* half, const T* half_panels,
+                         const T* z_panels) const;
+  Tasks SolveP() const;
+  Tasks DecayP() const;
+  FactoredOutcome EndInNewAnchor() const;
+
+  const FactoredState<T>& state_;
+  const FactoredBatch<T>& batch_;
+  const FactoredGradients<T>& gradients_;
+  const FactoredRates<T>& rates_;
+  const FactoredResources<T>& resources_;
+  const DenseKernels<T>& kernels_;
+  const Workspace::Scope scope_;
+  const MergedLabels targets_;
+  const std::vector<const T*> rows_;  // of V, of the targets, in the current coordinates
+  const int64_t size_, width_;        // B, D
+  const T beta_, eta_;
+
+  T* const error_;               // E [B, D]
+  T* target_sums_;               // [B, D]: sum of g_a V[y] over the labels of an example
+  T* y_;                         // Y [B, D]
+  T* u_panels_;                  // U
+  T* alpha_;                     // [B]
+  T* scale_;                     // [B]: 2 eta g_q
+  T* hidden_transposed_panels_;  // H^T
+  T* hidden_panels_;             // H
+  T* scaled_hidden_panels_;      // 2 eta G H
+  T *coefficients_, *vectors_;   // [kNumVectors, B] and [kNumVectors, D]
+  T* merged_;                    // x_u [targets, D]
+  T* p_hidden_;                  // H P^T, then H P'^T, [B, D]
+  T* norms_;                     // [2, D]: squares of the rows of U' and P'
+  T* blocks_;                    // a block of rows a worker
+  int64_t block_rows_, block_size_;
+  Factorization<T> m_;  // of M
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_FACTORED_STEP_H_

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+
+#include "core/factored_step.h"
+
+namespace tfx::core {
+
+template <typename T>
+bool FactoredStep<T>::TryThroughExamples() {
+  Factorization<T> system = NewFactorization(size_);
+  system.k = Take(size_ * size_);
+  system.s = scale_;
+  bool is_safe = false;
+  Tasks factor = {1, [&](int64_t, int) {
+                    kernels_.multiply({batch_.hidden, width_, 1, hidden_transposed_panels_, width_,
+                                       size_, system.k, size_, 1, 0},
+                                      0, size_, true);
+                    is_safe = kernels_.factor(system);
+                  }};
+  Phase before = PackHidden();
+  before.tasks.push_back(PackRows(state_.u, width_, width_, nullptr, u_panels_));
+  before.tasks.push_back(SumTargets());
+  resources_.Run({before,
+                  {"update: factor, Y, E, P H^T",
+                   {factor, GradientRows(), PHidden(), Vectors(), MergeRows()}}});
+  if (!is_safe) return false;
+
+  T* products = Take(size_ * size_);  // (E + Y) H^T
+  T* r = Take(size_ * width_);        // R^T = E - eta / 2 T H
+  T* r_panels = TakePanels(size_, width_);
+  resources_.Run(
+      {{"update: T, solve, U", {ErrorProducts(products), SolvePHidden(system), UpdateU()}},
+       {"update: R, P, V", {ResidualRows(products, r, r_panels), UpdateP(), UpdateRows()}},
+       {"update: Q", {UpdateGram(r, r_panels), UpdateVectors()}},
+       {"update: mirror Q", {Mirror(state_.q)}}});
+  return true;
+}
+
+template <typename T>
+Tasks FactoredStep<T>::ErrorProducts(T* products) const {
+  return BlockTasks(size_, RowsOf(2.0 * width_ * size_),
+                    [=](int64_t begin, int64_t end, int worker) {
+                      T* sums = BlockOf(worker);
+                      for (int64_t at = begin * width_; at < end * width_; ++at) {
+                        sums[at - begin * width_] = error_[at] + y_[at];
+                      }
+                      kernels_.multiply({sums, width_, 1, hidden_transposed_panels_, width_, size_,
+                                         products + begin * size_, size_, 1, 0},
+                                        0, end - begin, false);
+                    });
+}
+
+// H P'^T = (I - 2 eta K G)^-1 H P^T, a panel of columns at a time.
+template <typename T>
+Tasks FactoredStep<T>::SolvePHidden(const Factorization<T>& system) const {
+  return {resources_.NumPanels(width_), [=](int64_t panel, int worker) {
+            const int64_t first = panel * kernels_.panel_width;
+            const int64_t columns = std::min(kernels_.panel_width, width_ - first);
+            T *block = BlockOf(worker), *from = p_hidden_ + first;
+            // One panel of a matrix that has its rows width_ apart.
+            PackColumns(from, columns, block);
+            kernels_.solve(system, block);
+            for (int64_t i = 0; i < size_; ++i) {
+              std::memcpy(from + i * width_, block + i * kernels_.panel_width, columns * sizeof(T));
+            }
+          }};
+}
+
+template <typename T>
+void FactoredStep<T>::PackColumns(const T* from, int64_t columns, T* panel) const {
+  kernels_.pack(from, width_, size_, columns, nullptr, 0, size_, panel);
+}
+
+// U' = beta (U - 2 eta (U H^T) G H).
+template <typename T>
+Tasks FactoredStep<T>::UpdateU() const {
+  const Product<T> product = {gradients_.u_hidden,
+                              1,
+                              width_,
+                              scaled_hidden_panels_,
+                              size_,
+                              width_,
+                              state_.u,
+                              width_,
+                              -beta_,
+                              beta_};
+  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(product, begin, end, false);
+    for (int64_t d = begin; d < end; ++d) SetNorm(state_.u, d, norms_);
+  });
+}
+
+// P' = (P + 2 eta (P' H^T) G H) / beta, with the P' without decay on the right.
+template <typename T>
+Tasks FactoredStep<T>::UpdateP() const {
+  const Product<T> product = {p_hidden_, 1,        width_,   scaled_hidden_panels_,
+                              size_,     width_,   state_.p, width_,
+                              1 / beta_, 1 / beta_};
+  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(product, begin, end, false);
+    for (int64_t d = begin; d < end; ++d) SetNorm(state_.p, d, norms_ + width_);
+  });
+}
+
+// Rows of R^T = E - eta / 2 T H, where T = X + X^T + Abar^T Abar, X = (E + Y) H^T G.
+template <typename T>
+Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const {
+  return BlockTasks(
+      size_, RowsOf(2.0 * size_ * width_), [=](int64_t begin, int64_t end, int worker) {
+        T* t = BlockOf(worker);
+        kernels_.transpose(products + begin, size_, size_, end - begin, t, size_);
+        for (int64_t i = begin; i < end; ++i) {
+          T* row = t + (i - begin) * size_;
+          for (int64_t j = 0; j < size_; ++j) {
+            row[j] = row[j] * gradients_.g_squares[i] +
+                     products[i * size_ + j] * gradients_.g_squares[j];
+          }
+        }
+        kernels_.multiply(
+            {t, size_, 1, hidden_panels_, size_, width_, r + begin * width_, width_, 1, 0}, 0,
+            end - begin, false);
+        for (int64_t i = begin; i < end; ++i) {
+          T* row = r + i * width_;
+          AddTargetProducts(i, row);
+          for (int64_t d = 0; d < width_; ++d) {
+            row[d] = error_[i * width_ + d] - eta_ / 2 * row[d];
+          }
+        }
+        kernels_.pack(r, width_, size_, width_, nullptr, begin, end, r_panels);
+      });
+}
+
+// Q' = beta^2 (Q - eta (R H + H^T R^T)), the lower triangle.
+template <typename T>
+Tasks FactoredStep<T>::UpdateGram(const T* r, const T* r_panels) const {
+  const T square = beta_ * beta_;
+  const Product<T> left = {batch_.hidden, 1,        width_, r_panels,       size_,
+                           width_,        state_.q, width_, -square * eta_, square};
+  const Product<T> right = {r,      1,        width_, hidden_panels_, size_,
+                            width_, state_.q, width_, -square * eta_, 1};
+  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(left, begin, end, true);
+    kernels_.multiply(right, begin, end, true);
+  });
+}
+
+template bool FactoredStep<float>::TryThroughExamples();
+template bool FactoredStep<double>::TryThroughExamples();
+
+}  // namespace tfx::core

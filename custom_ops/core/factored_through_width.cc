@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+
+#include "core/factored_coordinates.h"
+#include "core/factored_step.h"
+#include "core/largest_eigenvalue.h"
+
+namespace tfx::core {
+
+template <typename T>
+FactoredOutcome FactoredStep<T>::ThroughWidth() {
+  const int64_t square = width_ * width_;
+  T* k = Take(square);  // I - M = 2 eta H^T G H
+  T* k_panels = TakePanels(width_, width_);
+  T* j = Take(square);          // Y^T H
+  T* z = Take(size_ * width_);  // Abar^T Abar H
+  T* z_panels = TakePanels(size_, width_);
+  T* half = Take(square);  // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
+  T* half_panels = TakePanels(width_, width_);
+  resources_.Run({{"width: H^T G H, Y^T H",
+                   {LowerProduct(batch_.hidden, scaled_hidden_panels_, k),
+                    FullProduct(y_, hidden_panels_, j), TargetProductRows(z, z_panels)}},
+                  {"width: mirror K", {Mirror(k)}},
+                  {"width: pack K", {PackRows(k, width_, width_, nullptr, k_panels)}}});
+  const bool is_safe = size_ > width_ && FactorWidth(k);
+  if (!is_safe) {
+    const double bound = beta_ * LargestEigenvalue(k, width_);
+    if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
+  }
+  resources_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
+                  {"width: pack F", {PackRows(half, width_, width_, nullptr, half_panels)}},
+                  {"width: Q", {GramThroughWidth(k, k_panels, half, half_panels, z_panels)}},
+                  {"width: mirror Q", {Mirror(state_.q), UpdateVectors()}}});
+  if (!is_safe) return EndInNewAnchor();
+  resources_.Run({{"width: P", {SolveP()}},
+                  {"width: P H^T", {PHidden()}},
+                  {"width: V", {UpdateRows(), DecayP()}}});
+  return Finish();
+}
+
+// The lower triangle of left^T right, [D, D].
+template <typename T>
+Tasks FactoredStep<T>::LowerProduct(const T* left, const T* panels, T* product) const {
+  const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
+  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(p, begin, end, true);
+  });
+}
+
+template <typename T>
+Tasks FactoredStep<T>::FullProduct(const T* left, const T* panels, T* product) const {
+  const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
+  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(p, begin, end, false);
+  });
+}
+
+template <typename T>
+Tasks FactoredStep<T>::TargetProductRows(T* z, T* z_panels) const {
+  return resources_.RowTasks(size_, 16.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = z + i * width_;
+      std::fill(row, row + width_, T{0});
+      AddTargetProducts(i, row);
+    }
+    kernels_.pack(z, width_, size_, width_, nullptr, begin, end, z_panels);
+  });
+}
+
+template <typename T>
+bool FactoredStep<T>::FactorWidth(const T* k) {
+  m_ = NewFactorization(width_);
+  m_.k = Take(width_ * width_);
+  std::memcpy(m_.k, k, width_ * width_ * sizeof(T));
+  T* ones = Take(width_);
+  std::fill(ones, ones + width_, T{1});
+  m_.s = ones;
+  return kernels_.factor(m_);
+}
+
+template <typename T>
+Tasks FactoredStep<T>::HalfGram(const T* k_panels, const T* j, T* half) const {
+  const Product<T> p = {state_.q, width_, 1, k_panels, width_, width_, half, width_, T{-0.5}, 0};
+  return resources_.RowTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(p, begin, end, false);
+    for (int64_t at = begin * width_; at < end * width_; ++at) {
+      half[at] += state_.q[at] / 2 - eta_ * j[at];
+    }
+  });
+}
+
+template <typename T>
+Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k_panels) const {
+  return BlockTasks(
+      width_, RowsOf(2.0 * width_ * width_), [=](int64_t begin, int64_t end, int worker) {
+        T *rows = BlockOf(worker), *u = state_.u + begin * width_;
+        std::memcpy(rows, u, (end - begin) * width_ * sizeof(T));
+        kernels_.multiply({rows, width_, 1, k_panels, width_, width_, u, width_, -beta_, beta_}, 0,
+                          end - begin, false);
+        for (int64_t d = begin; d < end; ++d) SetNorm(state_.u, d, norms_);
+      });
+}
+
+// Q' = beta^2 (F + F^T - (K F + F^T K) + eta^2 H^T Z) with K = I - M, the lower triangle.
+template <typename T>
+Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* half,
+                                        const T* half_panels, const T* z_panels) const {
+  const T square = beta_ * beta_;
+  const Product<T> left = {k,      width_,   1,      half_panels, width_,
+                           width_, state_.q, width_, -square,     square};
+  const Product<T> right = {half,   1,        width_, k_panels, width_,
+                            width_, state_.q, width_, -square,  1};
+  const Product<T> targets = {
+      batch_.hidden, 1, width_, z_panels, size_, width_, state_.q, width_, square * eta_ * eta_, 1};
+  return resources_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t d = 0; d <= i; ++d) {
+        state_.q[i * width_ + d] = half[i * width_ + d] + half[d * width_ + i];
+      }
+    }
+    kernels_.multiply(left, begin, end, true);
+    kernels_.multiply(right, begin, end, true);
+    kernels_.multiply(targets, begin, end, true);
+  });
+}
+
+// P' = P M^-1, a panel of rows at a time: M is symmetric.
+template <typename T>
+Tasks FactoredStep<T>::SolveP() const {
+  return {resources_.NumPanels(width_), [=](int64_t panel, int worker) {
+            const int64_t first = panel * kernels_.panel_width;
+            const int64_t rows = std::min(kernels_.panel_width, width_ - first);
+            T *block = BlockOf(worker), *p = state_.p + first * width_;
+            kernels_.pack_transposed(p, width_, width_, rows, nullptr, 0, 1, block);
+            kernels_.solve(m_, block);
+            kernels_.transpose(block, kernels_.panel_width, width_, rows, p, width_);
+          }};
+}
+
+template <typename T>
+Tasks FactoredStep<T>::DecayP() const {
+  return resources_.RowTasks(width_, 8.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t d = begin; d < end; ++d) {
+      for (int64_t at = d * width_; at < (d + 1) * width_; ++at) state_.p[at] /= beta_;
+      SetNorm(state_.p, d, norms_ + width_);
+    }
+  });
+}
+
+// With U' in place: the target rows become V[u] U' - beta eta x_u in the coordinates of a new
+// anchor, which needs no P'.
+template <typename T>
+FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
+  const int64_t n = targets_.size();
+  Workspace::Scope scope(resources_.workspace);
+  T* rows = resources_.workspace.template Take<T>(n * width_);
+  T* moved = resources_.workspace.template Take<T>(n * width_);
+  for (int64_t i = 0; i < n; ++i) {
+    std::memcpy(rows + i * width_, rows_[i], width_ * sizeof(T));
+  }
+  const Product<T> product = {rows, width_, 1, u_panels_, width_, width_, moved, width_, 1, 0};
+  const Tasks multiply = resources_.RowTasks(
+      n, 2.0 * width_ * width_,
+      [&](int64_t begin, int64_t end, int) { kernels_.multiply(product, begin, end, false); });
+  resources_.Run({{"new anchor: pack", {PackRows(state_.u, width_, width_, nullptr, u_panels_)}},
+                  {"new anchor: V U", {multiply}}});
+  Reanchor(state_, resources_);
+  for (int64_t i = 0; i < n; ++i) {
+    T* row = moved + i * width_;
+    kernels_.add(-beta_ * eta_, merged_ + i * width_, width_, row);
+    std::memcpy(state_.Row(targets_.classes[i]), row, width_ * sizeof(T));
+  }
+  SetSlots(*state_.current_slot);
+  return {false, 0};
+}
+
+template FactoredOutcome FactoredStep<float>::ThroughWidth();
+template FactoredOutcome FactoredStep<double>::ThroughWidth();
+
+}  // namespace tfx::core
