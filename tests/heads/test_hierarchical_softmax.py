@@ -131,9 +131,7 @@ def test_the_oracles_gradient_is_that_of_its_log_probabilities(tree):
         moves = [None if w is None else rng.normal(size=w.shape) for w in before]
         hidden_move = rng.normal(size=hidden.shape)
         expected = (gradient * hidden_move).sum()
-        expected += sum(
-            (s * m).sum() for s, m in zip(steps, moves, strict=True) if s is not None
-        )
+        expected += sum((s * m).sum() for s, m in zip(steps, moves, strict=True) if s is not None)
         sides = []
         for sign in (1e-5, -1e-5):
             model.weights = [
@@ -362,7 +360,8 @@ def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tm
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for each in (model, loaded):
         each.fit(hidden, labels, epochs=2, shuffle=False, verbose=0)
-    np.testing.assert_array_equal(loaded.predict(hidden, verbose=0), model.predict(hidden, verbose=0))
+    results = [each.predict(hidden, verbose=0) for each in (model, loaded)]
+    np.testing.assert_array_equal(*results)
 
 
 def test_a_million_counts_make_a_small_configuration():

@@ -36,10 +36,10 @@ _TREES = ("two_level", "huffman")
 class HierarchicalSoftmaxHead(SelfUpdatingHead):
     """A tree over the classes: exact, normalized probabilities without a sum over all classes.
 
-    | tree | log p(c given h) | cost of a label |
+    | tree | log p(c given h) is the sum of | cost of a label |
     |---|---|---|
-    | `"two_level"` | log-softmax over G clusters + log-softmax over the members of one | O(sqrt(C) D) |
-    | `"huffman"` | sum over the path of log sigmoid(+-(w_n . h + b_n)) | O(log(C) D) |
+    | `"two_level"` | a log-softmax over clusters, and one over the members of c's | O(sqrt(C) D) |
+    | `"huffman"` | log sigmoid(+-(w_n . h + b_n)) over the nodes n on a path | O(log(C) D) |
 
     Its logits are log-probabilities: `softmax` leaves them as they are, and log Z is 0. Each
     step updates only the rows it looked at, with the head's own row-sparse optimizer.
