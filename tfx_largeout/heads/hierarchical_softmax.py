@@ -144,12 +144,17 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         self.optimizer.build([w for table in self.tables.values() for w in table if w is not None])
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns all log-probabilities `[..., C]`, computed in float32, in the compute dtype."""
+        """Returns all log-probabilities `[..., C]`, in the compute dtype. They have no gradient."""
         flat = self._wide(tf.reshape(hidden, [-1, hidden.shape[-1]]))
         values = all_log_probabilities(self.class_tree.sweep(self.tables, flat))
         values = tf.transpose(self.class_tree.order.by_class(values))
         shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
         values = tf.cast(tf.reshape(values, shape), self.compute_dtype)
+        values = tf.raw_ops.PreventGradient(
+            input=values,
+            message="all log-probabilities of a HierarchicalSoftmaxHead have no gradient: train it "
+            "with NegativeLogLikelihood",
+        )
         return tf.ensure_shape(values, hidden.shape[:-1].concatenate(self.num_classes))
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
