@@ -35,7 +35,7 @@ DRAWS = 100  # a call
 Setting = tuple[int, int]  # classes, candidates
 
 FULL: list[Setting] = [(10_000, 1000), (100_000, 1000), (1_000_000, 1000), (10_000_000, 1000)]
-FULL += [(1_000_000, 100), (1_000_000, 10_000)]
+FULL += [(1_000_000, 100), (1_000_000, 10_000), (10_000, 8000)]
 QUICK: list[Setting] = [(1_000_000, 1000)]
 OWN_CANDIDATES = 100
 
@@ -142,7 +142,7 @@ def main() -> None:
     """Parses the command line and runs the settings."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one size, 3 repeats, no CSV")
-    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     rows = []
     for setting in QUICK if arguments.quick else FULL:

@@ -146,7 +146,7 @@ HEADS = [
         "sampled",
         lambda classes, **kw: tfx.heads.SampledHead(
             classes,
-            tfx.samplers.Uniform(min(20, classes)),
+            tfx.samplers.Uniform(20),
             tfx.optimizers.RowAdam(0.05),
             seed=3,
             **kw,

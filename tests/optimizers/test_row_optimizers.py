@@ -82,6 +82,19 @@ def test_slices_of_one_row_are_added_up_first(name):
     np.testing.assert_allclose(left.numpy(), right.numpy(), rtol=1e-6)
 
 
+@every_optimizer
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_float64_weights_keep_their_digits(name, sparse):
+    variable = keras.Variable(np.ones((ROWS, WIDTH)), dtype="float64")
+    gradient = slices(np.arange(ROWS), 1)
+    tiny = tf.IndexedSlices(1 + 1e-12 * tf.cast(gradient.values, tf.float64), gradient.indices)
+    optimizer = PAIRS[name][0]()
+    optimizer.apply([tiny if sparse else tiny.values], [variable])
+    assert all(slot.dtype in (tf.float64, tf.int32) for slot in optimizer.slots_of(variable))
+    differences = variable.numpy() - variable.numpy()[0, 0]
+    assert 0 < np.abs(differences).max() < 1e-11 or name == "adam"
+
+
 def test_the_first_steps_of_a_late_row_are_as_long_as_those_of_an_early_one():
     optimizer, variable = RowAdam(0.1), weight()
     before = variable.numpy()

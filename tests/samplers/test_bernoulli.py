@@ -33,7 +33,7 @@ def test_alpha_solves_its_equation(name, expected):
 
 
 def test_the_papers_example():
-    """C = 1000, K = 20: "results in b(c) = f(c)^0.54" for its classes, of nearly even frequency."""
+    """C = 1000, K = 20 "results in b(c) = f(c)^0.54": so do frequencies within a factor of 4."""
     counts = np.random.default_rng(0).integers(1, 5, 1000)
     sampler = samplers.Bernoulli(counts, 20)
     sampler.build(1000)

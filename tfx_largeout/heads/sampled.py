@@ -104,12 +104,11 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         self.seed = integer_argument("seed", seed, at_least=0)
         if self.seed >= _NEXT_DRAW:
             raise ValueError(f"seed must be less than 2^32; got {seed}")
-        self.initial_log_partition = float(initial_log_partition)
+        self.initial_anchor = float(initial_log_partition)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.sampler.build(self.num_classes)
         super().build(input_shape)
-        self.gradient_anchor.assign(self.initial_log_partition)
         self.optimizer.build([w for w in (self.kernel, self.bias) if w is not None])
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
@@ -186,7 +185,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
             "optimizer": keras.optimizers.serialize(self.optimizer),
             "explicit_classes": list(self.explicit_classes),
             "seed": self.seed,
-            "initial_log_partition": self.initial_log_partition,
+            "initial_log_partition": self.initial_anchor,
         }
 
     @classmethod

@@ -32,12 +32,16 @@ class SelfUpdatingHead(Head):
             multiplied by the scale. (A loss that a loop of your own multiplies can't be noticed.)
     """
 
+    initial_anchor = 0.0
     _updates = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
         self.gradient_anchor = self.add_weight(
-            name="gradient_anchor", shape=(), initializer="zeros", dtype="float32"
+            name="gradient_anchor",
+            shape=(),
+            initializer=keras.initializers.Constant(self.initial_anchor),
+            dtype="float32",
         )
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:

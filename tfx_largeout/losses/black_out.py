@@ -13,6 +13,7 @@ from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     corrected_candidates,
     corrected_labels,
+    log_sum_exp,
 )
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -50,17 +51,18 @@ class BlackOut(CandidateLoss):
         scores = tf.where(statistics.negatives, corrected_candidates(statistics), NO_LOGIT)
         # A column that is no class, so that there is a largest one even without candidates.
         scores = tf.pad(scores, [[0, 0], [0, 1]], constant_values=NO_LOGIT)
-        is_largest = tf.one_hot(
-            tf.argmax(scores, axis=1), tf.shape(scores)[1], on_value=True, off_value=False
-        )
-        rest = tf.where(is_largest, NO_LOGIT, scores)
+        place = tf.argmax(scores, axis=1)
+        largest = tf.gather(scores, place, axis=1, batch_dims=1)
+        is_rest = tf.one_hot(place, tf.shape(scores)[1], on_value=False, off_value=True)
+        rest = tf.where(is_rest, scores, NO_LOGIT)
 
-        def log_sum_with(scores: tf.Tensor) -> tf.Tensor:
-            others = tf.reduce_logsumexp(scores, axis=1, keepdims=True)
-            both = tf.stack([label, tf.broadcast_to(others, tf.shape(label))], axis=-1)
-            return tf.reduce_logsumexp(both, axis=-1)
+        log_rest = _log_sum(label, log_sum_exp(scores, is_rest)[:, tf.newaxis])
+        log_all = _log_sum(log_rest, largest[:, tf.newaxis])
+        probabilities = tf.exp(rest[:, tf.newaxis] - log_all[:, :, tf.newaxis])
+        rejected = tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1) + log_rest - log_all
+        return statistics.labels.mean(log_all - label - rejected)
 
-        log_sum, log_sum_of_rest = log_sum_with(scores), log_sum_with(rest)
-        probabilities = tf.exp(rest[:, tf.newaxis] - log_sum[:, :, tf.newaxis])
-        rejected = tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1) + log_sum_of_rest - log_sum
-        return statistics.labels.mean(log_sum - label - rejected)
+
+def _log_sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns log(e^left + e^right) of shapes that broadcast."""
+    return left + tf.math.softplus(right - left)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.candidate_loss import NO_LOGIT, CandidateLoss, corrected_candidates
+from tfx_largeout.losses.candidate_loss import CandidateLoss, corrected_candidates, log_sum_exp
 from tfx_largeout.statistics import CandidateStatistics
 
 
@@ -40,6 +40,6 @@ class ImportanceSampling(CandidateLoss):
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         drawn = tf.broadcast_to(statistics.candidate_ids >= 0, tf.shape(statistics.hits))
-        scores = tf.where(drawn, corrected_candidates(statistics), NO_LOGIT)
-        loss = tf.reduce_logsumexp(scores, axis=1) - statistics.labels.mean(statistics.true_logits)
+        log_sum = log_sum_exp(corrected_candidates(statistics), drawn)
+        loss = log_sum - statistics.labels.mean(statistics.true_logits)
         return tf.where(tf.reduce_any(drawn, axis=1), loss, 0)

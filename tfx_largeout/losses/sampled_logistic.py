@@ -8,11 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.candidate_loss import (
-    CandidateLoss,
-    log_expected_of_candidates,
-    sum_over,
-)
+from tfx_largeout.losses.candidate_loss import CandidateLoss, sum_over
 from tfx_largeout.statistics import CandidateStatistics
 
 
@@ -44,7 +40,7 @@ class SampledLogistic(CandidateLoss):
         raised = sum_over(statistics.labels.mask, tf.math.softplus(-statistics.true_logits))
         lowered = tf.math.softplus(statistics.candidate_logits)
         if self.importance_weights:
-            lowered *= tf.exp(-log_expected_of_candidates(statistics))
+            lowered *= tf.exp(-statistics.candidate_log_expected)
         return raised + sum_over(statistics.negatives, lowered)
 
     def get_config(self) -> dict[str, Any]:

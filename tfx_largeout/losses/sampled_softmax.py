@@ -31,6 +31,9 @@ class SampledSoftmax(CandidateLoss):
     Args:
         **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
 
+    Deviations:
+        A hit is removed each time that it was drawn; TensorFlow removes it once.
+
     References:
         Jean, Cho, Memisevic, Bengio 2015, On Using Very Large Target Vocabulary for Neural Machine
         Translation. Barber and Botev 2016, footnote 4.

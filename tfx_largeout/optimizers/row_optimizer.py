@@ -11,7 +11,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.number_argument import number_argument
 from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.row_update import RowRule, row_update
+from tfx_largeout.ops.row_update import RowRule, compute_dtype, row_update
 from tfx_largeout.ops.row_update_composed import row_step
 
 
@@ -76,10 +76,10 @@ class RowOptimizer(keras.optimizers.Optimizer):
         """Makes the slots of `variables`."""
         if self.built:
             return
-        super().build(variables)
         self._slots = [
             [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
         ]
+        super().build(variables)
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """Returns the slots of a variable it was built with, in the order of the rule."""
@@ -91,10 +91,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
         _refuse_xla()
         slots, rule = self.slots_of(variable), self.rule_of(variable)
         if isinstance(gradient, tf.IndexedSlices):
-            ids, rows = _merged(gradient)
+            ids, rows = _merged(gradient, compute_dtype(bare_variable(variable)))
             row_update(variable, slots, ids, rows, rule, learning_rate)
             return
-        values = row_step(rule, variable, slots, tf.cast(gradient, tf.float32), learning_rate)
+        gradient = tf.cast(gradient, compute_dtype(bare_variable(variable)))
+        values = row_step(rule, variable, slots, gradient, learning_rate)
         for target, value in zip([variable, *slots], values, strict=True):
             target.assign(value)
 
@@ -124,20 +125,19 @@ class RowOptimizer(keras.optimizers.Optimizer):
         return self.add_variable(
             shape=variable.shape[:1] if per_row else variable.shape,
             initializer=keras.initializers.Constant(self.initial_slot(name)),
-            dtype="int32" if per_row else slot_dtype(variable),
+            dtype="int32" if per_row else _slot_dtype(variable),
             name=f"{variable.path.replace('/', '_')}_{name}",
         )
 
 
-def slot_dtype(variable: Any) -> str:
-    """Returns the dtype of the slots of a variable: float32, or float64 of float64."""
+def _slot_dtype(variable: Any) -> str:
     return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
 
 
-def _merged(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds up the slices of equal rows; returns ids `[n]` and rows `[n, ...]` in float32."""
+def _merged(gradient: tf.IndexedSlices, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds up the slices of equal rows; returns ids `[n]` and rows `[n, ...]`."""
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
-    rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, tf.float32), places, tf.size(ids))
+    rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), places, tf.size(ids))
     return ids, rows
 
 

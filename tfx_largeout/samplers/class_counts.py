@@ -58,9 +58,10 @@ def check_length(counts: np.ndarray, num_classes: int) -> None:
 
 
 def encode(counts: np.ndarray) -> dict[str, str]:
-    """Returns the counts for JSON: compressed, 0.5 to 4 bytes a class where a list takes 10.
+    """Returns the counts for JSON, compressed.
 
-    Keras also visits each entry of a list in Python, which takes seconds for millions.
+    A million integers take 0.1 to 4 MB, a million floats 10 MB, as they would in a list; but Keras
+    walks along lists in Python.
     """
     little_endian = counts.astype(counts.dtype.newbyteorder("<"))
     packed = base64.b64encode(zlib.compress(little_endian.tobytes(), level=1))

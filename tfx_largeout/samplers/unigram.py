@@ -22,7 +22,7 @@ class Unigram(DistributionSampler):
 
     `power=1` draws classes as often as they are labels, 0.75 is word2vec's, 0 is `Uniform`.
 
-    Saved with a model, the counts are kept compressed: 0.5 to 4 MB for a million classes.
+    Saved with a model, the counts are compressed: up to 4 MB for a million integers, 10 for floats.
 
     Args:
         counts: `[C]` numbers n_c, positive and finite.
