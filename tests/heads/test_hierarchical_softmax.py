@@ -253,6 +253,60 @@ def test_huge_logits_give_finite_losses_and_gradients(tree):
     assert np.all(np.isfinite(gradient))
 
 
+@pytest.fixture
+def count_blocks(monkeypatch):
+    """A list that grows when a block of a sweep over all classes is really computed."""
+    blocks = []
+
+    def count(values):
+        blocks.append(values.shape)
+        return values
+
+    for tree in ("equal clusters", "huffman"):
+        head = make_head(tree)
+        kind = type(head.class_tree.sweep(head.tables, tf.ones((1, WIDTH))))
+
+        def block(self, place, plain=kind.block):
+            place, classes, values = plain(self, place)
+            counted = tf.numpy_function(count, [values], values.dtype, stateful=False)
+            return place, classes, tf.ensure_shape(counted, values.shape)
+
+        monkeypatch.setattr(kind, "block", block)
+    return blocks
+
+
+@pytest.mark.parametrize("tree", ["frequency clusters", "huffman"])
+def test_neither_a_training_step_nor_the_exact_loss_sweeps_over_all_classes(tree, count_blocks):
+    head = make_head(tree)
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
+    model.compile("sgd", loss=tfx.losses.NegativeLogLikelihood())
+    hidden, labels = hidden_and_labels()
+    model.fit(hidden, labels, verbose=0)
+    model.evaluate(hidden, labels, verbose=0)
+    assert count_blocks == []
+    model.predict(hidden, verbose=0)
+    assert count_blocks != []  # the counter does count
+    count_blocks.clear()
+    model.compile("sgd", loss=model.loss, metrics=[tfx.metrics.PrecisionAtK(1)])
+    model.evaluate(hidden, labels, verbose=0)
+    assert count_blocks != []
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("tree", ["equal clusters", "huffman"])
+def test_all_log_probabilities_have_no_gradient_and_say_so(tree, in_graph):
+    head = make_head(tree)
+
+    def gradient(hidden):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = tf.reduce_sum(head(hidden))
+        return tape.gradient(value, hidden)
+
+    with pytest.raises(LookupError, match="train it with NegativeLogLikelihood"):
+        (tf.function(gradient) if in_graph else gradient)(tf.ones((2, WIDTH)))
+
+
 # Evaluation
 
 
@@ -360,9 +414,8 @@ def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tm
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for each in (model, loaded):
         each.fit(hidden, labels, epochs=2, shuffle=False, verbose=0)
-    np.testing.assert_array_equal(
-        loaded.predict(hidden, verbose=0), model.predict(hidden, verbose=0)
-    )
+    results = [each.predict(hidden, verbose=0) for each in (model, loaded)]
+    np.testing.assert_array_equal(*results)
 
 
 def test_a_million_counts_make_a_small_configuration():

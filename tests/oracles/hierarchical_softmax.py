@@ -45,10 +45,8 @@ def two_level(hidden, kernel, bias, cluster_kernel, cluster_bias, clusters):
 def two_level_gradients(hidden, kernel, bias, cluster_kernel, cluster_bias, clusters, targets):
     """Returns d sum(targets * log p) with respect to the scores of members and of clusters."""
     order = np.argsort(clusters, kind="stable")
-    members, of_clusters = (
-        scores(hidden, kernel, bias),
-        scores(hidden, cluster_kernel, cluster_bias),
-    )
+    members = scores(hidden, kernel, bias)
+    of_clusters = scores(hidden, cluster_kernel, cluster_bias)
     members_gradient, clusters_gradient = np.zeros_like(members), np.zeros_like(of_clusters)
     p_cluster = np.exp(log_softmax(of_clusters))
     for i, c in np.argwhere(targets != 0):

@@ -11,7 +11,7 @@ from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.variable_rows import gather
+from tfx_largeout.ops.prunable_rows import prunable_gather
 
 
 class RowTable(NamedTuple):
@@ -30,11 +30,11 @@ class RowTable(NamedTuple):
 
         A row a decision, so that what belongs to neighbours lies together.
         """
-        rows = tf.cast(gather(bare_variable(self.kernel), ids), hidden.dtype)
+        rows = tf.cast(prunable_gather(bare_variable(self.kernel), ids), hidden.dtype)
         logits = tf.matmul(rows, hidden, transpose_b=True)
         if self.bias is None:
             return logits
-        bias = gather(bare_variable(self.bias), ids)
+        bias = prunable_gather(bare_variable(self.bias), ids)
         return logits + tf.cast(bias, hidden.dtype)[:, tf.newaxis]
 
 

@@ -12,9 +12,9 @@ def huffman_code_lengths(counts: np.ndarray) -> np.ndarray:
     """Returns `[C]` int32: the depth of each class in a binary tree of least mean depth.
 
     Huffman's algorithm joins the two lightest trees, C - 1 times. All trees that are no heavier
-    than the sum s of the two lightest get joined before any new one (each weighs s or more), so they
-    can be joined in one go, pair by pair. Since s grows by half or more each time, that takes fewer
-    than 100 rounds.
+    than the sum s of the two lightest get joined before any new one (each weighs s or more), so
+    they can be joined in one go, pair by pair. Since s grows by half or more each time, that takes
+    fewer than 100 rounds.
 
     Only the lengths are returned: the mean depth depends on nothing else, and the tree that has its
     leaves in a canonical order needs no pointers (see `HuffmanTree`).

@@ -21,9 +21,10 @@ _MOST_SHIFT = 62  # no class has a number this long, and shifts of 64 are undefi
 class HuffmanTree(ClassTree):
     """A binary tree with given depths of the classes, its leaves in canonical order.
 
-        log p(c | h) = sum over the inner nodes n on the way to c of log sigmoid(s_n (w_n . h + b_n))
+        log p(c | h) = sum_n log sigmoid(s_n (w_n . h + b_n))
 
-    with s_n = 1 where the way goes to the first child and -1 where it goes to the second.
+    over the inner nodes n on the way to c, with s_n = 1 where the way goes to the first child and
+    -1 where it goes to the second.
 
     On each level, nodes are numbered from 0: first the inner ones, then the leaves, by id of their
     class. The children of inner node u are then 2u and 2u + 1 of the next level, and the ancestor

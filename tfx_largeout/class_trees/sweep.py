@@ -62,9 +62,10 @@ def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
         element_shape=tf.TensorShape([None, None]),
     )
     start = (tf.zeros([], tf.int64), tf.zeros([], tf.int32), blocks)
-    return tf.while_loop(lambda place, *_: place < sweep.end, body, start, parallel_iterations=1)[
-        2
-    ].concat()
+    *_, blocks = tf.while_loop(
+        lambda place, *_: place < sweep.end, body, start, parallel_iterations=1
+    )
+    return blocks.concat()
 
 
 def target_ranks(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:

@@ -137,6 +137,31 @@ def _sampled_options(head_learning_rate: float, sampler: str = "log_uniform") ->
     }
 
 
+def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that builds a HierarchicalSoftmaxHead with a kind of tree."""
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        counts = [max(int(count), 1) for count in label_counts]
+        head = heads.HierarchicalSoftmaxHead(
+            num_classes, optimizer, tree=tree, counts=counts, name="head"
+        )
+        return head, losses.NegativeLogLikelihood()
+
+    return build
+
+
+def _hierarchical_options(head_learning_rate: float) -> dict[str, Any]:
+    return {
+        "optimizer": "adam",
+        "learning_rate": 2e-3,
+        "trunk_optimizer": "same",
+        "trunk_learning_rate": 2e-3,
+        "head_optimizer": "row_adam",
+        "head_learning_rate": head_learning_rate,
+    }
+
+
 def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
     """Returns the arguments that TensorFlow's two built-ins share."""
     sampler, sampler_options = options["sampler"], {}
@@ -261,6 +286,20 @@ HEAD_TABLE = (
         _sampled_options(0.02),
         {},
         _sampled(losses.SampledLogistic, lambda classes: -math.log(classes)),
+    ),
+    HeadRow(
+        "hierarchical_two_level",
+        "HierarchicalSoftmaxHead: first the cluster, then the class",
+        _hierarchical_options(0.02),
+        {},
+        _hierarchical("two_level"),
+    ),
+    HeadRow(
+        "hierarchical_huffman",
+        "HierarchicalSoftmaxHead: a binary decision at each node of a Huffman tree",
+        _hierarchical_options(0.02),
+        {},
+        _hierarchical("huffman"),
     ),
 )
 

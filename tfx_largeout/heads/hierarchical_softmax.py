@@ -36,10 +36,10 @@ _TREES = ("two_level", "huffman")
 class HierarchicalSoftmaxHead(SelfUpdatingHead):
     """A tree over the classes: exact, normalized probabilities without a sum over all classes.
 
-    | tree | log p(c given h) | cost of a label |
+    | tree | log p(c given h) is the sum of | cost of a label |
     |---|---|---|
-    | `"two_level"` | log-softmax over G clusters + log-softmax over the members of one | O(sqrt(C) D) |
-    | `"huffman"` | sum over the path of log sigmoid(+-(w_n . h + b_n)) | O(log(C) D) |
+    | `"two_level"` | a log-softmax over clusters, and one over the members of c's | O(sqrt(C) D) |
+    | `"huffman"` | log sigmoid(+-(w_n . h + b_n)) over the nodes n on a path | O(log(C) D) |
 
     Its logits are log-probabilities: `softmax` leaves them as they are, and log Z is 0. Each
     step updates only the rows it looked at, with the head's own row-sparse optimizer.
@@ -144,12 +144,17 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         self.optimizer.build([w for table in self.tables.values() for w in table if w is not None])
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns all log-probabilities `[..., C]`, computed in float32, in the compute dtype."""
+        """Returns all log-probabilities `[..., C]`, in the compute dtype. They have no gradient."""
         flat = self._wide(tf.reshape(hidden, [-1, hidden.shape[-1]]))
         values = all_log_probabilities(self.class_tree.sweep(self.tables, flat))
         values = tf.transpose(self.class_tree.order.by_class(values))
         shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
         values = tf.cast(tf.reshape(values, shape), self.compute_dtype)
+        values = tf.raw_ops.PreventGradient(
+            input=values,
+            message="all log-probabilities of a HierarchicalSoftmaxHead have no gradient: train it "
+            "with NegativeLogLikelihood",
+        )
         return tf.ensure_shape(values, hidden.shape[:-1].concatenate(self.num_classes))
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
