@@ -135,7 +135,17 @@ def factored_update_composed(
     Returns:
         dL/dH, `[B, D]`.
     """
-    checks = _input_checks(state, hidden, labels) + _rate_checks(learning_rate, weight_decay)
+    by_example = hidden[:, 0]
+    checks = _input_checks(state, hidden, labels) + _there(
+        [
+            _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
+            _check_shape("u_hidden", u_hidden, hidden, "hidden"),
+            _check_shape("g_target", g_target, labels, "labels"),
+            _check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
+            _check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+        ]
+    )
+    checks += _rate_checks(learning_rate, weight_decay)
     gradients = {"g_target": g_target, "g_squares": g_squares, "g_sum": g_sum}
     checks += _there([_check_finite(name, values) for name, values in gradients.items()])
     with tf.control_dependencies(checks):
@@ -404,6 +414,15 @@ def _input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) ->
     return _there([width, batch, _check_finite("hidden", hidden), in_range])
 
 
+def _check_shape(
+    name: str, values: tf.Tensor, like: tf.Tensor, name_of_like: str
+) -> tf.Operation | None:
+    message = f"{name} must have the shape of {name_of_like}"
+    if values.shape.rank not in (None, like.shape.rank):
+        raise ValueError(f"{message}, {like.shape}; got {values.shape}")
+    return tf.debugging.assert_equal(tf.shape(values), tf.shape(like), message=message)
+
+
 def _check_finite(name: str, values: tf.Tensor) -> tf.Operation | None:
     wrong = ~tf.math.is_finite(values)
     position = tf.where(wrong)[:1]
@@ -414,6 +433,10 @@ def _check_finite(name: str, values: tf.Tensor) -> tf.Operation | None:
 
 
 def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation]:
+    scalars = [
+        _check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
+        _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
+    ]
     positive = tf.debugging.Assert(
         tf.math.is_finite(learning_rate) & (learning_rate > 0),
         ["learning_rate must be above 0 and finite; got", learning_rate],
@@ -427,7 +450,7 @@ def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.O
             learning_rate,
         ],
     )
-    return _there([positive, decay])
+    return _there([*scalars, positive, decay])
 
 
 def _there(checks: list[tf.Operation | None]) -> list[tf.Operation]:
