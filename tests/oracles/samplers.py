@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -40,12 +42,23 @@ def bernoulli(counts, expected):
 
 
 def distinct_arrivals(rng, probabilities, num_sampled, draws, tries=400):
-    """Classes arrive one by one, Exp(1) apart: the first S different, and when the next comes."""
+    """Classes are drawn one by one: the first S different, and the tries until the next one."""
     classes = rng.choice(probabilities.size, (draws, tries), p=probabilities)
-    times = rng.exponential(size=(draws, tries)).cumsum(axis=1)
     first = np.stack(
-        [np.where(classes == c, times, np.inf).min(axis=1) for c in range(probabilities.size)],
+        [
+            np.where((classes == c).any(axis=1), (classes == c).argmax(axis=1), tries)
+            for c in range(probabilities.size)
+        ],
         axis=1,
     )
     order = first.argsort(axis=1)[:, : num_sampled + 1]
-    return order[:, :-1], np.take_along_axis(first, order[:, -1:], axis=1)[:, 0]
+    return order[:, :-1], np.take_along_axis(first, order[:, -1:], axis=1)[:, 0] + 1
+
+
+def expected_count(probability, tries):
+    """1 / E = the mean of 1 / (1 - exp(-q tau)) over tau ~ Gamma(T, 1), by quadrature."""
+    width = 12 * math.sqrt(tries)
+    tau = np.linspace(max(tries - width, 0), tries + width + 40, 400_001)[1:]
+    density = np.exp((tries - 1) * np.log(tau) - tau - math.lgamma(tries))
+    weight = 1 / -np.expm1(-probability * tau)
+    return 1 / (np.sum(density * weight) * (tau[1] - tau[0]))

@@ -44,20 +44,20 @@ def ways():
 
 @pytest.mark.parametrize("way", [0, 1, 2], ids=["one block", "short blocks", "all times"])
 def test_it_is_the_process_of_the_definition(way):
-    ids, times = draws(ways()[way])
-    expected_ids, expected_times = oracle.distinct_arrivals(
+    ids, tries = draws(ways()[way])
+    expected_ids, expected_tries = oracle.distinct_arrivals(
         np.random.default_rng(0), oracle.log_uniform(CLASSES), SAMPLED, 20_000
     )
     assert all(len(set(row)) == SAMPLED for row in ids.tolist())
-    assert_same_mean(times, expected_times)
-    assert_same_mean(times**2, expected_times**2)
+    assert_same_mean(tries, expected_tries)
+    assert_same_mean(tries**2, expected_tries**2)
     for place in range(SAMPLED):  # the order of arrival, too
         assert_same_mean(
             counts_of_draws(ids[:, [place]], CLASSES),
             counts_of_draws(expected_ids[:, [place]], CLASSES),
         )
-    # The time goes with the classes: it is early where the likeliest class came late.
-    assert_same_mean(times * (ids[:, 0] == 0), expected_times * (expected_ids[:, 0] == 0))
+    # The number of tries goes with the classes: it is small where the likeliest came late.
+    assert_same_mean(tries * (ids[:, 0] == 0), expected_tries * (expected_ids[:, 0] == 0))
 
 
 @pytest.mark.parametrize(("classes", "sampled"), [(1000, 10), (10_000, 1000), (100_000, 1000)])
@@ -73,3 +73,20 @@ def test_all_times_are_drawn_where_tries_would_be_more_than_classes():
     distribution = LogUniformDistribution(1000)
     assert DistinctArrivals(distribution, 900).block is None
     assert DistinctArrivals(distribution, 100).block is not None
+
+
+@pytest.mark.parametrize("tries", [3, 7, 20, 150, 4000])
+def test_expected_counts_are_the_mean_over_the_waiting_times(tries):
+    arrivals = DistinctArrivals(LogUniformDistribution(CLASSES), 2)
+    found = arrivals.log_expected(tf.range(CLASSES, dtype=tf.int64), tf.constant(tries, tf.float64))
+    probabilities = oracle.log_uniform(CLASSES)
+    expected = [oracle.expected_count(q, tries) for q in probabilities]
+    np.testing.assert_allclose(np.exp(found), expected, rtol=1e-6)
+
+
+def test_expected_counts_of_rare_classes():
+    arrivals = DistinctArrivals(LogUniformDistribution(10**6), 10)
+    found = arrivals.log_expected(tf.constant([10**6 - 1], tf.int64), tf.constant(100, tf.float64))
+    rare = oracle.log_uniform(10**6)[-1]
+    # To first order 1 / (q (T - 1)) + 1 / 2.
+    np.testing.assert_allclose(found, -np.log(1 / (rare * 99) + 0.5), rtol=1e-9)

@@ -19,27 +19,31 @@ class Arrivals(NamedTuple):
 
     Attributes:
         ids: `[S]` int64, different classes, in the order of their first arrival.
-        next_time: `[]` float64, tau, when the (S+1)-th different class arrives.
+        tries: `[]` float64, T, the number of draws up to the (S+1)-th different class.
     """
 
     ids: tf.Tensor
-    next_time: tf.Tensor
+    tries: tf.Tensor
 
 
 class DistinctArrivals:
-    """Draws S of C classes without replacement: the first S different ones that arrive.
+    """Draws S of C classes without replacement: the first S different ones that are drawn from q.
 
-    Classes drawn from q arrive at unit rate, with Exp(1) waiting times between them. Class c thus
-    arrives first at a time t_c ~ Exp(q_c), independent of the others. Let tau be the (S+1)-th
-    smallest of these times. Given the times of the others, a class of the sample was in it with
-    probability 1 - exp(-q_c tau), so that the sum over the sample of z_c / (1 - exp(-q_c tau)) is
-    an unbiased estimate of sum_c z_c ("rank conditioning").
+    Expected counts, such that the sum over the sample of z_c / E_c is an unbiased estimate of
+    sum_c z_c: let the draws arrive with Exp(1) waiting times between them, and let tau be the time
+    of the (S+1)-th different class. Class c first arrives at a time t_c ~ Exp(q_c), independent of
+    the others, and the sample is the S earliest. Given the times of the others, a class of the
+    sample was in it with probability 1 - exp(-q_c tau): dividing by this is unbiased ("rank
+    conditioning"). Given all that was drawn, tau ~ Gamma(T, 1), T being the number of tries, and
+    the mean of the weight over tau is unbiased, too, and varies less:
 
-    Two exact ways to draw this:
+        1 / E_c = E[1 / (1 - exp(-q_c tau)) | T] = sum_{k >= 0} (1 + k q_c)^-T
 
-    - Try after try in blocks, where the time of try T is Gamma(T, 1), independent of the classes.
-      The block is so long that one nearly always suffices.
-    - Where that takes more than C tries, all C times -log(u_c) / q_c, and the S+1 smallest.
+    Two exact ways to draw the classes and T:
+
+    - Try after try in blocks. The block is so long that one nearly always suffices.
+    - Where that takes more than C tries: for all C classes t_c = -log(u_c) / q_c, the S+1 smallest,
+      and T - (S+1) ~ Poisson(sum over the sample of q_c (tau - t_c)), the repeats before tau.
 
     Cost: O(tries), or O(C log S).
 
@@ -48,8 +52,9 @@ class DistinctArrivals:
         num_sampled: S < C.
 
     References:
-        Cohen and Kaplan 2007, Summarizing data using bottom-k sketches. Efraimidis and Spirakis
-        2006, Weighted random sampling with a reservoir.
+        Cohen and Kaplan 2007, Summarizing data using bottom-k sketches (rank conditioning).
+        Efraimidis and Spirakis 2006, Weighted random sampling with a reservoir (the S smallest).
+        The mean over tau: Rao-Blackwell.
     """
 
     def __init__(self, distribution: ClassDistribution, num_sampled: int) -> None:
@@ -58,45 +63,65 @@ class DistinctArrivals:
         self.block = _block(distribution.probabilities(), num_sampled)
 
     def draw(self, seed: tf.Tensor) -> Arrivals:
-        """Draws classes and the time tau.
+        """Draws classes and the number of tries.
 
         Args:
             seed: `[2]` int32 or int64.
         """
         return self._all_times(seed) if self.block is None else self._tries(seed, self.block)
 
+    def log_expected(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+        """Returns log E of classes, float64, to 1e-7.
+
+        The series: four terms, and the rest by the Euler-Maclaurin formula.
+
+        Args:
+            ids: Of any shape, int64.
+            tries: `[]` float64, T.
+        """
+        q = tf.exp(self.distribution.log_probability(ids))
+        k = tf.constant([1.0, 2.0, 3.0, 4.0], tf.float64)
+        terms = tf.exp(-tries * tf.math.log1p(k * q[..., tf.newaxis]))
+        fall = q / (1 + 4 * q)  # the last term's, relative to itself and by T
+        first = fall * tries
+        third = first * fall * (tries + 1) * fall * (tries + 2)
+        fifth = third * fall * (tries + 3) * fall * (tries + 4)
+        rest = 1 / (fall * (tries - 1)) + 1 / 2 + first / 12 - third / 720 + fifth / 30240
+        return -tf.math.log(1 + tf.reduce_sum(terms[..., :3], axis=-1) + terms[..., 3] * rest)
+
     def _tries(self, seed: tf.Tensor, block: int) -> Arrivals:
-        tries_seed, time_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
-        tries = self.distribution.sample([block], tries_seed)
+        tries = self.distribution.sample([block], seed)
         distinct, places = tf.unique(tries)
         state = (tf.constant(1, seed.dtype), tries, distinct, places)
 
-        def too_few(
-            _: tf.Tensor, tries: tf.Tensor, distinct: tf.Tensor, __: tf.Tensor
-        ) -> tf.Tensor:
-            return tf.size(distinct) <= self.num_sampled
+        def too_few(*state: tf.Tensor) -> tf.Tensor:
+            return tf.size(state[2]) <= self.num_sampled
 
         def go_on(number: tf.Tensor, tries: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            block_seed = tf.random.fold_in(tries_seed, number, alg="philox")
+            block_seed = tf.random.fold_in(seed, number, alg="philox")
             tries = tf.concat([tries, self.distribution.sample([block], block_seed)], axis=0)
             return (number + 1, tries, *tf.unique(tries))
 
         shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 3)
         _, _, distinct, places = tf.while_loop(too_few, go_on, state, shape_invariants=shapes)
+        ids = tf.ensure_shape(distinct[: self.num_sampled], [self.num_sampled])
         last_try = tf.where(tf.equal(places, self.num_sampled))[0, 0]
-        number_of_tries = tf.cast(last_try + 1, tf.float64)
-        time = tf.random.stateless_gamma([], time_seed, number_of_tries, dtype=tf.float64)
-        return Arrivals(tf.ensure_shape(distinct[: self.num_sampled], [self.num_sampled]), time)
+        return Arrivals(ids, tf.cast(last_try + 1, tf.float64))
 
     def _all_times(self, seed: tf.Tensor) -> Arrivals:
+        time_seed, repeat_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
         classes = tf.range(self.distribution.num_classes, dtype=tf.int64)
+        rates = tf.exp(self.distribution.log_probability(classes))
         uniform = tf.random.stateless_uniform(
-            [self.distribution.num_classes], seed, dtype=tf.float64, alg="philox"
+            [self.distribution.num_classes], time_seed, dtype=tf.float64, alg="philox"
         )
-        times = -tf.math.log(uniform) * tf.exp(-self.distribution.log_probability(classes))
-        first = tf.math.top_k(-times, self.num_sampled + 1)
-        ids = tf.cast(first.indices[: self.num_sampled], tf.int64)
-        return Arrivals(ids, -first.values[self.num_sampled])
+        first = tf.math.top_k(tf.math.log(uniform) / rates, self.num_sampled + 1)
+        ids, times = first.indices[: self.num_sampled], -first.values
+        left = times[self.num_sampled] - times[: self.num_sampled]
+        repeats = tf.random.stateless_poisson(
+            [], repeat_seed, tf.tensordot(tf.gather(rates, ids), left, axes=1), tf.float64
+        )
+        return Arrivals(tf.cast(ids, tf.int64), repeats + (self.num_sampled + 1))
 
 
 def _block(probabilities: np.ndarray, num_sampled: int) -> int | None:

@@ -19,8 +19,8 @@ class DistributionSampler(Sampler):
     """S draws from a distribution q over the classes: `Uniform`, `LogUniform`, `Unigram`.
 
     - With replacement: S independent draws, a class may come several times. E_c = S q_c.
-    - `unique`: S different classes, drawn in turn, repeats being skipped. E_c = 1 - exp(-q_c tau),
-      with a random tau: see `DistinctArrivals`. S = C: all classes, E = 1.
+    - `unique`: S different classes, drawn in turn, repeats being skipped. E_c depends on the number
+      of tries T, about 1 - exp(-q_c T): see `DistinctArrivals`. S = C: all classes, E = 1.
 
     The sum over the candidates of z_c / E_c is an unbiased estimate of sum_c z_c in both cases.
 
@@ -69,15 +69,14 @@ class DistributionSampler(Sampler):
             return _all_classes(self.num_sampled, labels)
         return self._without_replacement(labels, seed)
 
-    def log_inclusion(self, ids: tf.Tensor, next_time: tf.Tensor) -> tf.Tensor:
+    def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         """Returns log E of class ids for `unique` candidates, float64.
 
         Args:
-            ids: Any shape, int64.
-            next_time: `[]` float64, tau.
+            ids: Of any shape, int64.
+            tries: `[]` float64, T.
         """
-        rate = tf.exp(self._distribution.log_probability(ids)) * next_time
-        return tf.math.log(-tf.math.expm1(-rate))
+        return self._arrivals.log_expected(ids, tries)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -101,11 +100,11 @@ class DistributionSampler(Sampler):
         )
 
     def _without_replacement(self, labels: Labels, seed: tf.Tensor) -> Candidates:
-        ids, time = self._arrivals.draw(seed)
+        ids, tries = self._arrivals.draw(seed)
         return Candidates(
             ids,
-            tf.cast(self.log_inclusion(ids, time), tf.float32),
-            where_labels(labels, self.log_inclusion(labels.safe_ids, time)),
+            tf.cast(self.log_expected_if_unique(ids, tries), tf.float32),
+            where_labels(labels, self.log_expected_if_unique(labels.safe_ids, tries)),
         )
 
 

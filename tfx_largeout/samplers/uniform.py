@@ -21,13 +21,13 @@ class Uniform(DistributionSampler):
 
     Deviations:
         `unique` candidates are a simple random sample: each class is in it with probability S / C,
-        which is E, exactly, instead of 1 - exp(-tau / C).
+        which is E, whatever the number of tries.
     """
 
     def distribution(self, num_classes: int) -> ClassDistribution:
         return UniformDistribution(num_classes)
 
-    def log_inclusion(self, ids: tf.Tensor, next_time: tf.Tensor) -> tf.Tensor:
+    def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         probability = self.num_sampled / self._distribution.num_classes
         return tf.fill(tf.shape(ids), tf.constant(math.log(probability), tf.float64))
 
