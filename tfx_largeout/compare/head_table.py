@@ -304,7 +304,7 @@ HEAD_TABLE = (
 )
 
 # What runs unless `--heads` says otherwise. A minute of each head must fit into eight.
-DEFAULT_HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce")
+DEFAULT_HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce", "complementary_sum")
 
 
 def head_row(name: str) -> HeadRow:
