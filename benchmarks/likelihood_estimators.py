@@ -190,9 +190,9 @@ def draw_figure(rows: list[dict[str, Any]], names: list[str], name: str) -> None
         own = [row for row in rows if row["method"] == method]
         iterations = [row["iteration"] for row in own]
         label = f"{method} ({own[0]['learning_rate']:.2g})"
-        axes[0].plot(iterations, [row["log_likelihood"] for row in own], label=label)
+        axes[0].semilogy(iterations, [-row["log_likelihood"] for row in own], label=label)
         axes[1].plot(iterations, [row["log_difference"] for row in own])
-    axes[0].set(xlabel="iteration", ylabel="exact log-likelihood", ylim=(-8, 0))
+    axes[0].set(xlabel="iteration", ylabel="exact negative log-likelihood")
     axes[1].set(xlabel="iteration", ylabel="log mean |p - p true|")
     axes[0].legend(fontsize="small")
     folder = harness.RESULTS.parent.parent / "docs" / "figures"
