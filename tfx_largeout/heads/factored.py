@@ -330,7 +330,7 @@ class FactoredHead(SelfUpdatingHead):
 
     # Its numerical health
 
-    def conditionnumber_argument(self) -> float:
+    def condition_number(self) -> float:
         """Returns the condition number of U. Cost: O(D^3)."""
         return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
 
