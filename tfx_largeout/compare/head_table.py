@@ -241,7 +241,7 @@ HEAD_TABLE = (
     HeadRow(
         "complementary_sum",
         "SampledHead: labels summed exactly, other classes by importance sampling",
-        _sampled_options(0.02),
+        _sampled_options(0.005),
         {},
         _sampled(losses.ComplementarySum),
     ),
