@@ -31,7 +31,7 @@ from tfx_largeout.samplers.unigram import UnigramDistribution
 
 BATCH = 128
 POWER = 0.75
-DRAWS = 100  # a call
+DRAWS = 50  # a call
 Setting = tuple[int, int]  # classes, candidates
 
 FULL: list[Setting] = [(10_000, 1000), (100_000, 1000), (1_000_000, 1000), (10_000_000, 1000)]
