@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     output, errors = process.communicate()
     assert process.returncode == 130
     assert "tf_sampled_softmax was interrupted after" in output
-    assert "Interrupted. Not trained: tf_nce." in errors
+    assert "Interrupted. Not trained: tf_nce, complementary_sum." in errors
     heads = json.loads((folder / "results.json").read_text())["heads"]
     assert [head["status"] for head in heads] == ["done", "interrupted"]
     assert [len(head["curve"]) > 0 for head in heads] == [True, True]
