@@ -13,6 +13,7 @@ from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.sorted_search import upper_bound
 
 NODES = "node"
 _MOST_SHIFT = 62  # no class has a number this long, and shifts of 64 are undefined
@@ -80,8 +81,8 @@ class HuffmanTree(ClassTree):
         return _LeafSweep(self, tables[NODES], hidden)
 
     def depth_of_position(self, positions: tf.Tensor) -> tf.Tensor:
-        """Returns the depth of leaves `[n]`, given by their positions."""
-        return tf.searchsorted(self.first_positions, positions, "right", tf.int64) - 1
+        """Returns the depth of leaves, given by their positions."""
+        return upper_bound(self.first_positions, positions) - 1
 
     def number_of_leaf(self, positions: tf.Tensor, depths: tf.Tensor) -> tf.Tensor:
         """Returns u, the number of leaves on their level."""
@@ -94,8 +95,7 @@ class HuffmanTree(ClassTree):
         P is the depth of the deepest of these labels; nodes are rows, padded with -1.
         """
         positions = self.order.positions(labels.safe_ids)
-        depths = self.depth_of_position(tf.reshape(positions, [-1]))
-        depths = tf.reshape(depths, tf.shape(positions))
+        depths = self.depth_of_position(positions)
         numbers = self.number_of_leaf(positions, depths)[..., tf.newaxis]
         depths = tf.where(labels.mask, depths, 0)[..., tf.newaxis]
         levels = tf.range(tf.maximum(tf.reduce_max(depths), 1))
@@ -127,7 +127,7 @@ class _LeafSweep(Sweep):
         self._tree, self._table = tree, table
 
     def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        depth = self._tree.depth_of_position([place])[0]
+        depth = self._tree.depth_of_position(place)
         level_end = tf.gather(self._tree.first_positions, depth + 1)
         next_place = tf.minimum(place + self.size, level_end)
         first = self._tree.number_of_leaf(place, depth)

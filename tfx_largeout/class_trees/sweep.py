@@ -6,6 +6,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfx_largeout.ops.ranks_from_logits import count_above, order_keys
+from tfx_largeout.sorted_search import lower_bound
 
 _BLOCK_ELEMENTS = 2**20  # log-probabilities that exist at a time: 4 MiB in float32
 _BLOCK_CLASSES = 2**14
@@ -164,8 +165,8 @@ def _target_sweep(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     def body(place: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         place, classes, values = sweep.block(place)
         by_id = tf.argsort(classes)
-        found = tf.searchsorted(tf.gather(classes, by_id), flat)
-        rows = tf.gather(by_id, tf.minimum(found, tf.size(classes) - 1))
+        found = lower_bound(tf.gather(classes, by_id), flat)
+        rows = tf.gather(by_id, tf.minimum(found, tf.size(classes, tf.int64) - 1))
         here = tf.gather(classes, rows) == flat
         own = tf.gather_nd(values, tf.stack([rows, examples], axis=1))
         return place, tf.where(here, own, targets)

@@ -13,6 +13,7 @@ from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.sorted_search import upper_bound
 
 CLUSTERS, MEMBERS = "cluster", "class"
 
@@ -91,8 +92,7 @@ class TwoLevelTree(ClassTree):
         M is the size of the largest of these clusters; members are positions, padded with -1.
         """
         positions = self.order.positions(labels.safe_ids)
-        clusters = tf.searchsorted(self.starts, _row(positions), "right", tf.int64) - 1
-        clusters = tf.reshape(clusters, tf.shape(positions))
+        clusters = upper_bound(self.starts, positions) - 1
         starts = tf.gather(self.starts, clusters)
         sizes = tf.where(labels.mask, tf.gather(self.starts, clusters + 1) - starts, 0)
         offsets = tf.range(tf.maximum(tf.reduce_max(sizes), 1))
@@ -147,7 +147,7 @@ class _ClusterSweep(Sweep):
 
     def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         before = tf.where(place > 0, tf.gather(self._after, tf.maximum(place - 1, 0)), 0)
-        limit = tf.searchsorted(self._after, [before + self.size], "right", tf.int64)[0]
+        limit = upper_bound(self._after, before + self.size)
         next_place = tf.maximum(limit, place + 1)
         members = tf.ragged.range(self._starts[place:next_place], self._ends[place:next_place])
         logits = self._table.logits(members.values, self.hidden)
@@ -167,7 +167,3 @@ def _flat(values: tf.Tensor) -> tf.Tensor:
     """Returns `[N, K, M]` as `[N, K M]`."""
     shape = tf.shape(values)
     return tf.reshape(values, [shape[0], shape[1] * shape[2]])
-
-
-def _row(values: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(values, [-1])

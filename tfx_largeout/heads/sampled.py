@@ -18,6 +18,7 @@ from tfx_largeout.ops.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidate_update import candidate_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.sorted_search import lower_bound
 from tfx_largeout.statistics import CandidateStatistics
 
 _NEXT_DRAW = 2**32  # above every seed
@@ -214,9 +215,8 @@ def _with_explicit(drawn: Candidates, labels: Labels, explicit: tf.Tensor) -> Ca
 
 def _among(sorted_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """Returns for each of `ids` whether it is one of `sorted_ids` (which are not none)."""
-    places = tf.searchsorted(sorted_ids, tf.reshape(ids, [-1]))
-    found = tf.gather(sorted_ids, tf.minimum(places, tf.size(sorted_ids) - 1))
-    return tf.reshape(found, tf.shape(ids)) == ids
+    places = lower_bound(sorted_ids, ids)
+    return tf.gather(sorted_ids, tf.minimum(places, tf.size(sorted_ids, tf.int64) - 1)) == ids
 
 
 def _require(name: str, value: Any, kind: type) -> None:

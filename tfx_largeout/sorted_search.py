@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binary search in a sorted vector, for values of any shape, also none.
+
+`tf.searchsorted` wants as many rows of values as of sorted values, and fails in a graph on no
+values at all (an empty batch).
+"""
+
+import tensorflow as tf
+
+
+def lower_bound(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns for each of `values` how many of `ascending` `[n]` are less than it, int64."""
+    return _search(tf.raw_ops.LowerBound, ascending, values)
+
+
+def upper_bound(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns for each of `values` how many of `ascending` `[n]` are at most it, int64."""
+    return _search(tf.raw_ops.UpperBound, ascending, values)
+
+
+def _search(bound, ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    row = tf.reshape(values, [1, tf.size(values)])
+    found = bound(sorted_inputs=ascending[tf.newaxis], values=row, out_type=tf.int64)
+    return tf.reshape(found, tf.shape(values))
