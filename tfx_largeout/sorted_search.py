@@ -5,6 +5,10 @@
 values at all (an empty batch).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import tensorflow as tf
 
 
@@ -18,7 +22,7 @@ def upper_bound(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return _search(tf.raw_ops.UpperBound, ascending, values)
 
 
-def _search(bound, ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+def _search(bound: Callable[..., tf.Tensor], ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     row = tf.reshape(values, [1, tf.size(values)])
     found = bound(sorted_inputs=ascending[tf.newaxis], values=row, out_type=tf.int64)
     return tf.reshape(found, tf.shape(values))
