@@ -46,12 +46,6 @@ struct CandidateResources {
   Workspace& workspace;
 };
 
-// A place where a class stands.
-struct ClassPlace {
-  uint32_t class_id;
-  uint32_t place;
-};
-
 }  // namespace tfx::core
 
 #endif  // TFX_LARGEOUT_CORE_CANDIDATE_BATCH_H_

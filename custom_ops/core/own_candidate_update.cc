@@ -141,8 +141,8 @@ class Runner {
     ForEntries(chunk, [&](int64_t c, int64_t, float) { ++counts[c >> low_bits_]; });
   }
 
-  // Sets `buckets_` to where each bucket begins, `places_` to where each chunk's part of it does,
-  // and `group_ends_` to the last bucket of each group.
+  // Sets `buckets_` to where each bucket begins, and `places_` to where each chunk's part of it
+  // does.
   void PlaceBuckets() {
     int64_t place = 0;
     for (int64_t bucket = 0; bucket < num_buckets_; ++bucket) {

@@ -8,6 +8,12 @@
 
 namespace tfx::core {
 
+// A place where a class stands.
+struct ClassPlace {
+  uint32_t class_id;
+  uint32_t place;
+};
+
 // How many bits it takes to tell n classes apart, at least 1.
 inline int BitsOfClasses(int64_t n) {
   int bits = 1;

@@ -9,6 +9,7 @@
 
 #include "core/candidate_logits.h"
 #include "core/candidate_update.h"
+#include "kernels/check_ids.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
 #include "kernels/parallel_for.h"

@@ -42,10 +42,6 @@ class RowRule {
   std::optional<core::AdamCorrection> correction_;  // kept from step to step
 };
 
-// Refuses ids [n] or [n, m] that are not in [lowest, end).
-absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t lowest, int64_t end,
-                      const core::RowKernels& kernels);
-
 }  // namespace tfx
 
 #endif  // TFX_LARGEOUT_KERNELS_ROW_RULE_H_

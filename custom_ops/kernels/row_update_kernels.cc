@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "core/candidate_batch.h"
 #include "core/dense_kernels.h"
 #include "core/radix_sort.h"
 #include "core/row_update.h"
+#include "kernels/check_ids.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
 #include "kernels/parallel_for.h"

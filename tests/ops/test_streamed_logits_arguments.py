@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import use
 
-from tfx_largeout.ops.streamed_logits import _on_gpu, streamed_logits
+from tfx_largeout.ops.implementation import _on_gpu
+from tfx_largeout.ops.streamed_logits import streamed_logits
 
 GOOD = {
     "hidden": np.zeros((2, 3), np.float32),

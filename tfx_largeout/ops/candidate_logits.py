@@ -59,7 +59,9 @@ def candidate_logits(
         tf.errors.InvalidArgumentError: h is not finite, an id is out of range, or shapes disagree.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
-    module = op_module(implementation, "tfx_candidate_logits", arguments.kernel, OP_DTYPES)
+    module = op_module(
+        implementation, "tfx_candidate_logits", "kernel", arguments.kernel, OP_DTYPES
+    )
     if module is None:
         return CandidateLogits(*candidate_logits_composed(arguments))
     return CandidateLogits(

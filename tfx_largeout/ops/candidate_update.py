@@ -89,7 +89,9 @@ def candidate_update(
     gradients = {"true_gradient": true_gradient, "candidate_gradient": candidate_gradient}
     check_dtypes(hidden.dtype, **gradients)
     learning_rate = rate_in(hidden.dtype, learning_rate)
-    module = op_module(implementation, "tfx_candidate_update", arguments.kernel, OP_DTYPES)
+    module = op_module(
+        implementation, "tfx_candidate_update", "kernel", arguments.kernel, OP_DTYPES
+    )
     if module is None:
         slots = (kernel_slots, bias_slots)
         return candidate_update_composed(

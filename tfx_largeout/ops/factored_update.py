@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops import library
 from tfx_largeout.ops.factored_coordinates_composed import reanchor, settle
 from tfx_largeout.ops.factored_state import FactoredState
 from tfx_largeout.ops.factored_update_composed import (
     factored_statistics_composed,
     factored_update_composed,
 )
+from tfx_largeout.ops.implementation import op_module
 
 MAX_CONDITION = 4.0
 """V is re-anchored when |U|_F |P|_F / D is larger."""
 
-_IMPLEMENTATIONS = ("auto", "op", "composed")
+_DTYPES = (tf.float32, tf.float64)
 
 
 class FactoredStatistics(NamedTuple):
@@ -71,7 +70,7 @@ def factored_statistics(
     """
     state = state.variables
     _check_dtypes(state, hidden=hidden)
-    module = _op_module(state, implementation)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
         outputs = factored_statistics_composed(state, hidden, labels, update_rows)
     else:
@@ -140,7 +139,7 @@ def factored_update(
         g_sum=g_sum,
     )
     tensors = (hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay)
-    module = _op_module(state, implementation)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
         step: Any = factored_update_composed
         return step(state, *tensors, update=update, max_condition=max_condition)
@@ -158,7 +157,7 @@ def factored_settle(state: FactoredState, *, implementation: str = "auto") -> No
         implementation: As `factored_statistics`.
     """
     state = state.variables
-    module = _op_module(state, implementation)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
         settle(state)
     else:
@@ -175,33 +174,11 @@ def factored_reanchor(state: FactoredState, *, implementation: str = "auto") -> 
         implementation: As `factored_statistics`.
     """
     state = state.variables
-    module = _op_module(state, implementation)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
         reanchor(state, state.u.read_value())
     else:
         module.tfx_factored_reanchor(*state.handles, dtype=state.dtype)
-
-
-def _op_module(state: FactoredState, implementation: str) -> ModuleType | None:
-    """Returns the module of custom ops if it is to be used here, else None."""
-    if implementation not in _IMPLEMENTATIONS:
-        raise ValueError(
-            f"implementation must be one of {_IMPLEMENTATIONS}; got {implementation!r}"
-        )
-    if implementation == "composed":
-        return None
-    if implementation == "auto" and _on_gpu(state.v):
-        return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
-    module = library.load()
-    if module is not None and not hasattr(module, "tfx_factored_update"):
-        module = None
-    if module is None and implementation == "op":
-        raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
-    return module
-
-
-def _on_gpu(variable: tf.Variable) -> bool:
-    return tf.DeviceSpec.from_string(variable.device or "").device_type == "GPU"
 
 
 def _check_dtypes(state: FactoredState, **tensors: Any) -> None:

@@ -14,15 +14,20 @@ IMPLEMENTATIONS = ("auto", "op", "composed")
 
 
 def op_module(
-    implementation: str, op: str, variable: tf.Variable, dtypes: Sequence[tf.DType]
+    implementation: str,
+    op: str,
+    name: str,
+    weights: tf.Tensor | tf.Variable,
+    dtypes: Sequence[tf.DType],
 ) -> ModuleType | None:
-    """Returns the module of custom ops if it is to be used for a variable, else None.
+    """Returns the module of custom ops if it is to be used for some weights, else None.
 
     Args:
-        implementation: `"auto"`: the custom op where the library loads and has it, for a variable
-            of a dtype that it serves and that is not on a GPU; `"op"` or `"composed"` to insist.
+        implementation: `"auto"`: the custom op where the library loads and has it, for weights
+            of a dtype that it serves and that are not on a GPU; `"op"` or `"composed"` to insist.
         op: The op's name in the module.
-        variable: What the op changes or reads in place.
+        name: Of the weights, for errors.
+        weights: What the op reads or changes in place.
         dtypes: What the op serves.
 
     Raises:
@@ -35,14 +40,14 @@ def op_module(
     if implementation == "composed":
         return None
     insist = implementation == "op"
-    if variable.dtype not in dtypes:
+    if weights.dtype not in dtypes:
         if insist:
             names = " or ".join(dtype.name for dtype in dtypes)
             raise TypeError(
-                f"the variable must be {names} for implementation='op'; got {variable.dtype.name}"
+                f"{name} must be {names} for implementation='op'; got dtype {weights.dtype.name}"
             )
         return None
-    if not insist and _on_gpu(variable):
+    if not insist and _on_gpu(weights):
         return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
     module = library.load()
     if module is not None and not hasattr(module, op):
@@ -52,5 +57,5 @@ def op_module(
     return module
 
 
-def _on_gpu(variable: tf.Variable) -> bool:
-    return tf.DeviceSpec.from_string(variable.device or "").device_type == "GPU"
+def _on_gpu(weights: tf.Tensor | tf.Variable) -> bool:
+    return tf.DeviceSpec.from_string(weights.device or "").device_type == "GPU"

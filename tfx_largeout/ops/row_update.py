@@ -130,7 +130,7 @@ def row_update(
     check_dtypes(tf.int64, ids=ids)
     check_dtypes(dtype, gradient=gradient)
     learning_rate = rate_in(dtype, learning_rate)
-    module = op_module(implementation, "tfx_row_update", variable, OP_DTYPES)
+    module = op_module(implementation, "tfx_row_update", "variable", variable, OP_DTYPES)
     if module is None:
         row_update_composed(variable, slots, ids, gradient, rule, learning_rate)
         return

@@ -10,10 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops import library
+from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.streamed_logits_composed import streamed_logits_composed
 
-_IMPLEMENTATIONS = ("auto", "op", "composed")
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
 _NO_GRADIENT = (
@@ -83,10 +82,10 @@ def streamed_logits(
     """
     kernel, bias = _unwrap(kernel), None if bias is None else _unwrap(bias)
     hidden, labels = tf.convert_to_tensor(hidden), _as_labels(labels)
-    _check(hidden, kernel, bias, labels, k, implementation)
+    _check(hidden, kernel, bias, labels, k)
     compute_dtype = tf.float64 if kernel.dtype == tf.float64 else tf.float32
     hidden = tf.cast(hidden, compute_dtype)
-    module = _op_module(kernel, implementation)
+    module = op_module(implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES)
     if module is None:
         outputs = streamed_logits_composed(hidden, kernel, bias, labels, int(k))
     else:
@@ -119,22 +118,6 @@ def _as_labels(labels: Any) -> tf.Tensor:
     return tf.cast(labels, tf.int64)
 
 
-def _op_module(kernel: tf.Tensor | tf.Variable, implementation: str) -> ModuleType | None:
-    """Returns the module of custom ops if it is to be used here, else None."""
-    if implementation == "composed" or kernel.dtype not in _OP_DTYPES:
-        return None
-    if implementation == "auto" and _on_gpu(kernel):
-        return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
-    module = library.load()
-    if module is None and implementation == "op":
-        raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
-    return module
-
-
-def _on_gpu(table: tf.Tensor | tf.Variable) -> bool:
-    return tf.DeviceSpec.from_string(table.device or "").device_type == "GPU"
-
-
 def _custom_op(
     module: ModuleType,
     hidden: tf.Tensor,
@@ -155,22 +138,12 @@ def _check(
     bias: tf.Tensor | tf.Variable | None,
     labels: tf.Tensor,
     k: int,
-    implementation: str,
 ) -> None:
-    if implementation not in _IMPLEMENTATIONS:
-        raise ValueError(
-            f"implementation must be one of {_IMPLEMENTATIONS}; got {implementation!r}"
-        )
     if not hidden.dtype.is_floating:
         raise TypeError(f"hidden must be floating; got dtype {hidden.dtype.name}")
     if kernel.dtype not in _KERNEL_DTYPES:
         raise TypeError(
             f"kernel must be float32, bfloat16, float16 or float64; got dtype {kernel.dtype.name}"
-        )
-    if implementation == "op" and kernel.dtype not in _OP_DTYPES:
-        raise TypeError(
-            "kernel must be float32 or bfloat16 for implementation='op'; "
-            f"got dtype {kernel.dtype.name}"
         )
     if bias is not None and bias.dtype != kernel.dtype:
         raise TypeError(
