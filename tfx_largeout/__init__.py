@@ -14,7 +14,28 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before you import keras."
     )
 
-from tfx_largeout import heads, layers, losses, metrics, samplers
+from tfx_largeout import (
+    callbacks,
+    heads,
+    indexes,
+    layers,
+    losses,
+    metrics,
+    optimizers,
+    samplers,
+)
 from tfx_largeout.top_k import TopK, TopKModel, top_k_model
 
-__all__ = ["TopK", "TopKModel", "heads", "layers", "losses", "metrics", "samplers", "top_k_model"]
+__all__ = [
+    "TopK",
+    "TopKModel",
+    "callbacks",
+    "heads",
+    "indexes",
+    "layers",
+    "losses",
+    "metrics",
+    "optimizers",
+    "samplers",
+    "top_k_model",
+]

@@ -22,6 +22,12 @@ def upper_bound(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return _search(tf.raw_ops.UpperBound, ascending, values)
 
 
+def is_in(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Returns for each of `values` whether it is one of `ascending` `[n]`, n > 0."""
+    places = tf.minimum(lower_bound(ascending, values), tf.size(ascending, tf.int64) - 1)
+    return tf.gather(ascending, places) == values
+
+
 def _search(bound: Callable[..., tf.Tensor], ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     row = tf.reshape(values, [1, tf.size(values)])
     found = bound(sorted_inputs=ascending[tf.newaxis], values=row, out_type=tf.int64)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tfx_largeout import heads, losses, samplers
+from tfx_largeout import heads, indexes, losses, samplers
 from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
 
@@ -134,6 +134,42 @@ def _sampled_options(head_learning_rate: float, sampler: str = "log_uniform") ->
         "head_learning_rate": head_learning_rate,
         "num_sampled": 1000,
         "sampler": sampler,
+    }
+
+
+def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that builds a SampledHead whose candidates come from an index."""
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        index = indexes.HashIndex(
+            hashes_per_table=options["hashes_per_table"],
+            num_tables=options["num_tables"],
+            seed=seed,
+        )
+        own = options["candidates"] == "own"
+        choice = sampler(options["num_sampled"], options["num_random"], index, own=own)
+        head = heads.SampledHead(num_classes, choice, optimizer, seed=seed, name="head")
+        return head, losses.ComplementarySum() if options[
+            "num_random"
+        ] > 0 else losses.ActiveSetSoftmax()
+
+    return build
+
+
+def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
+    return {
+        "optimizer": "adam",
+        "learning_rate": 2e-3,
+        "trunk_optimizer": "same",
+        "trunk_learning_rate": 2e-3,
+        "head_optimizer": "row_adam",
+        "head_learning_rate": head_learning_rate,
+        "num_sampled": 1000,
+        "num_random": 500,
+        "candidates": "shared",
+        "hashes_per_table": 6,
+        "num_tables": 50,
     }
 
 
@@ -286,6 +322,20 @@ HEAD_TABLE = (
         _sampled_options(0.02),
         {},
         _sampled(losses.SampledLogistic, lambda classes: -math.log(classes)),
+    ),
+    HeadRow(
+        "lsh_embedding",
+        "SampledHead: candidates whose weights share hash buckets with the hidden activations",
+        _indexed_options(0.005),
+        {},
+        _indexed(samplers.LSHEmbedding),
+    ),
+    HeadRow(
+        "lsh_label",
+        "SampledHead: candidates whose weights share hash buckets with those of the labels",
+        _indexed_options(0.005),
+        {},
+        _indexed(samplers.LSHLabel),
     ),
     HeadRow(
         "hierarchical_two_level",

@@ -18,7 +18,7 @@ from tfx_largeout.ops.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidate_update import candidate_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.sorted_search import lower_bound
+from tfx_largeout.sorted_search import is_in
 from tfx_largeout.statistics import CandidateStatistics
 
 _NEXT_DRAW = 2**32  # above every seed
@@ -98,6 +98,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
                 " which is built"
             )
         self.sampler = sampler
+        self.index = sampler.index  # so that Keras saves it with the head
         self.optimizer = optimizer
         self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
         if seed is None:
@@ -110,6 +111,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.sampler.build(self.num_classes)
         super().build(input_shape)
+        self.sampler.follow(self.kernel, self.bias)
         self.optimizer.build([w for w in (self.kernel, self.bias) if w is not None])
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
@@ -160,6 +162,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         if update:
             with tf.control_dependencies([hidden_gradient]):
                 optimizer.iterations.assign_add(1)
+                self.sampler.after_update(labels, candidates.ids)
         return tf.cast(hidden_gradient, hidden.dtype)
 
     def as_statistics(
@@ -202,21 +205,15 @@ class SampledHead(SelfUpdatingHead, KernelHead):
 
 def _with_explicit(drawn: Candidates, labels: Labels, explicit: tf.Tensor) -> Candidates:
     """Puts explicit classes (sorted), which are there for certain, before those that were drawn."""
-    again = _among(explicit, drawn.ids)
+    again = is_in(explicit, drawn.ids)
     ids = tf.where(again, tf.constant(-1, tf.int64), drawn.ids)
     expected = tf.where(again, 0.0, drawn.log_expected)
     shape = tf.concat([tf.shape(ids)[:-1], tf.shape(explicit)], axis=0)
     return Candidates(
         tf.concat([tf.broadcast_to(explicit, shape), ids], axis=-1),
         tf.concat([tf.zeros(shape, expected.dtype), expected], axis=-1),
-        tf.where(_among(explicit, labels.ids), 0.0, drawn.true_log_expected),
+        tf.where(is_in(explicit, labels.ids), 0.0, drawn.true_log_expected),
     )
-
-
-def _among(sorted_ids: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Returns for each of `ids` whether it is one of `sorted_ids` (which are not none)."""
-    places = lower_bound(sorted_ids, ids)
-    return tf.gather(sorted_ids, tf.minimum(places, tf.size(sorted_ids, tf.int64) - 1)) == ids
 
 
 def _require(name: str, value: Any, kind: type) -> None:

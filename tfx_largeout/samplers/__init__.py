@@ -3,17 +3,25 @@
 
 from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
+from tfx_largeout.samplers.index_sampler import IndexSampler
 from tfx_largeout.samplers.log_uniform import LogUniform
+from tfx_largeout.samplers.lsh_embedding import LSHEmbedding
+from tfx_largeout.samplers.lsh_label import LSHLabel
 from tfx_largeout.samplers.tf_sampler import TFSampler
 from tfx_largeout.samplers.uniform import Uniform
 from tfx_largeout.samplers.unigram import Unigram
+from tfx_largeout.samplers.wta_top_k import WTATopK
 
 __all__ = [
     "Bernoulli",
     "Candidates",
+    "IndexSampler",
+    "LSHEmbedding",
+    "LSHLabel",
     "LogUniform",
     "Sampler",
     "TFSampler",
     "Uniform",
     "Unigram",
+    "WTATopK",
 ]

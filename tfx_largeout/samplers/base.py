@@ -31,14 +31,16 @@ class Candidates(NamedTuple):
 class Sampler:
     """Chooses candidate classes. Carries configuration; `build` makes its tables for C classes.
 
-    A sampler keeps no state from step to step: the same seed gives the same candidates, in a graph
-    and eagerly, so that a restored run goes on as it would have.
+    A sampler keeps no state from step to step, beside an index that follows the weights: the same
+    seed gives the same candidates, in a graph and eagerly, so that a restored run goes on as it
+    would have.
 
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
     it with Keras and write `get_config` to save it with a model.
     """
 
     num_classes: int | None = None
+    index: Any = None
 
     def build(self, num_classes: int) -> None:
         """Checks the number of classes against the arguments, and makes tables.
@@ -89,6 +91,28 @@ class Sampler:
 
     def tabulate(self, num_classes: int) -> None:
         """Checks C and makes what `draw` needs: constants, outside of any graph."""
+
+    def follow(self, kernel: Any, bias: Any) -> None:
+        """Gets the weights of the head that has this sampler, when the head is built.
+
+        A sampler whose candidates depend on them has an attribute `index`, a layer, which the head
+        saves.
+
+        Args:
+            kernel: W `[C, D]`, a variable.
+            bias: b `[C]`, a variable, or None.
+
+        Raises:
+            ValueError: The sampler follows another head.
+        """
+
+    def after_update(self, labels: Labels, candidates: tf.Tensor) -> None:
+        """Called when a step has changed the rows of labels and candidates.
+
+        Args:
+            labels: N examples.
+            candidates: `[S]` or `[N, S]` int64; -1 where there is none.
+        """
 
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
         """Chooses candidates. Arguments as `sample`, checked."""

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/bucket_candidates.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "core/phases.h"
+#include "core/radix_sort.h"
+
+namespace tfx::core {
+namespace {
+
+constexpr int64_t kExamplesOfTask = 8;
+
+int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
+
+// Calls visit(class) for what is looked at of the buckets of example i, as long as it returns true.
+// Returns false if something is corrupt.
+template <typename Visit>
+bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_t i,
+                  const Visit& visit) {
+  const int64_t num_tables = tables.num_tables;
+  for (int64_t at = 0; at < num_tables; ++at) {
+    const int64_t t = queries.order[at];
+    const int32_t* entries = tables.Entries(t);
+    for (int64_t q = 0; q < queries.num_queries; ++q) {
+      const int32_t code = queries.codes[(i * queries.num_queries + q) * num_tables + t];
+      if (code < 0) continue;
+      if (code >= tables.num_buckets) return false;
+      const int64_t begin = tables.Starts(t)[code], end = tables.Starts(t)[code + 1];
+      if (begin < 0 || begin > end || end > tables.num_classes) return false;
+      const int64_t size = end - begin;
+      int64_t place = begin + ((queries.rotations[t] * size) >> 32);
+      for (int64_t left = std::min(size, queries.most_of_bucket); left > 0; --left) {
+        const int32_t c = entries[place];
+        if (c < 0 || c >= tables.num_classes) return false;
+        if (!visit(static_cast<uint32_t>(c))) return true;
+        if (++place == end) place = begin;
+      }
+    }
+  }
+  return true;
+}
+
+// A set of classes, of limited size.
+class ClassSet {
+ public:
+  static int64_t RoomFor(int64_t most) {
+    int64_t room = 16;
+    while (room < 2 * most) room *= 2;
+    return room;
+  }
+
+  ClassSet(uint32_t* slots, int64_t room) : slots_(slots), mask_(room - 1) {
+    std::memset(slots_, 0xff, room * sizeof(*slots_));
+  }
+
+  // Returns false if the class is there already.
+  bool Insert(uint32_t c) {
+    for (uint64_t at = (c * 0x9e3779b97f4a7c15u >> 32) & mask_;; at = (at + 1) & mask_) {
+      if (slots_[at] == c) return false;
+      if (slots_[at] == kFree) {
+        slots_[at] = c;
+        return true;
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kFree = 0xffffffff;
+
+  uint32_t* slots_;
+  uint64_t mask_;
+};
+
+// Appends to n ids what `fill` has that is not among them, up to the budget; returns how many there
+// are then.
+int64_t Fill(const BucketQueries& queries, int64_t n, ClassSet& seen, int64_t* ids) {
+  for (int64_t f = 0; n < queries.budget && f < queries.num_fill; ++f) {
+    const int64_t c = queries.fill[f];
+    if (seen.Insert(static_cast<uint32_t>(c))) ids[n++] = c;
+  }
+  return n;
+}
+
+void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspace) {
+  const int64_t n = end - begin;
+  ClassPlace* places = workspace.Take<ClassPlace>(n);
+  for (int64_t i = 0; i < n; ++i) places[i] = {static_cast<uint32_t>(begin[i]), 0};
+  SortByClass(places, workspace.Take<ClassPlace>(n), n, BitsOfClasses(num_classes));
+  for (int64_t i = 0; i < n; ++i) begin[i] = places[i].class_id;
+}
+
+}  // namespace
+
+bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
+                         const BucketResources& resources, int64_t* ids, int64_t* found) {
+  const int64_t budget = queries.budget, room = ClassSet::RoomFor(budget);
+  uint32_t* slots = resources.workspace.Take<uint32_t>(resources.num_workers * room);
+  std::atomic<bool> good{true};
+  const auto work = [&](int64_t task, int worker) {
+    const int64_t begin = task * kExamplesOfTask;
+    for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
+      ClassSet seen(slots + worker * room, room);
+      int64_t* own = ids + i * budget;
+      int64_t n = 0;
+      if (!VisitBuckets(tables, queries, i, [&](uint32_t c) {
+            if (n < queries.most_found && seen.Insert(c)) own[n++] = c;
+            return n < queries.most_found;
+          })) {
+        good = false;
+      }
+      found[i] = n;
+      n = Fill(queries, n, seen, own);
+      std::fill(own + n, own + budget, -1);
+    }
+  };
+  RunPhases({{"visit buckets", {{TasksOf(queries.size), work}}}}, resources.num_workers,
+            resources.parallel_for);
+  return good;
+}
+
+bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& queries,
+                             int64_t first_class, const BucketResources& resources, int64_t* ids,
+                             int64_t* found) {
+  voters_.resize(std::max<size_t>(voters_.size(), resources.num_workers));
+  for (Voter& voter : voters_) voter.votes.resize(tables.num_classes);
+  std::atomic<bool> good{true};
+  const auto vote = [&](int64_t task, int worker) {
+    Voter& voter = voters_[worker];
+    const int64_t begin = task * kExamplesOfTask;
+    for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
+      if (!VisitBuckets(tables, queries, i, [&](uint32_t c) {
+            if (voter.votes[c]++ == 0) voter.classes.push_back(c);
+            return true;
+          })) {
+        good = false;
+      }
+    }
+  };
+  RunPhases({{"visit buckets", {{TasksOf(queries.size), vote}}}}, resources.num_workers,
+            resources.parallel_for);
+  const int64_t room = ClassSet::RoomFor(queries.budget);
+  ClassSet seen(resources.workspace.Take<uint32_t>(room), room);
+  *found = Elect(queries.most_found, first_class, tables.num_classes, ids);
+  for (int64_t i = 0; i < *found; ++i) seen.Insert(static_cast<uint32_t>(ids[i]));
+  const int64_t n = Fill(queries, *found, seen, ids);
+  Sort(ids, ids + *found, tables.num_classes, resources.workspace);
+  Sort(ids + *found, ids + n, tables.num_classes, resources.workspace);
+  std::fill(ids + n, ids + queries.budget, -1);
+  return good;
+}
+
+int64_t BucketVotes::Elect(int64_t budget, int64_t first_class, int64_t num_classes, int64_t* ids) {
+  std::vector<uint32_t>&votes = voters_[0].votes, &classes = voters_[0].classes;
+  for (size_t w = 1; w < voters_.size(); ++w) {
+    for (const uint32_t c : voters_[w].classes) {
+      if (votes[c] == 0) classes.push_back(c);
+      votes[c] += std::exchange(voters_[w].votes[c], 0);
+    }
+    voters_[w].classes.clear();
+  }
+  const auto place = [&](uint32_t c) { return (c - first_class + num_classes) % num_classes; };
+  const auto before = [&](uint32_t a, uint32_t b) {
+    return votes[a] != votes[b] ? votes[a] > votes[b] : place(a) < place(b);
+  };
+  const auto n = std::min<int64_t>(budget, classes.size());
+  std::nth_element(classes.begin(), classes.begin() + n, classes.end(), before);
+  std::copy_n(classes.begin(), n, ids);
+  for (const uint32_t c : classes) votes[c] = 0;
+  classes.clear();
+  return n;
+}
+
+}  // namespace tfx::core

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Candidate classes from the buckets that queries fall into.
+
+#ifndef TFX_LARGEOUT_CORE_BUCKET_CANDIDATES_H_
+#define TFX_LARGEOUT_CORE_BUCKET_CANDIDATES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "core/hash_tables.h"
+#include "core/parallel_for.h"
+#include "core/workspace.h"
+
+namespace tfx::core {
+
+// N examples with Q queries each. Of a bucket, at most `most_of_bucket` classes are looked at:
+// those from place floor(rotations[t] * size / 2^32) on, in a circle.
+struct BucketQueries {
+  const int32_t* codes;       // [N, Q, L], kNoCode where there is none
+  int64_t size;               // N
+  int64_t num_queries;        // Q
+  const int32_t* order;       // [L], a permutation: that in which tables are visited
+  const uint32_t* rotations;  // [L]
+  const int64_t* fill;        // [F], in [0, C): classes that follow those that were found
+  int64_t num_fill;           // F
+  int64_t most_of_bucket;
+  int64_t most_found;  // how many classes are taken from buckets at most
+  int64_t budget;      // S, at least most_found
+};
+
+struct BucketResources {
+  int num_workers;
+  const ParallelFor& parallel_for;
+  Workspace& workspace;
+};
+
+// The first different classes that come up when an example's buckets are visited, table by table in
+// `order` and query by query, found[i] of them; then others of `fill`, then -1: S in all.
+//
+// Cost: O(Q L + visited classes) an example.
+//
+// Returns whether all went well; if not, a visited bucket is corrupt, or a code out of range.
+bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
+                         const BucketResources& resources, int64_t* ids, int64_t* found);
+
+// Counts how often each class comes up in the buckets of all examples.
+class BucketVotes {
+ public:
+  // The classes with the most votes, *found of them, in rising order; then others of `fill`, in
+  // rising order, then -1: S in all. Among classes with equally many votes, those go first that
+  // come first from `first_class` on, in a circle.
+  //
+  // Cost: O(N Q L + visited classes).
+  //
+  // Returns as OwnBucketCandidates does.
+  bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
+                  const BucketResources& resources, int64_t* ids, int64_t* found);
+
+ private:
+  struct Voter {
+    std::vector<uint32_t> votes;    // [C]; all 0 between calls
+    std::vector<uint32_t> classes;  // those with votes
+  };
+
+  // Puts the classes with the most votes into `ids`; takes all votes back. Returns how many.
+  int64_t Elect(int64_t budget, int64_t first_class, int64_t num_classes, int64_t* ids);
+
+  std::vector<Voter> voters_;  // by worker
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_BUCKET_CANDIDATES_H_

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/hash_family.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "core/phases.h"
+
+namespace tfx::core {
+namespace {
+
+bool IsZero(const float* x, int64_t n) {
+  return std::all_of(x, x + n, [](float element) { return element == 0.0f; });
+}
+
+// Bits [first, first + n) of a string of bits; n <= 32.
+int32_t BitsAt(const uint64_t* bits, int64_t first, int64_t n) {
+  const int64_t word = first / 64, shift = first % 64;
+  uint64_t value = bits[word] >> shift;
+  if (shift + n > 64) value |= bits[word + 1] << (64 - shift);
+  return static_cast<int32_t>(value & ((uint64_t{1} << n) - 1));
+}
+
+}  // namespace
+
+int64_t HashFamily::NumBuckets() const {
+  int64_t buckets = 1;
+  for (int64_t k = 0; k < hashes_per_table; ++k) buckets *= elements != nullptr ? window : 2;
+  return buckets;
+}
+
+const HashKernels& HashKernelsOf(InstructionSet set) {
+#ifdef __x86_64__
+  if (set == InstructionSet::kAvx512) return avx512::kHashKernels;
+  if (set == InstructionSet::kAvx2) return avx2::kHashKernels;
+#endif
+  (void)set;
+  return baseline::kHashKernels;
+}
+
+Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Resources& resources,
+               Workspace& workspace)
+    : family_(family), begin_(begin), end_(end), resources_(resources) {
+  const int64_t k = family.hashes_per_table, bins = family.bins;
+  first_hash_ = begin * k / bins * bins;
+  last_hash_ = std::min((end * k + bins - 1) / bins * bins, family.num_hashes);
+  if (family.planes != nullptr) {
+    const int64_t columns = last_hash_ - first_hash_, panel = resources.dense.panel_width;
+    const int64_t num_panels = (columns + panel - 1) / panel;
+    panels_ = workspace.Take<float>(num_panels * panel * family.width);
+    resources.dense.pack_transposed(family.planes + first_hash_ * family.width, family.width,
+                                    family.width, columns, nullptr, 0, num_panels, panels_);
+  }
+}
+
+int64_t Hasher::ScratchSize() const {
+  const int64_t hashes = last_hash_ - first_hash_, lanes = resources_.hashes.lanes;
+  const int64_t of_codes = family_.planes != nullptr ? kRows * hashes + 2 * (hashes / 64 + 2)
+                                                     : (family_.width + hashes + 1) * lanes;
+  constexpr int64_t kLine = 16;  // scratch of another thread begins on a line of its own
+  return (kRows * family_.width + of_codes + kLine - 1) / kLine * kLine;
+}
+
+int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, float* scratch,
+                      int32_t* codes, int64_t stride) const {
+  const int64_t width = family_.width;
+  float* vectors = scratch;
+  for (int64_t i = 0; i < n; ++i) {
+    float* vector = vectors + i * width;
+    if (rows.is_bfloat16) {
+      resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(ids[i])), width, vector);
+    } else {
+      std::memcpy(vector, rows.Row(ids[i]), width * sizeof(float));
+    }
+  }
+  if (!resources_.dense.all_finite(vectors, n * width)) {
+    int64_t i = 0;
+    while (resources_.dense.all_finite(vectors + i * width, width)) ++i;
+    return i;
+  }
+  float* rest = scratch + kRows * width;
+  if (family_.planes != nullptr) {
+    PlaneCodes(vectors, n, rest, codes, stride);
+  } else {
+    WinnerCodes(vectors, n, rest, codes, stride);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    if (!IsZero(vectors + i * width, width)) continue;
+    for (int64_t t = 0; t < end_ - begin_; ++t) codes[t * stride + i] = kNoCode;
+  }
+  return n;
+}
+
+void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
+                         int64_t stride) const {
+  const int64_t lanes = resources_.hashes.lanes, width = family_.width;
+  const int64_t hashes = last_hash_ - first_hash_, k = family_.hashes_per_table;
+  float* columns = scratch;
+  int32_t* winners = reinterpret_cast<int32_t*>(columns + width * lanes);
+  int32_t* packed = winners + hashes * lanes;
+  for (int64_t first = 0; first < n; first += lanes) {
+    const int64_t in_use = std::min(lanes, n - first);
+    if (in_use < lanes) std::memset(columns, 0, width * lanes * sizeof(float));
+    resources_.dense.transpose(vectors + first * width, width, in_use, width, columns, lanes);
+    resources_.hashes.winners(columns, family_.elements + first_hash_ * family_.window,
+                              family_.window, hashes, winners);
+    bool is_filled = false;
+    for (int64_t t = begin_; t < end_; ++t) {
+      const int32_t* of_table = winners + (t * k - first_hash_) * lanes;
+      bool complete = resources_.hashes.pack_winners(of_table, k, family_.window, packed);
+      if (!complete && !is_filled) {
+        FillEmpty(winners);
+        is_filled = true;
+        complete = resources_.hashes.pack_winners(of_table, k, family_.window, packed);
+      }
+      for (int64_t lane = 0; lane < in_use; ++lane) {
+        bool has_code = complete;
+        if (!complete) {
+          has_code = true;
+          for (int64_t i = 0; i < k; ++i) has_code = has_code && of_table[i * lanes + lane] >= 0;
+        }
+        codes[(t - begin_) * stride + first + lane] = has_code ? packed[lane] : kNoCode;
+      }
+    }
+  }
+}
+
+// Gives empty bins the value of the nearest one of their permutation that is not; without bins, 0.
+void Hasher::FillEmpty(int32_t* winners) const {
+  const int64_t lanes = resources_.hashes.lanes, bins = family_.bins;
+  const int64_t hashes = last_hash_ - first_hash_;
+  if (bins == 1) {
+    for (int64_t i = 0; i < hashes * lanes; ++i) winners[i] = std::max(winners[i], 0);
+    return;
+  }
+  std::vector<int32_t> before(bins);
+  for (int64_t group = 0; group < hashes; group += bins) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      int32_t* bin = winners + group * lanes + lane;
+      for (int64_t j = 0; j < bins; ++j) before[j] = bin[j * lanes];
+      for (int64_t j = 0; j < bins; ++j) {
+        for (int64_t d = 1; bin[j * lanes] < 0 && 2 * d <= bins; ++d) {
+          const int32_t later = before[(j + d) % bins];
+          bin[j * lanes] = later >= 0 ? later : before[(j - d + bins) % bins];
+        }
+      }
+    }
+  }
+}
+
+void Hasher::PlaneCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
+                        int64_t stride) const {
+  const int64_t hashes = last_hash_ - first_hash_, k = family_.hashes_per_table;
+  float* products = scratch;
+  uint64_t* bits = reinterpret_cast<uint64_t*>(products + kRows * hashes);
+  resources_.dense.multiply(
+      {vectors, family_.width, 1, panels_, family_.width, hashes, products, hashes, 1.0f, 0.0f}, 0,
+      n, false);
+  for (int64_t i = 0; i < n; ++i) {
+    resources_.hashes.positive(products + i * hashes, hashes, bits);
+    for (int64_t t = begin_; t < end_; ++t) {
+      codes[(t - begin_) * stride + i] = BitsAt(bits, t * k - first_hash_, k);
+    }
+  }
+}
+
+int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
+                  const Hasher::Resources& resources, int num_workers,
+                  const ParallelFor& parallel_for, Workspace& workspace, int32_t* codes) {
+  constexpr int64_t kRows = Hasher::kRows;
+  const int64_t num_rows = rows.num_classes, num_tables = family.num_tables;
+  const Hasher hasher(family, 0, num_tables, resources, workspace);
+  float* scratch = workspace.Take<float>(num_workers * hasher.ScratchSize());
+  int32_t* by_table = workspace.Take<int32_t>(num_workers * num_tables * kRows);
+  std::atomic<int64_t> bad{-1};
+  const auto work = [&](int64_t task, int worker) {
+    const int64_t first = task * kRows, n = std::min(kRows, num_rows - first);
+    int32_t ids[kRows];
+    for (int64_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(first + i);
+    int32_t* some = by_table + worker * num_tables * kRows;
+    const int64_t good =
+        hasher.Codes(rows, ids, n, scratch + worker * hasher.ScratchSize(), some, kRows);
+    if (good < n) bad = first + good;
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t t = 0; t < num_tables; ++t) {
+        codes[(first + i) * num_tables + t] = some[t * kRows + i];
+      }
+    }
+  };
+  RunPhases({{"hash", {{(num_rows + kRows - 1) / kRows, work}}}}, num_workers, parallel_for);
+  return bad;
+}
+
+}  // namespace tfx::core

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Locality-sensitive hash functions, K for each of L tables, and the codes that they give vectors.
+
+#ifndef TFX_LARGEOUT_CORE_HASH_FAMILY_H_
+#define TFX_LARGEOUT_CORE_HASH_FAMILY_H_
+
+#include <cstdint>
+
+#include "core/candidate_batch.h"
+#include "core/dense_kernels.h"
+#include "core/hash_kernels_isa.h"
+#include "core/instruction_set.h"
+#include "core/workspace.h"
+
+namespace tfx::core {
+
+// Hash j of a vector x is
+// - the place of the greatest of x[elements[j]] (winner-take-all), or
+// - whether <planes[j], x> > 0.
+// Hashes [t K, (t + 1) K) belong to table t. Its code is the number with these digits, the first
+// one the lowest, to the base `window` or 2.
+//
+// With `bins` > 1, hashes [g bins, (g + 1) bins) look at the parts of one permutation, and a hash
+// whose elements are all 0 takes the value of the nearest one in the circle of these that has
+// another (the later one of two). Without, it is 0.
+struct HashFamily {
+  const int32_t* elements;  // [num_hashes, window], in [0, D); null: by planes
+  const float* planes;      // [num_hashes, D]
+  int64_t num_hashes;       // at least K L; a multiple of `bins`
+  int64_t window;           // at least 2
+  int64_t bins;
+  int64_t width;             // D
+  int64_t hashes_per_table;  // K
+  int64_t num_tables;        // L
+
+  int64_t NumBuckets() const;  // of a table: window^K, or 2^K
+};
+
+// Codes are at least 0; this one says that a vector has none: it is 0, or all the elements that the
+// table's hashes and their neighbours look at are.
+constexpr int32_t kNoCode = -1;
+
+// REQUIRES: Supports(set).
+const HashKernels& HashKernelsOf(InstructionSet set);
+
+// Computes codes for tables [begin, end) of a family. Objects are cheap but for the planes, which
+// are put into panels.
+class Hasher {
+ public:
+  struct Resources {
+    const HashKernels& hashes;
+    const DenseKernels<float>& dense;
+    const RowKernels& rows;
+  };
+
+  // REQUIRES: 0 <= begin < end <= L; everything outlives this object.
+  Hasher(const HashFamily& family, int64_t begin, int64_t end, const Resources& resources,
+         Workspace& workspace);
+
+  // Rows that are best hashed in one call.
+  static constexpr int64_t kRows = 64;
+
+  // Room that a call of Codes needs, in floats.
+  int64_t ScratchSize() const;
+
+  // codes[(t - begin) * stride + i] is the code of rows[ids[i]], 0 <= i < n, for table t. Returns
+  // the first i of a row that is not finite, or n; then codes have no meaning.
+  // REQUIRES: 0 <= n <= kRows.
+  int64_t Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, float* scratch,
+                int32_t* codes, int64_t stride) const;
+
+ private:
+  void WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
+                   int64_t stride) const;
+  void FillEmpty(int32_t* winners) const;
+  void PlaneCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
+                  int64_t stride) const;
+
+  const HashFamily& family_;
+  const int64_t begin_, end_;
+  const Resources resources_;
+  int64_t first_hash_, last_hash_;  // whole groups of bins
+  float* panels_ = nullptr;         // of the planes
+};
+
+// codes[i, t] is the code of rows[i] for table t, over all rows and tables. Returns the place of a
+// row that is not finite, or -1; in the first case codes have no meaning.
+int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
+                  const Hasher::Resources& resources, int num_workers,
+                  const ParallelFor& parallel_for, Workspace& workspace, int32_t* codes);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_HASH_FAMILY_H_

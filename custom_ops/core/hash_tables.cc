@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/hash_tables.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/phases.h"
+
+namespace tfx::core {
+namespace {
+
+constexpr int64_t kRowsOfTask = 1024;
+constexpr int32_t kUnchanged = -2;  // instead of a code: the row was not hashed
+
+class Update {
+ public:
+  Update(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
+         int64_t begin, int64_t end, const HashTables& tables, const HashResources& resources)
+      : weights_(weights),
+        times_(times),
+        begin_(begin),
+        num_tables_(end - begin),
+        num_classes_(tables.num_classes),
+        tables_(tables),
+        resources_(resources),
+        hasher_(family, begin, end, resources.hasher, resources.workspace),
+        since_(*std::min_element(times.built_at + begin, times.built_at + end)),
+        scratch_size_(hasher_.ScratchSize()),
+        scratch_(Take<float>(resources.num_workers * scratch_size_)),
+        some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
+        codes_(Take<int32_t>(num_tables_ * num_classes_)),
+        moved_(Take<int64_t>(num_tables_)) {}
+
+  HashFault Run(int32_t now, int64_t* moved) {
+    const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
+    const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
+    const auto check = [this](int64_t t, int) { CheckTable(t); };
+    const auto sort = [this](int64_t t, int) {
+      if (bad_row_ < 0 && bad_table_ < 0) SortTable(t);
+    };
+    RunPhases({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+               {"sort tables", {{num_tables_, sort}}}},
+              resources_.num_workers, resources_.parallel_for);
+    if (bad_row_ >= 0 || bad_table_ >= 0) return {bad_table_, bad_row_};
+    for (int64_t t = 0; t < num_tables_; ++t) {
+      times_.built_at[begin_ + t] = now;
+      *moved += moved_[t];
+    }
+    return {};
+  }
+
+ private:
+  template <typename T>
+  T* Take(int64_t n) const {
+    return resources_.workspace.Take<T>(n);
+  }
+
+  int32_t* Codes(int64_t t) const { return codes_ + t * num_classes_; }
+
+  // Codes for all tables of those rows, among kRowsOfTask, that have changed.
+  void HashRows(int64_t task, int worker) {
+    const int64_t first = task * kRowsOfTask, last = std::min(first + kRowsOfTask, num_classes_);
+    for (int64_t t = 0; t < num_tables_; ++t)
+      std::fill(Codes(t) + first, Codes(t) + last, kUnchanged);
+    int32_t ids[Hasher::kRows];
+    int64_t n = 0;
+    for (int64_t row = first; row < last; ++row) {
+      if (times_.touched_at[row] > since_) ids[n++] = static_cast<int32_t>(row);
+      if (n == Hasher::kRows || row + 1 == last) {
+        HashSome(ids, n, worker);
+        n = 0;
+      }
+    }
+  }
+
+  void HashSome(const int32_t* ids, int64_t n, int worker) {
+    int32_t* codes = some_codes_ + worker * num_tables_ * Hasher::kRows;
+    const int64_t good =
+        hasher_.Codes(weights_, ids, n, scratch_ + worker * scratch_size_, codes, Hasher::kRows);
+    if (good < n) bad_row_ = ids[good];
+    for (int64_t t = 0; t < num_tables_; ++t) {
+      for (int64_t i = 0; i < n; ++i) Codes(t)[ids[i]] = codes[t * Hasher::kRows + i];
+    }
+  }
+
+  void CheckTable(int64_t t) {
+    const int32_t* starts = tables_.Starts(begin_ + t);
+    const int32_t* entries = tables_.Entries(begin_ + t);
+    bool good = starts[0] == 0 && starts[tables_.num_buckets] <= num_classes_;
+    for (int64_t b = 0; good && b < tables_.num_buckets; ++b) good = starts[b] <= starts[b + 1];
+    for (int64_t i = 0; good && i < starts[tables_.num_buckets]; ++i) {
+      good = entries[i] >= 0 && entries[i] < num_classes_;
+    }
+    if (!good) bad_table_ = begin_ + t;
+  }
+
+  void SortTable(int64_t t) {
+    int32_t* starts = tables_.Starts(begin_ + t);
+    int32_t* entries = tables_.Entries(begin_ + t);
+    int32_t* codes = Codes(t);
+    int64_t stay = 0;
+    for (int32_t b = 0; b < tables_.num_buckets; ++b) {
+      for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
+        int32_t& code = codes[entries[i]];
+        if (code == kUnchanged) code = b;
+        stay += code == b;
+      }
+    }
+    std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
+    for (int64_t c = 0; c < num_classes_; ++c) {
+      if (codes[c] >= 0) ++starts[codes[c] + 1];
+    }
+    for (int64_t b = 0; b < tables_.num_buckets; ++b) starts[b + 1] += starts[b];
+    const int32_t size = starts[tables_.num_buckets];
+    // Leaves in starts[b] where b ends.
+    for (int64_t c = 0; c < num_classes_; ++c) {
+      if (codes[c] >= 0) entries[starts[codes[c]]++] = static_cast<int32_t>(c);
+    }
+    std::memmove(starts + 1, starts, tables_.num_buckets * sizeof(int32_t));
+    starts[0] = 0;
+    std::fill(entries + size, entries + num_classes_, -1);
+    moved_[t] = size - stay;
+  }
+
+  const LayerWeights& weights_;
+  const RowTimes& times_;
+  const int64_t begin_, num_tables_, num_classes_;
+  const HashTables& tables_;
+  const HashResources& resources_;
+  const Hasher hasher_;
+  const int32_t since_;
+  const int64_t scratch_size_;
+  float* const scratch_;       // by worker
+  int32_t* const some_codes_;  // by worker, [tables, kRows]
+  int32_t* const codes_;       // [tables, C]
+  int64_t* const moved_;       // [tables]
+  std::atomic<int64_t> bad_row_{-1}, bad_table_{-1};
+};
+
+}  // namespace
+
+HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
+                       int64_t begin, int64_t end, int32_t now, const HashTables& tables,
+                       const HashResources& resources, int64_t* moved) {
+  return Update(family, weights, times, begin, end, tables, resources).Run(now, moved);
+}
+
+}  // namespace tfx::core

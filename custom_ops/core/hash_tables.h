@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// L hash tables over the C rows of a matrix. A table is the list of all classes, sorted by bucket:
+// nothing is dropped, however full a bucket is, and a bucket is read in one go.
+
+#ifndef TFX_LARGEOUT_CORE_HASH_TABLES_H_
+#define TFX_LARGEOUT_CORE_HASH_TABLES_H_
+
+#include <cstdint>
+
+#include "core/candidate_batch.h"
+#include "core/hash_family.h"
+#include "core/parallel_for.h"
+#include "core/workspace.h"
+
+namespace tfx::core {
+
+// Bucket b of table t holds classes entries[t, starts[t, b]] to entries[t, starts[t, b + 1] - 1],
+// in rising order. Behind the last bucket, where classes without a code are missing, entries are
+// -1.
+struct HashTables {
+  int32_t* entries;     // [L, C]
+  int32_t* starts;      // [L, num_buckets + 1]
+  int64_t num_tables;   // L
+  int64_t num_classes;  // C, below 2^31
+  int64_t num_buckets;
+
+  int32_t* Entries(int64_t table) const { return entries + table * num_classes; }
+  int32_t* Starts(int64_t table) const { return starts + table * (num_buckets + 1); }
+};
+
+// Which rows have changed since a table was built: those with touched_at[c] > built_at[t].
+struct RowTimes {
+  const int32_t* touched_at;  // [C]
+  int32_t* built_at;          // [L]
+};
+
+struct HashResources {
+  Hasher::Resources hasher;
+  int num_workers;
+  const ParallelFor& parallel_for;
+  Workspace& workspace;
+};
+
+// What is wrong with tables, or with the rows that they are built from; `table` is -1 for the
+// latter.
+struct HashFault {
+  int64_t table = -1;
+  int64_t row = -1;
+
+  explicit operator bool() const { return table >= 0 || row >= 0; }
+};
+
+// Brings tables [begin, end) up to date: hashes the rows that have changed and puts each into its
+// bucket. Sets built_at of these tables to `now`, and adds to *moved how many classes changed their
+// bucket, over all of these tables.
+//
+// The result is that of building from scratch: it does not depend on the order of updates, nor on
+// the number of threads.
+//
+// Cost: O(D) reading and O(D + K) hashing a changed row and table, O(C) moves a table.
+//
+// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt.
+// Then nothing is changed.
+HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
+                       int64_t begin, int64_t end, int32_t now, const HashTables& tables,
+                       const HashResources& resources, int64_t* moved);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_HASH_TABLES_H_

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfx {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("TfxHashCodes")
+    .Input("vectors: float")
+    .Input("elements: int32")
+    .Input("planes: float")
+    .Output("codes: int32")
+    .Attr("num_tables: int >= 1")
+    .Attr("hashes_per_table: int >= 1")
+    .Attr("bins: int >= 1 = 1")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle vectors;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &vectors));
+      int64_t num_tables;
+      TF_RETURN_IF_ERROR(c->GetAttr("num_tables", &num_tables));
+      c->set_output(0, c->Matrix(c->Dim(vectors, 0), num_tables));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Computes the codes of vectors for each of L hash tables, from K hashes a table.
+
+vectors: [n, D], finite.
+elements: [H, window], in [0, D): winner-take-all, hash j is the place of the greatest of the
+  coordinates elements[j]. [0, 0]: by planes.
+planes: [H, D]: hash j is whether <planes[j], x> > 0. [0, 0]: by elements.
+codes: [n, L]: of each table, the number whose digits are the table's hashes, the first one the lowest,
+  to the base `window` or 2; -1 where there is none.
+num_tables: L.
+hashes_per_table: K; H is at least K L.
+bins: How many hashes in a row look at the parts of one permutation; a hash that finds only zeros then
+  takes the value of its nearest neighbour in the circle of these that does not. With 1, it is 0.
+)doc");
+
+REGISTER_OP("TfxHashIndexUpdate")
+    .Input("kernel: resource")
+    .Input("entries: resource")
+    .Input("starts: resource")
+    .Input("touched_at: resource")
+    .Input("built_at: resource")
+    .Input("elements: int32")
+    .Input("planes: float")
+    .Input("touched: int64")
+    .Input("now: int32")
+    .Input("tables: int64")
+    .Output("moved: int64")
+    .Attr("num_tables: int >= 1")
+    .Attr("hashes_per_table: int >= 1")
+    .Attr("bins: int >= 1 = 1")
+    .Attr("dtype: {float, bfloat16}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Marks rows of W as changed, and brings some tables up to date with all changed rows.
+
+What is refused leaves the tables as they were.
+
+kernel: W [C, D] of type dtype; is read.
+entries: [L, C] int32, the classes of each table by bucket, then -1.
+starts: [L, buckets + 1] int32, where each bucket begins.
+touched_at: [C] int32, when each row was last marked.
+built_at: [L] int32, when each table was last brought up to date; -1: never.
+elements: As TfxHashCodes.
+planes: As TfxHashCodes.
+touched: [n], rows to mark, in [-1, C); -1 is skipped.
+now: [], the time of this call, at least 0.
+tables: [2], the first table to bring up to date, and the one behind the last.
+moved: [], how many classes changed their bucket, over these tables.
+num_tables: As TfxHashCodes.
+hashes_per_table: As TfxHashCodes.
+bins: As TfxHashCodes.
+)doc");
+
+REGISTER_OP("TfxBucketCandidates")
+    .Input("entries: resource")
+    .Input("starts: resource")
+    .Input("codes: int32")
+    .Input("order: int32")
+    .Input("rotations: int64")
+    .Input("fill: int64")
+    .Input("first_class: int64")
+    .Input("most_found: int64")
+    .Input("budget: int64")
+    .Output("ids: int64")
+    .Output("found: int64")
+    .Attr("own: bool")
+    .Attr("most_of_bucket: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle codes;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 3, &codes));
+      DimensionHandle budget;
+      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(8, &budget));
+      bool own;
+      TF_RETURN_IF_ERROR(c->GetAttr("own", &own));
+      c->set_output(0, own ? c->Matrix(c->Dim(codes, 0), budget) : c->Vector(budget));
+      c->set_output(1, own ? c->Vector(c->Dim(codes, 0)) : c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Collects candidate classes from the buckets that queries fall into.
+
+entries: [L, C] int32, as TfxHashIndexUpdate.
+starts: [L, buckets + 1] int32.
+codes: [N, Q, L], those of an example's queries; -1 where there is none.
+order: [L], a permutation: the order in which tables are visited.
+rotations: [L], in [0, 2^32): a bucket is read from this part of it on, in a circle.
+fill: [F], in [0, C): classes that follow those that were found.
+first_class: [], in [0, C): who is first among equals.
+most_found: [], in [0, S]: how many classes are taken from buckets at most.
+budget: [], S, in [1, C].
+ids: With `own`, [N, S]: the first different classes that come up, table by table and query by query.
+  Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
+  that follow `first_class`. Then those of `fill`, as far as there is room and they are not there yet,
+  then -1.
+found: [N] or []: how many came from buckets.
+own: Whether each example gets candidates of its own.
+most_of_bucket: How many classes of a bucket are read at most.
+)doc");
+
+}  // namespace tfx

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexes over the output weights: which classes are near a vector, without looking at all.
+
+`hash_family.py` says how to add a family of hash functions.
+"""
+
+from tfx_largeout.indexes.dwta_hash import DWTAHash
+from tfx_largeout.indexes.hash_family import HashFamily
+from tfx_largeout.indexes.hash_index import HashIndex
+from tfx_largeout.indexes.sim_hash import SimHash
+from tfx_largeout.indexes.wta_hash import WTAHash
+
+__all__ = ["DWTAHash", "HashFamily", "HashIndex", "SimHash", "WTAHash"]

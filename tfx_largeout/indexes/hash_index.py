@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HashIndex: hash tables over the rows of W that follow them while they are trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.indexes.dwta_hash import DWTAHash
+from tfx_largeout.indexes.hash_family import HashFamily
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.number_argument import number_argument
+from tfx_largeout.ops.bucket_candidates import BucketCandidates, BucketOrder, bucket_candidates
+from tfx_largeout.ops.factored_state import bare_variable
+from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
+from tfx_largeout.ops.hash_tables import HashTables, update_tables
+
+_TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class HashIndex(keras.layers.Layer):
+    """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
+
+    A row is in the bucket whose number is made of K hash values (`hashes_per_table`). A query with
+    a vector finds the classes whose rows share its bucket in one of the L tables: a class whose
+    rows collide with the query in one hash with probability p is found with probability
+    1 - (1 - p^K)^L.
+
+    **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
+    marks those that it changed, and brings a few tables up to date, so that all of them have had
+    their turn after a period of steps: at first `first_period`, and after each round `growth` times
+    as many. Only marked rows are hashed again. The work is part of the step, on all threads: a run
+    can be repeated, and goes on after a restart, bit by bit, which it could not if tables were
+    built beside it. After other changes of W, such as loading it from elsewhere, call `rebuild`.
+
+    A row of zeros is in no bucket, and a query with zeros finds nothing: there is no winner, and no
+    side of a plane. `health` tells how many classes can't be found.
+
+    Cost: 4 (C + buckets) bytes a table and 4 C for all, which are weights and saved with the model;
+    a query O(K L) hashes; a round O(L (C + changed rows (D + K))).
+
+    Args:
+        family: Of hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
+        hashes_per_table: K; a table has v^K buckets, v being the number of values of a function; at
+            most 2^24. Default 6.
+        num_tables: L. Default 50.
+        first_period: Steps of the first round. Default 50.
+        growth: Of the period from round to round, at least 1. Default 1.1.
+        most_of_bucket: How many classes of a bucket a query reads at most: those from a random
+            place on. Default 256.
+        seed: Of the hash functions. Default 0.
+        **kwargs: `name`, as for any Keras layer.
+
+    Raises:
+        TypeError: `family` is none.
+        ValueError: An argument is out of range.
+
+    References:
+        Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3.
+    """
+
+    def __init__(
+        self,
+        family: HashFamily | None = None,
+        hashes_per_table: int = 6,
+        num_tables: int = 50,
+        first_period: float = 50,
+        growth: float = 1.1,
+        most_of_bucket: int = 256,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable=False, **kwargs)
+        self.family = DWTAHash() if family is None else family
+        if not isinstance(self.family, HashFamily):
+            raise TypeError(f"family must be a HashFamily; got {family!r}")
+        self.hashes_per_table = integer_argument("hashes_per_table", hashes_per_table, at_least=1)
+        self.num_tables = integer_argument("num_tables", num_tables, at_least=1)
+        self.first_period = number_argument("first_period", first_period, at_least=1)
+        self.growth = number_argument("growth", growth, at_least=1)
+        self.most_of_bucket = integer_argument("most_of_bucket", most_of_bucket, at_least=1)
+        self.seed = integer_argument("seed", seed, at_least=0)
+        if self.num_buckets > MAX_BUCKETS:
+            raise ValueError(
+                f"hashes_per_table must give at most 2^24 buckets; got {self.hashes_per_table}, "
+                f"with {self.family.num_values}^{self.hashes_per_table} buckets"
+            )
+
+    @property
+    def num_buckets(self) -> int:
+        """Of a table."""
+        return self.family.num_values**self.hashes_per_table
+
+    @property
+    def tables(self) -> HashTables:
+        """The state."""
+        return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
+
+    def build(self, input_shape: tuple[int, int]) -> None:
+        """Draws the hash functions and makes room for the tables, which are empty.
+
+        Args:
+            input_shape: (C, D), the shape of W.
+        """
+        num_classes, width = input_shape
+        count = self.hashes_per_table * self.num_tables
+        functions = self.family.functions(width, count, np.random.default_rng(self.seed))
+        self._bins = functions.bins
+        self.elements = self._add("elements", functions.elements)
+        self.planes = self._add("planes", functions.planes)
+        self.entries = self._add("entries", (self.num_tables, num_classes))
+        self.starts = self._add("starts", (self.num_tables, self.num_buckets + 1))
+        self.touched_at = self._add("touched_at", (num_classes,))
+        self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
+        self.clock = self._add("clock", ())
+        # How many tables are due, the next of them, and the period.
+        self.schedule = self._add("schedule", np.array([0.0, 0.0, self.first_period]))
+        self.built = True
+
+    def rebuild(self, kernel: Any) -> None:
+        """Builds all tables from W.
+
+        Args:
+            kernel: W `[C, D]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: W is not finite. The tables are as before then.
+        """
+        kernel = bare_variable(kernel)
+        if not self.built:
+            self.build(tuple(kernel.shape))
+        with tf.init_scope():
+            self._update(kernel, tf.range(kernel.shape[0], dtype=tf.int64), 0, self.num_tables)
+
+    def update(self, kernel: Any, touched: tf.Tensor) -> None:
+        """Marks rows that a step changed, and brings those tables up to date whose turn it is.
+
+        Args:
+            kernel: W `[C, D]`.
+            touched: `[n]` int64, class ids; -1 is skipped.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A changed row is not finite, or the tables are corrupt.
+                The tables are as before then.
+        """
+        due, first, period = tf.unstack(self.schedule.value)
+        due += self.num_tables / period
+        is_time = due >= min(_TABLES_OF_SLICE, self.num_tables)
+        none = tf.zeros_like(due)
+        count = tf.where(is_time, tf.minimum(tf.floor(due), self.num_tables - first), none)
+        end = first + count
+        is_round = end >= self.num_tables
+        self._update(bare_variable(kernel), touched, first, end)
+        self.schedule.assign(
+            tf.stack(
+                [
+                    due - count,
+                    tf.where(is_round, none, end),
+                    tf.where(is_round, period * self.growth, period),
+                ]
+            )
+        )
+
+    def codes(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Returns the buckets of vectors `[n, D]` in each table, `[n, L]`; -1 where there is none.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A vector is not finite.
+        """
+        vectors = tf.cast(vectors, tf.float32)
+        return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
+
+    def candidates(
+        self, queries: tf.Tensor, num_found: int, num_random: int, seed: tf.Tensor, own: bool
+    ) -> BucketCandidates:
+        """Returns classes that share buckets with queries: see `bucket_candidates`.
+
+        Args:
+            queries: `[N, Q, D]`, Q for each example; zeros find nothing.
+            num_found: How many classes are taken from buckets, at most.
+            num_random: How many random ones follow at least. If it is not 0, they fill up what the
+                buckets don't: S = num_found + num_random in all.
+            seed: `[2]` int32 or int64.
+            own: Whether each example gets candidates of its own, `[N, S]`, or all the same, `[S]`.
+        """
+        shape = tf.shape(queries)
+        codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
+        codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
+        num_classes, budget = self.touched_at.shape[0], num_found + num_random
+        # More than are needed: some come twice, or were found.
+        draws = min(2 * budget + 64, 8 * num_classes) if num_random else 0
+        order = BucketOrder.draw(self.num_tables, num_classes, draws, seed)
+        return bucket_candidates(
+            self.tables,
+            codes,
+            num_found,
+            budget,
+            order,
+            own=own,
+            most_of_bucket=self.most_of_bucket,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "family": keras.saving.serialize_keras_object(self.family),
+            "hashes_per_table": self.hashes_per_table,
+            "num_tables": self.num_tables,
+            "first_period": self.first_period,
+            "growth": self.growth,
+            "most_of_bucket": self.most_of_bucket,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> HashIndex:
+        family = keras.saving.deserialize_keras_object(config["family"])
+        return cls(**{**config, "family": family})
+
+    def _functions(self) -> HashFunctions:
+        return HashFunctions(self.elements.value, self.planes.value, self._bins)
+
+    def _update(self, kernel: tf.Variable, touched: tf.Tensor, first: Any, end: Any) -> None:
+        now = self.clock.value + 1
+        which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
+        moved = update_tables(
+            kernel, self.tables, self._functions(), self.hashes_per_table, touched, now, which
+        )
+        with tf.control_dependencies([moved]):
+            self.clock.assign(now)
+
+    def _add(self, name: str, value: Any) -> Any:
+        """Adds a weight: an array, or zeros int32 of a shape."""
+        if isinstance(value, tuple):
+            shape, dtype, initializer = value, "int32", "zeros"
+        else:
+            shape, dtype = value.shape, value.dtype.name
+            initializer = lambda shape, dtype: tf.constant(value, dtype)  # noqa: E731
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            trainable=False,
+            autocast=False,
+        )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bucket_candidates from TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.runtime_checks import after
+
+
+def bucket_candidates_composed(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    fill: tf.Tensor,
+    first_class: tf.Tensor,
+    most_found: tf.Tensor,
+    budget: tf.Tensor,
+    *,
+    own: bool,
+    most_of_bucket: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `bucket_candidates`."""
+    visited = _visited(tables, codes, table_order, rotations, most_of_bucket)
+    num_classes = tables.entries.shape[1]
+    if not own:
+        elected = _elected(visited.values, num_classes, first_class, most_found)
+        visited = tf.RaggedTensor.from_row_lengths(elected, [tf.size(elected, tf.int64)])
+    found = _first(visited, num_classes)[:, :most_found]
+    fills = tf.RaggedTensor.from_uniform_row_length(
+        tf.tile(fill, [visited.nrows()]), tf.size(fill, tf.int64), visited.nrows()
+    )
+    filled = _first(tf.concat([found, fills], axis=1), num_classes)
+    ids = filled.to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
+    if own:
+        return ids, found.row_lengths()
+    count = found.row_lengths()[0]
+    return tf.concat([_sorted(ids[0, :count]), _sorted(ids[0, count:])], axis=0), count
+
+
+def _visited(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    most_of_bucket: int,
+) -> tf.RaggedTensor:
+    """Returns the classes that each example comes across, in order."""
+    num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
+    by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
+    table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
+    with after([_check(by_table < num_buckets, "codes must be below the number of buckets")]):
+        code = tf.cast(tf.maximum(by_table, 0), tf.int64)
+    starts = tf.cast(tables.starts.read_value(), tf.int64)
+    begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
+    size = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1)) - begin
+    size = tf.where(by_table < 0, tf.constant(0, tf.int64), size)
+    with after([_check(size >= 0, "starts must not fall: a table is corrupt; rebuild the index")]):
+        taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
+    offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
+    count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
+    begin, size, offset, table = (
+        tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table)
+    )
+    place = tf.ragged.range(taken).values
+    flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
+    entries = tf.reshape(tables.entries.read_value(), [-1])
+    classes = tf.cast(tf.gather(entries, flat), tf.int64)
+    with after(
+        [
+            _check(
+                (classes >= 0) & (classes < num_classes),
+                "entries: a table is corrupt; rebuild the index",
+            )
+        ]
+    ):
+        classes = tf.identity(classes)
+    of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)
+    return tf.RaggedTensor.from_row_lengths(classes, of_example)
+
+
+def _first(classes: tf.RaggedTensor, num_classes: int) -> tf.RaggedTensor:
+    """Returns the different classes of each row, in the order in which they come first."""
+    keys, _ = tf.unique(classes.value_rowids() * num_classes + classes.values)
+    return tf.RaggedTensor.from_value_rowids(
+        keys % num_classes, keys // num_classes, classes.nrows()
+    )
+
+
+def _sorted(ids: tf.Tensor) -> tf.Tensor:
+    """Returns ids in rising order, then -1."""
+    last = tf.int64.max
+    ids = tf.sort(tf.where(ids < 0, last, ids))
+    return tf.where(ids == last, tf.constant(-1, tf.int64), ids)
+
+
+def _elected(
+    classes: tf.Tensor, num_classes: int, first_class: tf.Tensor, most: tf.Tensor
+) -> tf.Tensor:
+    """Returns the classes that come up most often, at most `most`."""
+    found, _, votes = tf.unique_with_counts(classes, tf.int64)
+    circle = (found - first_class) % num_classes
+    best = tf.argsort(circle - votes * num_classes)[:most]
+    return tf.gather(found, best)
+
+
+def _check(condition: tf.Tensor, message: str) -> tf.Operation | None:
+    return tf.debugging.Assert(tf.reduce_all(condition), [message])

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""update_tables from TensorFlow's own ops: all rows are hashed again, block by block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.hash_codes_composed import hash_codes_composed
+from tfx_largeout.ops.runtime_checks import after, check_ids
+from tfx_largeout.ops.variable_rows import gather, scatter_update
+
+_BLOCK_ROWS = 4096
+
+
+def update_tables_composed(
+    kernel: tf.Variable,
+    tables: Any,
+    functions: Any,
+    hashes_per_table: int,
+    touched: tf.Tensor,
+    now: tf.Tensor,
+    which: tf.Tensor,
+) -> tf.Tensor:
+    """As `update_tables`."""
+    num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
+    with after([check_ids("touched", touched, -1, num_classes)]):
+        touched = tf.boolean_mask(touched, touched >= 0)
+    scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
+
+    def build() -> tf.Tensor:
+        codes = _codes_of_rows(kernel, functions, num_tables, hashes_per_table)
+        moved = tf.zeros([], tf.int64)
+
+        def body(t: tf.Tensor, moved: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return t + 1, moved + _build(tables, t, codes[:, t], now)
+
+        return tf.while_loop(
+            lambda t, _: t < which[1], body, (which[0], moved), parallel_iterations=1
+        )[1]
+
+    return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
+
+
+def _codes_of_rows(
+    kernel: tf.Variable, functions: Any, num_tables: int, hashes_per_table: int
+) -> tf.Tensor:
+    """Returns `[C, L]`."""
+    num_classes = kernel.shape[0]
+    num_blocks = -(-num_classes // _BLOCK_ROWS)
+
+    def codes(block: tf.Tensor) -> tf.Tensor:
+        first = block * _BLOCK_ROWS
+        rows = gather(kernel, tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes)))
+        rows = tf.cast(rows, tf.float32)
+        return hash_codes_composed(rows, *functions, num_tables, hashes_per_table)
+
+    found = tf.TensorArray(
+        tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]
+    )
+    found = tf.while_loop(
+        lambda block, _: block < num_blocks,
+        lambda block, found: (block + 1, found.write(block, codes(block))),
+        (0, found),
+        parallel_iterations=1,
+    )[1]
+    return found.concat()
+
+
+def _build(tables: Any, table: tf.Tensor, codes: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+    """Writes one table; returns how many classes changed their bucket."""
+    num_classes, num_buckets = codes.shape[0], tables.starts.shape[1] - 1
+    starts, entries = gather(tables.starts, table), gather(tables.entries, table)
+    in_bucket = tf.repeat(tf.range(num_buckets), starts[1:] - starts[:-1])
+    before = tf.tensor_scatter_nd_update(
+        tf.fill([num_classes], -1), entries[: starts[-1], tf.newaxis], in_bucket
+    )
+    counts = tf.math.bincount(tf.maximum(codes, -1) + 1, minlength=num_buckets + 1)
+    order = tf.argsort(tf.where(codes < 0, num_buckets, codes), stable=True)
+    entries = tf.where(tf.range(num_classes) < num_classes - counts[0], order, -1)
+    starts = tf.concat([[0], tf.cumsum(counts[1:])], axis=0)
+    scatter_update(tables.entries, table, entries)
+    scatter_update(tables.starts, table, starts)
+    scatter_update(tables.built_at, table, now)
+    return tf.math.count_nonzero((codes >= 0) & (codes != before))

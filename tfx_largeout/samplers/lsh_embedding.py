@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LSHEmbedding: candidates whose rows of W are near to h."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.samplers.base import Candidates
+from tfx_largeout.samplers.index_sampler import IndexSampler
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class LSHEmbedding(IndexSampler):
+    """Classes that share a bucket with h: those that the model confuses with the labels.
+
+    A class c is found in one of the L tables with probability 1 - (1 - p^K)^L (Theorem 2), p being
+    that of a collision of h and w_c in one hash, over the choice of the hash functions. So the
+    candidates change with W and with the input.
+
+    With `ActiveSetSoftmax` and `num_random=0`, training is that of the paper. With `corrected`, losses
+    get the probability above instead of an expected count of 1, and a corrected loss (`ComplementarySum`, `SampledSoftmax`) has an unbiased
+    estimate of Z over the choice of hash functions. This needs `SimHash`, candidates of an
+    example's own, no random ones, and S large enough for all that are found: where S or a bucket's
+    limit cuts some off, the probability is too large. The tables may be older than W by their
+    period. It costs what the logits of the candidates cost, once more.
+
+    Args:
+        num_sampled, num_random, index, own: As `IndexSampler`.
+        corrected: Whether losses get the probability to be found. Default False.
+
+    Raises:
+        ValueError: As `IndexSampler`; `corrected` with candidates that are shared, or random ones.
+        NotImplementedError: `corrected`, and the index's family has no closed form.
+
+    References:
+        Daghaghi et al. 2021, section 2, Theorem 2.
+    """
+
+    def __init__(
+        self, num_sampled: int, *args: Any, corrected: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(num_sampled, *args, **kwargs)
+        self.corrected = bool(corrected)
+        if self.corrected:
+            if not self.own or self.num_random > 0:
+                raise ValueError(
+                    "corrected must go with own=True and num_random=0: the probability of other "
+                    f"candidates is not known; got own={self.own}, num_random={self.num_random}"
+                )
+            self.index.family.collision_probability(tf.constant(0.0))
+
+    def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
+        return hidden[:, tf.newaxis]
+
+    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+        drawn = super().draw(hidden, labels, seed)
+        if not self.corrected:
+            return drawn
+        dtype = tf.float64 if self.kernel.dtype == tf.float64 else tf.float32
+        hidden = tf.cast(hidden, dtype)
+        values = candidate_logits(self.kernel, None, hidden, labels.ids, drawn.ids)
+        return drawn._replace(
+            log_expected=self._log_found(hidden, drawn.ids, values.logits),
+            true_log_expected=self._log_found(hidden, labels.ids, values.true_logits),
+        )
+
+    def _log_found(self, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
+        """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
+        unique, places = tf.unique(tf.reshape(ids, [-1]))
+        norms = tf.reshape(tf.gather(tf.norm(self.rows(unique), axis=1), places), tf.shape(ids))
+        length = tf.norm(tf.cast(hidden, tf.float32), axis=1, keepdims=True)
+        cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * length)
+        p = self.index.family.collision_probability(cosine)
+        in_table = p**self.index.hashes_per_table
+        missed = self.index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
+        # Finite, however unlikely: log of at least 1e-30.
+        found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
+        return tf.where(ids < 0, 0.0, found)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "corrected": self.corrected}

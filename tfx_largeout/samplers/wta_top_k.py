@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WTATopK: the classes with the greatest logits among those that an index finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.indexes import HashIndex, WTAHash
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers.base import Candidates
+from tfx_largeout.samplers.index_sampler import IndexSampler
+from tfx_largeout.top_candidates import top_candidates
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class WTATopK(IndexSampler):
+    """Each example's K best classes: found by hashing h, ranked by their exact logits.
+
+    The index gives up to `num_found` classes; those with the K greatest logits are the candidates.
+    Labels take part in any case, as with every sampler.
+
+    Args:
+        k: K, how many candidates an example gets, at most `num_found`.
+        num_found: How many classes are ranked, at most C. Default 10 K.
+        index: As `IndexSampler`. Default: `HashIndex(WTAHash(window=16), hashes_per_table=3,
+            num_tables=200)`.
+
+    Raises:
+        TypeError, ValueError: As `IndexSampler`.
+
+    References:
+        Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.4.
+    """
+
+    def __init__(
+        self, k: int, num_found: int | None = None, index: HashIndex | None = None
+    ) -> None:
+        self.k = integer_argument("k", k, at_least=1)
+        if index is None:
+            index = HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)
+        num_found = 10 * self.k if num_found is None else num_found
+        super().__init__(num_found, 0, index, own=True)
+        if self.k > self.num_sampled:
+            raise ValueError(f"k must be at most num_found={self.num_sampled}; got {k}")
+
+    def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
+        return hidden[:, tf.newaxis]
+
+    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+        found = super().draw(hidden, labels, seed)
+        _, ids = top_candidates(self.kernel, self.bias, hidden, found.ids, self.k)
+        return found._replace(ids=ids, log_expected=tf.zeros(tf.shape(ids)))
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return {"k": self.k, "num_found": self.num_sampled, "index": config["index"]}
