@@ -27,7 +27,7 @@ def top_candidates(
     """
     dtype = tf.float64 if kernel.dtype in ("float64", tf.float64) else tf.float32
     no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-    logits = candidate_logits(kernel, bias, tf.cast(hidden, dtype), no_labels, ids).logits
-    logits = tf.where(ids < 0, tf.constant(float("-inf"), dtype), logits)
+    values = candidate_logits(kernel, bias, tf.cast(hidden, dtype), no_labels, ids)
+    logits = tf.where(ids < 0, tf.constant(float("-inf"), dtype), values.candidate_logits)
     scores, places = tf.math.top_k(logits, k)
     return scores, tf.gather(ids, places, batch_dims=1)

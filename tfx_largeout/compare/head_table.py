@@ -150,9 +150,8 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
         own = options["candidates"] == "own"
         choice = sampler(options["num_sampled"], options["num_random"], index, own=own)
         head = heads.SampledHead(num_classes, choice, optimizer, seed=seed, name="head")
-        return head, losses.ComplementarySum() if options[
-            "num_random"
-        ] > 0 else losses.ActiveSetSoftmax()
+        with_random = options["num_random"] > 0
+        return head, losses.ComplementarySum() if with_random else losses.ActiveSetSoftmax()
 
     return build
 

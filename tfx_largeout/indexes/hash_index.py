@@ -236,15 +236,12 @@ class HashIndex(keras.layers.Layer):
     def _add(self, name: str, value: Any) -> Any:
         """Adds a weight: an array, or zeros int32 of a shape."""
         if isinstance(value, tuple):
-            shape, dtype, initializer = value, "int32", "zeros"
-        else:
-            shape, dtype = value.shape, value.dtype.name
-            initializer = lambda shape, dtype: tf.constant(value, dtype)  # noqa: E731
+            value = np.zeros(value, np.int32)
         return self.add_weight(
             name=name,
-            shape=shape,
-            dtype=dtype,
-            initializer=initializer,
+            shape=value.shape,
+            dtype=value.dtype.name,
+            initializer=lambda shape, dtype: tf.constant(value, dtype),
             trainable=False,
             autocast=False,
         )

@@ -77,7 +77,7 @@ def hash_codes(
     check_dtypes(tf.float32, vectors=vectors)
     module = op_module(implementation, "tfx_hash_codes", "vectors", vectors, (tf.float32,))
     if module is None:
-        return hash_codes_composed(vectors, *functions, num_tables, hashes_per_table)
+        return hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
     return module.tfx_hash_codes(
         vectors=vectors,
         elements=functions.elements,

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfx_largeout.ops.runtime_checks import after, check_finite
 
 
 def hash_codes_composed(
-    vectors: tf.Tensor,
-    elements: tf.Tensor,
-    planes: tf.Tensor,
-    bins: int,
-    num_tables: int,
-    hashes_per_table: int,
+    vectors: tf.Tensor, functions: Any, num_tables: int, hashes_per_table: int
 ) -> tf.Tensor:
     """As `hash_codes`. The sums of products with planes may be rounded in another order."""
+    elements, planes, bins = functions
     with after([check_finite("vectors", vectors)]):
         vectors = tf.identity(vectors)
     if elements.shape[0] > 0:

@@ -54,7 +54,7 @@ def _codes_of_rows(
         first = block * _BLOCK_ROWS
         rows = gather(kernel, tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes)))
         rows = tf.cast(rows, tf.float32)
-        return hash_codes_composed(rows, *functions, num_tables, hashes_per_table)
+        return hash_codes_composed(rows, functions, num_tables, hashes_per_table)
 
     found = tf.TensorArray(
         tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]

@@ -22,12 +22,13 @@ class LSHEmbedding(IndexSampler):
     that of a collision of h and w_c in one hash, over the choice of the hash functions. So the
     candidates change with W and with the input.
 
-    With `ActiveSetSoftmax` and `num_random=0`, training is that of the paper. With `corrected`, losses
-    get the probability above instead of an expected count of 1, and a corrected loss (`ComplementarySum`, `SampledSoftmax`) has an unbiased
-    estimate of Z over the choice of hash functions. This needs `SimHash`, candidates of an
-    example's own, no random ones, and S large enough for all that are found: where S or a bucket's
-    limit cuts some off, the probability is too large. The tables may be older than W by their
-    period. It costs what the logits of the candidates cost, once more.
+    With `ActiveSetSoftmax` and `num_random=0`, training is that of the paper. With `corrected`,
+    losses get the probability above instead of an expected count of 1, and a corrected loss
+    (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
+    functions. This needs `SimHash`, candidates of an example's own, no random ones, and S large
+    enough for all that are found: where S or a bucket's limit cuts some off, the probability is too
+    large. The tables may be older than W by their period. It costs what the logits of the
+    candidates cost, once more.
 
     Args:
         num_sampled, num_random, index, own: As `IndexSampler`.
@@ -65,7 +66,7 @@ class LSHEmbedding(IndexSampler):
         hidden = tf.cast(hidden, dtype)
         values = candidate_logits(self.kernel, None, hidden, labels.ids, drawn.ids)
         return drawn._replace(
-            log_expected=self._log_found(hidden, drawn.ids, values.logits),
+            log_expected=self._log_found(hidden, drawn.ids, values.candidate_logits),
             true_log_expected=self._log_found(hidden, labels.ids, values.true_logits),
         )
 
