@@ -76,16 +76,6 @@ class ClassSet {
   uint64_t mask_;
 };
 
-// Appends to n ids what `fill` has that is not among them, up to the budget; returns how many there
-// are then.
-int64_t Fill(const BucketQueries& queries, int64_t n, ClassSet& seen, int64_t* ids) {
-  for (int64_t f = 0; n < queries.budget && f < queries.num_fill; ++f) {
-    const int64_t c = queries.fill[f];
-    if (seen.Insert(static_cast<uint32_t>(c))) ids[n++] = c;
-  }
-  return n;
-}
-
 void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspace) {
   const int64_t n = end - begin;
   ClassPlace* places = workspace.Take<ClassPlace>(n);
@@ -97,7 +87,7 @@ void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspac
 }  // namespace
 
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const BucketResources& resources, int64_t* ids, int64_t* found) {
+                         const BucketResources& resources, int64_t* ids) {
   const int64_t budget = queries.budget, room = ClassSet::RoomFor(budget);
   uint32_t* slots = resources.workspace.Take<uint32_t>(resources.num_workers * room);
   std::atomic<bool> good{true};
@@ -108,13 +98,11 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
       int64_t* own = ids + i * budget;
       int64_t n = 0;
       if (!VisitBuckets(tables, queries, i, [&](uint32_t c) {
-            if (n < queries.most_found && seen.Insert(c)) own[n++] = c;
-            return n < queries.most_found;
+            if (seen.Insert(c)) own[n++] = c;
+            return n < budget;
           })) {
         good = false;
       }
-      found[i] = n;
-      n = Fill(queries, n, seen, own);
       std::fill(own + n, own + budget, -1);
     }
   };
@@ -124,8 +112,7 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
 }
 
 bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& queries,
-                             int64_t first_class, const BucketResources& resources, int64_t* ids,
-                             int64_t* found) {
+                             int64_t first_class, const BucketResources& resources, int64_t* ids) {
   voters_.resize(std::max<size_t>(voters_.size(), resources.num_workers));
   for (Voter& voter : voters_) voter.votes.resize(tables.num_classes);
   std::atomic<bool> good{true};
@@ -143,13 +130,8 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
   };
   RunPhases({{"visit buckets", {{TasksOf(queries.size), vote}}}}, resources.num_workers,
             resources.parallel_for);
-  const int64_t room = ClassSet::RoomFor(queries.budget);
-  ClassSet seen(resources.workspace.Take<uint32_t>(room), room);
-  *found = Elect(queries.most_found, first_class, tables.num_classes, ids);
-  for (int64_t i = 0; i < *found; ++i) seen.Insert(static_cast<uint32_t>(ids[i]));
-  const int64_t n = Fill(queries, *found, seen, ids);
-  Sort(ids, ids + *found, tables.num_classes, resources.workspace);
-  Sort(ids + *found, ids + n, tables.num_classes, resources.workspace);
+  const int64_t n = Elect(queries.budget, first_class, tables.num_classes, ids);
+  Sort(ids, ids + n, tables.num_classes, resources.workspace);
   std::fill(ids + n, ids + queries.budget, -1);
   return good;
 }

@@ -22,11 +22,8 @@ struct BucketQueries {
   int64_t num_queries;        // Q
   const int32_t* order;       // [L], a permutation: that in which tables are visited
   const uint32_t* rotations;  // [L]
-  const int64_t* fill;        // [F], in [0, C): classes that follow those that were found
-  int64_t num_fill;           // F
   int64_t most_of_bucket;
-  int64_t most_found;  // how many classes are taken from buckets at most
-  int64_t budget;      // S, at least most_found
+  int64_t budget;  // S
 };
 
 struct BucketResources {
@@ -35,27 +32,26 @@ struct BucketResources {
   Workspace& workspace;
 };
 
-// The first different classes that come up when an example's buckets are visited, table by table in
-// `order` and query by query, found[i] of them; then others of `fill`, then -1: S in all.
+// The first S different classes that come up when an example's buckets are visited, table by table
+// in `order` and query by query; then -1.
 //
 // Cost: O(Q L + visited classes) an example.
 //
 // Returns whether all went well; if not, a visited bucket is corrupt, or a code out of range.
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const BucketResources& resources, int64_t* ids, int64_t* found);
+                         const BucketResources& resources, int64_t* ids);
 
 // Counts how often each class comes up in the buckets of all examples.
 class BucketVotes {
  public:
-  // The classes with the most votes, *found of them, in rising order; then others of `fill`, in
-  // rising order, then -1: S in all. Among classes with equally many votes, those go first that
-  // come first from `first_class` on, in a circle.
+  // The S classes with the most votes, in rising order, then -1. Among classes with equally many,
+  // those go first that come first from `first_class` on, in a circle.
   //
   // Cost: O(N Q L + visited classes).
   //
   // Returns as OwnBucketCandidates does.
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
-                  const BucketResources& resources, int64_t* ids, int64_t* found);
+                  const BucketResources& resources, int64_t* ids);
 
  private:
   struct Voter {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -68,14 +69,7 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
                       int32_t* codes, int64_t stride) const {
   const int64_t width = family_.width;
   float* vectors = scratch;
-  for (int64_t i = 0; i < n; ++i) {
-    float* vector = vectors + i * width;
-    if (rows.is_bfloat16) {
-      resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(ids[i])), width, vector);
-    } else {
-      std::memcpy(vector, rows.Row(ids[i]), width * sizeof(float));
-    }
-  }
+  for (int64_t i = 0; i < n; ++i) CopyRow(rows, ids[i], vectors + i * width);
   if (!resources_.dense.all_finite(vectors, n * width)) {
     int64_t i = 0;
     while (resources_.dense.all_finite(vectors + i * width, width)) ++i;
@@ -92,6 +86,24 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
     for (int64_t t = 0; t < end_ - begin_; ++t) codes[t * stride + i] = kNoCode;
   }
   return n;
+}
+
+void Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) const {
+  if (rows.is_bfloat16) {
+    resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(row)), rows.width, vector);
+  } else {
+    std::memcpy(vector, rows.Row(row), rows.width * sizeof(float));
+  }
+  if (family_.radius <= 0) return;
+  float bias = 0;
+  if (rows.bias != nullptr && rows.is_bfloat16) {
+    resources_.rows.widen(static_cast<const uint16_t*>(rows.bias) + row, 1, &bias);
+  } else if (rows.bias != nullptr) {
+    bias = static_cast<const float*>(rows.bias)[row];
+  }
+  vector[rows.width] = bias;
+  const float square = resources_.dense.dot(vector, vector, rows.width + 1);
+  vector[rows.width + 1] = std::sqrt(std::max(0.0f, family_.radius * family_.radius - square));
 }
 
 void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,

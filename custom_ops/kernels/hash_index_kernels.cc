@@ -51,7 +51,8 @@ class Family {
                bins_,
                width,
                hashes_per_table_,
-               num_tables_};
+               num_tables_,
+               0.0f};
     if (family->num_hashes < num_tables_ * hashes_per_table_ || family->num_hashes % bins_ != 0) {
       return InvalidArgument(
           "there must be hashes_per_table * num_tables = ", num_tables_ * hashes_per_table_,
@@ -156,6 +157,9 @@ class HashIndexUpdateOp : public tf::OpKernel {
   explicit HashIndexUpdateOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), family_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_biases", &num_biases_));
+    OP_REQUIRES(context, num_biases_ <= 1,
+                InvalidArgument("bias must be at most one variable; got ", num_biases_));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -164,9 +168,9 @@ class HashIndexUpdateOp : public tf::OpKernel {
     std::string error;
     OP_REQUIRES(context, core::ChooseInstructionSet(&set, &error), InvalidArgument(error));
     LockedVariables variables;
-    OP_REQUIRES_OK(
-        context, variables.Lock(context, {"kernel", "entries", "starts", "touched_at", "built_at"},
-                                LockedVariables::Mode::kExclusive));
+    std::vector<std::string> names = {"entries", "starts", "touched_at", "built_at", "kernel"};
+    if (num_biases_ > 0) names.push_back("bias");
+    OP_REQUIRES_OK(context, variables.Lock(context, names, LockedVariables::Mode::kExclusive));
     tf::Tensor* moved;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &moved));
     OP_REQUIRES_OK(context, Run(context, set, variables, &moved->scalar<int64_t>()()));
@@ -175,14 +179,18 @@ class HashIndexUpdateOp : public tf::OpKernel {
  private:
   absl::Status Run(tf::OpKernelContext* context, core::InstructionSet set,
                    LockedVariables& variables, int64_t* moved) {
-    const tf::Tensor& kernel = *variables.tensor(0);
-    const tf::Tensor &touched = context->input(7), &range = context->input(9);
+    const tf::Tensor& kernel = *variables.tensor(kKernel);
+    const int first = variables.size();
+    const tf::Tensor &touched = context->input(first + 2), &range = context->input(first + 4);
+    const float radius = context->input(first + 5).scalar<float>()();
     core::HashFamily family;
-    TF_RETURN_IF_ERROR(CheckKernel(kernel));
+    TF_RETURN_IF_ERROR(CheckWeights(variables));
+    const int64_t width = kernel.dim_size(1) + (radius > 0 ? 2 : 0);
     TF_RETURN_IF_ERROR(
-        family_.Get(context->input(5), context->input(6), kernel.dim_size(1), &family));
+        family_.Get(context->input(first), context->input(first + 1), width, &family));
+    family.radius = radius;
     core::HashTables tables;
-    TF_RETURN_IF_ERROR(GetTables(variables, 1, family.NumBuckets(), &tables));
+    TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
     TF_RETURN_IF_ERROR(CheckTimes(variables, family, tables, kernel.dim_size(0)));
     TF_RETURN_IF_ERROR(
         CheckIds("touched", touched, -1, tables.num_classes, core::RowKernelsOf(set)));
@@ -191,25 +199,36 @@ class HashIndexUpdateOp : public tf::OpKernel {
       return InvalidArgument("tables must be a range in [0, ", tables.num_tables, "]; got [", begin,
                              ", ", end, ")");
     }
-    for (int i = 1; i < variables.size(); ++i) TF_RETURN_IF_ERROR(variables.Own(i));
-    TF_RETURN_IF_ERROR(GetTables(variables, 1, family.NumBuckets(), &tables));
-    const int32_t now = context->input(8).scalar<int32_t>()();
+    for (int i = 0; i < kKernel; ++i) TF_RETURN_IF_ERROR(variables.Own(i));
+    TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
+    const int32_t now = context->input(first + 3).scalar<int32_t>()();
     Touch(touched, now, variables);
     *moved = 0;
     if (begin == end) return absl::OkStatus();
     return Build(context, set, family, variables, tables, begin, end, now, moved);
   }
 
-  absl::Status CheckKernel(const tf::Tensor& kernel) const {
-    if (kernel.dtype() == dtype_ && kernel.dims() == 2) return absl::OkStatus();
-    return InvalidArgument("kernel must be ", tf::DataTypeString(dtype_), " [C, D]; got ",
-                           tf::DataTypeString(kernel.dtype()), " of shape ",
-                           kernel.shape().DebugString());
+  absl::Status CheckWeights(const LockedVariables& variables) const {
+    const tf::Tensor& kernel = *variables.tensor(kKernel);
+    if (kernel.dtype() != dtype_ || kernel.dims() != 2) {
+      return InvalidArgument("kernel must be ", tf::DataTypeString(dtype_), " [C, D]; got ",
+                             tf::DataTypeString(kernel.dtype()), " of shape ",
+                             kernel.shape().DebugString());
+    }
+    if (num_biases_ == 0) return absl::OkStatus();
+    const tf::Tensor& bias = *variables.tensor(kKernel + 1);
+    if (bias.dtype() == dtype_ && bias.shape() == tf::TensorShape({kernel.dim_size(0)})) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument("bias must be ", tf::DataTypeString(dtype_),
+                           " [C] with the C of kernel, ", kernel.dim_size(0), "; got ",
+                           tf::DataTypeString(bias.dtype()), " of shape ",
+                           bias.shape().DebugString());
   }
 
   static absl::Status CheckTimes(const LockedVariables& variables, const core::HashFamily& family,
                                  const core::HashTables& tables, int64_t num_classes) {
-    const tf::Tensor &touched_at = *variables.tensor(3), &built_at = *variables.tensor(4);
+    const tf::Tensor &touched_at = *variables.tensor(2), &built_at = *variables.tensor(3);
     if (tables.num_classes != num_classes || tables.num_tables != family.num_tables) {
       return InvalidArgument("entries must be [L, C] = [", family.num_tables, ", ", num_classes,
                              "]; got [", tables.num_tables, ", ", tables.num_classes, "]");
@@ -228,11 +247,12 @@ class HashIndexUpdateOp : public tf::OpKernel {
                      const core::HashFamily& family, const LockedVariables& variables,
                      const core::HashTables& tables, int64_t begin, int64_t end, int32_t now,
                      int64_t* moved) {
-    const tf::Tensor& kernel = *variables.tensor(0);
-    const core::LayerWeights weights = {kernel.data(), nullptr, kernel.dtype() == tf::DT_BFLOAT16,
+    const tf::Tensor& kernel = *variables.tensor(kKernel);
+    const void* bias = num_biases_ == 0 ? nullptr : variables.tensor(kKernel + 1)->data();
+    const core::LayerWeights weights = {kernel.data(), bias, kernel.dtype() == tf::DT_BFLOAT16,
                                         kernel.dim_size(0), kernel.dim_size(1)};
-    const core::RowTimes times = {static_cast<const int32_t*>(variables.tensor(3)->data()),
-                                  static_cast<int32_t*>(variables.tensor(4)->data())};
+    const core::RowTimes times = {static_cast<const int32_t*>(variables.tensor(2)->data()),
+                                  static_cast<int32_t*>(variables.tensor(3)->data())};
     const core::Workspace::Scope scope(workspace_);
     const core::ParallelFor pool = PoolOf(context);
     const core::HashFault fault =
@@ -250,15 +270,18 @@ class HashIndexUpdateOp : public tf::OpKernel {
   }
 
   static void Touch(const tf::Tensor& touched, int32_t now, const LockedVariables& variables) {
-    int32_t* touched_at = static_cast<int32_t*>(variables.tensor(3)->data());
+    int32_t* touched_at = static_cast<int32_t*>(variables.tensor(2)->data());
     const auto ids = touched.flat<int64_t>();
     for (int64_t i = 0; i < ids.size(); ++i) {
       if (ids(i) >= 0) touched_at[ids(i)] = now;
     }
   }
 
+  static constexpr int kKernel = 4;  // variables: four of the index, then W and perhaps b
+
   const Family family_;
   tf::DataType dtype_;
+  int num_biases_;
   std::mutex mutex_;
   core::Workspace workspace_;  // guarded by mutex_
 };
@@ -280,23 +303,20 @@ class BucketCandidatesOp : public tf::OpKernel {
     core::BucketQueries queries;
     std::vector<uint32_t> rotations;
     OP_REQUIRES_OK(context, GetQueries(context, tables, &queries, &rotations));
-    const int64_t first_class = context->input(6).scalar<int64_t>()();
+    const int64_t first_class = context->input(5).scalar<int64_t>()();
     OP_REQUIRES(
         context, first_class >= 0 && first_class < tables.num_classes,
         InvalidArgument("first_class must be in [0, ", tables.num_classes, "); got ", first_class));
     tf::TensorShape shape({queries.budget});
     if (own_) shape.InsertDim(0, queries.size);
-    tf::Tensor *ids, *found;
+    tf::Tensor* ids;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &ids));
-    shape.RemoveLastDims(1);
-    OP_REQUIRES_OK(context, context->allocate_output(1, shape, &found));
     const core::Workspace::Scope scope(workspace_);
     const core::ParallelFor pool = PoolOf(context);
     const core::BucketResources resources = {NumWorkers(context), pool, workspace_};
-    int64_t *to = ids->flat<int64_t>().data(), *to_found = found->flat<int64_t>().data();
-    const bool good =
-        own_ ? core::OwnBucketCandidates(tables, queries, resources, to, to_found)
-             : votes_.Candidates(tables, queries, first_class, resources, to, to_found);
+    int64_t* to = ids->flat<int64_t>().data();
+    const bool good = own_ ? core::OwnBucketCandidates(tables, queries, resources, to)
+                           : votes_.Candidates(tables, queries, first_class, resources, to);
     OP_REQUIRES(
         context, good,
         InvalidArgument("entries, starts and codes must be those of one index; a code is out "
@@ -309,8 +329,7 @@ class BucketCandidatesOp : public tf::OpKernel {
                           core::BucketQueries* queries, std::vector<uint32_t>* rotations) const {
     const tf::Tensor &codes = context->input(2), &order = context->input(3),
                      &given_rotations = context->input(4);
-    const int64_t most_found = context->input(7).scalar<int64_t>()();
-    const int64_t budget = context->input(8).scalar<int64_t>()();
+    const int64_t budget = context->input(6).scalar<int64_t>()();
     if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables) {
       return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables, "; got shape ",
                              codes.shape().DebugString());
@@ -318,10 +337,6 @@ class BucketCandidatesOp : public tf::OpKernel {
     if (budget < 1 || budget > tables.num_classes) {
       return InvalidArgument("budget must be in [1, C] = [1, ", tables.num_classes, "]; got ",
                              budget);
-    }
-    if (most_found < 0 || most_found > budget) {
-      return InvalidArgument("most_found must be in [0, budget] = [0, ", budget, "]; got ",
-                             most_found);
     }
     TF_RETURN_IF_ERROR(CheckOrder(order, tables.num_tables));
     if (given_rotations.shape() != order.shape()) {
@@ -335,22 +350,12 @@ class BucketCandidatesOp : public tf::OpKernel {
       }
       rotations->push_back(static_cast<uint32_t>(numbers(t)));
     }
-    const tf::Tensor& fill = context->input(5);
-    for (int64_t i = 0; i < fill.NumElements(); ++i) {
-      const int64_t c = fill.flat<int64_t>()(i);
-      if (c < 0 || c >= tables.num_classes) {
-        return InvalidArgument("fill must be in [0, ", tables.num_classes, "); got ", c);
-      }
-    }
     *queries = {codes.flat<int32_t>().data(),
                 codes.dim_size(0),
                 codes.dim_size(1),
                 order.flat<int32_t>().data(),
                 rotations->data(),
-                fill.flat<int64_t>().data(),
-                fill.NumElements(),
                 most_of_bucket_,
-                most_found,
                 budget};
     return absl::OkStatus();
   }

@@ -41,17 +41,20 @@ bins: How many hashes in a row look at the parts of one permutation; a hash that
 )doc");
 
 REGISTER_OP("TfxHashIndexUpdate")
-    .Input("kernel: resource")
     .Input("entries: resource")
     .Input("starts: resource")
     .Input("touched_at: resource")
     .Input("built_at: resource")
+    .Input("kernel: resource")
+    .Input("bias: num_biases * resource")
     .Input("elements: int32")
     .Input("planes: float")
     .Input("touched: int64")
     .Input("now: int32")
     .Input("tables: int64")
+    .Input("radius: float")
     .Output("moved: int64")
+    .Attr("num_biases: int >= 0 = 0")
     .Attr("num_tables: int >= 1")
     .Attr("hashes_per_table: int >= 1")
     .Attr("bins: int >= 1 = 1")
@@ -66,17 +69,20 @@ Marks rows of W as changed, and brings some tables up to date with all changed r
 
 What is refused leaves the tables as they were.
 
-kernel: W [C, D] of type dtype; is read.
 entries: [L, C] int32, the classes of each table by bucket, then -1.
 starts: [L, buckets + 1] int32, where each bucket begins.
 touched_at: [C] int32, when each row was last marked.
 built_at: [L] int32, when each table was last brought up to date; -1: never.
+kernel: W [C, D] of type dtype; is read.
+bias: At most one, b [C] of type dtype; is read where there is a radius.
 elements: As TfxHashCodes.
 planes: As TfxHashCodes.
 touched: [n], rows to mark, in [-1, C); -1 is skipped.
 now: [], the time of this call, at least 0.
 tables: [2], the first table to bring up to date, and the one behind the last.
+radius: [], R: 0, or rows w are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))).
 moved: [], how many classes changed their bucket, over these tables.
+num_biases: 0 or 1.
 num_tables: As TfxHashCodes.
 hashes_per_table: As TfxHashCodes.
 bins: As TfxHashCodes.
@@ -88,12 +94,9 @@ REGISTER_OP("TfxBucketCandidates")
     .Input("codes: int32")
     .Input("order: int32")
     .Input("rotations: int64")
-    .Input("fill: int64")
     .Input("first_class: int64")
-    .Input("most_found: int64")
     .Input("budget: int64")
     .Output("ids: int64")
-    .Output("found: int64")
     .Attr("own: bool")
     .Attr("most_of_bucket: int >= 1")
     .SetIsStateful()
@@ -101,11 +104,10 @@ REGISTER_OP("TfxBucketCandidates")
       ShapeHandle codes;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 3, &codes));
       DimensionHandle budget;
-      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(8, &budget));
+      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(6, &budget));
       bool own;
       TF_RETURN_IF_ERROR(c->GetAttr("own", &own));
       c->set_output(0, own ? c->Matrix(c->Dim(codes, 0), budget) : c->Vector(budget));
-      c->set_output(1, own ? c->Vector(c->Dim(codes, 0)) : c->Scalar());
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -116,15 +118,11 @@ starts: [L, buckets + 1] int32.
 codes: [N, Q, L], those of an example's queries; -1 where there is none.
 order: [L], a permutation: the order in which tables are visited.
 rotations: [L], in [0, 2^32): a bucket is read from this part of it on, in a circle.
-fill: [F], in [0, C): classes that follow those that were found.
 first_class: [], in [0, C): who is first among equals.
-most_found: [], in [0, S]: how many classes are taken from buckets at most.
 budget: [], S, in [1, C].
 ids: With `own`, [N, S]: the first different classes that come up, table by table and query by query.
   Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
-  that follow `first_class`. Then those of `fill`, as far as there is room and they are not there yet,
-  then -1.
-found: [N] or []: how many came from buckets.
+  that follow `first_class`. -1 where there are no more.
 own: Whether each example gets candidates of its own.
 most_of_bucket: How many classes of a bucket are read at most.
 )doc");

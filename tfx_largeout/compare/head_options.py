@@ -47,11 +47,6 @@ def positive_integer(text: str) -> int:
     return value
 
 
-def integer(text: str) -> int:
-    """Parses an integer of at least 0."""
-    return 0 if text == "0" else positive_integer(text)
-
-
 def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     """Returns a parser of one of `choices`."""
 
@@ -102,7 +97,7 @@ HEAD_OPTIONS = (
     HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
     HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
-    HeadOption("num_random", integer, "how many of them are random at least, R"),
+    HeadOption("num_found", positive_integer, "candidate classes taken from an index"),
     HeadOption("candidates", one_of(("own", "shared")), "an example's own, or shared by the batch"),
     HeadOption("hashes_per_table", positive_integer, "hash functions of a table, K"),
     HeadOption("num_tables", positive_integer, "hash tables, L"),

@@ -143,15 +143,16 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
         optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
         index = indexes.HashIndex(
+            indexes.SimHash(),
             hashes_per_table=options["hashes_per_table"],
             num_tables=options["num_tables"],
+            similarity="inner_product",
             seed=seed,
         )
         own = options["candidates"] == "own"
-        choice = sampler(options["num_sampled"], options["num_random"], index, own=own)
+        choice = sampler(options["num_found"], _sampler(label_counts, options), index, own=own)
         head = heads.SampledHead(num_classes, choice, optimizer, seed=seed, name="head")
-        with_random = options["num_random"] > 0
-        return head, losses.ComplementarySum() if with_random else losses.ActiveSetSoftmax()
+        return head, losses.ComplementarySum()
 
     return build
 
@@ -164,10 +165,11 @@ def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
         "trunk_learning_rate": 2e-3,
         "head_optimizer": "row_adam",
         "head_learning_rate": head_learning_rate,
-        "num_sampled": 1000,
-        "num_random": 500,
+        "num_found": 500,
+        "num_sampled": 500,
+        "sampler": "log_uniform",
         "candidates": "shared",
-        "hashes_per_table": 6,
+        "hashes_per_table": 9,
         "num_tables": 50,
     }
 

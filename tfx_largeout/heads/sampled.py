@@ -18,7 +18,7 @@ from tfx_largeout.ops.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidate_update import candidate_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.sorted_search import is_in
+from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
 
 _NEXT_DRAW = 2**32  # above every seed
@@ -126,7 +126,8 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         drawn = self.sampler.sample(hidden, labels, seed)
         if not self.explicit_classes:
             return drawn
-        return _with_explicit(drawn, labels, tf.constant(sorted(self.explicit_classes), tf.int64))
+        explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
+        return with_certain(drawn, labels, explicit)
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         candidates = self.candidates(hidden, labels)
@@ -201,19 +202,6 @@ class SampledHead(SelfUpdatingHead, KernelHead):
     def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in float32, or float64 beside a float64 W."""
         return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
-
-
-def _with_explicit(drawn: Candidates, labels: Labels, explicit: tf.Tensor) -> Candidates:
-    """Puts explicit classes (sorted), which are there for certain, before those that were drawn."""
-    again = is_in(explicit, drawn.ids)
-    ids = tf.where(again, tf.constant(-1, tf.int64), drawn.ids)
-    expected = tf.where(again, 0.0, drawn.log_expected)
-    shape = tf.concat([tf.shape(ids)[:-1], tf.shape(explicit)], axis=0)
-    return Candidates(
-        tf.concat([tf.broadcast_to(explicit, shape), ids], axis=-1),
-        tf.concat([tf.zeros(shape, expected.dtype), expected], axis=-1),
-        tf.where(is_in(explicit, labels.ids), 0.0, drawn.true_log_expected),
-    )
 
 
 def _require(name: str, value: Any, kind: type) -> None:

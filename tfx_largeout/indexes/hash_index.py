@@ -11,14 +11,21 @@ import tensorflow as tf
 
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
+from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.bucket_candidates import BucketCandidates, BucketOrder, bucket_candidates
+from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.variable_rows import gather
 
+_SIMILARITIES = ("angle", "inner_product")
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
+
+_RADIUS_ROWS = 4096  # that the radius is estimated from
+_RADIUS_SHARE = 0.99  # of the rows that are in the ball
+_RADIUS_CHANGE = 1.25  # from which on all rows are hashed again
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -37,6 +44,14 @@ class HashIndex(keras.layers.Layer):
     can be repeated, and goes on after a restart, bit by bit, which it could not if tables were
     built beside it. After other changes of W, such as loading it from elsewhere, call `rebuild`.
 
+    **Similarity.** With `"angle"`, as in the papers, neither the length of a row nor its bias
+    counts: where they differ much, the classes with the greatest logits are not found. With
+    `"inner_product"`, rows are hashed as (w, b, sqrt(R^2 - |w|^2 - b^2)) and queries as (h, 1, 0),
+    whose angle depends on <h, w> + b alone. R is the length that 99% of the rows do not exceed; for
+    the others the root is 0. It is estimated from 4,096 rows at the start of each round, and taken
+    over when it has changed by a quarter: then all rows are hashed again. This needs `SimHash`, as
+    winners know no lengths.
+
     A row of zeros is in no bucket, and a query with zeros finds nothing: there is no winner, and no
     side of a plane. `health` tells how many classes can't be found.
 
@@ -50,6 +65,7 @@ class HashIndex(keras.layers.Layer):
         num_tables: L. Default 50.
         first_period: Steps of the first round. Default 50.
         growth: Of the period from round to round, at least 1. Default 1.1.
+        similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
         most_of_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
         seed: Of the hash functions. Default 0.
@@ -60,7 +76,8 @@ class HashIndex(keras.layers.Layer):
         ValueError: An argument is out of range.
 
     References:
-        Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3.
+        Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3;
+        Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner product search.
     """
 
     def __init__(
@@ -70,11 +87,13 @@ class HashIndex(keras.layers.Layer):
         num_tables: int = 50,
         first_period: float = 50,
         growth: float = 1.1,
+        similarity: str = "angle",
         most_of_bucket: int = 256,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(trainable=False, **kwargs)
+        super().__init__(**kwargs)
+        self.in_use = False  # a sampler keeps it up to date
         self.family = DWTAHash() if family is None else family
         if not isinstance(self.family, HashFamily):
             raise TypeError(f"family must be a HashFamily; got {family!r}")
@@ -82,6 +101,11 @@ class HashIndex(keras.layers.Layer):
         self.num_tables = integer_argument("num_tables", num_tables, at_least=1)
         self.first_period = number_argument("first_period", first_period, at_least=1)
         self.growth = number_argument("growth", growth, at_least=1)
+        if similarity not in _SIMILARITIES:
+            raise ValueError(f"similarity must be one of {_SIMILARITIES}; got {similarity!r}")
+        if similarity == "inner_product" and not isinstance(self.family, SimHash):
+            raise ValueError(f"similarity='inner_product' must go with SimHash; got {family!r}")
+        self.similarity = similarity
         self.most_of_bucket = integer_argument("most_of_bucket", most_of_bucket, at_least=1)
         self.seed = integer_argument("seed", seed, at_least=0)
         if self.num_buckets > MAX_BUCKETS:
@@ -107,6 +131,8 @@ class HashIndex(keras.layers.Layer):
             input_shape: (C, D), the shape of W.
         """
         num_classes, width = input_shape
+        if self.similarity == "inner_product":
+            width += 2
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
         self._bins = functions.bins
@@ -117,15 +143,17 @@ class HashIndex(keras.layers.Layer):
         self.touched_at = self._add("touched_at", (num_classes,))
         self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
         self.clock = self._add("clock", ())
+        self.radius = self._add("radius", np.zeros([], np.float32))
         # How many tables are due, the next of them, and the period.
         self.schedule = self._add("schedule", np.array([0.0, 0.0, self.first_period]))
         self.built = True
 
-    def rebuild(self, kernel: Any) -> None:
+    def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables from W.
 
         Args:
             kernel: W `[C, D]`.
+            bias: b `[C]`, or None.
 
         Raises:
             tf.errors.InvalidArgumentError: W is not finite. The tables are as before then.
@@ -134,27 +162,35 @@ class HashIndex(keras.layers.Layer):
         if not self.built:
             self.build(tuple(kernel.shape))
         with tf.init_scope():
-            self._update(kernel, tf.range(kernel.shape[0], dtype=tf.int64), 0, self.num_tables)
+            if self.similarity == "inner_product":
+                self.radius.assign(_radius(kernel, bias))
+            every = tf.range(kernel.shape[0], dtype=tf.int64)
+            self._update(kernel, bias, every, 0, self.num_tables)
 
-    def update(self, kernel: Any, touched: tf.Tensor) -> None:
+    def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and brings those tables up to date whose turn it is.
 
         Args:
             kernel: W `[C, D]`.
+            bias: b `[C]`, or None.
             touched: `[n]` int64, class ids; -1 is skipped.
 
         Raises:
             tf.errors.InvalidArgumentError: A changed row is not finite, or the tables are corrupt.
                 The tables are as before then.
         """
+        kernel = bare_variable(kernel)
         due, first, period = tf.unstack(self.schedule.value)
         due += self.num_tables / period
-        is_time = due >= min(_TABLES_OF_SLICE, self.num_tables)
         none = tf.zeros_like(due)
+        is_time = due >= min(_TABLES_OF_SLICE, self.num_tables)
         count = tf.where(is_time, tf.minimum(tf.floor(due), self.num_tables - first), none)
         end = first + count
         is_round = end >= self.num_tables
-        self._update(bare_variable(kernel), touched, first, end)
+        if self.similarity == "inner_product":
+            is_first = is_time & (first == 0)
+            touched = tf.cond(is_first, lambda: self._refit(kernel, bias, touched), lambda: touched)
+        self._update(kernel, bias, touched, first, end)
         self.schedule.assign(
             tf.stack(
                 [
@@ -172,36 +208,31 @@ class HashIndex(keras.layers.Layer):
             tf.errors.InvalidArgumentError: A vector is not finite.
         """
         vectors = tf.cast(vectors, tf.float32)
-        return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
+        is_zero = tf.reduce_all(vectors == 0, axis=1)
+        if self.similarity == "inner_product":
+            vectors = tf.concat(
+                [vectors, tf.ones_like(vectors[:, :1]), tf.zeros_like(vectors[:, :1])], axis=1
+            )
+        codes = hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
+        return tf.where(is_zero[:, tf.newaxis], -1, codes)
 
-    def candidates(
-        self, queries: tf.Tensor, num_found: int, num_random: int, seed: tf.Tensor, own: bool
-    ) -> BucketCandidates:
+    def candidates(self, queries: tf.Tensor, budget: int, seed: tf.Tensor, own: bool) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
 
         Args:
             queries: `[N, Q, D]`, Q for each example; zeros find nothing.
-            num_found: How many classes are taken from buckets, at most.
-            num_random: How many random ones follow at least. If it is not 0, they fill up what the
-                buckets don't: S = num_found + num_random in all.
+            budget: S, how many classes are returned.
             seed: `[2]` int32 or int64.
             own: Whether each example gets candidates of its own, `[N, S]`, or all the same, `[S]`.
         """
+        if not self.built:
+            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
         shape = tf.shape(queries)
         codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
         codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
-        num_classes, budget = self.touched_at.shape[0], num_found + num_random
-        # More than are needed: some come twice, or were found.
-        draws = min(2 * budget + 64, 8 * num_classes) if num_random else 0
-        order = BucketOrder.draw(self.num_tables, num_classes, draws, seed)
+        order = BucketOrder.draw(self.num_tables, self.touched_at.shape[0], seed)
         return bucket_candidates(
-            self.tables,
-            codes,
-            num_found,
-            budget,
-            order,
-            own=own,
-            most_of_bucket=self.most_of_bucket,
+            self.tables, codes, budget, order, own=own, most_of_bucket=self.most_of_bucket
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -212,6 +243,7 @@ class HashIndex(keras.layers.Layer):
             "num_tables": self.num_tables,
             "first_period": self.first_period,
             "growth": self.growth,
+            "similarity": self.similarity,
             "most_of_bucket": self.most_of_bucket,
             "seed": self.seed,
         }
@@ -224,14 +256,32 @@ class HashIndex(keras.layers.Layer):
     def _functions(self) -> HashFunctions:
         return HashFunctions(self.elements.value, self.planes.value, self._bins)
 
-    def _update(self, kernel: tf.Variable, touched: tf.Tensor, first: Any, end: Any) -> None:
+    def _update(
+        self, kernel: tf.Variable, bias: Any, touched: tf.Tensor, first: Any, end: Any
+    ) -> None:
         now = self.clock.value + 1
         which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
         moved = update_tables(
-            kernel, self.tables, self._functions(), self.hashes_per_table, touched, now, which
+            kernel,
+            bias,
+            self.tables,
+            self._functions(),
+            self.hashes_per_table,
+            touched,
+            now,
+            which,
+            self.radius.value,
         )
         with tf.control_dependencies([moved]):
             self.clock.assign(now)
+
+    def _refit(self, kernel: tf.Variable, bias: Any, touched: tf.Tensor) -> tf.Tensor:
+        """Estimates the radius; returns the rows to mark: all, if it has changed much."""
+        before, now = self.radius.value, _radius(kernel, bias)
+        is_new = (now > before * _RADIUS_CHANGE) | (now < before / _RADIUS_CHANGE)
+        self.radius.assign(tf.where(is_new, now, before))
+        every = tf.range(kernel.shape[0], dtype=tf.int64)
+        return tf.cond(is_new, lambda: every, lambda: touched)
 
     def _add(self, name: str, value: Any) -> Any:
         """Adds a weight: an array, or zeros int32 of a shape."""
@@ -245,3 +295,15 @@ class HashIndex(keras.layers.Layer):
             trainable=False,
             autocast=False,
         )
+
+
+def _radius(kernel: tf.Variable, bias: Any) -> tf.Tensor:
+    """Returns the length of (w, b) that most rows do not exceed, from a sample of rows."""
+    num_classes = kernel.shape[0]
+    ids = tf.range(0, num_classes, max(1, num_classes // _RADIUS_ROWS))
+    squares = tf.reduce_sum(tf.cast(gather(kernel, ids), tf.float32) ** 2, axis=1)
+    if bias is not None:
+        squares += tf.cast(gather(bare_variable(bias), ids), tf.float32) ** 2
+    place = int(_RADIUS_SHARE * (ids.shape[0] - 1))
+    # Above 0, which would be no radius.
+    return tf.sqrt(tf.maximum(tf.sort(squares)[place], 1e-30))

@@ -15,30 +15,20 @@ def bucket_candidates_composed(
     codes: tf.Tensor,
     table_order: tf.Tensor,
     rotations: tf.Tensor,
-    fill: tf.Tensor,
     first_class: tf.Tensor,
-    most_found: tf.Tensor,
     budget: tf.Tensor,
     *,
     own: bool,
     most_of_bucket: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tf.Tensor:
     """As `bucket_candidates`."""
     visited = _visited(tables, codes, table_order, rotations, most_of_bucket)
     num_classes = tables.entries.shape[1]
     if not own:
-        elected = _elected(visited.values, num_classes, first_class, most_found)
-        visited = tf.RaggedTensor.from_row_lengths(elected, [tf.size(elected, tf.int64)])
-    found = _first(visited, num_classes)[:, :most_found]
-    fills = tf.RaggedTensor.from_uniform_row_length(
-        tf.tile(fill, [visited.nrows()]), tf.size(fill, tf.int64), visited.nrows()
-    )
-    filled = _first(tf.concat([found, fills], axis=1), num_classes)
-    ids = filled.to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
-    if own:
-        return ids, found.row_lengths()
-    count = found.row_lengths()[0]
-    return tf.concat([_sorted(ids[0, :count]), _sorted(ids[0, count:])], axis=0), count
+        elected = _elected(visited.values, num_classes, first_class, budget)
+        missing = budget - tf.size(elected, tf.int64)
+        return tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
+    return _first(visited, num_classes).to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
 
 
 def _visited(
@@ -88,13 +78,6 @@ def _first(classes: tf.RaggedTensor, num_classes: int) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(
         keys % num_classes, keys // num_classes, classes.nrows()
     )
-
-
-def _sorted(ids: tf.Tensor) -> tf.Tensor:
-    """Returns ids in rising order, then -1."""
-    last = tf.int64.max
-    ids = tf.sort(tf.where(ids < 0, last, ids))
-    return tf.where(ids == last, tf.constant(-1, tf.int64), ids)
 
 
 def _elected(

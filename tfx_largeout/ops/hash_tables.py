@@ -40,12 +40,14 @@ class HashTables(NamedTuple):
 
 def update_tables(
     kernel: Any,
+    bias: Any,
     tables: HashTables,
     functions: HashFunctions,
     hashes_per_table: int,
     touched: tf.Tensor,
     now: tf.Tensor,
     which: tf.Tensor,
+    radius: tf.Tensor,
     *,
     implementation: str = "auto",
 ) -> tf.Tensor:
@@ -58,12 +60,14 @@ def update_tables(
     Args:
         kernel: W `[C, D]`: `tf.Variable` or `keras.Variable`; float32, bfloat16, or float64
             (composed only).
+        bias: b `[C]` of the same dtype, or None; is looked at where there is a radius.
         tables: The state, changed in place.
         functions: As `hash_codes`.
         hashes_per_table: K.
         touched: `[n]` int64, rows to mark, in [-1, C); -1 is skipped.
         now: `[]` int32, the time: greater than at the call before.
         which: `[2]` int64: the first table, and the one behind the last.
+        radius: `[]` float32, R: 0, or rows w are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))).
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
 
     Returns:
@@ -76,25 +80,28 @@ def update_tables(
             id or a table is out of range. The tables are as before then.
     """
     kernel, tables = bare_variable(kernel), tables.variables
+    biases = [] if bias is None else [bare_variable(bias)]
     check_dtypes(tf.int64, touched=touched, which=which)
     check_dtypes(tf.int32, now=now)
     dtypes = (tf.float32, tf.bfloat16)
     module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes)
     if module is None:
         return update_tables_composed(
-            kernel, tables, functions, hashes_per_table, touched, now, which
+            kernel, biases, tables, functions, hashes_per_table, touched, now, which, radius
         )
     return module.tfx_hash_index_update(
-        kernel=kernel.handle,
         entries=tables.entries.handle,
         starts=tables.starts.handle,
         touched_at=tables.touched_at.handle,
         built_at=tables.built_at.handle,
+        kernel=kernel.handle,
+        bias=[b.handle for b in biases],
         elements=functions.elements,
         planes=functions.planes,
         touched=touched,
         now=now,
         tables=which,
+        radius=radius,
         num_tables=tables.built_at.shape[0],
         hashes_per_table=hashes_per_table,
         bins=functions.bins,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,12 +16,14 @@ _BLOCK_ROWS = 4096
 
 def update_tables_composed(
     kernel: tf.Variable,
+    biases: list[tf.Variable],
     tables: Any,
     functions: Any,
     hashes_per_table: int,
     touched: tf.Tensor,
     now: tf.Tensor,
     which: tf.Tensor,
+    radius: tf.Tensor,
 ) -> tf.Tensor:
     """As `update_tables`."""
     num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
@@ -30,7 +32,8 @@ def update_tables_composed(
     scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
 
     def build() -> tf.Tensor:
-        codes = _codes_of_rows(kernel, functions, num_tables, hashes_per_table)
+        rows = _Rows(kernel, biases, radius)
+        codes = _codes_of_rows(rows, functions, num_tables, hashes_per_table)
         moved = tf.zeros([], tf.int64)
 
         def body(t: tf.Tensor, moved: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -43,18 +46,33 @@ def update_tables_composed(
     return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
 
 
+class _Rows(NamedTuple):
+    """What is hashed."""
+
+    kernel: tf.Variable
+    biases: list[tf.Variable]
+    radius: tf.Tensor
+
+    def __getitem__(self, ids: tf.Tensor) -> tf.Tensor:
+        rows = tf.cast(gather(self.kernel, ids), tf.float32)
+        bias = tf.cast(gather(self.biases[0], ids), tf.float32) if self.biases else rows[:, 0] * 0
+        with_bias = tf.concat([rows, bias[:, tf.newaxis]], axis=1)
+        square = tf.reduce_sum(with_bias**2, axis=1, keepdims=True)
+        rest = tf.sqrt(tf.maximum(self.radius**2 - square, 0))
+        return tf.cond(self.radius > 0, lambda: tf.concat([with_bias, rest], axis=1), lambda: rows)
+
+
 def _codes_of_rows(
-    kernel: tf.Variable, functions: Any, num_tables: int, hashes_per_table: int
+    rows: _Rows, functions: Any, num_tables: int, hashes_per_table: int
 ) -> tf.Tensor:
     """Returns `[C, L]`."""
-    num_classes = kernel.shape[0]
+    num_classes = rows.kernel.shape[0]
     num_blocks = -(-num_classes // _BLOCK_ROWS)
 
     def codes(block: tf.Tensor) -> tf.Tensor:
         first = block * _BLOCK_ROWS
-        rows = gather(kernel, tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes)))
-        rows = tf.cast(rows, tf.float32)
-        return hash_codes_composed(rows, functions, num_tables, hashes_per_table)
+        ids = tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes))
+        return hash_codes_composed(rows[ids], functions, num_tables, hashes_per_table)
 
     found = tf.TensorArray(
         tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]

@@ -11,22 +11,20 @@ import tensorflow as tf
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.bucket_candidates import BucketCandidates
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.variable_rows import gather
 from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
-from tfx_largeout.sorted_search import is_in
+from tfx_largeout.samplers.certain_candidates import with_certain
 
 
 class IndexSampler(Sampler):
-    """Candidates near to queries, found in hash tables over the rows of W, and random ones.
+    """Candidates near to queries, found in hash tables over the rows of W; and others, drawn.
 
-    Of the S candidates, S - R are taken from buckets, if there are as many there; the others, at
-    least R, are drawn from all other classes, each alike. **Expected counts**: 1 of a class from a
-    bucket, and m / (C - n) of a random one, m and n being the numbers of both kinds. So with R > 0
-    and any tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate of Z whose
-    largest terms are exact: an index can make it more or less precise, not wrong. With R = 0, the
-    classes that were not found are missing, as in the paper.
+    Those that are found have an expected count of 1; `others`, drawn by another sampler, stand for
+    all the classes that are not found, with their own expected counts. So with `others` and any
+    tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate of Z whose largest
+    terms are exact: an index can make it more or less precise, not wrong. Without `others`, the
+    classes that are not found are missing, as in the papers.
 
     The head that has the sampler keeps the index up to date and saves it. With the same index, the
     same seed gives the same candidates.
@@ -34,36 +32,33 @@ class IndexSampler(Sampler):
     To add one, write `queries`.
 
     Args:
-        num_sampled: S, at most C: for each example with `own`, else for the batch.
-        num_random: R, at most S. Default: half of S.
+        num_found: How many classes are taken from buckets at most, at most C: for each example with
+            `own`, else for the batch.
+        others: Draws further candidates, such as `Unigram(counts, 500)`. Default None.
         index: Its index, for no other sampler. Default: `HashIndex()`.
         own: Whether each example gets candidates of its own: the first ones that come up in its
             buckets. Default False: all get the same, those that come up most often in the buckets
             of all; one dense product then serves the batch.
 
     Raises:
-        TypeError: `index` is none.
-        ValueError: A number is out of range, when the head is built also: S above C.
+        TypeError: `index` or `others` is none.
+        ValueError: `num_found` is out of range, when the head is built also: above C.
     """
 
     def __init__(
         self,
-        num_sampled: int,
-        num_random: int | None = None,
+        num_found: int,
+        others: Sampler | None = None,
         index: HashIndex | None = None,
         own: bool = False,
     ) -> None:
-        self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
-        if num_random is None:
-            num_random = self.num_sampled // 2
-        self.num_random = integer_argument("num_random", num_random, at_least=0)
-        if self.num_random > self.num_sampled:
-            raise ValueError(
-                f"num_random must be at most num_sampled={self.num_sampled}; got {num_random}"
-            )
+        self.num_found = integer_argument("num_found", num_found, at_least=1)
         self.index = HashIndex() if index is None else index
         if not isinstance(self.index, HashIndex):
             raise TypeError(f"index must be a HashIndex; got {index!r}")
+        if others is not None and not isinstance(others, Sampler):
+            raise TypeError(f"others must be a Sampler; got {others!r}")
+        self.others = others
         self.own = bool(own)
 
     def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
@@ -71,60 +66,55 @@ class IndexSampler(Sampler):
         raise NotImplementedError
 
     def tabulate(self, num_classes: int) -> None:
-        if self.num_sampled > num_classes:
+        if self.num_found > num_classes:
             raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes}; got {self.num_sampled}"
+                f"num_found must be at most num_classes={num_classes}; got {self.num_found}"
             )
+        if self.others is not None:
+            self.others.build(num_classes)
 
     def follow(self, kernel: Any, bias: Any) -> None:
-        if self.index.built:
-            raise ValueError(
-                f"index must serve no other sampler or head; got {self.index!r}, which is built"
-            )
-        self.kernel, self.bias = bare_variable(kernel), bias
-        self.index.rebuild(self.kernel)
+        if self.index.in_use:
+            raise ValueError(f"index must serve no other sampler or head; got {self.index!r}")
+        self.index.in_use = True
+        self.kernel, self.bias = kernel, bias
+        self.index.rebuild(kernel, bias)
 
     def after_update(self, labels: Labels, candidates: tf.Tensor) -> None:
         touched = tf.concat([tf.reshape(labels.ids, [-1]), tf.reshape(candidates, [-1])], axis=0)
-        self.index.update(self.kernel, touched)
+        self.index.update(self.kernel, self.bias, touched)
 
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        ids, found = self.find(hidden, labels, seed)
-        drawn = tf.math.count_nonzero(ids >= 0, axis=-1) - found
-        rest = tf.cast(self.num_classes - found, tf.float32)
-        log_random = tf.math.log(tf.maximum(tf.cast(drawn, tf.float32), 1) / rest)
-        is_random = tf.range(self.num_sampled, dtype=tf.int64) >= found[..., tf.newaxis]
-        log_expected = tf.where(is_random & (ids >= 0), log_random[..., tf.newaxis], 0.0)
-        of_labels = tf.where(self._among(labels.ids, ids, found), 0.0, log_random[..., tf.newaxis])
-        return Candidates(ids, log_expected, where_labels(labels, of_labels))
+        found = self.find(hidden, labels, seed)
+        if self.others is not None:
+            drawn = self.others.sample(hidden, labels, tf.random.fold_in(seed, 1))
+            return with_certain(drawn, labels, found)
+        of_labels = where_labels(labels, tf.zeros(tf.shape(labels.ids)))
+        return Candidates(found, tf.zeros(tf.shape(found)), of_labels)
 
-    def find(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> BucketCandidates:
-        """Returns the candidates, those from buckets first."""
+    def find(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> tf.Tensor:
+        """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1."""
         queries = self.queries(tf.cast(hidden, tf.float32), labels)
-        num_found = self.num_sampled - self.num_random
-        return self.index.candidates(queries, num_found, self.num_random, seed, self.own)
+        return self.index.candidates(queries, self.num_found, seed, self.own)
 
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns rows of W as float32; zeros where an id is -1."""
-        rows = tf.cast(gather(self.kernel, tf.maximum(ids, 0)), tf.float32)
+        rows = tf.cast(gather(bare_variable(self.kernel), tf.maximum(ids, 0)), tf.float32)
         return tf.where(ids[..., tf.newaxis] < 0, 0.0, rows)
-
-    def _among(self, labels: tf.Tensor, ids: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
-        """Returns for each label `[N, K]` whether it is one of the first `found` ids."""
-        if not self.own:
-            return is_in(tf.concat([ids[:found], [tf.int64.max]], axis=0), labels)
-        from_bucket = tf.range(self.num_sampled, dtype=tf.int64) < found[:, tf.newaxis]
-        equal = labels[:, :, tf.newaxis] == ids[:, tf.newaxis]
-        return tf.reduce_any(equal & from_bucket[:, tf.newaxis], axis=2)
 
     def get_config(self) -> dict[str, Any]:
         return {
-            "num_sampled": self.num_sampled,
-            "num_random": self.num_random,
+            "num_found": self.num_found,
+            "others": keras.saving.serialize_keras_object(self.others),
             "index": keras.saving.serialize_keras_object(self.index),
             "own": self.own,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> IndexSampler:
-        return cls(**{**config, "index": keras.saving.deserialize_keras_object(config["index"])})
+        parts: dict[str, Any] = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("index", "others")
+            if name in config
+        }
+        return cls(**{**config, **parts})

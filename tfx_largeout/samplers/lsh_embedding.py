@@ -22,36 +22,34 @@ class LSHEmbedding(IndexSampler):
     that of a collision of h and w_c in one hash, over the choice of the hash functions. So the
     candidates change with W and with the input.
 
-    With `ActiveSetSoftmax` and `num_random=0`, training is that of the paper. With `corrected`,
+    With `ActiveSetSoftmax` and no `others`, training is that of the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
-    functions. This needs `SimHash`, candidates of an example's own, no random ones, and S large
+    functions. This needs `SimHash`, candidates of an example's own, no others, and a number large
     enough for all that are found: where S or a bucket's limit cuts some off, the probability is too
     large. The tables may be older than W by their period. It costs what the logits of the
     candidates cost, once more.
 
     Args:
-        num_sampled, num_random, index, own: As `IndexSampler`.
+        num_found, others, index, own: As `IndexSampler`.
         corrected: Whether losses get the probability to be found. Default False.
 
     Raises:
-        ValueError: As `IndexSampler`; `corrected` with candidates that are shared, or random ones.
+        ValueError: As `IndexSampler`; `corrected` with candidates that are shared, or with others.
         NotImplementedError: `corrected`, and the index's family has no closed form.
 
     References:
         Daghaghi et al. 2021, section 2, Theorem 2.
     """
 
-    def __init__(
-        self, num_sampled: int, *args: Any, corrected: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(num_sampled, *args, **kwargs)
+    def __init__(self, num_found: int, *args: Any, corrected: bool = False, **kwargs: Any) -> None:
+        super().__init__(num_found, *args, **kwargs)
         self.corrected = bool(corrected)
         if self.corrected:
-            if not self.own or self.num_random > 0:
+            if not self.own or self.others is not None:
                 raise ValueError(
-                    "corrected must go with own=True and num_random=0: the probability of other "
-                    f"candidates is not known; got own={self.own}, num_random={self.num_random}"
+                    "corrected must go with own=True and others=None: the probability of other "
+                    f"candidates is not known; got own={self.own}, others={self.others!r}"
                 )
             self.index.family.collision_probability(tf.constant(0.0))
 
@@ -62,7 +60,7 @@ class LSHEmbedding(IndexSampler):
         drawn = super().draw(hidden, labels, seed)
         if not self.corrected:
             return drawn
-        dtype = tf.float64 if self.kernel.dtype == tf.float64 else tf.float32
+        dtype = "float64" if self.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
         values = candidate_logits(self.kernel, None, hidden, labels.ids, drawn.ids)
         return drawn._replace(

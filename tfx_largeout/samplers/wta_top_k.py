@@ -43,18 +43,18 @@ class WTATopK(IndexSampler):
         if index is None:
             index = HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)
         num_found = 10 * self.k if num_found is None else num_found
-        super().__init__(num_found, 0, index, own=True)
-        if self.k > self.num_sampled:
-            raise ValueError(f"k must be at most num_found={self.num_sampled}; got {k}")
+        super().__init__(num_found, None, index, own=True)
+        if self.k > self.num_found:
+            raise ValueError(f"k must be at most num_found={self.num_found}; got {k}")
 
     def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
         return hidden[:, tf.newaxis]
 
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
         found = super().draw(hidden, labels, seed)
-        _, ids = top_candidates(self.kernel, self.bias, hidden, found.ids, self.k)
+        ids = top_candidates(self.kernel, self.bias, hidden, found.ids, self.k).ids
         return found._replace(ids=ids, log_expected=tf.zeros(tf.shape(ids)))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        return {"k": self.k, "num_found": self.num_sampled, "index": config["index"]}
+        return {"k": self.k, "num_found": self.num_found, "index": config["index"]}
