@@ -42,8 +42,8 @@ class TopK(keras.layers.Layer):
         **kwargs: `name`, `dtype`, as for any Keras layer.
 
     Raises:
-        TypeError: `head` is not a head; `index` is none. At the first call: `index` does not go with
-            the head.
+        TypeError: `head` is not a head; `index` is none; at the first call: it does not go with the
+            head.
         ValueError: `k`, `activation` or `num_found` is out of range; `index` is that of a sampler.
         RuntimeError: At the first call: `index` was not built.
 
@@ -195,13 +195,12 @@ def _top_found(
 ) -> TopScores:
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
-    if isinstance(index, str):
-        index = getattr(head, "index", None)
-        if index is None:
-            raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
+    found_by = getattr(head, "index", None) if isinstance(index, str) else index
+    if found_by is None:
+        raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
     queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
-    found = index.candidates(queries, most, tf.constant([0, 0]), own=True)
+    found = found_by.candidates(queries, most, tf.constant([0, 0]), own=True)
     return top_candidates(head.kernel, head.bias, hidden, found, k)
 
 

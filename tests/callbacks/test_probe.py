@@ -10,11 +10,13 @@ import tensorflow as tf
 from oracles import softmax as oracle
 
 import tfx_largeout as tfx
+from tfx_largeout import losses
 from tfx_largeout.callbacks import Probe
+from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.ops import exact_hidden_gradient as module
 from tfx_largeout.optimizers import RowAdam
-from tfx_largeout.samplers import Uniform
+from tfx_largeout.samplers import LSHEmbedding, Uniform
 
 CLASSES, WIDTH, EXAMPLES = 40, 6, 96
 RNG = np.random.default_rng(0)
@@ -157,3 +159,43 @@ def test_a_model_without_a_head_is_refused():
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
         Probe(X, LABELS, **arguments)
+
+
+def indexed(family, hashes, **more):
+    keras.utils.set_random_seed(2)
+    index = HashIndex(family, hashes, 4, **more)
+    return tfx.heads.SampledHead(CLASSES, LSHEmbedding(8, None, index), RowAdam(0.01), seed=1)
+
+
+def test_recall_of_all_candidates_is_1():
+    probe, _ = probe_run(model_with(sampled(CLASSES), losses.SampledSoftmax()))
+    assert probe.history[-1]["probe_recall_at_10"] == 1
+
+
+def test_recall_of_few_candidates_is_their_share():
+    probe, _ = probe_run(model_with(sampled(10), losses.SampledSoftmax()))
+    recalls = [values["probe_recall_at_10"] for values in probe.history]
+    assert 0.1 < np.mean(recalls) < 0.4  # 10 of 40
+
+
+@pytest.mark.filterwarnings("ignore:the head's index has degenerated")
+def test_health_of_an_index_is_logged():
+    head = indexed(DWTAHash(5), 1, first_period=1e6)
+    probe, _ = probe_run(model_with(head, losses.ActiveSetSoftmax()))
+    values = probe.history[-1]
+    assert values["probe_index_occupied"] == 1
+    assert 0.2 <= values["probe_index_largest_bucket"] < 0.6  # 5 buckets
+    assert values["probe_index_unreachable"] == 0
+    assert values["probe_index_stale"] > 0  # nothing was brought up to date
+    head.index.rebuild(head.kernel, head.bias)
+    assert head.index.health(head.kernel, head.bias)["stale"] == 0
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_an_index_that_has_degenerated_is_reported_once(zeros):
+    head = indexed(SimHash(), 1)  # two buckets
+    if zeros:
+        head.kernel_initializer = keras.initializers.Zeros()
+    with pytest.warns(RuntimeWarning, match="the head's index has degenerated") as warned:
+        probe_run(model_with(head, losses.ActiveSetSoftmax()))
+    assert sum("degenerated" in str(w.message) for w in warned) == 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ import tensorflow as tf
 
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.number_argument import number_argument
 from tfx_largeout.ops.exact_hidden_gradient import exact_hidden_gradient
+
+_RECALL_AT = 10
+_MOST_OF_BUCKET = 0.1
+_MOST_UNREACHABLE = 0.5
 
 
 class Probe(keras.callbacks.Callback):
@@ -32,10 +39,15 @@ class Probe(keras.callbacks.Callback):
     | `probe_exact_loss` | the softmax cross-entropy over all classes |
     | `probe_cosine` | of the angle between the two gradients `[N, D]`, mean over draws |
     | `probe_relative_bias` | norm of (mean over draws - exact) / norm of exact |
+    | `probe_recall_at_10` | share of the 10 best classes, labels aside, that are candidates |
+    | `probe_index_*` | of the head's index, if it has one: see `HashIndex.health` |
     | `probe_share_of_time` | of the time since training began, spent in the probe |
 
     The mean over a few draws still has noise, which the relative bias contains: it falls with
     1 / sqrt(draws) down to the bias itself. Nothing is updated.
+
+    An index that has degenerated (a bucket with more than a tenth of the classes, or half of the
+    classes in no bucket) is reported by a warning, once.
 
     The values go to TensorBoard if there is a `log_dir`, with the number of the step, and into the
     logs of each epoch, where `History` and callbacks after this one see the last ones.
@@ -74,6 +86,7 @@ class Probe(keras.callbacks.Callback):
         self.log_dir = log_dir
         self.history: list[dict[str, float]] = []
         self._writer: Any = None
+        self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not isinstance(self.model.loss, HeadLoss):
@@ -113,6 +126,7 @@ class Probe(keras.callbacks.Callback):
     def _log(self) -> None:
         elapsed = time.perf_counter() - self._start
         self._values["probe_share_of_time"] = self._spent / elapsed
+        self._warn()
         self.history.append({"step": self._step, **self._values})
         if self._writer is None:
             return
@@ -120,6 +134,20 @@ class Probe(keras.callbacks.Callback):
             for name, value in self._values.items():
                 tf.summary.scalar(name, value, step=self._step)
         self._writer.flush()
+
+    def _warn(self) -> None:
+        largest = self._values.get("probe_index_largest_bucket", 0)
+        unreachable = self._values.get("probe_index_unreachable", 0)
+        if self._warned or (largest <= _MOST_OF_BUCKET and unreachable <= _MOST_UNREACHABLE):
+            return
+        self._warned = True
+        warnings.warn(
+            "the head's index has degenerated, so that its candidates say little: "
+            f"{largest:.0%} of the classes share one bucket and {unreachable:.0%} are in none; "
+            "use more hashes_per_table, and rows that are not 0",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _measured(self, x: Any, y: Any) -> dict[str, tf.Tensor]:
         output = _kernel_output(self.model(x, training=False))
@@ -144,7 +172,25 @@ class Probe(keras.callbacks.Callback):
             "exact_loss": tf.reduce_mean(softmax_loss),
             "cosine": tf.add_n(cosines) / self.draws,
             "relative_bias": tf.norm(bias) / tf.norm(exact_gradient),
+            **_of_candidates(head, hidden, labels),
         }
+
+
+def _of_candidates(head: KernelHead, hidden: tf.Tensor, labels: Labels) -> dict[str, tf.Tensor]:
+    if not isinstance(head, SampledHead):
+        return {}
+    best = head.top_k(hidden, min(_RECALL_AT, head.num_classes)).ids
+    candidates = head.candidates(hidden, labels).ids
+    if candidates.shape.rank == 1:
+        candidates = candidates[tf.newaxis]
+    is_label = tf.reduce_any(best[:, :, tf.newaxis] == labels.ids[:, tf.newaxis], axis=2)
+    is_there = tf.reduce_any(best[:, :, tf.newaxis] == candidates[:, tf.newaxis], axis=2)
+    negatives = tf.math.count_nonzero(~is_label)
+    values = {"recall_at_10": tf.math.count_nonzero(is_there & ~is_label) / negatives}
+    if head.index is not None:
+        health = head.index.health(head.kernel, head.bias)
+        values |= {f"index_{name}": value for name, value in health.items()}
+    return values
 
 
 def _kernel_output(logits: Any) -> HeadOutput:

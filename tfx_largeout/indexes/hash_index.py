@@ -18,6 +18,7 @@ from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.hash_tables_composed import HashedRows
 from tfx_largeout.ops.variable_rows import gather
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -25,6 +26,7 @@ _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 
 _RADIUS_ROWS = 4096  # that the radius is estimated from
 _RADIUS_SHARE = 0.99  # of the rows that are in the ball
+_HEALTH_ROWS = 64  # of each table, to see whether they are up to date
 _RADIUS_CHANGE = 1.25  # from which on all rows are hashed again
 
 
@@ -233,6 +235,54 @@ class HashIndex(keras.layers.Layer):
         order = BucketOrder.draw(self.num_tables, self.touched_at.shape[0], seed)
         return bucket_candidates(
             self.tables, codes, budget, order, own=own, most_of_bucket=self.most_of_bucket
+        )
+
+    def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
+        """Returns figures that say how well the tables serve, scalars in [0, 1].
+
+        - `occupied`: share of the buckets that hold a class; little if K is too large for C;
+        - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
+          alike;
+        - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
+        - `stale`: share of 64 classes a table whose rows are in another bucket by now; much if the
+          period is too long.
+
+        Cost: O(L (buckets + 64 D K L)).
+
+        Args:
+            kernel: W `[C, D]`.
+            bias: b `[C]`, or None.
+        """
+        starts = self.starts.value
+        sizes = starts[:, 1:] - starts[:, :-1]
+        num_classes = self.touched_at.shape[0]
+        in_tables = tf.reduce_max(starts[:, -1])
+        return {
+            "occupied": tf.reduce_mean(tf.cast(sizes > 0, tf.float32)),
+            "largest_bucket": tf.cast(tf.reduce_max(sizes) / num_classes, tf.float32),
+            "unreachable": tf.cast(1 - in_tables / num_classes, tf.float32),
+            "stale": self._stale(bare_variable(kernel), bias),
+        }
+
+    def _stale(self, kernel: tf.Variable, bias: Any) -> tf.Tensor:
+        starts, entries, num_tables = self.starts.value, self.entries.value, self.num_tables
+        # Places at equal distances in each table, the classes there, and their buckets.
+        places = tf.range(_HEALTH_ROWS) * (starts[:, -1:] // _HEALTH_ROWS)
+        classes = tf.gather(entries, places, batch_dims=1)
+        buckets = tf.searchsorted(starts, places, "right") - 1
+        biases = [] if bias is None else [bare_variable(bias)]
+        rows = HashedRows(kernel, biases, self.radius.value)
+        codes = hash_codes(
+            rows[tf.maximum(tf.reshape(classes, [-1]), 0)],
+            self._functions(),
+            num_tables,
+            self.hashes_per_table,
+        )
+        codes = tf.reshape(codes, [num_tables, _HEALTH_ROWS, num_tables])
+        codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
+        moved = (codes != buckets) & (classes >= 0)
+        return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(
+            tf.math.count_nonzero(classes >= 0, dtype=tf.float32), 1
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def update_tables_composed(
     scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
 
     def build() -> tf.Tensor:
-        rows = _Rows(kernel, biases, radius)
+        rows = HashedRows(kernel, biases, radius)
         codes = _codes_of_rows(rows, functions, num_tables, hashes_per_table)
         moved = tf.zeros([], tf.int64)
 
@@ -46,8 +46,14 @@ def update_tables_composed(
     return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
 
 
-class _Rows(NamedTuple):
-    """What is hashed."""
+class HashedRows(NamedTuple):
+    """The vectors that are hashed for classes: their rows, with a radius longer by two.
+
+    Attributes:
+        kernel: W `[C, D]`.
+        biases: b `[C]`, or nothing.
+        radius: `[]` float32, R; 0: none.
+    """
 
     kernel: tf.Variable
     biases: list[tf.Variable]
@@ -63,7 +69,7 @@ class _Rows(NamedTuple):
 
 
 def _codes_of_rows(
-    rows: _Rows, functions: Any, num_tables: int, hashes_per_table: int
+    rows: HashedRows, functions: Any, num_tables: int, hashes_per_table: int
 ) -> tf.Tensor:
     """Returns `[C, L]`."""
     num_classes = rows.kernel.shape[0]

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samplers that find candidates in an index over W."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from samplers.drawing import assert_mean
+
+import tfx_largeout as tfx
+from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers import LSHEmbedding, LSHLabel, Uniform, WTATopK
+
+CLASSES, WIDTH, BATCH = 60, 12, 7
+RNG = np.random.default_rng(5)
+KERNEL = RNG.standard_normal((CLASSES, WIDTH)).astype(np.float32)
+BIAS = RNG.standard_normal(CLASSES).astype(np.float32)
+HIDDEN = RNG.standard_normal((BATCH, WIDTH)).astype(np.float32)
+LABELS = np.array(
+    [[0, 5, -1], [59, -1, -1], [-1, 7, 2], [1, 2, 3], [-1, -1, -1], [4, -1, -1], [9, 8, 7]]
+)
+SEED = tf.constant([3, 4])
+
+small_index = {
+    "winner": lambda **more: HashIndex(DWTAHash(3), 2, 5, **more),
+    "sign": lambda **more: HashIndex(SimHash(), 4, 5, **more),
+    "inner product": lambda **more: HashIndex(SimHash(), 4, 5, similarity="inner_product", **more),
+}
+every_index = pytest.mark.parametrize("index", list(small_index))
+
+
+def built(sampler, bias=BIAS):
+    sampler.build(CLASSES)
+    sampler.follow(tf.Variable(KERNEL), None if bias is None else tf.Variable(bias))
+    return sampler
+
+
+def labels_of(ids=LABELS):
+    return Labels(tf.constant(ids, tf.int64))
+
+
+def sharing_a_bucket(index, queries):
+    """Returns for each query the set of classes that share a bucket with it in a table."""
+    codes, entries, starts = (
+        index.codes(queries).numpy(),
+        index.entries.numpy(),
+        index.starts.numpy(),
+    )
+    found = []
+    for of_tables in codes:
+        buckets = [
+            entries[t, starts[t, code] : starts[t, code + 1]]
+            for t, code in enumerate(of_tables)
+            if code >= 0
+        ]
+        found.append(set(np.concatenate([*buckets, []]).astype(int)))
+    return found
+
+
+def present(ids):
+    return set(ids[ids >= 0])
+
+
+@every_index
+def test_own_candidates_share_a_bucket_with_h(index):
+    sampler = built(LSHEmbedding(CLASSES, None, small_index[index](), own=True))
+    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    expected = sharing_a_bucket(sampler.index, HIDDEN)
+    assert [present(row) for row in ids] == expected
+    assert 0 < np.mean([len(row) for row in expected]) < CLASSES  # neither none nor all
+
+
+@every_index
+def test_label_candidates_share_a_bucket_with_a_label(index):
+    sampler = built(LSHLabel(CLASSES, None, small_index[index](), own=True))
+    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    by_label = sharing_a_bucket(sampler.index, KERNEL)
+    for row, labels in zip(ids, LABELS, strict=True):
+        assert present(row) == set().union(*(by_label[y] for y in labels if y >= 0))
+
+
+@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel])
+def test_shared_candidates_are_of_the_whole_batch(kind):
+    own = built(kind(CLASSES, None, small_index["winner"](), own=True))
+    shared = built(kind(CLASSES, None, small_index["winner"]()))
+    found = shared.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    each = own.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    assert found.shape == (CLASSES,)
+    assert present(found) == set().union(*(present(row) for row in each))
+    few = (
+        built(kind(5, None, small_index["winner"]())).sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    )
+    assert present(few) < present(found)
+    assert len(present(few)) == 5
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_with_others_the_sum_over_all_classes_is_unbiased(own):
+    sampler = built(LSHEmbedding(8, Uniform(6, own=own), small_index["sign"](), own=own))
+    logits = HIDDEN @ KERNEL.T
+    sums = []
+    for seed in range(1500):
+        drawn = sampler.sample(HIDDEN, labels_of(), tf.constant([1, seed]))
+        ids = np.broadcast_to(drawn.ids.numpy(), (BATCH, drawn.ids.shape[-1]))
+        terms = np.exp(
+            np.take_along_axis(logits, np.maximum(ids, 0), 1) - drawn.log_expected.numpy()
+        )
+        sums.append(np.where(ids >= 0, terms, 0).sum(axis=1))
+    assert_mean(np.array(sums), np.exp(logits).sum(axis=1))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_was_found_is_certain(own):
+    sampler = built(LSHEmbedding(8, Uniform(20), small_index["sign"](), own=own))
+    drawn = sampler.sample(HIDDEN, labels_of(), SEED)
+    found = np.broadcast_to(drawn.ids.numpy()[..., :8], (BATCH, 8))
+    others = drawn.ids.numpy()[..., 8:]
+    expected = drawn.log_expected.numpy()
+    np.testing.assert_array_equal(expected[..., :8], 0)
+    np.testing.assert_allclose(
+        expected[..., 8:], np.where(others < 0, 0, np.log(20 / CLASSES)), 1e-6
+    )
+    for i, labels in enumerate(LABELS):
+        assert not present(np.atleast_2d(others)[i if own else 0]) & present(found[i])
+        for y, value in zip(labels, drawn.true_log_expected.numpy()[i], strict=True):
+            certain = y < 0 or y in found[i]
+            np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
+
+
+def test_the_probability_to_be_found_corrects_the_sum():
+    """Over the choice of hash functions; without it, the sum is too small."""
+    hidden, labels = HIDDEN[:2], labels_of(LABELS[:2])
+    logits = hidden @ KERNEL.T
+    corrected, plain = [], []
+    for seed in range(400):
+        index = HashIndex(SimHash(), 3, 4, most_of_bucket=CLASSES, seed=seed)
+        sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True))
+        drawn = sampler.sample(hidden, labels, SEED)
+        ids = drawn.ids.numpy()
+        terms = np.where(ids >= 0, np.exp(np.take_along_axis(logits, np.maximum(ids, 0), 1)), 0)
+        corrected.append((terms / np.exp(drawn.log_expected.numpy())).sum(axis=1))
+        plain.append(terms.sum(axis=1))
+    exact = np.exp(logits).sum(axis=1)
+    assert_mean(np.array(corrected), exact)
+    assert np.all(np.mean(plain, axis=0) < 0.9 * exact)
+
+
+def test_the_probability_of_labels_is_that_of_theorem_2():
+    index = HashIndex(SimHash(), 3, 4)
+    sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True))
+    drawn = sampler.sample(HIDDEN, labels_of(), SEED)
+    rows = KERNEL[np.maximum(LABELS, 0)].astype(float)
+    norms = np.linalg.norm(rows, axis=2) * np.linalg.norm(HIDDEN, axis=1)[:, np.newaxis]
+    cosine = np.einsum("nkd,nd->nk", rows, HIDDEN) / norms
+    found = 1 - (1 - (1 - np.arccos(cosine) / np.pi) ** 3) ** 4
+    expected = np.where(LABELS < 0, 0, np.log(found))
+    np.testing.assert_allclose(drawn.true_log_expected, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_wta_top_k_takes_the_best_that_were_found():
+    sampler = built(WTATopK(4, 30, HashIndex(WTAHash(3), 1, 6)))
+    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    assert ids.shape == (BATCH, 4)
+    found = sampler.find(HIDDEN, labels_of(), SEED).numpy()
+    logits = HIDDEN @ KERNEL.T + BIAS
+    for row, candidates, values in zip(ids, found, logits, strict=True):
+        best = sorted(present(candidates), key=lambda c: -values[c])[:4]
+        assert list(row[row >= 0]) == best
+
+
+def test_an_inner_product_finds_large_rows_that_an_angle_misses():
+    kernel = RNG.standard_normal((2000, WIDTH)).astype(np.float32)
+    kernel[:20] *= 20  # the greatest logits are those of these rows
+    hidden = np.maximum(RNG.standard_normal((200, WIDTH)), 0).astype(np.float32)
+    best = np.argmax(hidden @ kernel.T, axis=1)
+
+    def recall(similarity):
+        index = HashIndex(SimHash(), 8, 20, similarity=similarity)
+        index.rebuild(tf.Variable(kernel))
+        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 50, SEED, own=False).numpy()
+        return np.isin(best, ids).mean()
+
+    assert recall("inner_product") > recall("angle") + 0.2
+
+
+def test_zero_rows_and_zero_queries_find_nothing():
+    sampler = LSHEmbedding(CLASSES, None, small_index["winner"](), own=True)
+    sampler.build(CLASSES)
+    kernel = KERNEL.copy()
+    kernel[10:20] = 0
+    sampler.follow(tf.Variable(kernel), None)
+    hidden = HIDDEN.copy()
+    hidden[2] = 0
+    ids = sampler.sample(hidden, labels_of(), SEED).ids.numpy()
+    assert not set(range(10, 20)) & present(ids)
+    assert not present(ids[2])
+    assert present(ids[1])
+
+
+@every_index
+def test_candidates_follow_the_weights_in_training(index):
+    sampler = LSHEmbedding(10, Uniform(5), small_index[index](first_period=4), own=True)
+    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowSGD(5.0), seed=1)
+    model = keras.Sequential([keras.Input([WIDTH]), head])
+    model.compile("sgd", loss=tfx.losses.ComplementarySum())
+    x, y = np.tile(HIDDEN, (8, 1)), np.arange(8 * BATCH) % CLASSES
+    before = head.index.entries.numpy()
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    assert np.any(head.index.entries.numpy() != before)
+    after = {w.name: w.numpy() for w in (head.index.entries, head.index.starts)}
+    # All rows have had their turn: from scratch it is the same, but for changes since.
+    for _ in range(8):
+        head.index.update(head.kernel, head.bias, tf.constant([], tf.int64))
+    entries, starts = head.index.entries.numpy(), head.index.starts.numpy()
+    head.index.rebuild(head.kernel, head.bias)
+    if index != "inner product":  # where the radius is taken over only when it has changed much
+        np.testing.assert_array_equal(entries, head.index.entries)
+        np.testing.assert_array_equal(starts, head.index.starts)
+    assert after.keys() == {"entries", "starts"}
+
+
+@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK])
+def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
+    index = HashIndex(DWTAHash(3), 2, 5, first_period=3)
+    sampler = WTATopK(5, 20, index) if kind is WTATopK else kind(10, Uniform(5), index)
+    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdam(0.01), seed=1)
+    model = keras.Sequential([keras.Input([WIDTH]), head])
+    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    x, y = np.tile(HIDDEN, (6, 1)), np.arange(6 * BATCH) % CLASSES
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    model.save(tmp_path / "model.keras")
+    restored = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, restored):
+        each.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    for ours, theirs in zip(model.weights, restored.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        LSHEmbedding(7, Uniform(3), HashIndex(SimHash(), 4, 5), own=True),
+        LSHEmbedding(7, None, HashIndex(SimHash(), 4, 5), own=True, corrected=True),
+        LSHLabel(7, None, HashIndex(WTAHash(5), 2, 3, 20, 1.5, most_of_bucket=9, seed=2)),
+        WTATopK(3, 9, HashIndex(WTAHash(5), 2, 3)),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_config_round_trip(sampler):
+    config = keras.saving.serialize_keras_object(sampler)
+    again = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
+    assert type(again) is type(sampler)
+    assert keras.saving.serialize_keras_object(again) == config
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: LSHEmbedding(0), ValueError, "num_found .*at least 1; got 0"),
+        (lambda: LSHEmbedding(5, index="wta"), TypeError, "index must be a HashIndex; got 'wta'"),
+        (lambda: LSHEmbedding(5, 100), TypeError, "others must be a Sampler; got 100"),
+        (
+            lambda: LSHEmbedding(5, own=False, index=HashIndex(SimHash()), corrected=True),
+            ValueError,
+            "corrected must go with own=True and others=None",
+        ),
+        (
+            lambda: LSHEmbedding(5, own=True, index=HashIndex(DWTAHash()), corrected=True),
+            NotImplementedError,
+            "DWTAHash has no closed form",
+        ),
+        (lambda: WTATopK(10, 5), ValueError, "k must be at most num_found=5; got 10"),
+        (
+            lambda: built(LSHLabel(CLASSES + 1, None, small_index["sign"]())),
+            ValueError,
+            f"num_found must be at most num_classes={CLASSES}; got {CLASSES + 1}",
+        ),
+        (
+            lambda: HashIndex(DWTAHash(), similarity="inner_product"),
+            ValueError,
+            "similarity='inner_product' must go with SimHash",
+        ),
+        (lambda: HashIndex(similarity="cosine"), ValueError, "similarity must be one of"),
+    ],
+)
+def test_bad_arguments_are_refused(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+def test_an_index_serves_one_sampler():
+    index = small_index["sign"]()
+    built(LSHEmbedding(5, None, index))
+    with pytest.raises(ValueError, match="index must serve no other sampler"):
+        built(LSHLabel(5, None, index))
+
+
+def test_weights_that_are_not_finite_are_refused_and_the_tables_kept():
+    sampler = built(LSHEmbedding(5, None, small_index["winner"]()))
+    before = sampler.index.entries.numpy()
+    kernel = KERNEL.copy()
+    kernel[3, 1] = np.nan
+    with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
+        sampler.index.rebuild(tf.Variable(kernel))
+    np.testing.assert_array_equal(sampler.index.entries, before)
