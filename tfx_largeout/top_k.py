@@ -200,6 +200,8 @@ def _top_found(
         raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
     queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
+    if found_by.in_use:
+        found_by.build_once(head.kernel, head.bias)
     found = found_by.candidates(queries, most, tf.constant([0, 0]), own=True)
     return top_candidates(head.kernel, head.bias, hidden, found, k)
 

@@ -166,5 +166,23 @@ HEADS = [
         tfx.losses.SampledSoftmax,
         _sgd,
     ),
+    Row(
+        "sampled_index",
+        lambda classes, **kw: tfx.heads.SampledHead(
+            classes,
+            tfx.samplers.LSHEmbedding(
+                8,
+                tfx.samplers.Uniform(10),
+                tfx.indexes.HashIndex(
+                    tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
+                ),
+            ),
+            tfx.optimizers.RowAdam(0.02),
+            seed=3,
+            **kw,
+        ),
+        tfx.losses.ComplementarySum,
+        _sgd,
+    ),
     Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossEntropy, _sgd),
 ]

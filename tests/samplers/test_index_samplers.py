@@ -209,10 +209,10 @@ def test_candidates_follow_the_weights_in_training(index):
     model = keras.Sequential([keras.Input([WIDTH]), head])
     model.compile("sgd", loss=tfx.losses.ComplementarySum())
     x, y = np.tile(HIDDEN, (8, 1)), np.arange(8 * BATCH) % CLASSES
+    head.index.rebuild(head.kernel, head.bias)
     before = head.index.entries.numpy()
     model.fit(x, y, batch_size=BATCH, verbose=0)
     assert np.any(head.index.entries.numpy() != before)
-    after = {w.name: w.numpy() for w in (head.index.entries, head.index.starts)}
     # All rows have had their turn: from scratch it is the same, but for changes since.
     for _ in range(8):
         head.index.update(head.kernel, head.bias, tf.constant([], tf.int64))
@@ -221,7 +221,6 @@ def test_candidates_follow_the_weights_in_training(index):
     if index != "inner product":  # where the radius is taken over only when it has changed much
         np.testing.assert_array_equal(entries, head.index.entries)
         np.testing.assert_array_equal(starts, head.index.starts)
-    assert after.keys() == {"entries", "starts"}
 
 
 @pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK])
@@ -302,6 +301,7 @@ def test_an_index_serves_one_sampler():
 
 def test_weights_that_are_not_finite_are_refused_and_the_tables_kept():
     sampler = built(LSHEmbedding(5, None, small_index["winner"]()))
+    sampler.index.rebuild(sampler.kernel)
     before = sampler.index.entries.numpy()
     kernel = KERNEL.copy()
     kernel[3, 1] = np.nan

@@ -163,11 +163,19 @@ class HashIndex(keras.layers.Layer):
         kernel = bare_variable(kernel)
         if not self.built:
             self.build(tuple(kernel.shape))
-        with tf.init_scope():
-            if self.similarity == "inner_product":
-                self.radius.assign(_radius(kernel, bias))
-            every = tf.range(kernel.shape[0], dtype=tf.int64)
-            self._update(kernel, bias, every, 0, self.num_tables)
+        if self.similarity == "inner_product":
+            self.radius.assign(_radius(kernel, bias))
+        every = tf.range(kernel.shape[0], dtype=tf.int64)
+        self._update(kernel, bias, every, 0, self.num_tables)
+
+    def build_once(self, kernel: Any, bias: Any = None) -> None:
+        """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
+
+        def build() -> tf.Tensor:
+            self.rebuild(kernel, bias)
+            return tf.constant(True)
+
+        tf.cond(self.clock.value == 0, build, lambda: tf.constant(False))
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and brings those tables up to date whose turn it is.
@@ -284,6 +292,9 @@ class HashIndex(keras.layers.Layer):
         return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(
             tf.math.count_nonzero(classes >= 0, dtype=tf.float32), 1
         )
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return None if self.in_use else super().get_build_config()  # its sampler builds it
 
     def get_config(self) -> dict[str, Any]:
         return {

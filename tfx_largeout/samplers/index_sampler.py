@@ -78,7 +78,7 @@ class IndexSampler(Sampler):
             raise ValueError(f"index must serve no other sampler or head; got {self.index!r}")
         self.index.in_use = True
         self.kernel, self.bias = kernel, bias
-        self.index.rebuild(kernel, bias)
+        self.index.build(tuple(kernel.shape))
 
     def after_update(self, labels: Labels, candidates: tf.Tensor) -> None:
         touched = tf.concat([tf.reshape(labels.ids, [-1]), tf.reshape(candidates, [-1])], axis=0)
@@ -94,6 +94,7 @@ class IndexSampler(Sampler):
 
     def find(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> tf.Tensor:
         """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1."""
+        self.index.build_once(self.kernel, self.bias)
         queries = self.queries(tf.cast(hidden, tf.float32), labels)
         return self.index.candidates(queries, self.num_found, seed, self.own)
 
