@@ -90,6 +90,11 @@ class Family {
   int64_t num_tables_, hashes_per_table_, bins_;
 };
 
+absl::Status CheckScalar(const char* name, const tf::Tensor& value) {
+  if (value.dims() == 0) return absl::OkStatus();
+  return InvalidArgument(name, " must be a scalar; got shape ", value.shape().DebugString());
+}
+
 core::Hasher::Resources HasherResources(core::InstructionSet set) {
   return {core::HashKernelsOf(set), core::DenseKernelsOf<float>(set), core::RowKernelsOf(set)};
 }
@@ -181,19 +186,26 @@ class HashIndexUpdateOp : public tf::OpKernel {
                    LockedVariables& variables, int64_t* moved) {
     const tf::Tensor& kernel = *variables.tensor(kKernel);
     const int first = variables.size();
-    const tf::Tensor &touched = context->input(first + 2), &range = context->input(first + 4);
-    const float radius = context->input(first + 5).scalar<float>()();
+    const tf::Tensor &touched = context->input(first + 2), &now_of_call = context->input(first + 3),
+                     &range = context->input(first + 4), &radius = context->input(first + 5);
     core::HashFamily family;
     TF_RETURN_IF_ERROR(CheckWeights(variables));
-    const int64_t width = kernel.dim_size(1) + (radius > 0 ? 2 : 0);
+    TF_RETURN_IF_ERROR(CheckScalar("radius", radius));
+    const float r = radius.scalar<float>()();
+    const int64_t width = kernel.dim_size(1) + (r > 0 ? 2 : 0);
     TF_RETURN_IF_ERROR(
         family_.Get(context->input(first), context->input(first + 1), width, &family));
-    family.radius = radius;
+    family.radius = r;
     core::HashTables tables;
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
     TF_RETURN_IF_ERROR(CheckTimes(variables, family, tables, kernel.dim_size(0)));
     TF_RETURN_IF_ERROR(
         CheckIds("touched", touched, -1, tables.num_classes, core::RowKernelsOf(set)));
+    TF_RETURN_IF_ERROR(CheckScalar("now", now_of_call));
+    if (range.shape() != tf::TensorShape({2})) {
+      return InvalidArgument("tables must be [first, the one behind the last]; got shape ",
+                             range.shape().DebugString());
+    }
     const int64_t begin = range.flat<int64_t>()(0), end = range.flat<int64_t>()(1);
     if (begin < 0 || begin > end || end > tables.num_tables) {
       return InvalidArgument("tables must be a range in [0, ", tables.num_tables, "]; got [", begin,
@@ -201,7 +213,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
     for (int i = 0; i < kKernel; ++i) TF_RETURN_IF_ERROR(variables.Own(i));
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
-    const int32_t now = context->input(first + 3).scalar<int32_t>()();
+    const int32_t now = now_of_call.scalar<int32_t>()();
     Touch(touched, now, variables);
     *moved = 0;
     if (begin == end) return absl::OkStatus();
@@ -303,6 +315,7 @@ class BucketCandidatesOp : public tf::OpKernel {
     core::BucketQueries queries;
     std::vector<uint32_t> rotations;
     OP_REQUIRES_OK(context, GetQueries(context, tables, &queries, &rotations));
+    OP_REQUIRES_OK(context, CheckScalar("first_class", context->input(5)));
     const int64_t first_class = context->input(5).scalar<int64_t>()();
     OP_REQUIRES(
         context, first_class >= 0 && first_class < tables.num_classes,
@@ -329,6 +342,7 @@ class BucketCandidatesOp : public tf::OpKernel {
                           core::BucketQueries* queries, std::vector<uint32_t>* rotations) const {
     const tf::Tensor &codes = context->input(2), &order = context->input(3),
                      &given_rotations = context->input(4);
+    TF_RETURN_IF_ERROR(CheckScalar("budget", context->input(6)));
     const int64_t budget = context->input(6).scalar<int64_t>()();
     if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables) {
       return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables, "; got shape ",
@@ -361,16 +375,20 @@ class BucketCandidatesOp : public tf::OpKernel {
   }
 
   static absl::Status CheckOrder(const tf::Tensor& order, int64_t num_tables) {
-    std::vector<bool> seen(num_tables);
-    bool good = order.shape() == tf::TensorShape({num_tables});
-    for (int64_t i = 0; good && i < num_tables; ++i) {
-      const int32_t t = order.flat<int32_t>()(i);
-      good = t >= 0 && t < num_tables && !seen[t];
-      if (good) seen[t] = true;
+    if (order.shape() != tf::TensorShape({num_tables})) {
+      return InvalidArgument("order must be a permutation of the ", num_tables,
+                             " tables; got shape ", order.shape().DebugString());
     }
-    if (good) return absl::OkStatus();
-    return InvalidArgument("order must be a permutation of the ", num_tables, " tables; got shape ",
-                           order.shape().DebugString());
+    std::vector<bool> seen(num_tables);
+    for (int64_t i = 0; i < num_tables; ++i) {
+      const int32_t t = order.flat<int32_t>()(i);
+      if (t < 0 || t >= num_tables || seen[t]) {
+        return InvalidArgument("order must be a permutation of the ", num_tables, " tables; got ",
+                               t, " at position [", i, "]");
+      }
+      seen[t] = true;
+    }
+    return absl::OkStatus();
   }
 
   bool own_;

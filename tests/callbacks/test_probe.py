@@ -133,6 +133,7 @@ def test_values_go_to_tensorboard(tmp_path):
         "probe_exact_loss",
         "probe_cosine",
         "probe_relative_bias",
+        "probe_recall_at_10",
         "probe_share_of_time",
     }
 
