@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""update_tables from TensorFlow's own ops: all rows are hashed again, block by block."""
+"""update_tables from TensorFlow's own ops."""
 
 from __future__ import annotations
 
@@ -27,20 +27,26 @@ def update_tables_composed(
 ) -> tf.Tensor:
     """As `update_tables`."""
     num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
-    with after([check_ids("touched", touched, -1, num_classes)]):
+    with after([check_ids("touched", touched, -1, num_classes), _check_range(which, num_tables)]):
         touched = tf.boolean_mask(touched, touched >= 0)
     scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
 
     def build() -> tf.Tensor:
+        since = tf.reduce_min(gather(tables.built_at, tf.range(which[0], which[1])))
+        changed = tf.where(tables.touched_at.read_value() > since)[:, 0]
         rows = HashedRows(kernel, biases, radius)
-        codes = _codes_of_rows(rows, functions, num_tables, hashes_per_table)
-        moved = tf.zeros([], tf.int64)
+        codes = _codes_of_rows(rows, changed, functions, num_tables, hashes_per_table)
+        with after([_check_tables(tables, which)]):
+            codes = tf.identity(codes)
 
         def body(t: tf.Tensor, moved: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return t + 1, moved + _build(tables, t, codes[:, t], now)
+            return t + 1, moved + _build(tables, t, changed, codes[:, t], now)
 
         return tf.while_loop(
-            lambda t, _: t < which[1], body, (which[0], moved), parallel_iterations=1
+            lambda t, _: t < which[1],
+            body,
+            (which[0], tf.zeros([], tf.int64)),
+            parallel_iterations=1,
         )[1]
 
     return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
@@ -69,16 +75,17 @@ class HashedRows(NamedTuple):
 
 
 def _codes_of_rows(
-    rows: HashedRows, functions: Any, num_tables: int, hashes_per_table: int
+    rows: HashedRows, ids: tf.Tensor, functions: Any, num_tables: int, hashes_per_table: int
 ) -> tf.Tensor:
-    """Returns `[C, L]`."""
-    num_classes = rows.kernel.shape[0]
-    num_blocks = -(-num_classes // _BLOCK_ROWS)
+    """Returns the codes of rows `[n]`, `[n, L]`, block by block."""
+    num_blocks = tf.maximum(-(-tf.size(ids) // _BLOCK_ROWS), 1)
 
     def codes(block: tf.Tensor) -> tf.Tensor:
-        first = block * _BLOCK_ROWS
-        ids = tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes))
-        return hash_codes_composed(rows[ids], functions, num_tables, hashes_per_table)
+        some = ids[block * _BLOCK_ROWS : (block + 1) * _BLOCK_ROWS]
+        vectors = rows[some]
+        with after([_check_rows(vectors, some)]):
+            vectors = tf.identity(vectors)
+        return hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
 
     found = tf.TensorArray(
         tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]
@@ -92,14 +99,17 @@ def _codes_of_rows(
     return found.concat()
 
 
-def _build(tables: Any, table: tf.Tensor, codes: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+def _build(
+    tables: Any, table: tf.Tensor, changed: tf.Tensor, codes: tf.Tensor, now: tf.Tensor
+) -> tf.Tensor:
     """Writes one table; returns how many classes changed their bucket."""
-    num_classes, num_buckets = codes.shape[0], tables.starts.shape[1] - 1
+    num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     starts, entries = gather(tables.starts, table), gather(tables.entries, table)
     in_bucket = tf.repeat(tf.range(num_buckets), starts[1:] - starts[:-1])
     before = tf.tensor_scatter_nd_update(
         tf.fill([num_classes], -1), entries[: starts[-1], tf.newaxis], in_bucket
     )
+    codes = tf.tensor_scatter_nd_update(before, changed[:, tf.newaxis], codes)
     counts = tf.math.bincount(tf.maximum(codes, -1) + 1, minlength=num_buckets + 1)
     order = tf.argsort(tf.where(codes < 0, num_buckets, codes), stable=True)
     entries = tf.where(tf.range(num_classes) < num_classes - counts[0], order, -1)
@@ -108,3 +118,49 @@ def _build(tables: Any, table: tf.Tensor, codes: tf.Tensor, now: tf.Tensor) -> t
     scatter_update(tables.starts, table, starts)
     scatter_update(tables.built_at, table, now)
     return tf.math.count_nonzero((codes >= 0) & (codes != before))
+
+
+def _check_range(which: tf.Tensor, num_tables: int) -> tf.Operation | None:
+    """Asserts that tables are a range."""
+    return tf.debugging.Assert(
+        (which[0] >= 0) & (which[0] <= which[1]) & (which[1] <= num_tables),
+        [f"tables must be a range in [0, {num_tables}]; got", which],
+    )
+
+
+def _check_rows(rows: tf.Tensor, ids: tf.Tensor) -> tf.Operation | None:
+    """Asserts that rows of W are finite."""
+    wrong = ~tf.math.is_finite(rows)
+    position = tf.where(wrong)[:1]
+    return tf.debugging.Assert(
+        ~tf.reduce_any(wrong),
+        [
+            "kernel must be finite; got",
+            tf.gather_nd(rows, position),
+            "in row",
+            tf.gather(ids, position[:, 0]),
+        ],
+    )
+
+
+def _check_tables(tables: Any, which: tf.Tensor) -> tf.Operation | None:
+    """Asserts that tables are as they were written."""
+    num_classes = tables.entries.shape[1]
+    some = tf.range(which[0], which[1])
+    starts, entries = gather(tables.starts, some), gather(tables.entries, some)
+    end = starts[:, -1:]
+    in_use = tf.range(num_classes) < end
+    good = (
+        (starts[:, 0] == 0)
+        & (end[:, 0] <= num_classes)
+        & tf.reduce_all(starts[:, :-1] <= starts[:, 1:], axis=1)
+        & tf.reduce_all(~in_use | ((entries >= 0) & (entries < num_classes)), axis=1)
+    )
+    return tf.debugging.Assert(
+        tf.reduce_all(good),
+        [
+            "entries and starts must be a table as it was written; table",
+            tf.boolean_mask(some, ~good)[:1],
+            "is corrupt; rebuild the index",
+        ],
+    )
