@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.runtime_checks import after
+from tfx_largeout.ops.runtime_checks import after, check_ids
 
 
 def bucket_candidates_composed(
@@ -22,12 +22,34 @@ def bucket_candidates_composed(
     most_of_bucket: int,
 ) -> tf.Tensor:
     """As `bucket_candidates`."""
+    num_tables, num_classes = tables.entries.shape
+    with after(
+        [
+            _check(
+                tf.sort(table_order) == tf.range(num_tables),
+                f"order must be a permutation of the {num_tables} tables; got",
+                table_order,
+            ),
+            _check(
+                (rotations >= 0) & (rotations < 2**32),
+                "rotations must be in [0, 2^32); got",
+                rotations,
+            ),
+            check_ids("first_class", tf.reshape(first_class, [1]), 0, num_classes),
+            _check(
+                (budget >= 1) & (budget <= num_classes),
+                f"budget must be in [1, C] = [1, {num_classes}]; got",
+                budget,
+            ),
+        ]
+    ):
+        codes = tf.identity(codes)
     visited = _visited(tables, codes, table_order, rotations, most_of_bucket)
-    num_classes = tables.entries.shape[1]
     if not own:
         elected = _elected(visited.values, num_classes, first_class, budget)
         missing = budget - tf.size(elected, tf.int64)
-        return tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
+        ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
+        return tf.reshape(ids, tf.stack([budget]))
     return _first(visited, num_classes).to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
 
 
@@ -42,13 +64,17 @@ def _visited(
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
     table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
-    with after([_check(by_table < num_buckets, "codes must be below the number of buckets")]):
+    too_large = tf.boolean_mask(by_table, by_table >= num_buckets)[:1]
+    rule = f"codes must be below {num_buckets}, the number of buckets; got"
+    with after([_check(by_table < num_buckets, rule, too_large)]):
         code = tf.cast(tf.maximum(by_table, 0), tf.int64)
     starts = tf.cast(tables.starts.read_value(), tf.int64)
     begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
-    size = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1)) - begin
-    size = tf.where(by_table < 0, tf.constant(0, tf.int64), size)
-    with after([_check(size >= 0, "starts must not fall: a table is corrupt; rebuild the index")]):
+    end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
+    good = (begin >= 0) & (begin <= end) & (end <= num_classes)
+    size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
+    rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
+    with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
         taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
     count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
@@ -59,14 +85,9 @@ def _visited(
     flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
     entries = tf.reshape(tables.entries.read_value(), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)
-    with after(
-        [
-            _check(
-                (classes >= 0) & (classes < num_classes),
-                "entries: a table is corrupt; rebuild the index",
-            )
-        ]
-    ):
+    is_class = (classes >= 0) & (classes < num_classes)
+    rule = f"entries must be in [0, {num_classes}): a table is corrupt; rebuild the index; got"
+    with after([_check(is_class, rule, tf.boolean_mask(classes, ~is_class)[:1])]):
         classes = tf.identity(classes)
     of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)
     return tf.RaggedTensor.from_row_lengths(classes, of_example)
@@ -90,5 +111,5 @@ def _elected(
     return tf.gather(found, best)
 
 
-def _check(condition: tf.Tensor, message: str) -> tf.Operation | None:
-    return tf.debugging.Assert(tf.reduce_all(condition), [message])
+def _check(condition: tf.Tensor, rule: str, value: tf.Tensor) -> tf.Operation | None:
+    return tf.debugging.Assert(tf.reduce_all(condition), [rule, value])
