@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "core/bucket_candidates.h"
+#include "core/hash_family.h"
+#include "core/hash_tables.h"
+#include "tests/expect.h"
+
+namespace tfx::core {
+
+using Floats = std::vector<float>;
+using Ids = std::vector<int32_t>;
+
+// One after the other: with a single worker nothing runs beside.
+const ParallelFor kSerial = [](int64_t n, const std::function<void(int64_t, int64_t)>& work,
+                               int64_t) { work(0, n); };
+
+std::vector<InstructionSet> InstructionSets() {
+  std::vector<InstructionSet> sets;
+  for (InstructionSet set :
+       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (Supports(set)) sets.push_back(set);
+  }
+  return sets;
+}
+
+Hasher::Resources ResourcesOf(InstructionSet set) {
+  return {HashKernelsOf(set), DenseKernelsOf<float>(set), RowKernelsOf(set)};
+}
+
+// Small whole numbers, mostly 0: their products are exact, and there are ties and empty bins.
+Floats SparseRows(int64_t size, std::mt19937& random) {
+  Floats x(size);
+  for (float& entry : x) {
+    if (random() % 4 == 0) entry = static_cast<float>(static_cast<int>(random() % 7) - 3);
+  }
+  return x;
+}
+
+// A family and what it points to.
+struct Functions {
+  Ids elements;
+  Floats planes;
+  HashFamily family;
+
+  // Bins of one permutation after the other; each function its own if `bins` is 1.
+  static Functions Winners(int64_t width, int64_t window, int64_t bins, int64_t k, int64_t tables,
+                           std::mt19937& random) {
+    Functions f;
+    Ids order(width);
+    std::iota(order.begin(), order.end(), 0);
+    const int64_t groups = (k * tables + bins - 1) / bins;
+    for (int64_t g = 0; g < groups; ++g) {
+      std::shuffle(order.begin(), order.end(), random);
+      f.elements.insert(f.elements.end(), order.begin(), order.begin() + bins * window);
+    }
+    f.family = {f.elements.data(), nullptr, groups * bins, window, bins, width, k, tables, 0};
+    return f;
+  }
+
+  static Functions Signs(int64_t width, int64_t k, int64_t tables, std::mt19937& random) {
+    Functions f;
+    f.planes = SparseRows(k * tables * width, random);
+    f.family = {nullptr, f.planes.data(), k * tables, width, 1, width, k, tables, 0};
+    return f;
+  }
+};
+
+// The value of function j, or -1 if it sees only zeros: straight from the definition.
+int32_t ValueOf(const HashFamily& family, int64_t j, const float* x) {
+  if (family.planes != nullptr) {
+    double product = 0;
+    for (int64_t d = 0; d < family.width; ++d)
+      product += family.planes[j * family.width + d] * x[d];
+    return product > 0;
+  }
+  const int32_t* elements = family.elements + j * family.window;
+  int32_t best = 0;
+  bool empty = true;
+  for (int32_t i = 0; i < family.window; ++i) {
+    if (x[elements[i]] > x[elements[best]]) best = i;
+    empty = empty && x[elements[i]] == 0;
+  }
+  return empty ? -1 : best;
+}
+
+int32_t FilledValueOf(const HashFamily& family, int64_t j, const float* x) {
+  const int64_t bins = family.bins, first = j / bins * bins;
+  for (int64_t d = 0; d < bins; ++d) {
+    for (int64_t bin : {j - first + d, j - first - d + bins}) {
+      const int32_t value = ValueOf(family, first + bin % bins, x);
+      if (value >= 0) return value;
+    }
+  }
+  return bins == 1 ? 0 : kNoCode;
+}
+
+int32_t CodeOf(const HashFamily& family, int64_t table, const float* x) {
+  if (std::all_of(x, x + family.width, [](float entry) { return entry == 0; })) return kNoCode;
+  int64_t code = 0;
+  for (int64_t k = family.hashes_per_table - 1; k >= 0; --k) {
+    const int32_t value = FilledValueOf(family, table * family.hashes_per_table + k, x);
+    if (value < 0) return kNoCode;
+    code = code * (family.planes != nullptr ? 2 : family.window) + value;
+  }
+  return static_cast<int32_t>(code);
+}
+
+// Families whose tables do not fit whole bins, and of each kind.
+std::vector<Functions> Families(std::mt19937& random) {
+  std::vector<Functions> families;
+  families.push_back(Functions::Winners(30, 3, 1, 4, 5, random));
+  families.push_back(Functions::Winners(30, 4, 7, 3, 6, random));
+  families.push_back(Functions::Winners(127, 16, 7, 5, 4, random));
+  families.push_back(Functions::Winners(8, 8, 1, 2, 3, random));
+  families.push_back(Functions::Signs(30, 11, 7, random));
+  families.push_back(Functions::Signs(127, 3, 2, random));
+  return families;
+}
+
+void CodesAreThoseOfAPlainLoop() {
+  std::mt19937 random(1);
+  Workspace workspace;
+  for (const Functions& functions : Families(random)) {
+    const HashFamily& family = functions.family;
+    const int64_t width = family.width, num_tables = family.num_tables;
+    const Floats rows = SparseRows(200 * width, random);
+    const LayerWeights weights = {rows.data(), nullptr, false, 200, width};
+    for (InstructionSet set : InstructionSets()) {
+      for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, num_tables}, {1, num_tables - 1}}) {
+        if (begin >= end) continue;
+        for (int64_t n : {0, 1, 5, 63, 64}) {
+          const Workspace::Scope scope(workspace);
+          const Hasher hasher(family, begin, end, ResourcesOf(set), workspace);
+          Ids ids(n), codes((end - begin) * Hasher::kRows, -7);
+          for (int32_t& id : ids) id = static_cast<int32_t>(random() % 200);
+          float* scratch = workspace.Take<float>(hasher.ScratchSize());
+          EXPECT(hasher.Codes(weights, ids.data(), n, scratch, codes.data(), Hasher::kRows) == n);
+          for (int64_t t = begin; t < end; ++t) {
+            for (int64_t i = 0; i < Hasher::kRows; ++i) {
+              const int32_t expected = i < n ? CodeOf(family, t, rows.data() + ids[i] * width) : -7;
+              EXPECT(codes[(t - begin) * Hasher::kRows + i] == expected);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void RowsThatAreNotFiniteAreNamed() {
+  std::mt19937 random(2);
+  Workspace workspace;
+  const Functions functions = Functions::Winners(9, 3, 3, 2, 2, random);
+  Floats rows(100 * 9, 1.0f);
+  rows[70 * 9 + 8] = std::numeric_limits<float>::quiet_NaN();
+  const LayerWeights weights = {rows.data(), nullptr, false, 100, 9};
+  Ids codes(200);
+  const Hasher::Resources resources = ResourcesOf(InstructionSet::kBaseline);
+  EXPECT(HashCodes(functions.family, weights, resources, 1, kSerial, workspace, codes.data()) ==
+         70);
+  rows[70 * 9 + 8] = 0;
+  EXPECT(HashCodes(functions.family, weights, resources, 1, kSerial, workspace, codes.data()) ==
+         -1);
+}
+
+// Tables with their memory.
+struct Index {
+  const HashFamily& family;
+  int64_t num_classes;
+  Ids entries, starts, touched_at, built_at;
+  Workspace workspace;
+
+  Index(const HashFamily& of, int64_t classes)
+      : family(of),
+        num_classes(classes),
+        entries(of.num_tables * classes),
+        starts(of.num_tables * (of.NumBuckets() + 1)),
+        touched_at(classes),
+        built_at(of.num_tables, -1) {}
+
+  HashTables Tables() {
+    return {entries.data(), starts.data(), family.num_tables, num_classes, family.NumBuckets()};
+  }
+
+  HashFault Update(const Floats& rows, int64_t begin, int64_t end, int32_t now, int64_t* moved) {
+    const Workspace::Scope scope(workspace);
+    const LayerWeights weights = {rows.data(), nullptr, false, num_classes, family.width};
+    return UpdateTables(family, weights, {touched_at.data(), built_at.data()}, begin, end, now,
+                        Tables(), {ResourcesOf(InstructionSets().back()), 1, kSerial, workspace},
+                        moved);
+  }
+};
+
+void IncrementsGiveABuildFromScratch() {
+  std::mt19937 random(3);
+  for (const Functions& functions : Families(random)) {
+    const HashFamily& family = functions.family;
+    const int64_t classes = 1500, width = family.width;
+    if (family.NumBuckets() > 5000) continue;
+    Floats rows = SparseRows(classes * width, random);
+    Index index(family, classes);
+    for (int32_t now = 0; now < 12; ++now) {
+      for (int changes = random() % 90; changes > 0; --changes) {
+        const int64_t c = random() % classes;
+        const Floats row = SparseRows(width, random);
+        std::copy(row.begin(), row.end(), rows.begin() + c * width);
+        index.touched_at[c] = now;
+      }
+      const bool is_last = now == 11;
+      const int64_t begin = is_last ? 0 : random() % family.num_tables;
+      const int64_t end =
+          is_last ? family.num_tables : begin + 1 + random() % (family.num_tables - begin);
+      int64_t moved = 0;
+      EXPECT(!index.Update(rows, begin, end, now, &moved));
+      Index scratch(family, classes);
+      int64_t all = 0;
+      EXPECT(!scratch.Update(rows, 0, family.num_tables, 0, &all));
+      const int64_t stride = family.NumBuckets() + 1;
+      EXPECT(std::equal(index.entries.begin() + begin * classes,
+                        index.entries.begin() + end * classes,
+                        scratch.entries.begin() + begin * classes));
+      EXPECT(std::equal(index.starts.begin() + begin * stride, index.starts.begin() + end * stride,
+                        scratch.starts.begin() + begin * stride));
+      for (int64_t t = begin; t < end; ++t) EXPECT(index.built_at[t] == now);
+    }
+    int64_t moved = 0;
+    EXPECT(!index.Update(rows, 0, family.num_tables, 12, &moved));
+    EXPECT(moved == 0);
+  }
+}
+
+void WhatIsWrongChangesNothing() {
+  std::mt19937 random(4);
+  const Functions functions = Functions::Winners(9, 3, 3, 2, 3, random);
+  Floats rows = SparseRows(50 * 9, random);
+  Index index(functions.family, 50);
+  int64_t moved = 0;
+  EXPECT(!index.Update(rows, 0, 3, 0, &moved));
+  const Ids entries = index.entries, starts = index.starts, built_at = index.built_at;
+  std::fill(index.touched_at.begin(), index.touched_at.end(), 1);
+  rows[7 * 9] = std::numeric_limits<float>::infinity();
+  const HashFault of_row = index.Update(rows, 0, 3, 1, &moved);
+  EXPECT(of_row.row == 7 && of_row.table < 0);
+  EXPECT(index.entries == entries && index.starts == starts && index.built_at == built_at);
+  rows[7 * 9] = 0;
+  index.starts[10 + 4] = 99;
+  const HashFault of_table = index.Update(rows, 0, 3, 1, &moved);
+  EXPECT(of_table.table == 1 && of_table.row < 0);
+  EXPECT(index.entries == entries && index.built_at == built_at);
+}
+
+// Votes of one call must not count in the next, whatever came of the first.
+void VotesDoNotStay() {
+  const int64_t classes = 40;
+  std::mt19937 random(5);
+  Ids entries(classes), starts = {0, 10, 20, 30, 40};
+  std::iota(entries.begin(), entries.end(), 0);
+  const HashTables tables = {entries.data(), starts.data(), 1, classes, 4};
+  const Ids order = {0};
+  const std::vector<uint32_t> rotations = {0};
+  Workspace workspace;
+  const BucketResources resources = {1, kSerial, workspace};
+  // Returns an empty vector if something is corrupt.
+  const auto call = [&](BucketVotes& votes, const Ids& codes) {
+    const Workspace::Scope scope(workspace);
+    const int64_t n = static_cast<int64_t>(codes.size());
+    const BucketQueries queries = {codes.data(), n, 1, order.data(), rotations.data(), 7, 5};
+    std::vector<int64_t> ids(5);
+    const bool good = votes.Candidates(tables, queries, 0, resources, ids.data());
+    if (!good) ids.clear();
+    return ids;
+  };
+  BucketVotes votes;
+  for (int round = 0; round < 20; ++round) {
+    Ids codes(1 + random() % 20);
+    for (int32_t& code : codes) code = static_cast<int32_t>(random() % 5) - 1;
+    BucketVotes fresh;
+    EXPECT(call(votes, codes) == call(fresh, codes));
+    codes.push_back(4);  // behind the last bucket
+    EXPECT(call(votes, codes).empty());
+  }
+}
+
+}  // namespace tfx::core
+
+int main() {
+  tfx::core::CodesAreThoseOfAPlainLoop();
+  tfx::core::RowsThatAreNotFiniteAreNamed();
+  tfx::core::IncrementsGiveABuildFromScratch();
+  tfx::core::WhatIsWrongChangesNothing();
+  tfx::core::VotesDoNotStay();
+  return tfx::test::Result();
+}

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HashIndex follows W by its schedule, and goes on after a restart."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import hash_index as oracle
+
+from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+
+CLASSES, WIDTH = 60, 16
+
+
+def rows(seed, n=CLASSES):
+    return np.random.default_rng(seed).normal(size=(n, WIDTH)).astype(np.float32)
+
+
+def built_index(kernel, *arguments, **options):
+    index = HashIndex(*arguments, **options)
+    index.rebuild(kernel)
+    return index
+
+
+def state(index):
+    """Copies of the weights."""
+    return [weight.numpy().copy() for weight in index.weights]
+
+
+def check_same(index, expected):
+    for weight, want in zip(index.weights, expected, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), want)
+
+
+def check_tables(index, vectors):
+    """Checks that tables hold the rows of the kernel, by the codes that these have."""
+    codes = index.codes(tf.constant(vectors)).numpy()
+    for t in range(index.num_tables):
+        entries, starts = oracle.table(codes[:, t], index.num_buckets)
+        np.testing.assert_array_equal(index.entries[t], entries)
+        np.testing.assert_array_equal(index.starts[t], starts)
+
+
+class Training:
+    """Changes rows of a kernel, as steps do."""
+
+    def __init__(self, index, kernel, seed):
+        self.index, self.kernel = index, kernel
+        self.rng = np.random.default_rng(seed)
+
+    @tf.function
+    def _step(self, ids, changed):
+        self.kernel.scatter_nd_update(ids[:, tf.newaxis], changed)
+        self.index.update(self.kernel, None, ids)
+
+    def step(self):
+        ids = self.rng.integers(0, CLASSES, 5)
+        changed = self.rng.normal(size=(5, WIDTH)).astype(np.float32)
+        changed[1:] = np.where(ids[1:, None] == ids[:1], changed[:1], changed[1:])
+        changed = changed[[list(ids).index(c) for c in ids]]  # one value for each class
+        self._step(tf.constant(ids), tf.constant(changed))
+
+
+SCHEDULES = [  # L, first period, growth, steps
+    (10, 20, 1.5, 250),
+    (50, 50, 1.1, 250),
+    (7, 30, 1.0, 200),
+    (1, 10, 2.0, 160),
+    (30, 4, 1.3, 60),
+    (9, 1, 1.0, 12),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_each_round_brings_all_tables_up_to_date(schedule):
+    num_tables, first_period, growth, steps = schedule
+    kernel = tf.Variable(rows(0))
+    options = {"first_period": first_period, "growth": growth}
+    index = built_index(kernel, WTAHash(4), 2, num_tables, **options)
+    update = tf.function(lambda: index.update(kernel, None, tf.constant([3], tf.int64)))
+    built = []  # the tables of each step
+    for _ in range(steps):
+        before = index.built_at.numpy()
+        update()
+        built.append(np.flatnonzero(index.built_at.numpy() != before))
+    most = max(int(np.ceil(num_tables / first_period)) + 2, 2)
+    assert max(len(tables) for tables in built) <= most
+    order = np.concatenate(built)
+    np.testing.assert_array_equal(order, np.arange(len(order)) % num_tables)  # one by one
+    built_in_step = np.repeat(np.arange(steps), [len(tables) for tables in built])
+    round_ends = built_in_step[num_tables - 1 :: num_tables]
+    assert len(round_ends) >= 3
+    lengths = np.diff(round_ends, prepend=-1)
+    periods = first_period * growth ** np.arange(len(lengths))
+    # A round may end up to two tables late, or begin with as many in hand.
+    slack = 2 * 2 * periods / num_tables + 1
+    if num_tables <= 2:
+        slack = 2.0
+    assert np.all(np.abs(lengths - periods) <= slack)
+
+
+def test_tables_whose_turn_it_was_hold_the_changes():
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel, WTAHash(4), 2, 6, first_period=6, growth=1)
+    training = Training(index, kernel, 1)
+    for _ in range(30):
+        training.step()
+        codes = index.codes(kernel.read_value()).numpy()
+        for t in np.flatnonzero(index.built_at.numpy() == index.clock.numpy()):
+            entries, starts = oracle.table(codes[:, t], index.num_buckets)
+            np.testing.assert_array_equal(index.entries[t], entries)
+            np.testing.assert_array_equal(index.starts[t], starts)
+    for _ in range(12):  # two rounds without changes
+        index.update(kernel, None, tf.constant([], tf.int64))
+    check_tables(index, kernel.numpy())
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        HashIndex(),
+        HashIndex(SimHash(), 9, 4, name="nearest"),
+        HashIndex(WTAHash(3), 2, 5, 7.5, 1.25, most_of_bucket=11, seed=3),
+        HashIndex(DWTAHash(4), dtype="bfloat16"),
+    ],
+)
+def test_config_round_trip(index):
+    config = keras.saving.serialize_keras_object(index)
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is HashIndex
+    assert type(again.family) is type(index.family)
+    assert again.get_config() == index.get_config()
+    assert not again.trainable
+    kernel = tf.Variable(rows(0))
+    for each in (index, again):
+        each.rebuild(kernel)
+    check_same(again, state(index))
+
+
+def test_the_seed_chooses_the_functions():
+    kernel = tf.Variable(rows(0))
+    one, same, other = (built_index(kernel, WTAHash(4), 2, 5, seed=seed) for seed in (1, 1, 2))
+    check_same(same, state(one))
+    assert np.any(other.elements.numpy() != one.elements.numpy())
+
+
+@pytest.mark.parametrize("family", [DWTAHash(4), WTAHash(4), SimHash()])
+def test_with_saved_weights_it_goes_on_bit_for_bit(family):
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel, family, 3, 7, first_period=5)
+    training = Training(index, kernel, 1)
+    for _ in range(13):
+        training.step()
+    copy = tf.Variable(kernel.read_value())
+    restored = HashIndex(family, 3, 7, first_period=5, seed=99)  # other functions, till restored
+    restored.build((CLASSES, WIDTH))
+    restored.set_weights(index.get_weights())
+    other = Training(restored, copy, 2)
+    training.rng = np.random.default_rng(2)
+    queries = tf.constant(rows(5, 4)[:, np.newaxis])
+    for step in range(20):
+        training.step()
+        other.step()
+        check_same(restored, state(index))
+        seed = tf.constant([step, 0])
+        for own in (False, True):
+            one, two = (each.candidates(queries, 9, seed, own) for each in (index, restored))
+            np.testing.assert_array_equal(one, two)
+
+
+class Holder(keras.layers.Layer):
+    """A kernel with an index, as heads have it."""
+
+    def build(self, input_shape):
+        self.index = HashIndex(DWTAHash(4), 2, 5, first_period=3)
+        self.kernel = self.add_weight(shape=(CLASSES, WIDTH), name="kernel")
+        self.index.rebuild(self.kernel)
+
+    def call(self, x):
+        return x @ keras.ops.transpose(self.kernel)
+
+
+def test_weights_are_saved_with_a_model(tmp_path):
+    def model():
+        return keras.Sequential([keras.Input((WIDTH,)), Holder()])
+
+    one, two = model(), model()
+    training = Training(one.layers[0].index, one.layers[0].kernel.value, 3)
+    for _ in range(8):
+        training.step()
+    assert one.count_params() == two.count_params()
+    assert len(one.trainable_weights) == 1  # the kernel
+    one.save_weights(tmp_path / "model.weights.h5")
+    two.load_weights(tmp_path / "model.weights.h5")
+    check_same(two.layers[0].index, state(one.layers[0].index))
+    for each in (one, two):
+        again = Training(each.layers[0].index, each.layers[0].kernel.value, 4)
+        for _ in range(7):
+            again.step()
+    check_same(two.layers[0].index, state(one.layers[0].index))
+
+
+def test_rebuild_after_w_was_assigned():
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel, DWTAHash(4), 2, 5)
+    check_tables(index, rows(0))
+    kernel.assign(rows(1))
+    index.update(kernel, None, tf.constant([], tf.int64))
+    index.update(kernel, None, tf.constant([], tf.int64))
+    check_tables(index, rows(0))  # nothing was marked
+    index.rebuild(kernel)
+    check_tables(index, rows(1))
+    np.testing.assert_array_equal(index.built_at, np.repeat(index.clock.numpy(), 5))
+    fresh = built_index(kernel, DWTAHash(4), 2, 5)
+    np.testing.assert_array_equal(index.entries, fresh.entries)
+    np.testing.assert_array_equal(index.starts, fresh.starts)
+
+
+def test_a_kernel_that_is_not_finite_changes_nothing():
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel, DWTAHash(4), 2, 5, first_period=1)
+    before = index.entries.numpy(), index.starts.numpy(), index.built_at.numpy()
+    bad = rows(1)
+    bad[7, 3] = np.nan
+    kernel.assign(bad)
+    everything = tf.range(CLASSES, dtype=tf.int64)
+    calls = [lambda: index.rebuild(kernel), lambda: index.update(kernel, None, everything)]
+    for call in calls:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"kernel must be finite.*row.*7"):
+            call()
+        for variable, want in zip(index.tables[:2], before[:2], strict=True):
+            np.testing.assert_array_equal(variable, want)
+        np.testing.assert_array_equal(index.built_at, before[2])
+    kernel.assign(rows(1))
+    index.update(kernel, None, tf.constant([], tf.int64))
+    check_tables(index, rows(1))
+
+
+@pytest.mark.parametrize("family", [DWTAHash(4), WTAHash(4), SimHash()])
+@pytest.mark.parametrize("own", [False, True])
+def test_rows_of_zeros_are_found_by_nobody(family, own):
+    values = np.abs(rows(0))
+    values[::3] = 0
+    kernel = tf.Variable(values)
+    index = built_index(kernel, family, 1, 20, most_of_bucket=CLASSES)
+    queries = tf.constant(np.stack([values, -values, np.zeros_like(values)], axis=1))
+    ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), own)
+    seen = set(ids.numpy().flat) - {-1}
+    assert seen == {c for c in range(CLASSES) if c % 3}
+    ids = index.candidates(queries[:, 2:], CLASSES, tf.constant([1, 2]), own)
+    assert np.all(ids == -1)
+
+
+def test_each_class_finds_itself():
+    kernel = tf.Variable(rows(0))
+    for family in (DWTAHash(4), WTAHash(4), SimHash()):
+        index = built_index(kernel, family, 3, 4)
+        queries = tf.constant(rows(0)[:, np.newaxis])
+        ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), own=True).numpy()
+        for c in range(CLASSES):
+            assert c in ids[c]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_same_seed_gives_the_same_candidates(own):
+    index = built_index(tf.Variable(rows(0)), DWTAHash(4), 1, 3)
+    queries = tf.constant(rows(0)[:9, np.newaxis])
+    one, again, other = (
+        index.candidates(queries, 5, tf.constant([1, seed]), own) for seed in (2, 2, 3)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert np.any(one != other)
+
+
+@pytest.mark.parametrize("family", [DWTAHash(4), WTAHash(4), SimHash()])
+def test_a_bfloat16_kernel(family):
+    kernel = tf.Variable(tf.cast(rows(0), tf.bfloat16))
+    index = built_index(kernel, family, 2, 5, first_period=2, growth=1)
+    check_tables(index, tf.cast(kernel, tf.float32).numpy())
+    ids = tf.constant([3, 17], tf.int64)
+    kernel.scatter_nd_update(ids[:, tf.newaxis], tf.cast(rows(1)[:2], tf.bfloat16))
+    index.update(kernel, None, ids)
+    index.update(kernel, None, ids[:0])
+    check_tables(index, tf.cast(kernel, tf.float32).numpy())
+    codes = index.codes(kernel.read_value())  # queries of bfloat16
+    np.testing.assert_array_equal(codes, index.codes(tf.cast(kernel, tf.float32)))
+
+
+def test_under_a_policy_of_bfloat16_weights_keep_their_dtypes():
+    keras.config.set_dtype_policy("bfloat16")
+    index = built_index(tf.Variable(rows(0)), SimHash(), 3, 4)
+    assert index.planes.dtype == "float32"
+    assert index.entries.dtype == "int32"
+    check_tables(index, rows(0))
