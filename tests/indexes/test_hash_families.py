@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -71,12 +73,22 @@ def test_winners_of_independent_vectors_agree_by_chance(family, window):
     assert error < 0.01
 
 
-def simulated_agreement(x, y, window, count, seed):
-    """Whether the winners of `count` random windows agree, by the oracle in float64."""
-    rng = np.random.default_rng(seed)
-    elements = rng.permuted(np.tile(np.arange(len(x)), (count, 1)), axis=1)[:, :window]
+def exact_agreement(x, y, window):
+    """The probability that x and y have the same winner in a window: a sum over who it is.
+
+    Coordinate i wins in both if all others of the window are among the n_i that are below it in
+    both; so it is sum_i C(n_i, window - 1) / C(D, window).
+    """
+    below = ((x < x[:, np.newaxis]) & (y < y[:, np.newaxis])).sum(axis=1)
+    return sum(math.comb(int(n), window - 1) for n in below) / math.comb(len(x), window)
+
+
+def test_the_oracle_agrees_as_often_as_is_exact():
+    x, y = correlated_pair(0.6, 30, np.random.default_rng(5))
+    p, count, rng = exact_agreement(x, y, 3), 40_000, np.random.default_rng(20)
+    elements = rng.permuted(np.tile(np.arange(30), (count, 1)), axis=1)[:, :3]
     first, second = oracle.winners(np.stack([x, y]), elements)
-    return first == second
+    assert abs((first == second).mean() - p) <= 4 * np.sqrt(p * (1 - p) / count)
 
 
 def rate_of(family, x, y, count, seed):
@@ -88,15 +100,14 @@ def rate_of(family, x, y, count, seed):
 
 @pytest.mark.parametrize("window", [2, 4, 8])
 @pytest.mark.parametrize("family", [WTAHash, DWTAHash])
-def test_winners_of_correlated_vectors_agree_as_simulated(family, window):
-    """At each correlation as often as in the simulation, and more often the higher it is."""
+def test_winners_of_correlated_vectors_agree_as_is_exact(family, window):
+    """At each correlation; and more often the higher it is."""
     rates, errors = [], []
     for correlation in (0.0, 0.6, 0.9, 0.99):
         x, y = correlated_pair(correlation, 256, np.random.default_rng(5))
         count = 32_768  # whole permutations of 256 / window bins
         rate, error = rate_of(family(window), x, y, count, seed=6)
-        expected, of_simulation = mean_and_error(simulated_agreement(x, y, window, count, seed=7))
-        assert abs(rate - expected) <= 4 * np.hypot(error, of_simulation)
+        assert abs(rate - exact_agreement(x, y, window)) <= 4 * error
         rates.append(rate)
         errors.append(error)
     assert np.all(np.diff(rates) > 4 * np.hypot(errors[1:], errors[:-1]))

@@ -132,7 +132,6 @@ def test_config_round_trip(index):
     assert type(again) is HashIndex
     assert type(again.family) is type(index.family)
     assert again.get_config() == index.get_config()
-    assert not again.trainable
     kernel = tf.Variable(rows(0))
     for each in (index, again):
         each.rebuild(kernel)
