@@ -14,8 +14,8 @@ NUM_CLASSES = 40
 def train(row, **options):
     """Trains a small model with a head of the table; returns P@1."""
     options = dict(row.options) | options
-    if "num_sampled" in options:
-        options["num_sampled"] = 10
+    few = {"num_sampled": 10, "num_found": 10, "hashes_per_table": 3}
+    options |= {name: value for name, value in few.items() if name in options}
     if "head_learning_rate" in options:
         options["head_learning_rate"] = 1.0  # the default is for thousands of times more classes
     counts = np.arange(NUM_CLASSES)[::-1]  # the last class has no example
