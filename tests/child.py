@@ -29,3 +29,10 @@ def run_child(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     process = start_child(folder, *arguments)
     output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_program(folder: Path, program: str, *arguments: str) -> list[str]:
+    """Runs a program, which must end well, and returns the words that it prints."""
+    child = run_child(folder, "-c", program, *arguments)
+    assert child.returncode == 0, child.stderr[-2000:]
+    return child.stdout.split()

@@ -87,7 +87,7 @@ class TopK(keras.layers.Layer):
             "head": keras.saving.serialize_keras_object(self.head),
             "k": self.k,
             "activation": self.activation,
-            "index": _index_config(self.index),
+            "index": keras.saving.serialize_keras_object(self.index),
             "num_found": self.num_found,
         }
 
@@ -130,7 +130,7 @@ class TopKModel(keras.Model):
             "model": keras.saving.serialize_keras_object(self.model),
             "k": self.k,
             "activation": self.activation,
-            "index": _index_config(self.index),
+            "index": keras.saving.serialize_keras_object(self.index),
             "num_found": self.num_found,
         }
 
@@ -213,10 +213,6 @@ def _check_index(index: Any, num_found: int | None, k: int) -> None:
         raise ValueError(f"index must be 'head' for the one of its sampler; got {index!r}")
     if index not in (None, "head") and not isinstance(index, HashIndex):
         raise TypeError(f"index must be a HashIndex, 'head' or None; got {index!r}")
-
-
-def _index_config(index: HashIndex | str | None) -> Any:
-    return index if isinstance(index, str) else keras.saving.serialize_keras_object(index)
 
 
 def _parts(config: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@
 #include "core/bucket_candidates.h"
 #include "core/hash_family.h"
 #include "core/hash_tables.h"
-#include "core/phases.h"
 #include "kernels/check_ids.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"

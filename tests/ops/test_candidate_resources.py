@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from child import run_child
+from child import run_program
 from ops.candidate_cases import use
 
 PREAMBLE = """
@@ -108,18 +108,12 @@ for own in (False, True):
 )
 
 
-def run(folder, program, *arguments) -> list[str]:
-    child = run_child(folder, "-c", program, *arguments)
-    assert child.returncode == 0, child.stderr[-2000:]
-    return child.stdout.split()
-
-
 def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
-    alone = run(tmp_path, STATE_WITH_THREADS, "1")
+    alone = run_program(tmp_path, STATE_WITH_THREADS, "1")
     assert len(alone) == 4
-    assert run(tmp_path, STATE_WITH_THREADS, "3") == alone
+    assert run_program(tmp_path, STATE_WITH_THREADS, "3") == alone
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -128,12 +122,12 @@ def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
 def test_memory_is_bounded(name, own, tmp_path, monkeypatch):
     """A copy of W alone would be 98 MiB."""
     implementation = use(name, monkeypatch)
-    assert float(run(tmp_path, PEAK_OF_STEPS, "2", implementation, own)[0]) < 48
+    assert float(run_program(tmp_path, PEAK_OF_STEPS, "2", implementation, own)[0]) < 48
 
 
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
-    assert run(tmp_path, READ_BEFORE_STEP, "2") == ["True"] * 4
+    assert run_program(tmp_path, READ_BEFORE_STEP, "2") == ["True"] * 4
 
 
 ORDER_OF_LOCKS = (
@@ -161,4 +155,4 @@ print(any(thread.is_alive() for thread in threads))
 
 def test_ops_that_lock_the_same_variables_don_t_wait_for_each_other(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
-    assert run(tmp_path, ORDER_OF_LOCKS, "2") == ["False"]
+    assert run_program(tmp_path, ORDER_OF_LOCKS, "2") == ["False"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from child import run_child
+from child import run_program
 from ops.streamed_logits_cases import use
 
 PREAMBLE = """
@@ -102,16 +102,12 @@ print(any((x.numpy() != y).any() for x, y in zip(state, copies)))
 )
 
 
-def run(folder, program, *arguments) -> list[str]:
-    child = run_child(folder, "-c", program, *arguments)
-    assert child.returncode == 0, child.stderr[-2000:]
-    return child.stdout.split()
-
-
 def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
-    assert run(tmp_path, STATE_WITH_THREADS, "1") == run(tmp_path, STATE_WITH_THREADS, "3")
+    assert run_program(tmp_path, STATE_WITH_THREADS, "1") == run_program(
+        tmp_path, STATE_WITH_THREADS, "3"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -119,9 +115,9 @@ def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
 def test_memory_is_bounded(name, tmp_path, monkeypatch):
     """A copy of V alone would be 73 MiB."""
     implementation = use(name, monkeypatch)
-    assert float(run(tmp_path, PEAK_OF_STEPS, implementation)[0]) < 48
+    assert float(run_program(tmp_path, PEAK_OF_STEPS, implementation)[0]) < 48
 
 
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
-    assert run(tmp_path, READ_BEFORE_STEP) == ["True", "True"]
+    assert run_program(tmp_path, READ_BEFORE_STEP) == ["True", "True"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from child import run_child
+from child import run_program
 from ops.hash_index_cases import use
 
 PREAMBLE = """
@@ -57,20 +57,14 @@ print(all((x.numpy() != y).any() for x, y in zip(index.tables, copies)))
 )
 
 
-def run(folder, program, *arguments) -> list[str]:
-    child = run_child(folder, "-c", program, *arguments)
-    assert child.returncode == 0, child.stderr[-2000:]
-    return child.stdout.split()
-
-
 def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
-    alone = run(tmp_path, STATE_WITH_THREADS, "1")
+    alone = run_program(tmp_path, STATE_WITH_THREADS, "1")
     assert len(set(alone)) == 3
-    assert run(tmp_path, STATE_WITH_THREADS, "3") == alone
+    assert run_program(tmp_path, STATE_WITH_THREADS, "3") == alone
 
 
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
-    assert run(tmp_path, READ_BEFORE_UPDATE, "2") == ["True"] * 2
+    assert run_program(tmp_path, READ_BEFORE_UPDATE, "2") == ["True"] * 2

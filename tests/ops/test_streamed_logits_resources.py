@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from child import run_child
+from child import run_program
 from ops.streamed_logits_cases import use
 
 OUTPUTS_WITH_THREADS = """
@@ -52,16 +52,10 @@ print(status("VmHWM") - before)
 """
 
 
-def run(folder, program, *arguments) -> list[str]:
-    child = run_child(folder, "-c", program, *arguments)
-    assert child.returncode == 0, child.stderr[-2000:]
-    return child.stdout.split()
-
-
 def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
-    outputs = [text for n in "12" for text in run(tmp_path, OUTPUTS_WITH_THREADS, n)]
+    outputs = [text for n in "12" for text in run_program(tmp_path, OUTPUTS_WITH_THREADS, n)]
     assert len(outputs) == 6
     assert len(set(outputs)) == 1
 
@@ -71,4 +65,4 @@ def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
 def test_memory_is_bounded(name, monkeypatch, tmp_path):
     """The logits alone would be 293 MiB, a copy of the kernel 73 MiB."""
     implementation = use(name, monkeypatch)
-    assert float(run(tmp_path, PEAK_OF_CALL, implementation)[0]) < 64
+    assert float(run_program(tmp_path, PEAK_OF_CALL, implementation)[0]) < 64

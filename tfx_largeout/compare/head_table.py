@@ -41,6 +41,15 @@ class HeadRow(NamedTuple):
         return {**self.options, **self.single_optimizer}
 
 
+# Of the model's optimizer, where the head updates itself.
+_TRUNK = {
+    "optimizer": "adam",
+    "learning_rate": 2e-3,
+    "trunk_optimizer": "same",
+    "trunk_learning_rate": 2e-3,
+}
+
+
 def _full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossEntropy()
 
@@ -79,12 +88,21 @@ def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
 
 def _factored_options(head_learning_rate: float) -> dict[str, Any]:
     return {
-        "optimizer": "adam",
-        "learning_rate": 2e-3,
-        "trunk_optimizer": "same",
-        "trunk_learning_rate": 2e-3,
+        **_TRUNK,
         "head_learning_rate": head_learning_rate,
     }
+
+
+def _row_options(head_learning_rate: float) -> dict[str, Any]:
+    return {
+        **_TRUNK,
+        "head_optimizer": "row_adam",
+        "head_learning_rate": head_learning_rate,
+    }
+
+
+def _row_optimizer(options: Any) -> Any:
+    return ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
 
 
 def _sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = None) -> Any:
@@ -96,7 +114,7 @@ def _sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = N
     """
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        optimizer = _row_optimizer(options)
         bias = 0.0 if bias_of is None else bias_of(num_classes)
         head = heads.SampledHead(
             num_classes,
@@ -126,12 +144,7 @@ def _sampler(label_counts: Any, options: Any) -> samplers.Sampler:
 
 def _sampled_options(head_learning_rate: float, sampler: str = "log_uniform") -> dict[str, Any]:
     return {
-        "optimizer": "adam",
-        "learning_rate": 2e-3,
-        "trunk_optimizer": "same",
-        "trunk_learning_rate": 2e-3,
-        "head_optimizer": "row_adam",
-        "head_learning_rate": head_learning_rate,
+        **_row_options(head_learning_rate),
         "num_sampled": 1000,
         "sampler": sampler,
     }
@@ -141,7 +154,7 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
     """Returns the function that builds a SampledHead whose candidates come from an index."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        optimizer = _row_optimizer(options)
         index = indexes.HashIndex(
             indexes.SimHash(),
             hashes_per_table=options["hashes_per_table"],
@@ -159,12 +172,7 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
 
 def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
     return {
-        "optimizer": "adam",
-        "learning_rate": 2e-3,
-        "trunk_optimizer": "same",
-        "trunk_learning_rate": 2e-3,
-        "head_optimizer": "row_adam",
-        "head_learning_rate": head_learning_rate,
+        **_row_options(head_learning_rate),
         "num_found": 500,
         "num_sampled": 500,
         "sampler": "log_uniform",
@@ -178,7 +186,7 @@ def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
     """Returns the function that builds a HierarchicalSoftmaxHead with a kind of tree."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        optimizer = ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+        optimizer = _row_optimizer(options)
         counts = [max(int(count), 1) for count in label_counts]
         head = heads.HierarchicalSoftmaxHead(
             num_classes, optimizer, tree=tree, counts=counts, name="head"
@@ -186,17 +194,6 @@ def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
         return head, losses.NegativeLogLikelihood()
 
     return build
-
-
-def _hierarchical_options(head_learning_rate: float) -> dict[str, Any]:
-    return {
-        "optimizer": "adam",
-        "learning_rate": 2e-3,
-        "trunk_optimizer": "same",
-        "trunk_learning_rate": 2e-3,
-        "head_optimizer": "row_adam",
-        "head_learning_rate": head_learning_rate,
-    }
 
 
 def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
@@ -341,14 +338,14 @@ HEAD_TABLE = (
     HeadRow(
         "hierarchical_two_level",
         "HierarchicalSoftmaxHead: first the cluster, then the class",
-        _hierarchical_options(0.02),
+        _row_options(0.02),
         {},
         _hierarchical("two_level"),
     ),
     HeadRow(
         "hierarchical_huffman",
         "HierarchicalSoftmaxHead: a binary decision at each node of a Huffman tree",
-        _hierarchical_options(0.02),
+        _row_options(0.02),
         {},
         _hierarchical("huffman"),
     ),

@@ -218,13 +218,11 @@ class HashIndex(keras.layers.Layer):
             tf.errors.InvalidArgumentError: A vector is not finite.
         """
         vectors = tf.cast(vectors, tf.float32)
-        is_zero = tf.reduce_all(vectors == 0, axis=1)
         if self.similarity == "inner_product":
-            vectors = tf.concat(
-                [vectors, tf.ones_like(vectors[:, :1]), tf.zeros_like(vectors[:, :1])], axis=1
-            )
-        codes = hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
-        return tf.where(is_zero[:, tf.newaxis], -1, codes)
+            # (h, 1, 0), but zeros stay zeros.
+            one = tf.cast(tf.reduce_any(vectors != 0, axis=1, keepdims=True), tf.float32)
+            vectors = tf.concat([vectors, one, tf.zeros_like(one)], axis=1)
+        return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
 
     def candidates(self, queries: tf.Tensor, budget: int, seed: tf.Tensor, own: bool) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
