@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 
+from tfx_largeout.compare.head_options import HASH_FAMILIES
 from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
 from tfx_largeout.metrics import PrecisionAtK
 
@@ -14,7 +15,7 @@ NUM_CLASSES = 40
 def train(row, **options):
     """Trains a small model with a head of the table; returns P@1."""
     options = dict(row.options) | options
-    few = {"num_sampled": 10, "num_found": 10, "hashes_per_table": 3}
+    few = {"num_sampled": 10, "num_found": 10, "top_k": 5, "hashes_per_table": 3}
     options |= {name: value for name, value in few.items() if name in options}
     if "head_learning_rate" in options:
         options["head_learning_rate"] = 1.0  # the default is for thousands of times more classes
@@ -37,6 +38,11 @@ def test_each_row_builds_a_head_and_a_loss_that_train(row):
 @pytest.mark.parametrize("name", ["tf_nce", "complementary_sum"])
 def test_each_sampler_is_built(name, sampler):
     assert train(head_row(name), sampler=sampler) > 0.15
+
+
+@pytest.mark.parametrize("hash_family", HASH_FAMILIES)
+def test_each_hash_family_is_built(hash_family):
+    assert train(head_row("lsh_embedding"), hash_family=hash_family) > 0.15
 
 
 def test_names_are_unique_and_unknown_names_refused():

@@ -22,6 +22,7 @@ OPTIMIZERS = {
     "sgd": keras.optimizers.SGD,
     **ROW_OPTIMIZERS,
 }
+HASH_FAMILIES = ("dwta", "inner_product", "simhash", "wta")
 SAMPLERS = ("bernoulli", "log_uniform", "uniform", "unigram")
 
 
@@ -99,6 +100,12 @@ HEAD_OPTIONS = (
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
     HeadOption("num_found", positive_integer, "candidate classes taken from an index"),
     HeadOption("candidates", one_of(("own", "shared")), "an example's own, or shared by the batch"),
+    HeadOption("top_k", positive_integer, "candidate classes with the greatest logits, K"),
+    HeadOption(
+        "hash_family",
+        one_of(HASH_FAMILIES),
+        f"of an index: {', '.join(HASH_FAMILIES)} (SimHash of inner products)",
+    ),
     HeadOption("hashes_per_table", positive_integer, "hash functions of a table, K"),
     HeadOption("num_tables", positive_integer, "hash tables, L"),
 )

@@ -150,20 +150,30 @@ def _sampled_options(head_learning_rate: float, sampler: str = "log_uniform") ->
     }
 
 
+def _index(seed: int, options: Any) -> indexes.HashIndex:
+    name = options["hash_family"]
+    by_name: dict[str, Callable[[], indexes.HashFamily]] = {
+        "dwta": indexes.DWTAHash,
+        "inner_product": indexes.SimHash,
+        "simhash": indexes.SimHash,
+        "wta": indexes.WTAHash,
+    }
+    return indexes.HashIndex(
+        by_name[name](),
+        hashes_per_table=options["hashes_per_table"],
+        num_tables=options["num_tables"],
+        similarity="inner_product" if name == "inner_product" else "angle",
+        seed=seed,
+    )
+
+
 def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[Any, Any]]:
-    """Returns the function that builds a SampledHead whose candidates come from an index."""
+    """Returns the function that builds a SampledHead with candidates from an index, and others."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        found, own = options["num_found"], options["candidates"] == "own"
+        choice = sampler(found, _sampler(label_counts, options), _index(seed, options), own=own)
         optimizer = _row_optimizer(options)
-        index = indexes.HashIndex(
-            indexes.SimHash(),
-            hashes_per_table=options["hashes_per_table"],
-            num_tables=options["num_tables"],
-            similarity="inner_product",
-            seed=seed,
-        )
-        own = options["candidates"] == "own"
-        choice = sampler(options["num_found"], _sampler(label_counts, options), index, own=own)
         head = heads.SampledHead(num_classes, choice, optimizer, seed=seed, name="head")
         return head, losses.ComplementarySum()
 
@@ -177,9 +187,25 @@ def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
         "num_sampled": 500,
         "sampler": "log_uniform",
         "candidates": "shared",
+        "hash_family": "inner_product",
         "hashes_per_table": 9,
         "num_tables": 50,
     }
+
+
+def _exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), seed, options)
+
+
+def _wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    sampler = samplers.WTATopK(options["top_k"], options["num_found"], _index(seed, options))
+    return _active_set(num_classes, sampler, seed, options)
+
+
+def _active_set(num_classes: int, sampler: samplers.Sampler, seed: int, options: Any) -> Any:
+    optimizer = _row_optimizer(options)
+    head = heads.SampledHead(num_classes, sampler, optimizer, seed=seed, name="head")
+    return head, losses.ActiveSetSoftmax()
 
 
 def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
@@ -334,6 +360,27 @@ HEAD_TABLE = (
         _indexed_options(0.005),
         {},
         _indexed(samplers.LSHLabel),
+    ),
+    HeadRow(
+        "wta_top_k",
+        "SampledHead: softmax over labels and the best classes among those that an index finds",
+        {
+            **_row_options(0.005),
+            "top_k": 100,
+            "num_found": 1000,
+            "hash_family": "wta",
+            "hashes_per_table": 3,
+            "num_tables": 200,
+        },
+        {},
+        _wta_top_k,
+    ),
+    HeadRow(
+        "exact_top_k",
+        "SampledHead: softmax over labels and the best classes among all",
+        {**_row_options(0.005), "top_k": 100},
+        {},
+        _exact_top_k,
     ),
     HeadRow(
         "hierarchical_two_level",

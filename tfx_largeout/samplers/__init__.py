@@ -3,6 +3,7 @@
 
 from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
+from tfx_largeout.samplers.exact_top_k import ExactTopK
 from tfx_largeout.samplers.index_sampler import IndexSampler
 from tfx_largeout.samplers.log_uniform import LogUniform
 from tfx_largeout.samplers.lsh_embedding import LSHEmbedding
@@ -15,6 +16,7 @@ from tfx_largeout.samplers.wta_top_k import WTATopK
 __all__ = [
     "Bernoulli",
     "Candidates",
+    "ExactTopK",
     "IndexSampler",
     "LSHEmbedding",
     "LSHLabel",

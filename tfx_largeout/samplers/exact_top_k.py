@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExactTopK: the classes with the greatest logits, among all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ExactTopK(Sampler):
+    """Each example's K classes with the greatest logits: what indexes approximate.
+
+    With `ActiveSetSoftmax` this is the top-K softmax: forward it looks at all classes, backward at
+    K and the labels. A yardstick for `LSHEmbedding` and `WTATopK`, which find some of these classes
+    without looking at all.
+
+    Cost: O(B C D) time; memory independent of C.
+
+    Args:
+        k: K, how many candidates an example gets, at most C.
+
+    Raises:
+        ValueError: `k` is out of range, when the head is built also: above C.
+
+    References:
+        Vijayanarasimhan, Shlens, Monga, Yagnik 2014, sections 3.1 and 3.4.
+    """
+
+    def __init__(self, k: int) -> None:
+        self.k = integer_argument("k", k, at_least=1)
+
+    def tabulate(self, num_classes: int) -> None:
+        if self.k > num_classes:
+            raise ValueError(f"k must be at most num_classes={num_classes}; got {self.k}")
+
+    def follow(self, kernel: Any, bias: Any) -> None:
+        self.kernel, self.bias = kernel, bias
+
+    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        ids = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=self.k).top_ids
+        of_labels = where_labels(labels, tf.zeros(tf.shape(labels.ids)))
+        return Candidates(ids, tf.zeros(tf.shape(ids)), of_labels)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"k": self.k}
