@@ -197,6 +197,12 @@ def _exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -
     return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), seed, options)
 
 
+def _lsh_active_set(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    own = options["candidates"] == "own"
+    sampler = samplers.LSHEmbedding(options["num_found"], None, _index(seed, options), own=own)
+    return _active_set(num_classes, sampler, seed, options)
+
+
 def _wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     sampler = samplers.WTATopK(options["top_k"], options["num_found"], _index(seed, options))
     return _active_set(num_classes, sampler, seed, options)
@@ -360,6 +366,20 @@ HEAD_TABLE = (
         _indexed_options(0.005),
         {},
         _indexed(samplers.LSHLabel),
+    ),
+    HeadRow(
+        "lsh_active_set",
+        "SampledHead: softmax over labels and what shares hash buckets, without other classes",
+        {
+            **_row_options(0.005),
+            "num_found": 1000,
+            "candidates": "own",
+            "hash_family": "dwta",
+            "hashes_per_table": 4,
+            "num_tables": 50,
+        },
+        {},
+        _lsh_active_set,
     ),
     HeadRow(
         "wta_top_k",
