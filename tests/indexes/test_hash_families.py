@@ -216,6 +216,7 @@ def test_nearer_classes_are_found_more_often_as_theorem_2_says(frequencies):
         (lambda: HashIndex(growth=0.99), "growth must be a finite number at least 1.*; got 0.99"),
         (lambda: HashIndex(growth=float("inf")), "growth must be a finite number .*; got inf"),
         (lambda: HashIndex(growth=float("nan")), "growth must be a finite number .*; got nan"),
+        (lambda: HashIndex(max_drift=0), "max_drift must be a finite number above 0; got 0"),
         (lambda: HashIndex(most_of_bucket=0), "most_of_bucket must be .* at least 1; got 0"),
         (lambda: HashIndex(seed=-1), "seed must be an integer of at least 0; got -1"),
         (

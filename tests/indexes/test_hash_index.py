@@ -101,6 +101,44 @@ def test_each_round_brings_all_tables_up_to_date(schedule):
     assert np.all(np.abs(lengths - periods) <= slack)
 
 
+def period_of(index):
+    return float(index.schedule.numpy()[2])
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_the_period_grows_while_few_classes_move(factor):
+    kernel, changed = tf.Variable(rows(0)), rows(0)
+    changed[::3] = rows(1)[::3]
+    codes = HashIndex(WTAHash(4), 2, 4)
+    codes.rebuild(kernel)
+    moved = np.mean(codes.codes(kernel.read_value()).numpy() != codes.codes(changed).numpy())
+    assert 0.2 < moved < 0.4
+    index = built_index(
+        kernel, WTAHash(4), 2, 4, first_period=4, growth=2.0, max_drift=factor * moved
+    )
+    kernel.assign(changed)
+    for _ in range(4):
+        index.update(kernel, None, tf.range(CLASSES, dtype=tf.int64))
+    assert period_of(index) == (8 if factor > 1 else 4)
+
+
+def test_the_period_shrinks_when_rows_begin_to_move():
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel, WTAHash(4), 2, 4, first_period=4, growth=2.0, max_drift=0.2)
+
+    def period_after(steps, moves):
+        for step in range(steps):
+            if moves:
+                kernel.assign(rows(step))
+            index.update(kernel, None, tf.range(CLASSES, dtype=tf.int64))
+        return period_of(index)
+
+    assert period_after(4 + 8, moves=False) == 16
+    assert period_after(16, moves=True) == 8
+    assert period_after(8, moves=True) == 4
+    assert period_after(3 * 4, moves=True) == 4  # never below the first
+
+
 def test_tables_whose_turn_it_was_hold_the_changes():
     kernel = tf.Variable(rows(0))
     index = built_index(kernel, WTAHash(4), 2, 6, first_period=6, growth=1)
@@ -122,7 +160,7 @@ def test_tables_whose_turn_it_was_hold_the_changes():
     [
         HashIndex(),
         HashIndex(SimHash(), 9, 4, name="nearest"),
-        HashIndex(WTAHash(3), 2, 5, 7.5, 1.25, most_of_bucket=11, seed=3),
+        HashIndex(WTAHash(3), 2, 5, 7.5, 1.25, 0.01, most_of_bucket=11, seed=3),
         HashIndex(DWTAHash(4), dtype="bfloat16"),
     ],
 )

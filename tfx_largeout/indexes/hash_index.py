@@ -42,9 +42,11 @@ class HashIndex(keras.layers.Layer):
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
     marks those that it changed, and brings a few tables up to date, so that all of them have had
     their turn after a period of steps: at first `first_period`, and after each round `growth` times
-    as many. Only marked rows are hashed again. The work is part of the step, on all threads: a run
-    can be repeated, and goes on after a restart, bit by bit, which it could not if tables were
-    built beside it. After other changes of W, such as loading it from elsewhere, call `rebuild`.
+    as many; with `max_drift`, after a round in which a greater share of the classes had moved to
+    another bucket, so many times fewer. Only marked rows are hashed again. The work is part of the
+    step, on all threads: a run can be repeated, and goes on after a restart, bit by bit, which it
+    could not if tables were built beside it. After other changes of W, such as loading it from
+    elsewhere, call `rebuild`.
 
     **Similarity.** With `"angle"`, as in the papers, neither the length of a row nor its bias
     counts: where they differ much, the classes with the greatest logits are not found. With
@@ -65,8 +67,10 @@ class HashIndex(keras.layers.Layer):
         hashes_per_table: K; a table has v^K buckets, v being the number of values of a function; at
             most 2^24. Default 6.
         num_tables: L. Default 50.
-        first_period: Steps of the first round. Default 50.
+        first_period: Steps of the first round, and of the shortest. Default 50.
         growth: Of the period from round to round, at least 1. Default 1.1.
+        max_drift: Share of the classes, mean over tables, that may move in a round for the period
+            to grow; if more do, it shrinks. Default None: it grows, as in the paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
         most_of_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
@@ -89,6 +93,7 @@ class HashIndex(keras.layers.Layer):
         num_tables: int = 50,
         first_period: float = 50,
         growth: float = 1.1,
+        max_drift: float | None = None,
         similarity: str = "angle",
         most_of_bucket: int = 256,
         seed: int = 0,
@@ -103,6 +108,9 @@ class HashIndex(keras.layers.Layer):
         self.num_tables = integer_argument("num_tables", num_tables, at_least=1)
         self.first_period = number_argument("first_period", first_period, at_least=1)
         self.growth = number_argument("growth", growth, at_least=1)
+        self.max_drift = max_drift
+        if max_drift is not None:
+            self.max_drift = number_argument("max_drift", max_drift, above=0)
         if similarity not in _SIMILARITIES:
             raise ValueError(f"similarity must be one of {_SIMILARITIES}; got {similarity!r}")
         if similarity == "inner_product" and not isinstance(self.family, SimHash):
@@ -146,8 +154,8 @@ class HashIndex(keras.layers.Layer):
         self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
         self.clock = self._add("clock", ())
         self.radius = self._add("radius", np.zeros([], np.float32))
-        # How many tables are due, the next of them, and the period.
-        self.schedule = self._add("schedule", np.array([0.0, 0.0, self.first_period]))
+        # How many tables are due, the next of them, the period, and how many classes have moved.
+        self.schedule = self._add("schedule", np.array([0.0, 0.0, self.first_period, 0.0]))
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
@@ -190,7 +198,7 @@ class HashIndex(keras.layers.Layer):
                 The tables are as before then.
         """
         kernel = bare_variable(kernel)
-        due, first, period = tf.unstack(self.schedule.value)
+        due, first, period, moved = tf.unstack(self.schedule.value)
         due += self.num_tables / period
         none = tf.zeros_like(due)
         is_time = due >= min(_TABLES_OF_SLICE, self.num_tables)
@@ -200,13 +208,14 @@ class HashIndex(keras.layers.Layer):
         if self.similarity == "inner_product":
             is_first = is_time & (first == 0)
             touched = tf.cond(is_first, lambda: self._refit(kernel, bias, touched), lambda: touched)
-        self._update(kernel, bias, touched, first, end)
+        moved += tf.cast(self._update(kernel, bias, touched, first, end), moved.dtype)
         self.schedule.assign(
             tf.stack(
                 [
                     due - count,
                     tf.where(is_round, none, end),
-                    tf.where(is_round, period * self.growth, period),
+                    tf.where(is_round, self._next_period(period, moved), period),
+                    tf.where(is_round, none, moved),
                 ]
             )
         )
@@ -302,6 +311,7 @@ class HashIndex(keras.layers.Layer):
             "num_tables": self.num_tables,
             "first_period": self.first_period,
             "growth": self.growth,
+            "max_drift": self.max_drift,
             "similarity": self.similarity,
             "most_of_bucket": self.most_of_bucket,
             "seed": self.seed,
@@ -317,7 +327,8 @@ class HashIndex(keras.layers.Layer):
 
     def _update(
         self, kernel: tf.Variable, bias: Any, touched: tf.Tensor, first: Any, end: Any
-    ) -> None:
+    ) -> tf.Tensor:
+        """Marks rows, and updates tables [first, end); returns how many classes have moved."""
         now = self.clock.value + 1
         which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
         moved = update_tables(
@@ -333,6 +344,16 @@ class HashIndex(keras.layers.Layer):
         )
         with tf.control_dependencies([moved]):
             self.clock.assign(now)
+        return moved
+
+    def _next_period(self, period: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
+        """Returns the period after one in which so many classes have moved, over all tables."""
+        longer = period * self.growth
+        if self.max_drift is None:
+            return longer
+        share = moved / (self.num_tables * self.touched_at.shape[0])
+        shorter = tf.maximum(period / self.growth, self.first_period)
+        return tf.where(share > self.max_drift, shorter, longer)
 
     def _refit(self, kernel: tf.Variable, bias: Any, touched: tf.Tensor) -> tf.Tensor:
         """Estimates the radius; returns the rows to mark: all, if it has changed much."""
