@@ -44,6 +44,11 @@ def peak_mib(method: Callable[[], Any]) -> float:
     return _status_mib("VmHWM") - before
 
 
+def peak_of_process_mib() -> float:
+    """Returns the most resident memory that this process ever held, in MiB. Linux only."""
+    return _status_mib("VmHWM")
+
+
 def in_child(*arguments: str) -> str:
     """Runs this benchmark again with other arguments; returns the last line that it prints."""
     command = [sys.executable, sys.argv[0], *arguments]

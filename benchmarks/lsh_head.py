@@ -34,24 +34,35 @@ import tensorflow as tf
 import tfx_largeout as tfx
 from tfx_largeout import indexes, losses, optimizers, samplers
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidate_logits import candidate_logits
 
 WIDTH, TABLES, BATCHES = 128, 50, 8
 
 
 class Setting(NamedTuple):
-    """C, B, and how many classes are found: for the batch, or for each example its own."""
+    """C, B, how many classes are found (for the batch, or for each example its own), K and L."""
 
     classes: int
     batch: int
     candidates: int
     own: bool
     hashes: int
+    tables: int = TABLES
 
 
 OWN = Setting(670_091, 1024, 3_800, True, 4)
 SHARED = Setting(670_091, 1024, 3_800, False, 6)
 STEPS = [OWN, *(SHARED._replace(candidates=s) for s in (1_000, 3_800, 10_000, 30_000))]
 MANY = 5_000_000  # classes; two such heads do not fit into 24 GB
+SWEEP = [
+    *(SHARED._replace(candidates=s) for s in (300, 1_000, 3_800, 10_000)),
+    *(SHARED._replace(hashes=k) for k in (4, 5, 7)),
+    *(SHARED._replace(tables=t) for t in (10, 100, 200)),
+    *(OWN._replace(candidates=s) for s in (300, 1_000, 3_800)),
+    OWN._replace(hashes=3),
+    OWN._replace(tables=25),
+    OWN._replace(tables=100),
+]
 SMALL = Setting(20_000, 64, 300, True, 3)
 
 
@@ -77,24 +88,52 @@ class IndexedStep:
     """A step of a SampledHead; the upkeep of its index is a call of its own."""
 
     def __init__(self, setting: Setting) -> None:
-        index = indexes.HashIndex(indexes.DWTAHash(), setting.hashes, TABLES, first_period=1e9)
+        index = indexes.HashIndex(
+            indexes.DWTAHash(), setting.hashes, setting.tables, first_period=1e9
+        )
         sampler = samplers.LSHEmbedding(setting.candidates, None, index, own=setting.own)
         self.head = tfx.heads.SampledHead(
             setting.classes, sampler, optimizers.RowAdam(1e-4), kernel_initializer="random_normal"
         )
         self.head.build((None, WIDTH))
-        self.index, self._batches, self._count = index, Batches.of(setting), 0
+        self.index, self._setting = index, setting
+        self._batches, self._count = Batches.of(setting), 0
         self._run = tf.function(self._step, autograph=False)
 
     def __call__(self) -> None:
         self._run(tf.constant(self._count)).numpy()
         self._count += 1
 
+    def batch(self, number: int) -> tuple[tf.Tensor, Labels]:
+        """Returns hidden activations and labels."""
+        return self._batches[tf.constant(number)]
+
     def candidates(self) -> float:
         """Returns how many classes an example is compared with, on average."""
-        hidden, labels = self._batches[tf.constant(0)]
-        ids = self.head.candidates(hidden, labels).ids
+        ids = self.head.candidates(*self.batch(0)).ids
         return float(tf.reduce_mean(tf.reduce_sum(tf.cast(ids >= 0, tf.float32), axis=-1)))
+
+    def parts(self) -> dict[str, Callable[[], Any]]:
+        """Returns parts of a step, to be timed alone; each is done by a step once."""
+        hidden, labels = self.batch(0)
+        head, index, own = self.head, self.index, self._setting.own
+        ids = head.candidates(hidden, labels).ids
+        gradients = (
+            tf.fill(labels.ids.shape, 1e-3),
+            tf.fill([len(hidden), ids.shape[-1]], 1e-3),
+        )
+        residuals = (samplers.Candidates(ids, ids, ids), None)
+        update = functools.partial(head.backward, hidden, labels, residuals, gradients, True)
+        budget, seed = self._setting.candidates, tf.constant([0, 1])
+        found = functools.partial(index.candidates, hidden[:, tf.newaxis], budget, seed, own)
+        arguments = (head.kernel, head.bias, hidden, labels.ids, ids)
+        parts = {
+            "hash": functools.partial(index.codes, hidden),
+            "hash and find": found,
+            "logits": functools.partial(candidate_logits, *arguments),
+            "update": update,
+        }
+        return {name: tf.function(part, autograph=False) for name, part in parts.items()}
 
     def _step(self, step: tf.Tensor) -> tf.Tensor:
         hidden, labels = self._batches[step]
@@ -170,6 +209,51 @@ def step_row(setting: Setting, repeats: int, with_full: bool) -> dict[str, Any]:
     return {**row, **harness.machine()}
 
 
+def sweep_rows(settings: list[Setting], repeats: int) -> list[dict[str, Any]]:
+    """Returns a row a setting: how a step's time is split."""
+    rows = []
+    for setting in settings:
+        step = IndexedStep(setting)
+        times = harness.alternate({"step": step, **step.parts()}, repeats)
+        ms = {name: round(1e3 * seconds, 2) for name, seconds in times.items()}
+        rows.append(
+            {
+                **setting._asdict(),
+                "candidates_of_example": round(step.candidates(), 1),
+                "step_ms": ms["step"],
+                "hash_ms": ms["hash"],
+                "find_ms": round(ms["hash and find"] - ms["hash"], 2),
+                "logits_ms": ms["logits"],
+                "update_ms": ms["update"],
+                "upkeep_ms": round(1e3 * _mean_upkeep(step), 2),
+                **harness.machine(),
+            }
+        )
+        print({key: rows[-1][key] for key in list(rows[-1])[2:13]}, flush=True)
+    return rows
+
+
+def _mean_upkeep(step: IndexedStep) -> float:
+    """Returns seconds of upkeep a step, in the first period, with the rows that steps touch."""
+    head, index = step.head, step.index
+    index.schedule.assign([0.0, 0.0, 50.0, 0.0])
+    ids = head.candidates(*step.batch(0)).ids
+    touched = len(tf.unique(tf.reshape(ids, [-1])).y)
+    return float(np.mean(_upkeep(index, head.kernel.value, touched, steps=2 * TABLES)))
+
+
+def memory_rows(setting: Setting) -> list[dict[str, Any]]:
+    """Returns the peak of this process after some steps with upkeep."""
+    step = IndexedStep(setting)
+    step.index.schedule.assign([0.0, 0.0, 50.0, 0.0])
+    for _ in range(2 * TABLES):
+        step()
+    row = {**setting._asdict(), "peak_mib": round(harness.peak_of_process_mib())}
+    row |= {"index_mib": round(_index_bytes(step.index) / 2**20), **harness.machine()}
+    print(row)
+    return [row]
+
+
 def build_rows(classes: int, repeats: int) -> list[dict[str, Any]]:
     """Returns a row a family: seconds to build all tables, and ms of the upkeep of a step."""
     kernel = tf.Variable(tf.random.normal([classes, WIDTH], stddev=0.05))
@@ -185,7 +269,6 @@ def build_rows(classes: int, repeats: int) -> list[dict[str, Any]]:
         sides = {"build": functools.partial(index.rebuild, kernel)}
         seconds = harness.alternate(sides, repeats)["build"]
         upkeep = _upkeep(index, kernel, touched=30_000, steps=2 * TABLES)
-        index_bytes = sum(np.prod(w.shape) * 4 for w in index.weights)
         rows.append(
             {
                 "classes": classes,
@@ -195,12 +278,16 @@ def build_rows(classes: int, repeats: int) -> list[dict[str, Any]]:
                 "build_s": round(seconds, 3),
                 "upkeep_mean_ms": round(1e3 * float(np.mean(upkeep)), 2),
                 "upkeep_max_ms": round(1e3 * max(upkeep), 1),
-                "bytes_a_class_and_table": round(float(index_bytes) / classes / TABLES, 2),
+                "bytes_a_class_and_table": round(_index_bytes(index) / classes / TABLES, 2),
                 **harness.machine(),
             }
         )
         print(rows[-1])
     return rows
+
+
+def _index_bytes(index: indexes.HashIndex) -> float:
+    return float(sum(np.prod(w.shape) * 4 for w in index.weights))
 
 
 def _upkeep(index: indexes.HashIndex, kernel: tf.Variable, touched: int, steps: int) -> list[float]:
@@ -218,11 +305,15 @@ def _upkeep(index: indexes.HashIndex, kernel: tf.Variable, touched: int, steps: 
 PARTS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
     "build": lambda repeats: build_rows(670_091, repeats),
     "steps": lambda repeats: step_rows(STEPS, repeats, with_full=True),
+    "sweep": lambda repeats: sweep_rows(SWEEP, repeats),
+    "memory": lambda _: memory_rows(OWN),
     "classes_own": lambda repeats: step_rows(
         [OWN, OWN._replace(classes=MANY)], repeats, with_full=False
     ),
     "classes_shared": lambda repeats: step_rows(
-        [SHARED, SHARED._replace(classes=MANY)], repeats, with_full=False
+        [SHARED, SHARED._replace(classes=MANY), SHARED._replace(classes=MANY, hashes=7)],
+        repeats,
+        with_full=False,
     ),
 }
 
@@ -235,6 +326,8 @@ def main() -> None:
     if arguments.only is None:
         build_rows(SMALL.classes, 1)
         step_rows([SMALL, SMALL._replace(own=False)], 1, with_full=True)
+        sweep_rows([SMALL, SMALL._replace(own=False)], 1)
+        memory_rows(SMALL)
         return
     rows = PARTS[arguments.only](arguments.repeats)
     harness.write_csv(harness.RESULTS / f"lsh_head_{arguments.only}.csv", rows)
