@@ -58,7 +58,13 @@ def methods(num_classes: int) -> dict[str, Method]:
     """Returns the methods; the first three are those to beat."""
     some = num_classes // 50  # 2% of the classes
     own = {"num_found": num_classes // 175, "hashes_per_table": 4}
-    shared = {"num_found": some // 2, "num_sampled": some // 2, "hashes_per_table": 9}
+    mixed = {"num_found": some // 2, "num_sampled": some // 2, "sampler": "unigram"}
+    active = {
+        "num_found": some,
+        "candidates": "shared",
+        "hash_family": "inner_product",
+        "hashes_per_table": 9,
+    }
     tf_options = {"num_sampled": num_classes // 20, "num_true": LABELS, "sampler": "uniform"}
     head_rates = (0.005, 0.02)
     return {
@@ -69,17 +75,17 @@ def methods(num_classes: int) -> dict[str, Method]:
         "TF sampled softmax, 5%": Method(
             "tf_sampled_softmax", tf_options, "learning_rate", head_rates
         ),
-        "shared, uniform 2%": Method(
+        "shared, unigram 2%": Method(
             "complementary_sum",
-            {"num_sampled": some, "sampler": "uniform"},
+            {"num_sampled": some, "sampler": "unigram"},
             "head_learning_rate",
             head_rates,
         ),
-        "shared, uniform 1% + LSH Embedding 1%": Method(
-            "lsh_embedding", {**shared, "sampler": "uniform"}, "head_learning_rate", head_rates
+        "shared, LSH Embedding 1%, unigram 1%": Method(
+            "lsh_embedding", mixed, "head_learning_rate", head_rates
         ),
-        "shared, unigram 1% + LSH Embedding 1%": Method(
-            "lsh_embedding", {**shared, "sampler": "unigram"}, "head_learning_rate", head_rates
+        "shared, LSH Embedding 2%": Method(
+            "lsh_active_set", active, "head_learning_rate", head_rates
         ),
     }
 
