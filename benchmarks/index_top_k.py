@@ -141,15 +141,23 @@ def hash_method(
     return Method(name, build, searchers)
 
 
-def faiss_method(lists: int, probes: tuple[int, ...]) -> Method:
-    """Returns faiss's inverted lists: the classes around each of some centroids."""
+def faiss_method(lists: int, probes: tuple[int, ...], metric: str) -> Method:
+    """Returns faiss's inverted lists: the classes around each of some centroids.
+
+    Args:
+        lists: How many.
+        probes: How many of them are searched.
+        metric: `"inner product"`; or `"L2"`: distances between (w, b, sqrt(R^2 - |w|^2 - b^2)), R
+            the greatest length, and (h, 1, 0), whose order is that of the logits.
+    """
+    search_rows = rows_and_biases if metric == "inner product" else rows_of_one_length
+    zeros = search_rows is rows_of_one_length
 
     def build(trained: Trained) -> Any:
         faiss.omp_set_num_threads(THREADS)
-        vectors = rows_and_biases(trained)
-        index = faiss.index_factory(
-            vectors.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT
-        )
+        vectors = search_rows(trained)
+        number = faiss.METRIC_L2 if zeros else faiss.METRIC_INNER_PRODUCT
+        index = faiss.index_factory(vectors.shape[1], f"IVF{lists},Flat", number)
         index.cp.max_points_per_centroid = 64  # of the sample for k-means; 4 times as fast as 256
         index.train(vectors)
         index.add(vectors)
@@ -158,12 +166,12 @@ def faiss_method(lists: int, probes: tuple[int, ...]) -> Method:
     def searcher(nprobe: int, index: Any, trained: Trained) -> Searcher:
         def search(hidden: tf.Tensor) -> np.ndarray:
             index.nprobe = nprobe
-            return np.asarray(index.search(with_one(hidden), BEST)[1])
+            return np.asarray(index.search(queries_of(hidden, int(zeros)), BEST)[1])
 
         return Searcher(search, index.ntotal * (index.code_size + 8) + 4 * lists * index.d)
 
     return Method(
-        "faiss IndexIVFFlat",
+        f"faiss IndexIVFFlat {metric}",
         build,
         {f"nlist = {lists} nprobe = {n}": functools.partial(searcher, n) for n in probes},
     )
@@ -182,7 +190,7 @@ def graph_method(links: int, construction: int, efs: tuple[int, ...]) -> Method:
     def searcher(ef: int, index: Any, trained: Trained) -> Searcher:
         def search(hidden: tf.Tensor) -> np.ndarray:
             index.set_ef(ef)
-            labels = index.knn_query(with_one(hidden), BEST, num_threads=THREADS)[0]
+            labels = index.knn_query(queries_of(hidden), BEST, num_threads=THREADS)[0]
             return np.asarray(labels).astype(np.int64)
 
         return Searcher(search, index.index_file_size())
@@ -199,9 +207,38 @@ def rows_and_biases(trained: Trained) -> np.ndarray:
     return np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
 
 
-def with_one(hidden: tf.Tensor) -> np.ndarray:
-    """Returns (h, 1)."""
-    return np.concatenate([hidden.numpy(), np.ones([len(hidden), 1], np.float32)], axis=1)
+def rows_of_one_length(trained: Trained) -> np.ndarray:
+    """Returns (w, b, sqrt(R^2 - |w|^2 - b^2)) of all classes, R being the greatest length."""
+    vectors = rows_and_biases(trained)
+    squares = (vectors**2).sum(axis=1, keepdims=True)
+    return np.concatenate([vectors, np.sqrt(squares.max() - squares)], axis=1)
+
+
+def queries_of(hidden: tf.Tensor, zeros: int = 0) -> np.ndarray:
+    """Returns (h, 1), and a few zeros behind."""
+    tail = [[1.0] + [0.0] * zeros] * len(hidden)
+    return np.concatenate([hidden.numpy(), np.array(tail, np.float32)], axis=1)
+
+
+def longest_method(count: int) -> Method:
+    """Returns the search among the longest rows, the same for all queries: no index at all."""
+
+    def build(trained: Trained) -> tuple[tf.Tensor, tf.Tensor]:
+        vectors = rows_and_biases(trained)
+        ids = np.argsort(-(vectors**2).sum(axis=1))[:count]
+        return tf.constant(ids), tf.constant(vectors[ids])
+
+    def searcher(built: tuple[tf.Tensor, tf.Tensor], trained: Trained) -> Searcher:
+        ids, vectors = built
+
+        def run(hidden: tf.Tensor) -> tf.Tensor:
+            logits = tf.matmul(hidden, vectors[:, :-1], transpose_b=True) + vectors[:, -1]
+            return tf.gather(ids, tf.math.top_k(logits, BEST).indices)
+
+        run = tf.function(run, autograph=False)
+        return Searcher(lambda hidden: run(hidden).numpy(), count * (WIDTH + 1) * 4 + count * 8)
+
+    return Method("longest rows alone", build, {f"num = {count}": searcher})
 
 
 def methods(classes: int) -> Iterator[Method]:
@@ -212,12 +249,14 @@ def methods(classes: int) -> Iterator[Method]:
         yield hash_method(family, words, 50, (1000,))
     yield hash_method(SimHash(), bits, 50, (1000,))
     yield hash_method(SimHash(), bits - 3, 50, (1000, 4000), "inner_product")
-    yield hash_method(SimHash(), bits, 50, (1000, 4000), "inner_product")
+    yield hash_method(SimHash(), bits, 200, (1000, 4000), "inner_product")
+    yield longest_method(4000)
     lists = round(2 * math.sqrt(classes))
     if faiss is None:
         print("faiss is not installed: no rows for it")
     else:
-        yield faiss_method(lists, (1, 8, 64))
+        yield faiss_method(lists, (8, 64), "inner product")
+        yield faiss_method(lists, (8, 64, 256), "L2")
     if classes > MOST_FOR_GRAPH:
         return
     if hnswlib is None:
