@@ -11,10 +11,10 @@ hnswlib (a graph), if they are installed; they search for (h, 1) among the (w, b
     python benchmarks/index_top_k.py --quick                 # small, nothing is written
 
 The weights come from a stream of made-up examples. An example has three labels, drawn by Zipf's
-law. A class owns four features, which a hash of its id names; an example has those of its labels,
-and four more at random. The trunk sums a vector for each feature; the head trains with log-uniform
-candidates. Run it with nothing else on the machine: each method takes turns with the exact one, and
-the ratio is what to trust.
+law (`--labels zipf`) or all classes alike (`--labels even`), and so are the candidates that the
+head trains with. A class owns four features, which a hash of its id names; an example has those of
+its labels, and four more at random. The trunk sums a vector for each feature. Run it with nothing
+else on the machine: each method takes turns with the exact one, and the ratio is what to trust.
 """
 
 from __future__ import annotations
@@ -86,12 +86,28 @@ class Method(NamedTuple):
     searchers: dict[str, Callable[[Any, Trained], Searcher]]
 
 
-def batch_of(classes: int, step: tf.Tensor, size: int) -> tuple[tf.SparseTensor, tf.Tensor]:
-    """Returns features and labels of made-up examples."""
+class Stream(NamedTuple):
+    """Made-up examples: how many classes there are, and how frequent they are."""
+
+    classes: int
+    labels: str
+
+    def sampler(self, count: int) -> tfx.samplers.Sampler:
+        return {"zipf": tfx.samplers.LogUniform, "even": tfx.samplers.Uniform}[self.labels](count)
+
+    def draw(self, uniform: tf.Tensor) -> tf.Tensor:
+        """Returns labels for numbers in [0, 1)."""
+        if self.labels == "even":
+            return tf.cast(uniform * self.classes, tf.int64)
+        ids = tf.cast(tf.exp(uniform * math.log(self.classes + 1)), tf.int64) - 1
+        return tf.minimum(ids, self.classes - 1)
+
+
+def batch_of(stream: Stream, step: tf.Tensor, size: int) -> tuple[tf.SparseTensor, tf.Tensor]:
+    """Returns features and labels."""
     seeds = tf.random.split(tf.stack([tf.constant(1, tf.int64), step]), 2)
     uniform = tf.random.stateless_uniform([size, LABELS], seeds[0], dtype=tf.float64)
-    labels = tf.cast(tf.exp(uniform * math.log(classes + 1)), tf.int64) - 1
-    labels = tf.minimum(labels, classes - 1)
+    labels = stream.draw(uniform)
     mixed = (labels[..., tf.newaxis] * PER_CLASS + tf.range(PER_CLASS, dtype=tf.int64)) * 0x9E3779B1
     of_labels = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 17)) % FEATURES
     noise = tf.random.stateless_uniform([size, NOISE], seeds[1], 0, FEATURES, tf.int64)
@@ -102,19 +118,22 @@ def batch_of(classes: int, step: tf.Tensor, size: int) -> tuple[tf.SparseTensor,
     return tf.SparseTensor(places, ones, [size, FEATURES]), labels
 
 
-def train(classes: int, steps: int) -> Trained:
+def train(stream: Stream, steps: int) -> Trained:
     """Trains trunk and head on the stream."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input([FEATURES], sparse=True)
     trunk = tfx.layers.SparseDense(WIDTH, activation="relu")
     head = tfx.heads.SampledHead(
-        classes, tfx.samplers.LogUniform(CANDIDATES), tfx.optimizers.RowAdagrad(0.2), seed=0
+        stream.classes,
+        stream.sampler(CANDIDATES),
+        tfx.optimizers.RowAdagrad(0.2),
+        seed=0,
     )
     model = keras.Model(inputs, head(trunk(inputs)))
     model.compile(keras.optimizers.Adagrad(0.2), loss=tfx.losses.ComplementarySum())
-    batches = tf.data.Dataset.range(steps).map(lambda step: batch_of(classes, step, TRAIN_BATCH))
+    batches = tf.data.Dataset.range(steps).map(lambda step: batch_of(stream, step, TRAIN_BATCH))
     model.fit(batches, verbose=0)
-    features, labels = batch_of(classes, tf.constant(steps, tf.int64), TEST_QUERIES)
+    features, labels = batch_of(stream, tf.constant(steps, tf.int64), TEST_QUERIES)
     return Trained(head, trunk(features), labels)
 
 
@@ -129,7 +148,11 @@ def exact_search(trained: Trained) -> Reference:
 
 
 def hash_method(
-    family: HashFamily, hashes: int, tables: int, found: tuple[int, ...], similarity: str = "angle"
+    family: HashFamily,
+    hashes: int,
+    tables: int,
+    found: tuple[int, ...],
+    similarity: str = "angle",
 ) -> Method:
     """Returns a hash index that finds at most so many classes."""
 
@@ -208,7 +231,9 @@ def graph_method(links: int, construction: int, efs: tuple[int, ...]) -> Method:
 
     parameters = f"M = {links} ef_construction = {construction} ef = "
     return Method(
-        "hnswlib", build, {f"{parameters}{ef}": functools.partial(searcher, ef) for ef in efs}
+        "hnswlib",
+        build,
+        {f"{parameters}{ef}": functools.partial(searcher, ef) for ef in efs},
     )
 
 
@@ -331,6 +356,7 @@ def precision(ids: np.ndarray, labels: tf.Tensor) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", type=int, default=100_000, help="one number a process")
+    parser.add_argument("--labels", choices=["zipf", "even"], default="zipf")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
@@ -339,9 +365,10 @@ def main() -> None:
         classes, steps, repeats = 5_000, 100, 1
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     begin = time.perf_counter()
-    trained = train(classes, steps)
+    trained = train(Stream(classes, arguments.labels), steps)
     exact = exact_search(trained)
     facts = {
+        "labels": arguments.labels,
         "exact_p_at_1": round(precision(exact.best, trained.labels), 4),
         "most_frequent_p_at_1": round(precision(np.zeros_like(exact.best), trained.labels), 4),
     }
@@ -351,7 +378,7 @@ def main() -> None:
         for row in rows_of(method, trained, exact, repeats):
             rows.append({**row, **facts, **harness.machine()})
     if not arguments.quick:
-        harness.write_csv(harness.RESULTS / f"index_top_k_{classes}.csv", rows)
+        harness.write_csv(harness.RESULTS / f"index_top_k_{arguments.labels}_{classes}.csv", rows)
 
 
 if __name__ == "__main__":
