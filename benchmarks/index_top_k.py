@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import math
 import os
 import time
@@ -377,6 +378,7 @@ def main() -> None:
     for method in methods(classes):
         for row in rows_of(method, trained, exact, repeats):
             rows.append({**row, **facts, **harness.machine()})
+        gc.collect()  # an index is in a cycle with the function that asks it
     if not arguments.quick:
         harness.write_csv(harness.RESULTS / f"index_top_k_{arguments.labels}_{classes}.csv", rows)
 
