@@ -11,10 +11,10 @@ hnswlib (a graph), if they are installed; they search for (h, 1) among the (w, b
     python benchmarks/index_top_k.py --quick                 # small, nothing is written
 
 The weights come from a stream of made-up examples. An example has three labels, drawn by Zipf's
-law (`--labels zipf`) or all classes alike (`--labels even`), and so are the candidates that the
-head trains with. A class owns four features, which a hash of its id names; an example has those of
-its labels, and four more at random. The trunk sums a vector for each feature. Run it with nothing
-else on the machine: each method takes turns with the exact one, and the ratio is what to trust.
+law. A class owns four features, which a hash of its id names; an example has those of its labels,
+and four more at random. The trunk sums a vector for each feature; the head trains with log-uniform
+candidates. Run it with nothing else on the machine: each method takes turns with the exact one, and
+the ratio is what to trust.
 """
 
 from __future__ import annotations
@@ -87,28 +87,12 @@ class Method(NamedTuple):
     searchers: dict[str, Callable[[Any, Trained], Searcher]]
 
 
-class Stream(NamedTuple):
-    """Made-up examples: how many classes there are, and how frequent they are."""
-
-    classes: int
-    labels: str
-
-    def sampler(self, count: int) -> tfx.samplers.Sampler:
-        return {"zipf": tfx.samplers.LogUniform, "even": tfx.samplers.Uniform}[self.labels](count)
-
-    def draw(self, uniform: tf.Tensor) -> tf.Tensor:
-        """Returns labels for numbers in [0, 1)."""
-        if self.labels == "even":
-            return tf.cast(uniform * self.classes, tf.int64)
-        ids = tf.cast(tf.exp(uniform * math.log(self.classes + 1)), tf.int64) - 1
-        return tf.minimum(ids, self.classes - 1)
-
-
-def batch_of(stream: Stream, step: tf.Tensor, size: int) -> tuple[tf.SparseTensor, tf.Tensor]:
-    """Returns features and labels."""
+def batch_of(classes: int, step: tf.Tensor, size: int) -> tuple[tf.SparseTensor, tf.Tensor]:
+    """Returns features and labels of made-up examples."""
     seeds = tf.random.split(tf.stack([tf.constant(1, tf.int64), step]), 2)
     uniform = tf.random.stateless_uniform([size, LABELS], seeds[0], dtype=tf.float64)
-    labels = stream.draw(uniform)
+    labels = tf.cast(tf.exp(uniform * math.log(classes + 1)), tf.int64) - 1
+    labels = tf.minimum(labels, classes - 1)
     mixed = (labels[..., tf.newaxis] * PER_CLASS + tf.range(PER_CLASS, dtype=tf.int64)) * 0x9E3779B1
     of_labels = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 17)) % FEATURES
     noise = tf.random.stateless_uniform([size, NOISE], seeds[1], 0, FEATURES, tf.int64)
@@ -119,22 +103,22 @@ def batch_of(stream: Stream, step: tf.Tensor, size: int) -> tuple[tf.SparseTenso
     return tf.SparseTensor(places, ones, [size, FEATURES]), labels
 
 
-def train(stream: Stream, steps: int) -> Trained:
+def train(classes: int, steps: int) -> Trained:
     """Trains trunk and head on the stream."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input([FEATURES], sparse=True)
     trunk = tfx.layers.SparseDense(WIDTH, activation="relu")
     head = tfx.heads.SampledHead(
-        stream.classes,
-        stream.sampler(CANDIDATES),
+        classes,
+        tfx.samplers.LogUniform(CANDIDATES),
         tfx.optimizers.RowAdagrad(0.2),
         seed=0,
     )
     model = keras.Model(inputs, head(trunk(inputs)))
     model.compile(keras.optimizers.Adagrad(0.2), loss=tfx.losses.ComplementarySum())
-    batches = tf.data.Dataset.range(steps).map(lambda step: batch_of(stream, step, TRAIN_BATCH))
+    batches = tf.data.Dataset.range(steps).map(lambda step: batch_of(classes, step, TRAIN_BATCH))
     model.fit(batches, verbose=0)
-    features, labels = batch_of(stream, tf.constant(steps, tf.int64), TEST_QUERIES)
+    features, labels = batch_of(classes, tf.constant(steps, tf.int64), TEST_QUERIES)
     return Trained(head, trunk(features), labels)
 
 
@@ -357,7 +341,6 @@ def precision(ids: np.ndarray, labels: tf.Tensor) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", type=int, default=100_000, help="one number a process")
-    parser.add_argument("--labels", choices=["zipf", "even"], default="zipf")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
@@ -366,10 +349,9 @@ def main() -> None:
         classes, steps, repeats = 5_000, 100, 1
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     begin = time.perf_counter()
-    trained = train(Stream(classes, arguments.labels), steps)
+    trained = train(classes, steps)
     exact = exact_search(trained)
     facts = {
-        "labels": arguments.labels,
         "exact_p_at_1": round(precision(exact.best, trained.labels), 4),
         "most_frequent_p_at_1": round(precision(np.zeros_like(exact.best), trained.labels), 4),
     }
@@ -380,7 +362,7 @@ def main() -> None:
             rows.append({**row, **facts, **harness.machine()})
         gc.collect()  # an index is in a cycle with the function that asks it
     if not arguments.quick:
-        harness.write_csv(harness.RESULTS / f"index_top_k_{arguments.labels}_{classes}.csv", rows)
+        harness.write_csv(harness.RESULTS / f"index_top_k_{classes}.csv", rows)
 
 
 if __name__ == "__main__":
