@@ -7,7 +7,7 @@ are among the ten. Beside it in the same run: faiss (inverted lists) and, at 100
 hnswlib (a graph), if they are installed; they search for (h, 1) among the (w, b) by inner product.
 
     pip install faiss-cpu hnswlib                            # optional
-    python benchmarks/index_top_k.py --classes 100000        # or 1000000, 4000000: 4 minutes, 9 GB
+    python benchmarks/index_top_k.py --classes 100000        # or 1000000, 4000000: 4 minutes
     python benchmarks/index_top_k.py --quick                 # small, nothing is written
 
 The weights come from a stream of made-up examples. An example has three labels, drawn by Zipf's
