@@ -26,6 +26,7 @@ import tensorflow as tf
 import tfx_largeout as tfx
 from tfx_largeout import datasets
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+from tfx_largeout.labels import Labels, normalize_labels
 
 BATCH, WIDTH, TABLES, BEST = 512, 128, 50, 10
 
@@ -44,11 +45,12 @@ INDEXES: dict[str, Make] = {
 
 
 class Trained(NamedTuple):
-    """Weights, and the hidden activations of test examples."""
+    """Weights, and the hidden activations and labels of test examples."""
 
     kernel: tf.Variable
     bias: tf.Variable
     hidden: tf.Tensor
+    labels: Labels
 
 
 def _inner_product(hashes: int) -> HashIndex:
@@ -68,8 +70,9 @@ def train(epochs: int) -> Trained:
     model.compile(keras.optimizers.Adam(2e-3), loss=tfx.losses.ComplementarySum())
     batches = examples.dataset(BATCH, shuffle=True, seed=0, drop_remainder=True)
     model.fit(batches, epochs=epochs, shuffle=False, verbose=0)
-    features, _ = next(iter(test.dataset(BATCH)))
-    return Trained(head.kernel.value, head.bias.value, trunk(features))
+    features, labels = next(iter(test.dataset(BATCH)))
+    labels = normalize_labels(labels, examples.num_labels)
+    return Trained(head.kernel.value, head.bias.value, trunk(features), labels)
 
 
 def rows_of(name: str, make: Make, trained: Trained, logits: np.ndarray) -> list[dict[str, Any]]:
