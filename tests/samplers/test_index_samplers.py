@@ -132,13 +132,14 @@ def test_what_was_found_is_certain(own):
             np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
 
 
-def test_the_probability_to_be_found_corrects_the_sum():
+@pytest.mark.parametrize("similarity", ["angle", "inner_product"])
+def test_the_probability_to_be_found_corrects_the_sum(similarity):
     """Over the choice of hash functions; without it, the sum is too small."""
     hidden, labels = HIDDEN[:2], labels_of(LABELS[:2])
     logits = hidden @ KERNEL.T
     corrected, plain = [], []
     for seed in range(400):
-        index = HashIndex(SimHash(), 3, 4, most_of_bucket=CLASSES, seed=seed)
+        index = HashIndex(SimHash(), 3, 4, similarity=similarity, most_of_bucket=CLASSES, seed=seed)
         sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True))
         drawn = sampler.sample(hidden, labels, SEED)
         ids = drawn.ids.numpy()
@@ -150,13 +151,24 @@ def test_the_probability_to_be_found_corrects_the_sum():
     assert np.all(np.mean(plain, axis=0) < 0.9 * exact)
 
 
-def test_the_probability_of_labels_is_that_of_theorem_2():
-    index = HashIndex(SimHash(), 3, 4)
-    sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True))
+@pytest.mark.parametrize("similarity", ["angle", "inner_product"])
+@pytest.mark.parametrize("bias", [None, BIAS], ids=["no_bias", "bias"])
+def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
+    index = HashIndex(SimHash(), 3, 4, similarity=similarity)
+    sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True), bias)
     drawn = sampler.sample(HIDDEN, labels_of(), SEED)
-    rows = KERNEL[np.maximum(LABELS, 0)].astype(float)
-    norms = np.linalg.norm(rows, axis=2) * np.linalg.norm(HIDDEN, axis=1)[:, np.newaxis]
-    cosine = np.einsum("nkd,nd->nk", rows, HIDDEN) / norms
+    kernel, hidden = KERNEL.astype(float), HIDDEN.astype(float)
+    if similarity == "inner_product":
+        of_bias = np.zeros(CLASSES) if bias is None else bias
+        kernel = np.column_stack([kernel, of_bias])
+        lengths = np.linalg.norm(kernel, axis=1)
+        radius = np.sort(lengths)[int(0.99 * (CLASSES - 1))]
+        root = np.sqrt(np.maximum(radius**2 - lengths**2, 0))
+        kernel = np.column_stack([kernel, root])
+        hidden = np.column_stack([hidden, np.ones(BATCH), np.zeros(BATCH)])
+    rows = kernel[np.maximum(LABELS, 0)]
+    norms = np.linalg.norm(rows, axis=2) * np.linalg.norm(hidden, axis=1)[:, np.newaxis]
+    cosine = np.einsum("nkd,nd->nk", rows, hidden) / norms
     found = 1 - (1 - (1 - np.arccos(cosine) / np.pi) ** 3) ** 4
     expected = np.where(LABELS < 0, 0, np.log(found))
     np.testing.assert_allclose(drawn.true_log_expected, expected, rtol=1e-4, atol=1e-5)

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.factored_state import bare_variable
+from tfx_largeout.ops.variable_rows import gather
 from tfx_largeout.samplers.base import Candidates
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
@@ -19,8 +21,8 @@ class LSHEmbedding(IndexSampler):
     """Classes that share a bucket with h: those that the model confuses with the labels.
 
     A class c is found in one of the L tables with probability 1 - (1 - p^K)^L (Theorem 2), p being
-    that of a collision of h and w_c in one hash, over the choice of the hash functions. So the
-    candidates change with W and with the input.
+    that of a collision of h and w_c, as the index hashes them, in one hash, over the choice of the
+    hash functions. So the candidates change with W and with the input.
 
     With `ActiveSetSoftmax` and no `others`, training is that of the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
@@ -62,7 +64,8 @@ class LSHEmbedding(IndexSampler):
             return drawn
         dtype = "float64" if self.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
-        values = candidate_logits(self.kernel, None, hidden, labels.ids, drawn.ids)
+        bias = self.bias if self.index.similarity == "inner_product" else None
+        values = candidate_logits(self.kernel, bias, hidden, labels.ids, drawn.ids)
         return drawn._replace(
             log_expected=self._log_found(hidden, drawn.ids, values.candidate_logits),
             true_log_expected=self._log_found(hidden, labels.ids, values.true_logits),
@@ -71,15 +74,27 @@ class LSHEmbedding(IndexSampler):
     def _log_found(self, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
         """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
         unique, places = tf.unique(tf.reshape(ids, [-1]))
-        norms = tf.reshape(tf.gather(tf.norm(self.rows(unique), axis=1), places), tf.shape(ids))
-        length = tf.norm(tf.cast(hidden, tf.float32), axis=1, keepdims=True)
-        cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * length)
+        norms = tf.reshape(tf.gather(self._row_lengths(unique), places), tf.shape(ids))
+        squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
+        if self.index.similarity == "inner_product":
+            squares += 1  # of (h, 1, 0)
+        cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * tf.sqrt(squares))
         p = self.index.family.collision_probability(cosine)
         in_table = p**self.index.hashes_per_table
         missed = self.index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
         # Finite, however unlikely: log of at least 1e-30.
         found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
         return tf.where(ids < 0, 0.0, found)
+
+    def _row_lengths(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the lengths of rows as the index hashes them."""
+        squares = tf.reduce_sum(self.rows(ids) ** 2, axis=1)
+        if self.index.similarity == "angle":
+            return tf.sqrt(squares)
+        if self.bias is not None:
+            biases = gather(bare_variable(self.bias), tf.maximum(ids, 0))
+            squares += tf.cast(biases, tf.float32) ** 2
+        return tf.maximum(tf.sqrt(squares), self.index.radius.value)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "corrected": self.corrected}
