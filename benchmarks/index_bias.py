@@ -78,8 +78,6 @@ def methods() -> Iterator[Method]:
                 hashes,
                 is_drawn=True,
             )
-        if similarity != "angle":
-            continue  # whose probability to be found has a closed form
         for corrected in (False, True):
             yield Method(
                 "all found, own" + (", corrected" if corrected else ""),
