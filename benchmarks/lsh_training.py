@@ -158,7 +158,7 @@ def rows_of(labels: str, num_classes: int, count: int, budget: float) -> list[di
     documents = Documents(labels, num_classes)
     train, test = documents.draw(count), documents.draw(3_000)
     target, rows = TARGETS[labels], []
-    training = TrainingSettings(budget=budget, evaluations=round(budget), batch_size=256)
+    training = TrainingSettings(budget=budget, evaluations=round(budget / 2), batch_size=256)
     for name, method in methods(num_classes).items():
         for rate in method.rates:
             options = {**head_row(method.head).options, **TRUNK, **method.options}
@@ -188,7 +188,7 @@ def rows_of(labels: str, num_classes: int, count: int, budget: float) -> list[di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--labels", choices=sorted(TARGETS), required=True)
-    parser.add_argument("--budget", type=float, default=50, help="seconds a run (default: 50)")
+    parser.add_argument("--budget", type=float, default=30, help="seconds a run (default: 30)")
     parser.add_argument("--quick", action="store_true", help="small, nothing is written")
     arguments = parser.parse_args()
     if arguments.quick:
