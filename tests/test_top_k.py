@@ -137,3 +137,51 @@ def test_other_bad_arguments(model, x):
     headless = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     with pytest.raises(TypeError, match="model must end in a head"):
         tfx.top_k_model(headless, 2)(x)
+
+
+CLASSES = 30
+
+
+@pytest.fixture
+def indexed():
+    """A head, and an index over its weights that finds most classes."""
+    head = tfx.heads.DenseHead(CLASSES, bias_initializer="random_normal")
+    head.build((None, 8))
+    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, most_of_bucket=CLASSES)
+    index.rebuild(head.kernel, head.bias)
+    return head, index
+
+
+@pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+def test_an_index_that_finds_all_classes_gives_the_exact_best(indexed, activation):
+    head, index = indexed
+    hidden = np.random.default_rng(1).normal(size=(6, 8)).astype("float32")
+    found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), own=True)
+    assert np.all(found >= 0)
+    approximate = tfx.TopK(head, 3, activation, index, num_found=CLASSES)(hidden)
+    exact = tfx.TopK(head, 3, activation)(hidden)
+    np.testing.assert_array_equal(approximate[1], exact[1])
+    np.testing.assert_allclose(approximate[0], exact[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+def test_where_nothing_is_found_there_is_nothing(indexed, activation):
+    head, index = indexed
+    scores, ids = tfx.TopK(head, 3, activation, index)(np.zeros((2, 8), "float32"))
+    np.testing.assert_array_equal(ids, np.full((2, 3), -1))
+    np.testing.assert_array_equal(scores, np.full((2, 3), 0 if activation else -np.inf))
+
+
+def test_an_index_must_fit_the_head(indexed):
+    head, index = indexed
+    hidden = np.ones((2, 8), "float32")
+    with pytest.raises(ValueError, match="num_found must be at most num_classes=30; got 31"):
+        tfx.TopK(head, 3, index=index, num_found=CLASSES + 1)
+    other = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 2)
+    with pytest.raises(RuntimeError, match="index must be built before it is asked"):
+        tfx.TopK(head, 3, index=other)(hidden)
+    other.rebuild(tf.Variable(tf.ones([CLASSES - 1, 8])))
+    with pytest.raises(ValueError, match=r"kernel must be \[C, D\] = \[29, 8\], for which the ind"):
+        tfx.TopK(head, 3, index=other)(hidden)
+    with pytest.raises(TypeError, match="index='head' must go with a head that has one"):
+        tfx.TopK(head, 3, index="head")(hidden)

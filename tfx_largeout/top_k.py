@@ -19,9 +19,9 @@ from tfx_largeout.top_candidates import top_candidates
 class TopK(keras.layers.Layer):
     """The k best classes of a head, without building the logits: exactly, or by an index.
 
-    `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, ties by lower id. The
-    layer shares the head's weights. (`keras.models.clone_model` makes a head of its own for it:
-    Keras clones each layer by its configuration.)
+    `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
+    lower id. The layer shares the head's weights. (`keras.models.clone_model` makes a head of its
+    own for it: Keras clones each layer by its configuration.)
 
     With an index, only the classes that it finds are looked at; they are ranked by their exact
     logits. What the index misses is missing: measure the recall against the exact layer. Where
@@ -71,6 +71,7 @@ class TopK(keras.layers.Layer):
         self.activation = activation
         self.index, self.num_found = index, num_found
         _check_index(index, num_found, self.k)
+        _check_num_found(num_found, head)
         self.supports_jit = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -179,7 +180,8 @@ def top_classes(
         top = _top_found(output.head, output.flat_hidden, k, index, num_found)
     scores = top.scores
     if activation == "softmax":
-        scores = tf.exp(scores - top.log_partition[:, tf.newaxis])
+        probabilities = tf.exp(scores - top.log_partition[:, tf.newaxis])
+        scores = tf.where(top.ids < 0, tf.zeros_like(scores), probabilities)
     elif activation == "sigmoid":
         scores = tf.sigmoid(scores)
     return output.unflatten(scores), output.unflatten(top.ids)
@@ -198,6 +200,8 @@ def _top_found(
     found_by = getattr(head, "index", None) if isinstance(index, str) else index
     if found_by is None:
         raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
+    _check_num_found(num_found, head)
+    found_by.check_built_for(head.kernel)
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
     queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
     if found_by.in_use:
@@ -213,6 +217,13 @@ def _check_index(index: Any, num_found: int | None, k: int) -> None:
         raise ValueError(f"index must be 'head' for the one of its sampler; got {index!r}")
     if index not in (None, "head") and not isinstance(index, HashIndex):
         raise TypeError(f"index must be a HashIndex, 'head' or None; got {index!r}")
+
+
+def _check_num_found(num_found: int | None, head: Head) -> None:
+    if num_found is not None and num_found > head.num_classes:
+        raise ValueError(
+            f"num_found must be at most num_classes={head.num_classes}; got {num_found}"
+        )
 
 
 def _parts(config: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ namespace {
 namespace tf = tensorflow;
 
 constexpr int64_t kMostBuckets = int64_t{1} << 24;
-constexpr const char* kRebuild = "; rebuild the index";
+constexpr const char* kReload = "; load the index again";
 
 // The attributes and inputs that make a hash family.
 class Family {
@@ -264,18 +264,21 @@ class HashIndexUpdateOp : public tf::OpKernel {
                                         kernel.dim_size(0), kernel.dim_size(1)};
     const core::RowTimes times = {static_cast<const int32_t*>(variables.tensor(2)->data()),
                                   static_cast<int32_t*>(variables.tensor(3)->data())};
-    const core::Workspace::Scope scope(workspace_);
+    // What building all tables takes is not kept.
+    core::Workspace of_call;
+    core::Workspace& workspace = end - begin > kTablesOfSlice ? of_call : workspace_;
+    const core::Workspace::Scope scope(workspace);
     const core::ParallelFor pool = PoolOf(context);
     const core::HashFault fault =
         core::UpdateTables(family, weights, times, begin, end, now, tables,
-                           {HasherResources(set), NumWorkers(context), pool, workspace_}, moved);
+                           {HasherResources(set), NumWorkers(context), pool, workspace}, moved);
     if (fault.row >= 0) {
       return InvalidArgument("kernel must be finite; got an infinite or NaN number in row ",
                              fault.row);
     }
     if (fault.table >= 0) {
       return InvalidArgument("entries and starts must be a table as it was written; table ",
-                             fault.table, " is corrupt", kRebuild);
+                             fault.table, " is corrupt", kReload);
     }
     return absl::OkStatus();
   }
@@ -288,6 +291,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
   }
 
+  static constexpr int64_t kTablesOfSlice = 4;
   static constexpr int kKernel = 4;  // variables: four of the index, then W and perhaps b
 
   const Family family_;
@@ -333,7 +337,7 @@ class BucketCandidatesOp : public tf::OpKernel {
         context, good,
         InvalidArgument("entries, starts and codes must be those of one index; a code is out "
                         "of range, or a table is corrupt",
-                        kRebuild));
+                        kReload));
   }
 
  private:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -200,3 +202,11 @@ def test_an_index_that_has_degenerated_is_reported_once(zeros):
     with pytest.warns(RuntimeWarning, match="the head's index has degenerated") as warned:
         probe_run(model_with(head, losses.ActiveSetSoftmax()))
     assert sum("degenerated" in str(w.message) for w in warned) == 1
+
+
+def test_full_buckets_of_inner_products_are_no_alarm():
+    head = indexed(SimHash(), 1, similarity="inner_product")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        probe, _ = probe_run(model_with(head, losses.ActiveSetSoftmax()))
+    assert probe.history[-1]["probe_index_largest_bucket"] > 0.1

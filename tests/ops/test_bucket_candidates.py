@@ -261,7 +261,7 @@ def test_corrupt_tables_are_refused(name, own, array, place, value, monkeypatch)
     values = variable.numpy()
     values[1, place] = value
     variable.assign(values)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*rebuild the index"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*load the index again"):
         case.collect(name, monkeypatch, 40, own, 9)
 
 

@@ -309,7 +309,7 @@ def test_corrupt_tables_are_refused(name, what, monkeypatch):
     values[1, place] = value
     variable.assign(values)
     case.write([5], np.ones(9))
-    message = "entries and starts must be a table as it was written; table.*1.*rebuild the index"
+    message = "entries and starts must be a table as it was written; table.*1.*load the index again"
     check_refused(case, message, [5])
     assert case.update([5], 2, 3) == case.build_expected(2, 3)  # this one is well
     np.testing.assert_array_equal(case.tables.entries[2], expected_tables(case.codes, 9)[0][2])

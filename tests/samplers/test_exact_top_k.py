@@ -54,6 +54,13 @@ def test_with_all_classes_training_is_that_of_the_full_softmax():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_it_serves_one_head():
+    sampler = ExactTopK(3)
+    sampler.follow(tf.Variable(KERNEL), None)
+    with pytest.raises(ValueError, match="sampler must serve no other head"):
+        sampler.follow(tf.Variable(KERNEL), None)
+
+
 def test_a_config_makes_the_same_sampler():
     config = keras.saving.serialize_keras_object(ExactTopK(7))
     assert keras.saving.deserialize_keras_object(config).get_config() == {"k": 7}

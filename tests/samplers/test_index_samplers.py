@@ -14,7 +14,7 @@ from samplers.drawing import assert_mean
 import tfx_largeout as tfx
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import LSHEmbedding, LSHLabel, Uniform, WTATopK
+from tfx_largeout.samplers import ExactTopK, LSHEmbedding, LSHLabel, Uniform, WTATopK
 
 CLASSES, WIDTH, BATCH = 60, 12, 7
 RNG = np.random.default_rng(5)
@@ -225,14 +225,16 @@ def test_candidates_follow_the_weights_in_training(index):
     before = head.index.entries.numpy()
     model.fit(x, y, batch_size=BATCH, verbose=0)
     assert np.any(head.index.entries.numpy() != before)
-    # All rows have had their turn: from scratch it is the same, but for changes since.
+    # All rows have had their turn: from scratch, with the same radius, it is the same.
     for _ in range(8):
         head.index.update(head.kernel, head.bias, tf.constant([], tf.int64))
-    entries, starts = head.index.entries.numpy(), head.index.starts.numpy()
-    head.index.rebuild(head.kernel, head.bias)
-    if index != "inner product":  # where the radius is taken over only when it has changed much
-        np.testing.assert_array_equal(entries, head.index.entries)
-        np.testing.assert_array_equal(starts, head.index.starts)
+    scratch = small_index[index](first_period=1)
+    scratch.rebuild(head.kernel, head.bias)
+    scratch.radius.assign(head.index.radius)
+    for _ in range(4):
+        scratch.update(head.kernel, head.bias, tf.range(CLASSES, dtype=tf.int64))
+    np.testing.assert_array_equal(head.index.entries, scratch.entries)
+    np.testing.assert_array_equal(head.index.starts, scratch.starts)
 
 
 @pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK])
@@ -276,6 +278,11 @@ def test_config_round_trip(sampler):
         (lambda: LSHEmbedding(5, index="wta"), TypeError, "index must be a HashIndex; got 'wta'"),
         (lambda: LSHEmbedding(5, 100), TypeError, "others must be a Sampler; got 100"),
         (
+            lambda: LSHEmbedding(5, ExactTopK(3)),
+            TypeError,
+            "others must draw without regard to the weights",
+        ),
+        (
             lambda: LSHEmbedding(5, own=False, index=HashIndex(SimHash()), corrected=True),
             ValueError,
             "corrected must go with own=True and others=None",
@@ -311,12 +318,39 @@ def test_an_index_serves_one_sampler():
         built(LSHLabel(5, None, index))
 
 
-def test_weights_that_are_not_finite_are_refused_and_the_tables_kept():
-    sampler = built(LSHEmbedding(5, None, small_index["winner"]()))
+@every_index
+@pytest.mark.parametrize("bad", [3, slice(None)], ids=["a row", "all"])
+def test_weights_that_are_not_finite_are_refused_and_the_index_kept(index, bad):
+    sampler = built(LSHEmbedding(5, None, small_index[index]()))
     sampler.index.rebuild(sampler.kernel)
-    before = sampler.index.entries.numpy()
-    kernel = KERNEL.copy()
-    kernel[3, 1] = np.nan
+    before = [w.numpy() for w in sampler.index.weights]
+    kernel = 10 * KERNEL
+    kernel[bad, 1] = np.nan
     with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
         sampler.index.rebuild(tf.Variable(kernel))
-    np.testing.assert_array_equal(sampler.index.entries, before)
+    every = tf.range(CLASSES, dtype=tf.int64)
+    sampler.index.schedule.assign([2.0, 0.0, 1.0, 0.0])  # tables are due
+    with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
+        sampler.index.update(tf.Variable(kernel), None, every)
+    for weight, old in zip(sampler.index.weights, before, strict=True):
+        if weight.name not in ("schedule", "touched_at"):  # rows may be hashed once more
+            np.testing.assert_array_equal(weight, old, err_msg=weight.name)
+
+
+def test_an_index_is_of_one_shape_of_w():
+    index = small_index["winner"]()
+    with pytest.raises(RuntimeError, match="index must be built"):
+        index.update(tf.Variable(KERNEL), None, tf.constant([], tf.int64))
+    index.rebuild(tf.Variable(KERNEL))
+    for other in (KERNEL[:-1], KERNEL[:, :-1]):
+        with pytest.raises(ValueError, match=r"kernel must be .* for which the index was built"):
+            index.update(tf.Variable(other), None, tf.constant([], tf.int64))
+    with pytest.raises(ValueError, match="index must serve no other sampler"):
+        built(LSHEmbedding(5, None, index))
+
+
+def test_an_index_that_could_not_be_built_is_free():
+    index = HashIndex(DWTAHash(WIDTH + 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="window must be at most"):
+            built(LSHEmbedding(5, None, index))

@@ -30,7 +30,8 @@ class SampledHead(SelfUpdatingHead, KernelHead):
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
     logits of labels and candidates. Backward, the head updates their rows of W and b with its own
-    row-sparse optimizer. Nothing in a step has a cost of O(C).
+    row-sparse optimizer. Nothing in a step has a cost of O(C), but for the upkeep of an index, if
+    the sampler has one.
 
     ```python
     head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))

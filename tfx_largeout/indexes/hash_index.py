@@ -25,7 +25,7 @@ _SIMILARITIES = ("angle", "inner_product")
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 
 _RADIUS_ROWS = 4096  # that the radius is estimated from
-_RADIUS_SHARE = 0.99  # of the rows that are in the ball
+_RADIUS_SHARE = 0.999  # of the rows that are in the ball
 _HEALTH_ROWS = 64  # of each table, to see whether they are up to date
 _RADIUS_CHANGE = 1.25  # from which on all rows are hashed again
 
@@ -51,10 +51,10 @@ class HashIndex(keras.layers.Layer):
     **Similarity.** With `"angle"`, as in the papers, neither the length of a row nor its bias
     counts: where they differ much, the classes with the greatest logits are not found. With
     `"inner_product"`, rows are hashed as (w, b, sqrt(R^2 - |w|^2 - b^2)) and queries as (h, 1, 0),
-    whose angle depends on <h, w> + b alone. R is the length that 99% of the rows do not exceed; for
-    the others the root is 0. It is estimated from 4,096 rows at the start of each round, and taken
-    over when it has changed by a quarter: then all rows are hashed again. This needs `SimHash`, as
-    winners know no lengths.
+    whose angle depends on <h, w> + b alone. R is the length that 99.9% of the rows do not exceed;
+    for the others the root is 0. It is estimated from 4,096 rows at the start of each round, and
+    taken over when it has changed by a quarter: then all rows are hashed again. This needs
+    `SimHash`, as winners know no lengths.
 
     A row of zeros is in no bucket, and a query with zeros finds nothing: there is no winner, and no
     side of a plane. `health` tells how many classes can't be found.
@@ -79,7 +79,7 @@ class HashIndex(keras.layers.Layer):
 
     Raises:
         TypeError: `family` is none.
-        ValueError: An argument is out of range.
+        ValueError: An argument is out of range; later, W has another shape than at first.
 
     References:
         Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3;
@@ -141,6 +141,7 @@ class HashIndex(keras.layers.Layer):
             input_shape: (C, D), the shape of W.
         """
         num_classes, width = input_shape
+        self._shape = (num_classes, width)
         if self.similarity == "inner_product":
             width += 2
         count = self.hashes_per_table * self.num_tables
@@ -171,10 +172,12 @@ class HashIndex(keras.layers.Layer):
         kernel = bare_variable(kernel)
         if not self.built:
             self.build(tuple(kernel.shape))
+        self.check_built_for(kernel)
+        radius = self.radius.value
         if self.similarity == "inner_product":
-            self.radius.assign(_radius(kernel, bias))
+            radius = _radius(kernel, bias)
         every = tf.range(kernel.shape[0], dtype=tf.int64)
-        self._update(kernel, bias, every, 0, self.num_tables)
+        self._update(kernel, bias, every, 0, self.num_tables, radius)
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
@@ -198,6 +201,7 @@ class HashIndex(keras.layers.Layer):
                 The tables are as before then.
         """
         kernel = bare_variable(kernel)
+        self.check_built_for(kernel)
         due, first, period, moved = tf.unstack(self.schedule.value)
         due += self.num_tables / period
         none = tf.zeros_like(due)
@@ -205,10 +209,15 @@ class HashIndex(keras.layers.Layer):
         count = tf.where(is_time, tf.minimum(tf.floor(due), self.num_tables - first), none)
         end = first + count
         is_round = end >= self.num_tables
+        radius = self.radius.value
         if self.similarity == "inner_product":
-            is_first = is_time & (first == 0)
-            touched = tf.cond(is_first, lambda: self._refit(kernel, bias, touched), lambda: touched)
-        moved += tf.cast(self._update(kernel, bias, touched, first, end), moved.dtype)
+            touched, radius = tf.cond(
+                is_time & (first == 0),
+                lambda: self._refit(kernel, bias, touched),
+                lambda: (touched, radius),
+            )
+        here = self._update(kernel, bias, touched, first, end, radius)
+        moved += tf.cast(here, moved.dtype)
         self.schedule.assign(
             tf.stack(
                 [
@@ -219,6 +228,21 @@ class HashIndex(keras.layers.Layer):
                 ]
             )
         )
+
+    def check_built_for(self, kernel: Any) -> None:
+        """Checks that the index was built for a W of this shape.
+
+        Raises:
+            RuntimeError: It was not built.
+            ValueError: It was built for another shape.
+        """
+        if not self.built:
+            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
+        if tuple(kernel.shape) != self._shape:
+            raise ValueError(
+                f"kernel must be [C, D] = {list(self._shape)}, for which the index was built; got "
+                f"shape {list(kernel.shape)}"
+            )
 
     def codes(self, vectors: tf.Tensor) -> tf.Tensor:
         """Returns the buckets of vectors `[n, D]` in each table, `[n, L]`; -1 where there is none.
@@ -268,6 +292,7 @@ class HashIndex(keras.layers.Layer):
             kernel: W `[C, D]`.
             bias: b `[C]`, or None.
         """
+        self.check_built_for(kernel)
         starts = self.starts.value
         sizes = starts[:, 1:] - starts[:, :-1]
         num_classes = self.touched_at.shape[0]
@@ -282,7 +307,8 @@ class HashIndex(keras.layers.Layer):
     def _stale(self, kernel: tf.Variable, bias: Any) -> tf.Tensor:
         starts, entries, num_tables = self.starts.value, self.entries.value, self.num_tables
         # Places at equal distances in each table, the classes there, and their buckets.
-        places = tf.range(_HEALTH_ROWS) * (starts[:, -1:] // _HEALTH_ROWS)
+        sizes = tf.cast(starts[:, -1:], tf.int64)
+        places = tf.cast(tf.range(_HEALTH_ROWS, dtype=tf.int64) * sizes // _HEALTH_ROWS, tf.int32)
         classes = tf.gather(entries, places, batch_dims=1)
         buckets = tf.searchsorted(starts, places, "right") - 1
         biases = [] if bias is None else [bare_variable(bias)]
@@ -326,7 +352,13 @@ class HashIndex(keras.layers.Layer):
         return HashFunctions(self.elements.value, self.planes.value, self._bins)
 
     def _update(
-        self, kernel: tf.Variable, bias: Any, touched: tf.Tensor, first: Any, end: Any
+        self,
+        kernel: tf.Variable,
+        bias: Any,
+        touched: tf.Tensor,
+        first: Any,
+        end: Any,
+        radius: tf.Tensor,
     ) -> tf.Tensor:
         """Marks rows, and updates tables [first, end); returns how many classes have moved."""
         now = self.clock.value + 1
@@ -340,10 +372,11 @@ class HashIndex(keras.layers.Layer):
             touched,
             now,
             which,
-            self.radius.value,
+            radius,
         )
-        with tf.control_dependencies([moved]):
+        with tf.control_dependencies([moved]):  # it refuses what is not finite
             self.clock.assign(now)
+            self.radius.assign(radius)
         return moved
 
     def _next_period(self, period: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
@@ -355,13 +388,15 @@ class HashIndex(keras.layers.Layer):
         shorter = tf.maximum(period / self.growth, self.first_period)
         return tf.where(share > self.max_drift, shorter, longer)
 
-    def _refit(self, kernel: tf.Variable, bias: Any, touched: tf.Tensor) -> tf.Tensor:
-        """Estimates the radius; returns the rows to mark: all, if it has changed much."""
+    def _refit(
+        self, kernel: tf.Variable, bias: Any, touched: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the rows to mark, all if the radius has changed much, and the radius."""
         before, now = self.radius.value, _radius(kernel, bias)
         is_new = (now > before * _RADIUS_CHANGE) | (now < before / _RADIUS_CHANGE)
-        self.radius.assign(tf.where(is_new, now, before))
         every = tf.range(kernel.shape[0], dtype=tf.int64)
-        return tf.cond(is_new, lambda: every, lambda: touched)
+        touched = tf.cond(is_new, lambda: every, lambda: touched)
+        return touched, tf.where(is_new, now, before)
 
     def _add(self, name: str, value: Any) -> Any:
         """Adds a weight: an array, or zeros int32 of a shape."""
@@ -384,6 +419,7 @@ def _radius(kernel: tf.Variable, bias: Any) -> tf.Tensor:
     squares = tf.reduce_sum(tf.cast(gather(kernel, ids), tf.float32) ** 2, axis=1)
     if bias is not None:
         squares += tf.cast(gather(bare_variable(bias), ids), tf.float32) ** 2
+    squares = tf.where(tf.math.is_finite(squares), squares, 0)  # the update refuses such rows
     place = int(_RADIUS_SHARE * (ids.shape[0] - 1))
     # Above 0, which would be no radius.
     return tf.sqrt(tf.maximum(tf.sort(squares)[place], 1e-30))

@@ -73,7 +73,7 @@ def _visited(
     end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
     size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
-    rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
+    rule = "starts must rise from 0 to C at most: a table is corrupt; load the index again; got"
     with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
         taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
@@ -86,7 +86,7 @@ def _visited(
     entries = tf.reshape(tables.entries.read_value(), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)
     is_class = (classes >= 0) & (classes < num_classes)
-    rule = f"entries must be in [0, {num_classes}): a table is corrupt; rebuild the index; got"
+    rule = f"entries must be in [0, {num_classes}): a table is corrupt; load the index again; got"
     with after([_check(is_class, rule, tf.boolean_mask(classes, ~is_class)[:1])]):
         classes = tf.identity(classes)
     of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)

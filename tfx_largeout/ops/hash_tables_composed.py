@@ -161,6 +161,6 @@ def _check_tables(tables: Any, which: tf.Tensor) -> tf.Operation | None:
         [
             "entries and starts must be a table as it was written; table",
             tf.boolean_mask(some, ~good)[:1],
-            "is corrupt; rebuild the index",
+            "is corrupt; load the index again",
         ],
     )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates
-from tfx_largeout.sorted_search import is_in
+from tfx_largeout.sorted_search import is_in, is_in_rows
 
 
 def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candidates:
@@ -46,4 +46,4 @@ def _is_in_shared(certain: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def _is_in_own(certain: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_any(ids[:, :, tf.newaxis] == certain[:, tf.newaxis], axis=2) & (ids >= 0)
+    return is_in_rows(tf.sort(certain, axis=1), ids) & (ids >= 0)

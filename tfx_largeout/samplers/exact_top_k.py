@@ -28,7 +28,8 @@ class ExactTopK(Sampler):
         k: K, how many candidates an example gets, at most C.
 
     Raises:
-        ValueError: `k` is out of range, when the head is built also: above C.
+        ValueError: `k` is out of range, when the head is built also: above C; or another head has
+            the sampler.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, sections 3.1 and 3.4.
@@ -36,12 +37,15 @@ class ExactTopK(Sampler):
 
     def __init__(self, k: int) -> None:
         self.k = integer_argument("k", k, at_least=1)
+        self.kernel: Any = None
 
     def tabulate(self, num_classes: int) -> None:
         if self.k > num_classes:
             raise ValueError(f"k must be at most num_classes={num_classes}; got {self.k}")
 
     def follow(self, kernel: Any, bias: Any) -> None:
+        if self.kernel is not None:
+            raise ValueError("sampler must serve no other head; got an ExactTopK that follows one")
         self.kernel, self.bias = kernel, bias
 
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:

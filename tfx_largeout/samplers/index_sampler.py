@@ -41,7 +41,7 @@ class IndexSampler(Sampler):
             of all; one dense product then serves the batch.
 
     Raises:
-        TypeError: `index` or `others` is none.
+        TypeError: `index` or `others` is none, or `others` depends on W.
         ValueError: `num_found` is out of range, when the head is built also: above C.
     """
 
@@ -58,6 +58,11 @@ class IndexSampler(Sampler):
             raise TypeError(f"index must be a HashIndex; got {index!r}")
         if others is not None and not isinstance(others, Sampler):
             raise TypeError(f"others must be a Sampler; got {others!r}")
+        if others is not None and type(others).follow is not Sampler.follow:
+            raise TypeError(
+                "others must draw without regard to the weights, as they stand for all classes "
+                f"that are not found; got {others!r}"
+            )
         self.others = others
         self.own = bool(own)
 
@@ -74,11 +79,11 @@ class IndexSampler(Sampler):
             self.others.build(num_classes)
 
     def follow(self, kernel: Any, bias: Any) -> None:
-        if self.index.in_use:
+        if self.index.in_use or self.index.built:
             raise ValueError(f"index must serve no other sampler or head; got {self.index!r}")
+        self.index.build(tuple(kernel.shape))
         self.index.in_use = True
         self.kernel, self.bias = kernel, bias
-        self.index.build(tuple(kernel.shape))
 
     def after_update(self, labels: Labels, candidates: tf.Tensor) -> None:
         touched = tf.concat([tf.reshape(labels.ids, [-1]), tf.reshape(candidates, [-1])], axis=0)
