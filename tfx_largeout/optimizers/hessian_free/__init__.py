@@ -21,6 +21,7 @@ from tfx_largeout.optimizers.hessian_free.line_search import armijo, backtrack
 from tfx_largeout.optimizers.hessian_free.local_worker import LocalWorker
 from tfx_largeout.optimizers.hessian_free.preconditioner import Preconditioner
 from tfx_largeout.optimizers.hessian_free.sample_schedule import GradientNoise, SampleSchedule
+from tfx_largeout.optimizers.hessian_free.trainer import HessianFree
 from tfx_largeout.optimizers.hessian_free.variance_sample import VarianceSample
 from tfx_largeout.optimizers.hessian_free.weight_penalty import WeightPenalty
 from tfx_largeout.optimizers.hessian_free.worker import LossTotal, VectorTotal, Worker
@@ -37,6 +38,7 @@ __all__ = [
     "FlatParameters",
     "GeometricSample",
     "GradientNoise",
+    "HessianFree",
     "IdentityPreconditioner",
     "Iterate",
     "LBFGSPreconditioner",

@@ -194,7 +194,7 @@ def convex_loss(loss: Any) -> ConvexLoss:
 
 def _dense_output(y_pred: tf.Tensor) -> Any:
     output = head_output(y_pred)
-    if output is None or not isinstance(output.head, DenseHead):
+    if output is None or type(output.head) is not DenseHead:
         found = "no head" if output is None else type(output.head).__name__
         raise ValueError(
             "SoftmaxCrossEntropy must stand behind a DenseHead as the model's last layer, for "
