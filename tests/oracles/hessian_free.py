@@ -145,3 +145,44 @@ def backtracked(losses, previous):
         i -= 1
         best = losses[i]
     return i
+
+
+def unflatten(vector, weights):
+    parts = np.split(vector, np.cumsum([weight.size for weight in weights])[:-1])
+    return [part.reshape(weight.shape) for part, weight in zip(parts, weights, strict=True)]
+
+
+def mean_loss(kind, vector, weights, x, y):
+    return loss_values(kind, outputs(unflatten(vector, weights), x), y).mean()
+
+
+def iteration(kind, weights, training, held_out, damping, start):
+    """An iteration on all data without a preconditioner, straight from the algorithm.
+
+    Returns weights, damping and start of the next one, and rho, step size and CG iterations.
+    """
+    theta = np.concatenate([np.asarray(weight, float).reshape(-1) for weight in weights])
+    x, y = training
+    current = unflatten(theta, weights)
+    g = gradients(kind, current, x, y).mean(axis=0)
+    a = gauss_newton(kind, current, x, np.full(len(x), 1 / len(x))) + damping * np.eye(len(theta))
+    xs, rs = conjugate_gradient(a, -g, start, np.eye(len(theta)), 40)
+    solved = next((i for i, r in enumerate(rs) if r @ r <= 1e-12 * (g @ g)), 40)
+    last = martens_stop([quadratic(a, -g, d) for d in xs], 5e-4) or 40
+    last = min(last, solved)
+    places = sorted({math.ceil(1.3**j) for j in range(20)} & set(range(1, last)) | {last})
+
+    def held_out_loss(step):
+        return mean_loss(kind, theta + step, weights, *held_out)
+
+    previous = held_out_loss(0)
+    losses = [held_out_loss(xs[place]) for place in places]
+    chosen = backtracked(losses, previous)
+    d = xs[places[chosen]]
+    rho = (losses[chosen] - previous) / quadratic(a, -g, d)
+    alpha = 1.0
+    while held_out_loss(alpha * d) > previous + 0.01 * alpha * (g @ d):
+        alpha *= 0.8
+    damping *= 1.5 if rho < 0.25 else 2 / 3 if rho > 0.75 else 1
+    new = unflatten(theta + alpha * d, weights)
+    return new, damping, 0.95 * xs[last], rho, alpha, last

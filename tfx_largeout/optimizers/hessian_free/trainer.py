@@ -184,6 +184,7 @@ class HessianFree:
                 the loss of the line search is not finite to begin with; or the state is that of a
                 model of another size. Weights and state are unchanged.
         """
+        epochs = integer_argument("epochs", epochs, at_least=0)
         examples = Examples.of(x, y, sample_weight)
         objective = self._objective(model, examples, line_search_data)
         self._begin(model, objective)
@@ -193,7 +194,7 @@ class HessianFree:
             add_progbar=verbose != 0,
             model=model,
             verbose=verbose,
-            epochs=integer_argument("epochs", epochs, at_least=0),
+            epochs=epochs,
             steps=1,
         )
         model.stop_training = False
