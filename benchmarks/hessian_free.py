@@ -19,8 +19,9 @@
   FSDD network until the held-out loss was 1, with fixed, geometric and variance samples.
 - figures: PNGs from the CSV files.
 
-Rows of `training` replace those of the same network, method and seed, so that methods can be run one at a time (`--methods`). Inputs are files of arrays, whose sources
-docs/hessian_free.md names; `--quick` writes nothing.
+Rows of `training` replace those of the same network, method and seed, so that methods can be run
+one at a time (`--methods`). Inputs are files of arrays, whose sources docs/hessian_free.md names;
+`--quick` writes nothing.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ from tfx_largeout.optimizers.hessian_free import (
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ADAM_RATES = [3e-4, 1e-3, 3e-3, 1e-2]
 ADAM_BATCH = 128
+THETA, CG_THETA = 0.9, 8.0
+QUICK = False
 
 
 class Network(NamedTuple):
@@ -103,7 +106,7 @@ def fsdd(path: Path) -> Network:
     parts = [(x[chosen], y[chosen]) for chosen in (take >= 10, (take >= 5) & (take < 10), take < 5)]
     parts[1] = (parts[1][0][::4], parts[1][1][::4])
     make = _classifier(264, [128] * 4, 30)
-    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.05, 0.02, 0.002)
+    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.01, 0.05, 0.001)
 
 
 def curves(path: Path) -> Network:
@@ -560,10 +563,6 @@ def main() -> None:
     arguments = parser.parse_args()
     QUICK = arguments.quick
     PARTS[arguments.only](arguments)
-
-
-QUICK = False
-THETA, CG_THETA = 0.5, 1.0
 
 
 def _networks(arguments: argparse.Namespace) -> list[Network]:
