@@ -315,7 +315,14 @@ def adam_run(
             model.stop_training = True
 
     look_callback = keras.callbacks.LambdaCallback(on_epoch_end=look)
-    model.fit(part, steps_per_epoch=steps, epochs=10**6, verbose=0, callbacks=[look_callback])
+    model.fit(
+        part,
+        steps_per_epoch=steps,
+        epochs=10**6,
+        shuffle=False,
+        verbose=0,
+        callbacks=[look_callback],
+    )
     summary = {
         "loss": round(rows[-1]["line_search_loss"], 4),
         "test_loss": round(test_loss(model, network), 4),

@@ -19,6 +19,7 @@ from optimizers.hessian_free.models import classes_data, dense_model, sparse_sof
 from tfx_largeout.optimizers import HessianFree
 from tfx_largeout.optimizers.hessian_free import (
     DiagonalPreconditioner,
+    FixedSample,
     GeometricSample,
     LBFGSPreconditioner,
     VarianceSample,
@@ -26,12 +27,12 @@ from tfx_largeout.optimizers.hessian_free import (
 
 TRAINERS = {
     "lbfgs, geometric": lambda: HessianFree(
-        LBFGSPreconditioner(8), GeometricSample(40, 1.2), GeometricSample(10, 1.3), damping=1e-4
+        LBFGSPreconditioner(8), GeometricSample(40, 1.2), GeometricSample(20, 1.3), damping=0.01
     ),
     "diagonal, variance": lambda: HessianFree(
-        DiagonalPreconditioner(), VarianceSample(40, 0.5), VarianceSample(10, 1.0), damping=0.1
+        DiagonalPreconditioner(), VarianceSample(40, 0.5), VarianceSample(20, 1.0), damping=0.03
     ),
-    "fixed": lambda: HessianFree(damping=1e-5, line_search_split=0.5),
+    "refused": lambda: HessianFree(cg_sample=FixedSample(10), damping=1e-6),
 }
 
 
@@ -48,9 +49,9 @@ def run(name: str, folder: Path, first: int, last: int) -> list[float]:
         with np.load(folder / "weights.npz") as weights:
             model.set_weights([weights[name] for name in sorted(weights)])
         trainer.load_state(folder / "state.npz")
-    history = trainer.fit(
-        model, *classes_data(150), epochs=last, initial_epoch=first, verbose=0
-    ).history
+    x, _ = classes_data(300)
+    y = (x[:, 0] > 0) + 2 * (x[:, 1] + x[:, 2] > 0)
+    history = trainer.fit(model, x, y, epochs=last, initial_epoch=first, verbose=0).history
     trainer.save_state(folder / "state.npz")
     np.savez(folder / "weights.npz", *model.get_weights())
     return history["step_size"]

@@ -300,17 +300,19 @@ def test_several_workers_take_the_steps_of_one(shards):
 
 @pytest.mark.parametrize("name", resumed_run.TRAINERS)
 def test_state_resumes_exactly(name, tmp_path):
-    resumed_run.run(name, tmp_path / "whole", 0, 6)
-    resumed_run.run(name, tmp_path / "halves", 0, 3)
-    resumed_run.run(name, tmp_path / "halves", 3, 6)
+    """At a place where the gradient of a refused step is to be used again."""
+    sizes = resumed_run.run(name, tmp_path / "whole", 0, 4)
+    assert sizes[1] == 0 and any(sizes[2:])
+    assert resumed_run.run(name, tmp_path / "halves", 0, 2) == sizes[:2]
+    assert resumed_run.run(name, tmp_path / "halves", 2, 4) == sizes[2:]
     assert_same(tmp_path)
 
 
 def test_state_resumes_exactly_in_another_process(tmp_path):
-    resumed_run.run("lbfgs, geometric", tmp_path / "whole", 0, 6)
-    resumed_run.run("lbfgs, geometric", tmp_path / "halves", 0, 3)
+    resumed_run.run("lbfgs, geometric", tmp_path / "whole", 0, 4)
+    resumed_run.run("lbfgs, geometric", tmp_path / "halves", 0, 2)
     script = Path(resumed_run.__file__)
-    done = child.run_child(tmp_path, str(script), str(tmp_path / "halves"), "3", "6")
+    done = child.run_child(tmp_path, str(script), str(tmp_path / "halves"), "2", "4")
     assert done.returncode == 0, done.stderr
     assert_same(tmp_path)
 

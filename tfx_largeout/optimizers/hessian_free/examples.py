@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import keras
@@ -39,6 +40,7 @@ class Examples:
             )
         if sizes[0] == 0:
             raise ValueError("x must have at least one example; got none")
+        self._rows = np.arange(sizes[0])
 
     @classmethod
     def of(cls, x: Any, y: Any = None, sample_weight: Any = None) -> Examples:
@@ -63,7 +65,7 @@ class Examples:
         return cls(*_read(x))
 
     def __len__(self) -> int:
-        return len(self._data[1])
+        return len(self._rows)
 
     @property
     def spec(self) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
@@ -74,11 +76,14 @@ class Examples:
 
     def take(self, numbers: np.ndarray) -> Batch:
         """Returns the examples of these numbers as tensors."""
-        return tf.nest.map_structure(lambda array: tf.constant(array[numbers]), self._data)
+        rows = self._rows[numbers]
+        return tf.nest.map_structure(lambda array: tf.constant(array[rows]), self._data)
 
     def part(self, numbers: np.ndarray) -> Examples:
-        """Returns the examples of these numbers as examples of their own."""
-        return Examples(*tf.nest.map_structure(lambda array: array[numbers], self._data))
+        """Returns the examples of these numbers as examples of their own, without a copy."""
+        part = copy.copy(self)
+        part._rows = self._rows[numbers]
+        return part
 
 
 def _array(name: str, value: Any) -> np.ndarray:
