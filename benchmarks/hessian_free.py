@@ -11,8 +11,8 @@
     python benchmarks/hessian_free.py --only figures
 
 - products: seconds of a Gauss-Newton product over those of a gradient, on the same batch.
-- system: one fixed system B d = -g of the FSDD network, half trained; conjugate gradients without a
-  preconditioner, then with pairs of that run.
+- system: a fixed matrix B of the FSDD network, half trained; conjugate gradients on B d = -g without
+  a preconditioner, then with pairs of that run, for the same g and for that of another sample.
 - training: the paper's table. A method runs until the held-out loss has reached the network's
   target, or its time is over (`--seconds`); Adam with the best of a list of learning rates.
 - sampling: out of the rows of training (`--seed 0` and `--seed 1`): examples that went through the
@@ -61,6 +61,7 @@ from tfx_largeout.optimizers.hessian_free import (
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ADAM_RATES = [3e-4, 1e-3, 3e-3, 1e-2]
 ADAM_BATCH = 128
+COUNTS = (16, 32, 64)
 THETA, CG_THETA = 0.9, 8.0
 QUICK = False
 
@@ -460,35 +461,35 @@ def system_rows(network: Network) -> list[dict[str, Any]]:
     )
     examples = Examples(*network.training)
     worker = LocalWorker(Curvature(model, examples.spec), examples, 4096)
-    gradient = worker.gradient(np.arange(0, len(examples), 5))
+    first, other = (
+        -total.vector / total.weight
+        for total in (worker.gradient(np.arange(i, len(examples), 10)) for i in (0, 5))
+    )
     worker.hold(np.arange(0, len(examples), 50))
     rows = []
-    for damping in (1e-2, 3e-3):
+    for damping in (3e-3, 1e-3):
 
         def product(vector: tf.Tensor, damping: float = damping) -> tf.Tensor:
             total = worker.product(vector)
             return total.vector / total.weight + damping * vector
 
-        b = -gradient.vector / gradient.weight
-        _, plain = conjugate_gradient(product, b)
-        rows.append(_system_row(network, damping, "noPC", plain, plain))
-        for count in (16, 32, 64):
-            _, before = conjugate_gradient(product, b, num_pairs=count)
-            preconditioner = LBFGSPreconditioner(count)
-            preconditioner.observe(before.pairs, damping)
-            preconditioner.prepare(damping)
-            _, run = conjugate_gradient(product, b, preconditioner=preconditioner)
-            rows.append(_system_row(network, damping, f"PC-{count}", run, plain))
+        runs = {count: conjugate_gradient(product, first, num_pairs=count)[1] for count in COUNTS}
+        for side, b in {"the same": first, "of another sample": other}.items():
+            _, plain = conjugate_gradient(product, b)
+            columns = {"network": network.name, "damping": damping, "right_side": side}
+            rows.append(_system_row({**columns, "method": "noPC"}, plain, plain))
+            for count, before in runs.items():
+                preconditioner = LBFGSPreconditioner(count)
+                preconditioner.observe(before.pairs, damping)
+                preconditioner.prepare(damping)
+                _, run = conjugate_gradient(product, b, preconditioner=preconditioner)
+                rows.append(_system_row({**columns, "method": f"PC-{count}"}, run, plain))
     return rows
 
 
-def _system_row(
-    network: Network, damping: float, method: str, run: Any, plain: Any
-) -> dict[str, Any]:
+def _system_row(columns: dict[str, Any], run: Any, plain: Any) -> dict[str, Any]:
     row = {
-        "network": network.name,
-        "damping": damping,
-        "method": method,
+        **columns,
         "iterations": run.iterations,
         "ratio": round(run.iterations / plain.iterations, 3),
         "q": f"{run.values[-1]:.6g}",
