@@ -11,8 +11,8 @@
     python benchmarks/hessian_free.py --only figures
 
 - products: seconds of a Gauss-Newton product over those of a gradient, on the same batch.
-- system: a fixed matrix B of the FSDD network, half trained; conjugate gradients on B d = -g without
-  a preconditioner, then with pairs of that run, for the same g and for that of another sample.
+- system: a fixed matrix B of the FSDD network, half trained; conjugate gradients on B d = -g with no
+  preconditioner, then with pairs of that run, for the same g and for that of another sample.
 - training: the paper's table. A method runs until the held-out loss has reached the network's
   target, or its time is over (`--seconds`); Adam with the best of a list of learning rates.
 - sampling: out of the rows of training (`--seed 0` and `--seed 1`): examples that went through the
