@@ -339,6 +339,16 @@ def test_a_further_fit_goes_on():
     np.testing.assert_array_equal(results[0], results[2])
 
 
+def test_other_data_is_noticed():
+    x, y = classes_data(60)
+    y = (x[:, 0] > 0).astype(int)
+    model, trainer = dense_model(sparse_softmax(), hidden=()), whole()
+    trainer.fit(model, x, y, line_search_data=(x, 3 - y), epochs=2, verbose=0)
+    history = trainer.fit(model, x, y, line_search_data=(x, y), epochs=2, verbose=0).history
+    assert history["step_size"][0] > 0
+    assert history["gradient_points"] == [60, 60]
+
+
 def test_a_state_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "state.npz"
     x, y = classes_data(40)
@@ -495,6 +505,8 @@ def test_what_can_not_be_trained_is_refused_and_nothing_changes():
     refused("at least one example; got none", x[:0], y[:0])
     refused("for the gradient beside those for the line search; got 1 in all", x[:1], y[:1])
     refused("at least one example", x, y, line_search_data=(x[:0], y[:0]))
+    other = (x.astype("float32"), y.astype("uint8"))
+    refused("must have the shapes and dtypes of the other", x, y, line_search_data=other)
     refused("epochs must be an integer of at least 0; got -1", x, y, epochs=-1)
     bad = (np.full_like(x, math.nan), y)
     refused("must be finite to begin with; got nan", x, y, line_search_data=bad)

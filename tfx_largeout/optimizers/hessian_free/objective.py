@@ -91,8 +91,13 @@ class Objective:
         self._training.set_parameters(theta)
         self._held_out.set_parameters(theta)
 
-    def held_out_loss(self) -> float:
-        """Returns L(theta), the loss of the data of the line search, penalty included."""
+    def loss_at(self, theta: tf.Tensor) -> float:
+        """Returns L(theta), the loss of the data of the line search, penalty included.
+
+        The weights are then at theta, here and with the worker that holds that data.
+        """
+        self._parameters.assign(theta)
+        self._held_out.set_parameters(theta)
         self.points["line_search"] += len(self._all_held_out)
         total = self._held_out.loss(self._all_held_out)
         return _mean(total.loss, total.weight) + self._penalty.value()

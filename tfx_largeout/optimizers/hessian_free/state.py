@@ -45,6 +45,10 @@ class HessianFreeState:
     data_points: int = 0
     learning_rate: float | None = None
 
+    def is_at(self, theta: tf.Tensor) -> bool:
+        """Says whether theta `[n]` is where the last iteration ended."""
+        return self.parameters is not None and bool(tf.reduce_all(self.parameters == theta))
+
     def save(self, path: str | Path, parts: dict[str, Any]) -> None:
         """Writes the state, and that of `parts` with a `state` method, to an `.npz` file.
 

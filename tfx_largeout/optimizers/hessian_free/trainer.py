@@ -249,6 +249,11 @@ class HessianFree:
         else:
             is_dataset = isinstance(held_out, tf.data.Dataset)
             held_out = Examples.of(held_out) if is_dataset else Examples.of(*held_out)
+            if held_out.spec != examples.spec:
+                raise ValueError(
+                    "line_search_data must have the shapes and dtypes of the other examples, "
+                    f"{examples.spec}; got {held_out.spec}"
+                )
         if not model.built:
             model(examples.take(np.arange(1))[0], training=False)
         curvature = Curvature(model, examples.spec)
@@ -277,21 +282,11 @@ class HessianFree:
                 f"the model must have {state.parameters.shape[0]} weights, as the state has; "
                 f"got {theta.shape[0]}"
             )
-        self._look_at(theta, objective)
+        loss = _finite(objective.loss_at(theta))
+        if loss != state.loss or not state.is_at(theta):  # or the data is not what it was
+            state.parameters, state.loss, state.gradient = theta, loss, None
         if state.learning_rate is None:
             state.learning_rate = _learning_rate(model)
-
-    def _look_at(self, theta: tf.Tensor, objective: Objective) -> None:
-        """Measures L, if the weights are not where the last iteration left them."""
-        state = self._state
-        if state.parameters is not None and bool(tf.reduce_all(state.parameters == theta)):
-            return
-        loss = objective.held_out_loss()
-        if not math.isfinite(loss):
-            raise ValueError(
-                f"the loss of the data of the line search must be finite to begin with; got {loss}"
-            )
-        state.parameters, state.loss, state.gradient = theta, loss, None
 
     def _longest_step(self, model: keras.Model) -> float:
         rate = _learning_rate(model)
@@ -319,7 +314,8 @@ class HessianFree:
         state, theta = self._state, objective.read()
         points = objective.points.copy()
         objective.start_clock()
-        self._look_at(theta, objective)
+        if not state.is_at(theta):  # a callback has changed the weights
+            state.loss, state.gradient = _finite(objective.loss_at(theta)), None
         with objective.timed("gradient"):
             gradient = self._gradient(objective)
         step = _no_step(theta)
@@ -442,8 +438,7 @@ def _best_step(
     longest: float,
 ) -> _Step:
     def loss(step: tf.Tensor) -> float:
-        objective.assign(theta + step)
-        return objective.held_out_loss()
+        return objective.loss_at(theta + step)
 
     chosen, backtracked = backtrack(loss, run.iterates, previous)
     if chosen.value >= 0:
@@ -464,6 +459,14 @@ def _instance(name: str, value: Any, kind: type, default: Callable[[], Any]) -> 
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
     return value
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"the loss of the data of the line search must be finite to begin with; got {loss}"
+        )
+    return loss
 
 
 def _is_finite(vector: tf.Tensor) -> bool:
