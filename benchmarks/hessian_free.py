@@ -62,7 +62,7 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ADAM_RATES = [3e-4, 1e-3, 3e-3, 1e-2]
 ADAM_BATCH, ADAM_STEPS = 128, 100
 COUNTS = (16, 32, 64)
-THETA, CG_THETA = 0.9, 8.0
+THETA, CG_THETA = 1.5, 8.0
 QUICK = False
 
 
@@ -107,7 +107,7 @@ def fsdd(path: Path) -> Network:
     parts = [(x[chosen], y[chosen]) for chosen in (take >= 10, (take >= 5) & (take < 10), take < 5)]
     parts[1] = (parts[1][0][::4], parts[1][1][::4])
     make = _classifier(264, [128] * 4, 30)
-    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.01, 0.05, 0.001)
+    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.01, 0.02, 0.001)
 
 
 def curves(path: Path) -> Network:
