@@ -507,6 +507,7 @@ def test_what_can_not_be_trained_is_refused_and_nothing_changes():
     refused("at least one example", x, y, line_search_data=(x[:0], y[:0]))
     other = (x.astype("float32"), y.astype("uint8"))
     refused("must have the shapes and dtypes of the other", x, y, line_search_data=other)
+    refused("line_search_data must be .* or a dataset; got a ndarray", x, y, line_search_data=x)
     refused("epochs must be an integer of at least 0; got -1", x, y, epochs=-1)
     bad = (np.full_like(x, math.nan), y)
     refused("must be finite to begin with; got nan", x, y, line_search_data=bad)
@@ -523,6 +524,35 @@ def test_what_can_not_be_trained_is_refused_and_nothing_changes():
         trainer.fit(keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)]), x, y)
     history = trainer.fit(dense_model(sparse_softmax()), x, y, verbose=0)
     assert history.history["damping"] == [1]
+
+
+@pytest.mark.parametrize("form", ["dict", "list"])
+def test_several_inputs(form):
+    inputs = [keras.Input((3,), name="a"), keras.Input((4,), name="b")]
+    outputs = keras.layers.Dense(2)(keras.layers.Concatenate()(inputs))
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(50, 3)), rng.normal(size=(50, 4))]
+    y = (x[0][:, 0] > x[1][:, 0]).astype(int)
+    if form == "dict":
+        inputs, x = (dict(zip("ab", both, strict=True)) for both in (inputs, x))
+    model = keras.Model(inputs, outputs)
+    model.compile(loss=sparse_softmax())
+    history = (
+        whole(damping=0.01)
+        .fit(model, x, y, line_search_data=(x, y), epochs=4, verbose=0, validation_data=(x, y))
+        .history
+    )
+    assert history["val_loss"][-1] < 0.3
+
+
+def test_data_that_is_masked_throughout_is_refused():
+    model = keras.Sequential(
+        [keras.Input((3, 2)), keras.layers.Masking(), keras.layers.Dense(CLASSES)]
+    )
+    model.compile(loss=sparse_softmax())
+    x, y = np.zeros((20, 3, 2)), np.zeros((20, 3), int)
+    with pytest.raises(ValueError, match="must be finite to begin with; got nan"):
+        HessianFree().fit(model, x, y, verbose=0)
 
 
 def test_a_model_without_a_shape_is_built_by_the_data():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -171,6 +173,8 @@ def dataset_of(*arrays):
         ((X[:0], Y[:0]), ValueError, "at least one example; got none"),
         ((X, Y[:5]), ValueError, "as many examples each; got 40, 5, 5"),
         ((X, Y, WEIGHTS[:3]), ValueError, "as many examples each; got 40, 40, 3"),
+        ((X, Y, -WEIGHTS), ValueError, "sample_weight must be at least 0, .*; got -0"),
+        ((X, Y, WEIGHTS * math.nan), ValueError, "sample_weight must be at least 0, .*; got nan"),
         ((X, 3), ValueError, "y must have the examples as its first dimension; got a scalar"),
         ((X, np.array(["a"] * 40)), TypeError, "y must be arrays of numbers; got dtype <U1"),
         ((tf.sparse.from_dense(X), Y), TypeError, "x must be dense arrays; got a SparseTensor"),

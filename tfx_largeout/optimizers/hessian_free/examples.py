@@ -23,7 +23,8 @@ class Examples:
 
     Raises:
         TypeError: Something is no dense array.
-        ValueError: There are no examples, or not as many of one thing as of another.
+        ValueError: There are no examples, not as many of one thing as of another, or a weight is
+            below 0.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
@@ -31,7 +32,13 @@ class Examples:
         y = _array("y", y)
         if sample_weight is None:
             sample_weight = np.ones(len(y), "float32")
-        self._data = (x, y, _array("sample_weight", sample_weight))
+        sample_weight = _array("sample_weight", sample_weight)
+        if not np.all(sample_weight >= 0):
+            raise ValueError(
+                "sample_weight must be at least 0, for the loss to stay convex; got "
+                f"{np.min(sample_weight)}"
+            )
+        self._data = (x, y, sample_weight)
         sizes = [len(array) for array in tf.nest.flatten(self._data)]
         if len(set(sizes)) > 1:
             raise ValueError(

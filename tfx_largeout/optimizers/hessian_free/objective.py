@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -136,7 +137,7 @@ class Objective:
 
 
 def _mean(total: float, weight: float) -> float:
-    return total / weight if weight else 0.0
+    return total / weight if weight else math.nan
 
 
 def _noise(total: VectorTotal, examples: int) -> GradientNoise | None:

@@ -247,8 +247,7 @@ class HessianFree:
         if held_out is None:
             examples, held_out = self._split(examples)
         else:
-            is_dataset = isinstance(held_out, tf.data.Dataset)
-            held_out = Examples.of(held_out) if is_dataset else Examples.of(*held_out)
+            held_out = _line_search_examples(held_out)
             if held_out.spec != examples.spec:
                 raise ValueError(
                     "line_search_data must have the shapes and dtypes of the other examples, "
@@ -459,6 +458,17 @@ def _instance(name: str, value: Any, kind: type, default: Callable[[], Any]) -> 
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
     return value
+
+
+def _line_search_examples(data: Any) -> Examples:
+    if isinstance(data, tf.data.Dataset):
+        return Examples.of(data)
+    if not isinstance(data, (tuple, list)) or not 2 <= len(data) <= 3:
+        raise ValueError(
+            "line_search_data must be (x, y), (x, y, sample_weight) or a dataset; got a "
+            f"{type(data).__name__}"
+        )
+    return Examples.of(*data)
 
 
 def _finite(loss: float) -> float:
