@@ -63,6 +63,7 @@ ADAM_RATES = [3e-4, 1e-3, 3e-3, 1e-2]
 ADAM_BATCH, ADAM_STEPS = 128, 100
 COUNTS = (16, 32, 64)
 THETA, CG_THETA = 1.5, 8.0
+GEOMETRIC_FIRST, VARIANCE_FIRST, GRADIENT_CAP = 0.05, 0.02, 0.4
 QUICK = False
 
 
@@ -78,8 +79,7 @@ class Network(NamedTuple):
     seconds: float  # for a method that does not reach the target
     damping: float
     cg_share: float  # of the examples, for fixed samples and as the cap of others
-    first_share: float  # of the gradient's examples, at which growing samples start
-    first_cg_share: float
+    first_cg_share: float  # at which growing samples start
     batch_size: int = 4096
 
 
@@ -107,7 +107,7 @@ def fsdd(path: Path) -> Network:
     parts = [(x[chosen], y[chosen]) for chosen in (take >= 10, (take >= 5) & (take < 10), take < 5)]
     parts[1] = (parts[1][0][::4], parts[1][1][::4])
     make = _classifier(264, [128] * 4, 30)
-    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.01, 0.02, 0.001)
+    return Network("fsdd", *parts, make, 1.0, 60, 0.03, 0.01, 0.001)
 
 
 def curves(path: Path) -> Network:
@@ -117,7 +117,7 @@ def curves(path: Path) -> Network:
     x, test = data["x_train"], data["x_test"]
     parts = [(part, part) for part in (x[2000:], x[:2000], test)]
     make = _autoencoder([400, 200, 100, 50, 25, 6])
-    return Network("curves", *parts, make, 0.0, 60, 1e-3, 0.05, 0.05, 0.01, 2048)
+    return Network("curves", *parts, make, 0.0, 60, 1e-3, 0.05, 0.01, 2048)
 
 
 def mnist(path: Path) -> Network:
@@ -126,7 +126,7 @@ def mnist(path: Path) -> Network:
         x, test = (file[n].reshape(-1, 784).astype("float32") / 255 for n in ("x_train", "x_test"))
     parts = [(part, part) for part in (x[2000:22000], x[:2000], test)]
     make = _autoencoder([1000, 500, 250, 30])
-    return Network("mnist", *parts, make, 0.0, 75, 1e-3, 0.05, 0.05, 0.01, 2048)
+    return Network("mnist", *parts, make, 0.0, 75, 1e-3, 0.05, 0.01, 2048)
 
 
 def wide() -> Network:
@@ -159,7 +159,7 @@ def wide() -> Network:
         return model
 
     training, held_out = (x[2000:], y[2000:]), (x[:2000], y[:2000])
-    return Network("wide", training, held_out, test, make, 0.0, 45, 1e-3, 0.05, 0.1, 0.01, 1024)
+    return Network("wide", training, held_out, test, make, 0.0, 45, 1e-3, 0.05, 0.01, 1024)
 
 
 def _first_labels(examples: Any) -> np.ndarray:
@@ -224,13 +224,13 @@ def trainers(network: Network) -> dict[str, Callable[[], Settings]]:
 
     def geometric() -> Settings:
         return {
-            "gradient_sample": GeometricSample(n.first_share, 1.2),
+            "gradient_sample": GeometricSample(GEOMETRIC_FIRST, 1.2, GRADIENT_CAP),
             "cg_sample": GeometricSample(n.first_cg_share, 1.3, n.cg_share),
         }
 
     def variance() -> Settings:
         return {
-            "gradient_sample": VarianceSample(n.first_share, THETA),
+            "gradient_sample": VarianceSample(VARIANCE_FIRST, THETA, GRADIENT_CAP),
             "cg_sample": VarianceSample(n.first_cg_share, CG_THETA, n.cg_share),
         }
 
