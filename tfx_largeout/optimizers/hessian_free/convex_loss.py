@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConvexLoss: a loss that is convex in the model's output, and its Hessian there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.base import head_output
+from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.labels import require_labels
+from tfx_largeout.losses.softmax_cross_entropy import SoftmaxCrossEntropy
+
+_SUPPORTED = (
+    "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
+    "MeanSquaredError of Keras, or SoftmaxCrossEntropy behind a DenseHead"
+)
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+class ConvexLoss:
+    """What Hessian-free training needs to know of a loss l(y, z), convex in the output z.
+
+    N elements: the batch dimensions of the output, flattened.
+
+    Args:
+        loss: The Keras loss object.
+
+    Raises:
+        ValueError: The loss is a sum, or no reduced number: samples of different sizes could not
+            be compared.
+    """
+
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        if loss.reduction not in _MEANS:
+            raise ValueError(
+                f"the reduction of the loss must be one of {_MEANS}; got {loss.reduction!r}"
+            )
+        self.loss = loss
+
+    def output(self, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns z `[..., K]`, in which the loss is convex, of what the model returned."""
+        raise NotImplementedError
+
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        """Returns the losses of the elements, `[N]`; `needed` `[N]` says which count."""
+        raise NotImplementedError
+
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        """Returns the Hessian of each element's loss at z `[N, K]` times its tangent `[N, K]`."""
+        raise NotImplementedError
+
+    def ignored(self, y_true: tf.Tensor) -> tf.Tensor | None:
+        """Returns True for the elements that the loss itself ignores, or None."""
+        return None
+
+    def weights(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what each element counts in the sum of losses, and in the divisor, `[N]`."""
+        mask = getattr(y_pred, "_keras_mask", None)
+        counts = example_weights(y_pred, None, mask)
+        ignored = self.ignored(y_true)
+        if ignored is not None:
+            counts *= tf.cast(~tf.reshape(ignored, [-1]), counts.dtype)
+        weights = counts * example_weights(y_pred, sample_weight, None)
+        return weights, weights if self.loss.reduction == "mean_with_sample_weight" else counts
+
+
+class _KerasLoss(ConvexLoss):
+    """A loss of Keras on the model's output as it is."""
+
+    def output(self, y_pred: tf.Tensor) -> tf.Tensor:
+        return y_pred
+
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        y_true = tf.cast(y_true, y_pred.dtype)
+        if y_true.shape.rank == y_pred.shape.rank - 1:
+            y_true = y_true[..., tf.newaxis]
+        return tf.reshape(self.loss.call(y_true, y_pred), [-1])
+
+
+class _SquaredError(_KerasLoss):
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        return 2 * tangent / tf.cast(tf.shape(z)[-1], z.dtype)
+
+
+class _CrossEntropy(_KerasLoss):
+    """A cross-entropy: convex in the logits, which may lie behind an activation."""
+
+    activation = ""
+
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        super().__init__(loss)
+        axis = loss.get_config().get("axis", -1)
+        if axis != -1:
+            raise ValueError(f"the axis of the loss must be -1, the last one; got {axis}")
+
+    def output(self, y_pred: tf.Tensor) -> tf.Tensor:
+        logits = getattr(y_pred, "_keras_logits", None)
+        if logits is None and self.loss.get_config()["from_logits"]:
+            return y_pred
+        if logits is None and y_pred.op.type == self.activation:
+            logits = y_pred.op.inputs[0]
+        if logits is None:
+            raise ValueError(
+                f"with from_logits=False, the model's output must come straight out of a "
+                f"{self.activation.lower()} activation, before which lie the logits in which "
+                f"{self.loss.name} is convex; got the output {y_pred.name!r}. End the model in "
+                "such an activation, or in logits with from_logits=True."
+            )
+        return logits
+
+
+class _Softmax(_CrossEntropy):
+    activation = "Softmax"
+
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        return _softmax_hessian_product(z, tangent)
+
+
+class _SparseSoftmax(_Softmax):
+    def ignored(self, y_true: tf.Tensor) -> tf.Tensor | None:
+        ignored = self.loss.get_config()["ignore_class"]
+        return None if ignored is None else y_true == tf.cast(ignored, y_true.dtype)
+
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        if self.loss.get_config()["ignore_class"] is not None:
+            y_true = tf.cast(y_true, y_pred.dtype)  # Keras compares it with a float
+        return tf.reshape(self.loss.call(y_true, y_pred), [-1])
+
+
+class _Sigmoid(_CrossEntropy):
+    activation = "Sigmoid"
+
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        p = tf.sigmoid(z)
+        return p * (1 - p) * tangent / tf.cast(tf.shape(z)[-1], z.dtype)
+
+
+class _HeadSoftmax(ConvexLoss):
+    """The exact softmax over all classes of a DenseHead."""
+
+    def output(self, y_pred: tf.Tensor) -> tf.Tensor:
+        output = _dense_output(y_pred)
+        return output.head.flat_logits(output.flat_hidden, "float32")
+
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        output = _dense_output(y_pred)
+        labels = require_labels(output.labels(y_true), needed)
+        return self.loss.from_statistics(output.statistics(labels))
+
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        return _softmax_hessian_product(z, tangent)
+
+
+_KERAS: dict[type, type[_KerasLoss]] = {
+    keras.losses.SparseCategoricalCrossentropy: _SparseSoftmax,
+    keras.losses.CategoricalCrossentropy: _Softmax,
+    keras.losses.BinaryCrossentropy: _Sigmoid,
+    keras.losses.MeanSquaredError: _SquaredError,
+}
+_FUNCTIONS = {
+    keras.losses.sparse_categorical_crossentropy: keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.categorical_crossentropy: keras.losses.CategoricalCrossentropy,
+    keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
+    keras.losses.mean_squared_error: keras.losses.MeanSquaredError,
+}
+
+
+def convex_loss(loss: Any) -> ConvexLoss:
+    """Returns the `ConvexLoss` of a loss as it is given to `compile`.
+
+    Args:
+        loss: A Keras loss object, function or name.
+
+    Raises:
+        ValueError: The loss is not one that is known to be convex in the output, or is no mean.
+    """
+    found = keras.losses.get(loss) if isinstance(loss, str) else loss
+    if callable(found) and found in _FUNCTIONS:
+        found = _FUNCTIONS[found]()
+    if type(found) is SoftmaxCrossEntropy:
+        return _HeadSoftmax(found)
+    if type(found) in _KERAS:
+        return _KERAS[type(found)](found)
+    raise ValueError(
+        f"the loss must be known to be convex in the model's output: {_SUPPORTED}; got {loss!r}"
+    )
+
+
+def _dense_output(y_pred: tf.Tensor) -> Any:
+    output = head_output(y_pred)
+    if output is None or type(output.head) is not DenseHead:
+        found = "no head" if output is None else type(output.head).__name__
+        raise ValueError(
+            "SoftmaxCrossEntropy must stand behind a DenseHead as the model's last layer, for "
+            f"Hessian-free training; got {found}"
+        )
+    return output
+
+
+def _softmax_hessian_product(z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+    weighted = tf.nn.softmax(z) * tangent
+    return weighted - tf.nn.softmax(z) * tf.reduce_sum(weighted, axis=-1, keepdims=True)
