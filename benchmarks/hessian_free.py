@@ -303,7 +303,10 @@ def hessian_free_run(
 def adam_run(
     network: Network, rate: float, seed: int, seconds: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Trains by Keras's Adam, with a look at the held-out loss every 100 steps."""
+    """Trains by Keras's Adam, with a look at the held-out loss every 100 steps.
+
+    The row is that of the look with the least loss.
+    """
     keras.utils.set_random_seed(seed)
     model = network.make()
     model.compile(keras.optimizers.Adam(rate), loss=model.loss)
@@ -312,6 +315,7 @@ def adam_run(
     part = tf.data.Dataset.from_tensor_slices((x[order], y[order]))
     part = part.shuffle(20000, seed).repeat().batch(ADAM_BATCH).prefetch(2)
     rows: list[dict[str, Any]] = []
+    best: dict[str, Any] = {}
     start = time.perf_counter()
 
     def look(epoch: int, logs: Any) -> None:
@@ -319,6 +323,8 @@ def adam_run(
         elapsed = time.perf_counter() - start
         points = (epoch + 1) * ADAM_STEPS * ADAM_BATCH
         rows.append({"line_search_loss": loss, "elapsed": elapsed, "data_points": points})
+        if not best or loss < best["line_search_loss"]:
+            best.update(rows[-1], weights=model.get_weights())
         if loss <= network.target or elapsed >= seconds or not np.isfinite(loss):
             model.stop_training = True
 
@@ -331,18 +337,19 @@ def adam_run(
         verbose=0,
         callbacks=[look_callback],
     )
+    model.set_weights(best["weights"])
     summary = {
-        "loss": round(rows[-1]["line_search_loss"], 4),
+        "loss": round(best["line_search_loss"], 4),
         "test_loss": round(test_loss(model, network), 4),
         "hf_iterations": "",
         "refused": "",
         "cg_iterations": "",
         "cg_seconds": "",
-        "seconds": round(rows[-1]["elapsed"], 1),
-        "gradient_points": rows[-1]["data_points"],
+        "seconds": round(best["elapsed"], 1),
+        "gradient_points": best["data_points"],
         "cg_points": 0,
         "line_search_points": 0,
-        "data_points": rows[-1]["data_points"],
+        "data_points": best["data_points"],
     }
     return summary, rows
 
