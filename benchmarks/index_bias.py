@@ -78,6 +78,8 @@ def methods() -> Iterator[Method]:
                 hashes,
                 is_drawn=True,
             )
+        if similarity != "angle":
+            continue  # most classes are short and share a bucket: nearly all are found
         for corrected in (False, True):
             yield Method(
                 "all found, own" + (", corrected" if corrected else ""),
