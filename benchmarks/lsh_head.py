@@ -6,9 +6,9 @@ example's own takes at most 0.45 s, one with candidates shared by the batch at m
 upkeep of the tables included, and that is at least 25 times as fast as the full softmax in the same
 run; building all of 50 tables with 6 hashes takes at most 1.2 s on two cores, and no step waits
 for more than 50 ms of upkeep; a step at C = 5,000,000 takes at most 1.3 times as long, upkeep
-aside.
+aside; the process takes less than 3 GB.
 
-    python benchmarks/lsh_head.py --only build # or steps, classes_own, classes_shared
+    python benchmarks/lsh_head.py --only build # or steps, sweep, memory, classes_own, ..._shared
     python benchmarks/lsh_head.py              # small, nothing is written
 
 Hidden activations are ReLUs of normal numbers and W is normal, so that all rows are alike to the

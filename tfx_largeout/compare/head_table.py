@@ -114,19 +114,18 @@ def _sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = N
     """
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        optimizer = _row_optimizer(options)
-        bias = 0.0 if bias_of is None else bias_of(num_classes)
-        head = heads.SampledHead(
-            num_classes,
-            _sampler(label_counts, options),
-            optimizer,
-            bias_initializer=keras.initializers.Constant(bias),
-            seed=seed,
-            name="head",
-        )
-        return head, loss()
+        bias = keras.initializers.Constant(0.0 if bias_of is None else bias_of(num_classes))
+        sampler = _sampler(label_counts, options)
+        return _sampled_head(num_classes, sampler, seed, options, bias_initializer=bias), loss()
 
     return build
+
+
+def _sampled_head(
+    num_classes: int, sampler: samplers.Sampler, seed: int, options: Any, **arguments: Any
+) -> Any:
+    optimizer = _row_optimizer(options)
+    return heads.SampledHead(num_classes, sampler, optimizer, seed=seed, name="head", **arguments)
 
 
 def _sampler(label_counts: Any, options: Any) -> samplers.Sampler:
@@ -173,9 +172,7 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
         found, own = options["num_found"], options["candidates"] == "own"
         choice = sampler(found, _sampler(label_counts, options), _index(seed, options), own=own)
-        optimizer = _row_optimizer(options)
-        head = heads.SampledHead(num_classes, choice, optimizer, seed=seed, name="head")
-        return head, losses.ComplementarySum()
+        return _sampled_head(num_classes, choice, seed, options), losses.ComplementarySum()
 
     return build
 
@@ -209,9 +206,7 @@ def _wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> 
 
 
 def _active_set(num_classes: int, sampler: samplers.Sampler, seed: int, options: Any) -> Any:
-    optimizer = _row_optimizer(options)
-    head = heads.SampledHead(num_classes, sampler, optimizer, seed=seed, name="head")
-    return head, losses.ActiveSetSoftmax()
+    return _sampled_head(num_classes, sampler, seed, options), losses.ActiveSetSoftmax()
 
 
 def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:

@@ -236,8 +236,7 @@ class HashIndex(keras.layers.Layer):
             RuntimeError: It was not built.
             ValueError: It was built for another shape.
         """
-        if not self.built:
-            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
+        self._require_built()
         if tuple(kernel.shape) != self._shape:
             raise ValueError(
                 f"kernel must be [C, D] = {list(self._shape)}, for which the index was built; got "
@@ -266,8 +265,7 @@ class HashIndex(keras.layers.Layer):
             seed: `[2]` int32 or int64.
             own: Whether each example gets candidates of its own, `[N, S]`, or all the same, `[S]`.
         """
-        if not self.built:
-            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
+        self._require_built()
         shape = tf.shape(queries)
         codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
         codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
@@ -378,6 +376,10 @@ class HashIndex(keras.layers.Layer):
             self.clock.assign(now)
             self.radius.assign(radius)
         return moved
+
+    def _require_built(self) -> None:
+        if not self.built:
+            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
 
     def _next_period(self, period: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
         """Returns the period after one in which so many classes have moved, over all tables."""

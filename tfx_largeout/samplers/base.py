@@ -27,6 +27,11 @@ class Candidates(NamedTuple):
     log_expected: tf.Tensor
     true_log_expected: tf.Tensor
 
+    @classmethod
+    def certain(cls, ids: tf.Tensor, labels: Labels) -> Candidates:
+        """Returns candidates that were not drawn: E = 1, for the labels too."""
+        return cls(ids, tf.zeros(tf.shape(ids)), tf.zeros(tf.shape(labels.ids)))
+
 
 class Sampler:
     """Chooses candidate classes. Carries configuration; `build` makes its tables for C classes.

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates
 from tfx_largeout.sorted_search import is_in, is_in_rows
+
+IsCertain = Callable[[tf.Tensor], tf.Tensor]
 
 
 def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candidates:
@@ -23,12 +28,12 @@ def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candi
             where there is none.
     """
     own = certain.shape.rank == 2
-    among = _is_in_own if own else _is_in_shared
+    is_certain = _own(certain) if own else _shared(certain)
     ids, expected = drawn.ids, drawn.log_expected
     if own and ids.shape.rank == 1:
         shape = [tf.shape(certain)[0], tf.size(ids)]
         ids, expected = tf.broadcast_to(ids, shape), tf.broadcast_to(expected, shape)
-    again = among(certain, ids)
+    again = is_certain(ids)
     shape = tf.concat([tf.shape(ids)[:-1], tf.shape(certain)[-1:]], axis=0)
     return Candidates(
         tf.concat(
@@ -36,14 +41,15 @@ def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candi
             axis=-1,
         ),
         tf.concat([tf.zeros(shape, expected.dtype), tf.where(again, 0.0, expected)], axis=-1),
-        tf.where(among(certain, labels.ids), 0.0, drawn.true_log_expected),
+        tf.where(is_certain(labels.ids), 0.0, drawn.true_log_expected),
     )
 
 
-def _is_in_shared(certain: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+def _shared(certain: tf.Tensor) -> IsCertain:
     last = tf.constant([tf.int64.max])
-    return is_in(tf.concat([tf.where(certain < 0, last, certain), last], axis=0), ids)
+    return functools.partial(is_in, tf.concat([tf.where(certain < 0, last, certain), last], axis=0))
 
 
-def _is_in_own(certain: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    return is_in_rows(tf.sort(certain, axis=1), ids) & (ids >= 0)
+def _own(certain: tf.Tensor) -> IsCertain:
+    ascending = tf.sort(certain, axis=1)
+    return lambda ids: is_in_rows(ascending, ids) & (ids >= 0)

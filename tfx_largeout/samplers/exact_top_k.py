@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.streamed_logits import streamed_logits
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, Sampler
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -51,8 +51,7 @@ class ExactTopK(Sampler):
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
         ids = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=self.k).top_ids
-        of_labels = where_labels(labels, tf.zeros(tf.shape(labels.ids)))
-        return Candidates(ids, tf.zeros(tf.shape(ids)), of_labels)
+        return Candidates.certain(ids, labels)
 
     def get_config(self) -> dict[str, Any]:
         return {"k": self.k}

@@ -13,7 +13,7 @@ from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.variable_rows import gather
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
 
 
@@ -79,7 +79,7 @@ class IndexSampler(Sampler):
             self.others.build(num_classes)
 
     def follow(self, kernel: Any, bias: Any) -> None:
-        if self.index.in_use or self.index.built:
+        if self.index.built:
             raise ValueError(f"index must serve no other sampler or head; got {self.index!r}")
         self.index.build(tuple(kernel.shape))
         self.index.in_use = True
@@ -94,8 +94,7 @@ class IndexSampler(Sampler):
         if self.others is not None:
             drawn = self.others.sample(hidden, labels, tf.random.fold_in(seed, 1))
             return with_certain(drawn, labels, found)
-        of_labels = where_labels(labels, tf.zeros(tf.shape(labels.ids)))
-        return Candidates(found, tf.zeros(tf.shape(found)), of_labels)
+        return Candidates.certain(found, labels)
 
     def find(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> tf.Tensor:
         """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1."""

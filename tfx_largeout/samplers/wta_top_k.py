@@ -51,9 +51,9 @@ class WTATopK(IndexSampler):
         return hidden[:, tf.newaxis]
 
     def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        found = super().draw(hidden, labels, seed)
-        ids = top_candidates(self.kernel, self.bias, hidden, found.ids, self.k).ids
-        return found._replace(ids=ids, log_expected=tf.zeros(tf.shape(ids)))
+        found = self.find(hidden, labels, seed)
+        best = top_candidates(self.kernel, self.bias, hidden, found, self.k)
+        return Candidates.certain(best.ids, labels)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

@@ -204,5 +204,6 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
 
 
 def _softmax_hessian_product(z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
-    weighted = tf.nn.softmax(z) * tangent
-    return weighted - tf.nn.softmax(z) * tf.reduce_sum(weighted, axis=-1, keepdims=True)
+    p = tf.nn.softmax(z)
+    weighted = p * tangent
+    return weighted - p * tf.reduce_sum(weighted, axis=-1, keepdims=True)

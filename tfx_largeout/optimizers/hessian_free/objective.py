@@ -108,7 +108,7 @@ class Objective:
         self.points["gradient"] += len(numbers)
         micro_batch = max(1, len(numbers) // _MICRO_BATCHES) if with_noise else None
         total = self._training.gradient(numbers, micro_batch)
-        mean = total.vector / total.weight if total.weight else total.vector
+        mean = _mean_vector(total)
         return Gradient(
             self._penalty.add_gradient(mean),
             _mean(total.loss, total.weight) + self._penalty.value(),
@@ -125,7 +125,7 @@ class Objective:
         """Returns G v `[n]`, penalty included, on the held sample."""
         self.points["cg"] += self._held
         total = self._training.product(vector)
-        mean = total.vector / total.weight if total.weight else total.vector
+        mean = _mean_vector(total)
         return self._penalty.add_product(mean, vector)
 
     def squared_gradients(self, generator: np.random.Generator) -> tf.Tensor:
@@ -133,7 +133,11 @@ class Objective:
         self.points["cg"] += self._held
         signs = generator.choice([-1.0, 1.0], self._held)
         total = self._training.squared_gradients(signs, max(1, self._held // _MICRO_BATCHES))
-        return total.vector / total.weight if total.weight else total.vector
+        return _mean_vector(total)
+
+
+def _mean_vector(total: VectorTotal) -> tf.Tensor:
+    return total.vector / total.weight if total.weight else total.vector
 
 
 def _mean(total: float, weight: float) -> float:
