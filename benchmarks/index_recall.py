@@ -38,9 +38,10 @@ INDEXES: dict[str, Make] = {
     "WTAHash(16), K = 3, L = 200": lambda: HashIndex(WTAHash(16), 3, 200),
     "SimHash(), K = 9": lambda: HashIndex(SimHash(), 9, TABLES),
     "SimHash(), K = 12": lambda: HashIndex(SimHash(), 12, TABLES),
-    "SimHash(), K = 6, inner product": lambda: _inner_product(6),
+    "SimHash(), K = 5, inner product": lambda: _inner_product(5),
+    "SimHash(), K = 7, inner product": lambda: _inner_product(7),
     "SimHash(), K = 9, inner product": lambda: _inner_product(9),
-    "SimHash(), K = 12, inner product": lambda: _inner_product(12),
+    "SimHash(), K = 7, inner product, one range": lambda: _inner_product(7, 1),
 }
 
 
@@ -53,8 +54,8 @@ class Trained(NamedTuple):
     labels: Labels
 
 
-def _inner_product(hashes: int) -> HashIndex:
-    return HashIndex(SimHash(), hashes, TABLES, similarity="inner_product")
+def _inner_product(hashes: int, ranges: int = 4) -> HashIndex:
+    return HashIndex(SimHash(), hashes, TABLES, similarity="inner_product", length_ranges=ranges)
 
 
 def train(epochs: int) -> Trained:

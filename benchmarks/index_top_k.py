@@ -266,15 +266,15 @@ def methods(classes: int) -> Iterator[Method]:
     """Gives what is compared.
 
     By angles and ranks, buckets would hold about 30 classes if they were even. By inner products,
-    nearly all classes share a few buckets, and the few that are long are spread over the others.
+    the few long rows are spread over buckets of their own, and few hashes are enough for them.
     """
     bits = round(math.log2(classes / 30))
     words = round(bits / 3)
     for family in (DWTAHash(8), WTAHash(8)):
         yield hash_method(family, words, 50, (1000,))
     yield hash_method(SimHash(), bits, 50, (1000,))
-    yield hash_method(SimHash(), 6, 50, (1000, 4000), "inner_product")
-    yield hash_method(SimHash(), 9, 50, (1000,), "inner_product")
+    for hashes in (5, 7):
+        yield hash_method(SimHash(), hashes, 50, (500, 1000, 4000), "inner_product")
     yield longest_method(4000)
     lists = round(2 * math.sqrt(classes))
     if faiss is None:

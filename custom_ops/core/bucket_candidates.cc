@@ -23,14 +23,17 @@ template <typename Visit>
 bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_t i,
                   const Visit& visit) {
   const int64_t num_tables = tables.num_tables;
-  for (int64_t at = 0; at < num_tables; ++at) {
-    const int64_t t = queries.order[at];
+  const int64_t buckets_of_range = tables.num_buckets / queries.num_ranges;
+  for (int64_t at = 0; at < queries.num_ranges * num_tables; ++at) {
+    const int64_t first_bucket = at / num_tables * buckets_of_range;
+    const int64_t t = queries.order[at % num_tables];
     const int32_t* entries = tables.Entries(t);
     for (int64_t q = 0; q < queries.num_queries; ++q) {
       const int32_t code = queries.codes[(i * queries.num_queries + q) * num_tables + t];
       if (code < 0) continue;
-      if (code >= tables.num_buckets) return false;
-      const int64_t begin = tables.Starts(t)[code], end = tables.Starts(t)[code + 1];
+      if (code >= buckets_of_range) return false;
+      const int32_t* starts = tables.Starts(t) + first_bucket + code;
+      const int64_t begin = starts[0], end = starts[1];
       if (begin < 0 || begin > end || end > tables.num_classes) return false;
       const int64_t size = end - begin;
       int64_t place = begin + ((queries.rotations[t] * size) >> 32);

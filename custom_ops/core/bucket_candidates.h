@@ -14,16 +14,18 @@
 
 namespace tfx::core {
 
-// N examples with Q queries each. Of a bucket, at most `most_of_bucket` classes are looked at:
-// those from place floor(rotations[t] * size / 2^32) on, in a circle.
+// N examples with Q queries each, which look into a bucket of each range (see HashFamily). Of a
+// bucket, at most `most_of_bucket` classes are looked at: those from place floor(rotations[t] *
+// size / 2^32) on, in a circle.
 struct BucketQueries {
-  const int32_t* codes;       // [N, Q, L], kNoCode where there is none
+  const int32_t* codes;       // [N, Q, L], in range 0; kNoCode where there is none
   int64_t size;               // N
   int64_t num_queries;        // Q
   const int32_t* order;       // [L], a permutation: that in which tables are visited
   const uint32_t* rotations;  // [L]
   int64_t most_of_bucket;
-  int64_t budget;  // S
+  int64_t budget;      // S
+  int64_t num_ranges;  // a table has as many buckets in each
 };
 
 struct BucketResources {
@@ -32,10 +34,10 @@ struct BucketResources {
   Workspace& workspace;
 };
 
-// The first S different classes that come up when an example's buckets are visited, table by table
-// in `order` and query by query; then -1.
+// The first S different classes that come up when an example's buckets are visited, range by range,
+// table by table in `order` and query by query; then -1.
 //
-// Cost: O(Q L + visited classes) an example.
+// Cost: O(ranges Q L + visited classes) an example.
 //
 // Returns whether all went well; if not, a visited bucket is corrupt, or a code out of range.
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
@@ -47,7 +49,7 @@ class BucketVotes {
   // The S classes with the most votes, in rising order, then -1. Among classes with equally many,
   // those go first that come first from `first_class` on, in a circle.
   //
-  // Cost: O(N Q L + visited classes).
+  // Cost: O(N ranges Q L + visited classes).
   //
   // Returns as OwnBucketCandidates does.
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,

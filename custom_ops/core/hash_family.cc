@@ -27,10 +27,14 @@ int32_t BitsAt(const uint64_t* bits, int64_t first, int64_t n) {
 
 }  // namespace
 
-int64_t HashFamily::NumBuckets() const {
+int64_t HashFamily::BucketsOfRange() const {
   int64_t buckets = 1;
   for (int64_t k = 0; k < hashes_per_table; ++k) buckets *= elements != nullptr ? window : 2;
   return buckets;
+}
+
+int64_t HashFamily::NumBuckets() const {
+  return std::max<int64_t>(num_radii, 1) * BucketsOfRange();
 }
 
 const HashKernels& HashKernelsOf(InstructionSet set) {
@@ -69,7 +73,8 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
                       int32_t* codes, int64_t stride) const {
   const int64_t width = family_.width;
   float* vectors = scratch;
-  for (int64_t i = 0; i < n; ++i) CopyRow(rows, ids[i], vectors + i * width);
+  int32_t ranges[kRows];
+  for (int64_t i = 0; i < n; ++i) ranges[i] = CopyRow(rows, ids[i], vectors + i * width);
   if (!resources_.dense.all_finite(vectors, n * width)) {
     int64_t i = 0;
     while (resources_.dense.all_finite(vectors + i * width, width)) ++i;
@@ -81,20 +86,29 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
   } else {
     WinnerCodes(vectors, n, rest, codes, stride);
   }
+  const auto buckets_of_range = static_cast<int32_t>(family_.BucketsOfRange());
   for (int64_t i = 0; i < n; ++i) {
-    if (!IsZero(vectors + i * width, width)) continue;
-    for (int64_t t = 0; t < end_ - begin_; ++t) codes[t * stride + i] = kNoCode;
+    const bool is_zero = IsZero(vectors + i * width, width);
+    if (!is_zero && ranges[i] == 0) continue;
+    for (int64_t t = 0; t < end_ - begin_; ++t) {
+      int32_t& code = codes[t * stride + i];
+      if (is_zero) {
+        code = kNoCode;
+      } else if (code != kNoCode) {
+        code += ranges[i] * buckets_of_range;
+      }
+    }
   }
   return n;
 }
 
-void Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) const {
+int32_t Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) const {
   if (rows.is_bfloat16) {
     resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(row)), rows.width, vector);
   } else {
     std::memcpy(vector, rows.Row(row), rows.width * sizeof(float));
   }
-  if (family_.radius <= 0) return;
+  if (family_.num_radii == 0) return 0;
   float bias = 0;
   if (rows.bias != nullptr && rows.is_bfloat16) {
     resources_.rows.widen(static_cast<const uint16_t*>(rows.bias) + row, 1, &bias);
@@ -103,7 +117,11 @@ void Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) const
   }
   vector[rows.width] = bias;
   const float square = resources_.dense.dot(vector, vector, rows.width + 1);
-  vector[rows.width + 1] = std::sqrt(std::max(0.0f, family_.radius * family_.radius - square));
+  const float* radii = family_.radii;
+  int32_t range = 0;
+  while (range + 1 < family_.num_radii && square <= radii[range + 1] * radii[range + 1]) ++range;
+  vector[rows.width + 1] = std::sqrt(std::max(0.0f, radii[range] * radii[range] - square));
+  return range;
 }
 
 void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,

@@ -21,9 +21,10 @@ namespace tfx::core {
 // Hashes [t K, (t + 1) K) belong to table t. Its code is the number with these digits, the first
 // one the lowest, to the base `window` or 2.
 //
-// With a radius R, rows w with a bias b are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))), so
-// that with (h, 1, 0) they have the inner product <h, w> + b, and all those in the ball the length
-// R.
+// With radii, rows w with a bias b are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))), R being
+// the smallest radius that is at least |(w, b)|, or the greatest. So with (h, 1, 0) they have the
+// inner product <h, w> + b, and those with the same R the same length. These are a range: range r,
+// with the radius radii[r], has buckets of its own, from r v^K on, v being the base.
 //
 // With `bins` > 1, hashes [g bins, (g + 1) bins) look at the parts of one permutation, and a hash
 // whose elements are all 0 takes the value of the nearest one in the circle of these that has
@@ -37,9 +38,11 @@ struct HashFamily {
   int64_t width;             // D, of the vectors that are hashed
   int64_t hashes_per_table;  // K
   int64_t num_tables;        // L
-  float radius;              // R above 0: rows w of a layer are hashed as described below
+  const float* radii;        // [num_radii], falling
+  int64_t num_radii;         // 0: rows are hashed as they are
 
-  int64_t NumBuckets() const;  // of a table: window^K, or 2^K
+  int64_t BucketsOfRange() const;  // window^K, or 2^K
+  int64_t NumBuckets() const;      // of a table, in all ranges
 };
 
 // Codes are at least 0; this one says that a vector has none: it is 0, or all the elements that the
@@ -71,12 +74,13 @@ class Hasher {
 
   // codes[(t - begin) * stride + i] is the code of rows[ids[i]], 0 <= i < n, for table t. Returns
   // the first i of a row that is not finite, or n; then codes have no meaning.
-  // REQUIRES: 0 <= n <= kRows; rows.width is that of the family, or with a radius 2 less.
+  // REQUIRES: 0 <= n <= kRows; rows.width is that of the family, or with radii 2 less.
   int64_t Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, float* scratch,
                 int32_t* codes, int64_t stride) const;
 
  private:
-  void CopyRow(const LayerWeights& rows, int64_t row, float* vector) const;
+  // Returns the range.
+  int32_t CopyRow(const LayerWeights& rows, int64_t row, float* vector) const;
   void WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
                    int64_t stride) const;
   void FillEmpty(int32_t* winners) const;

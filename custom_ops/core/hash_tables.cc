@@ -31,19 +31,20 @@ class Update {
         scratch_(Take<float>(resources.num_workers * scratch_size_)),
         some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
         codes_(Take<int32_t>(num_tables_ * num_classes_)),
-        moved_(Take<int64_t>(num_tables_)) {}
+        moved_(Take<int64_t>(num_tables_)),
+        is_corrupt_(Take<uint8_t>(num_tables_)) {}
 
   HashFault Run(int32_t now, int64_t* moved) {
     const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
     const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
     const auto check = [this](int64_t t, int) { CheckTable(t); };
     const auto sort = [this](int64_t t, int) {
-      if (bad_row_ < 0 && bad_table_ < 0) SortTable(t);
+      if (!Fault()) SortTable(t);
     };
     RunPhases({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
                {"sort tables", {{num_tables_, sort}}}},
               resources_.num_workers, resources_.parallel_for);
-    if (bad_row_ >= 0 || bad_table_ >= 0) return {bad_table_, bad_row_};
+    if (const HashFault fault = Fault()) return fault;
     for (int64_t t = 0; t < num_tables_; ++t) {
       times_.built_at[begin_ + t] = now;
       *moved += moved_[t];
@@ -59,6 +60,11 @@ class Update {
 
   int32_t* Codes(int64_t t) const { return codes_ + t * num_classes_; }
 
+  HashFault Fault() const {
+    const bool is_needed = num_changed_ < num_classes_;  // what the tables hold
+    return {is_needed ? bad_table_.load() : -1, bad_row_};
+  }
+
   // Codes for all tables of those rows, among kRowsOfTask, that have changed.
   void HashRows(int64_t task, int worker) {
     const int64_t first = task * kRowsOfTask, last = std::min(first + kRowsOfTask, num_classes_);
@@ -70,6 +76,7 @@ class Update {
       if (times_.touched_at[row] > since_) ids[n++] = static_cast<int32_t>(row);
       if (n == Hasher::kRows || row + 1 == last) {
         HashSome(ids, n, worker);
+        num_changed_ += n;
         n = 0;
       }
     }
@@ -93,6 +100,7 @@ class Update {
     for (int64_t i = 0; good && i < starts[tables_.num_buckets]; ++i) {
       good = entries[i] >= 0 && entries[i] < num_classes_;
     }
+    is_corrupt_[t] = !good;
     if (!good) bad_table_ = begin_ + t;
   }
 
@@ -101,6 +109,7 @@ class Update {
     int32_t* entries = tables_.Entries(begin_ + t);
     int32_t* codes = Codes(t);
     int64_t stay = 0;
+    if (is_corrupt_[t]) std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
     for (int32_t b = 0; b < tables_.num_buckets; ++b) {
       for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
         int32_t& code = codes[entries[i]];
@@ -136,7 +145,8 @@ class Update {
   int32_t* const some_codes_;  // by worker, [tables, kRows]
   int32_t* const codes_;       // [tables, C]
   int64_t* const moved_;       // [tables]
-  std::atomic<int64_t> bad_row_{-1}, bad_table_{-1};
+  uint8_t* const is_corrupt_;  // [tables]
+  std::atomic<int64_t> num_changed_{0}, bad_row_{-1}, bad_table_{-1};
 };
 
 }  // namespace

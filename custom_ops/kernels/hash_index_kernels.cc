@@ -22,7 +22,7 @@ namespace {
 namespace tf = tensorflow;
 
 constexpr int64_t kMostBuckets = int64_t{1} << 24;
-constexpr const char* kReload = "; load the index again";
+constexpr const char* kRebuild = "; rebuild the index";
 
 // The attributes and inputs that make a hash family.
 class Family {
@@ -51,7 +51,8 @@ class Family {
                width,
                hashes_per_table_,
                num_tables_,
-               0.0f};
+               nullptr,
+               0};
     if (family->num_hashes < num_tables_ * hashes_per_table_ || family->num_hashes % bins_ != 0) {
       return InvalidArgument(
           "there must be hashes_per_table * num_tables = ", num_tables_ * hashes_per_table_,
@@ -186,15 +187,19 @@ class HashIndexUpdateOp : public tf::OpKernel {
     const tf::Tensor& kernel = *variables.tensor(kKernel);
     const int first = variables.size();
     const tf::Tensor &touched = context->input(first + 2), &now_of_call = context->input(first + 3),
-                     &range = context->input(first + 4), &radius = context->input(first + 5);
+                     &range = context->input(first + 4), &radii = context->input(first + 5);
     core::HashFamily family;
     TF_RETURN_IF_ERROR(CheckWeights(variables));
-    TF_RETURN_IF_ERROR(CheckScalar("radius", radius));
-    const float r = radius.scalar<float>()();
-    const int64_t width = kernel.dim_size(1) + (r > 0 ? 2 : 0);
+    TF_RETURN_IF_ERROR(CheckRadii(radii));
+    const int64_t width = kernel.dim_size(1) + (radii.NumElements() > 0 ? 2 : 0);
     TF_RETURN_IF_ERROR(
         family_.Get(context->input(first), context->input(first + 1), width, &family));
-    family.radius = r;
+    family.radii = radii.flat<float>().data();
+    family.num_radii = radii.NumElements();
+    if (family.NumBuckets() > kMostBuckets) {
+      return InvalidArgument("a table must have at most 2^24 buckets; got ", family.NumBuckets(),
+                             " for ", family.num_radii, " radii");
+    }
     core::HashTables tables;
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
     TF_RETURN_IF_ERROR(CheckTimes(variables, family, tables, kernel.dim_size(0)));
@@ -217,6 +222,19 @@ class HashIndexUpdateOp : public tf::OpKernel {
     *moved = 0;
     if (begin == end) return absl::OkStatus();
     return Build(context, set, family, variables, tables, begin, end, now, moved);
+  }
+
+  static absl::Status CheckRadii(const tf::Tensor& radii) {
+    if (radii.dims() != 1) {
+      return InvalidArgument("radii must be [m]; got shape ", radii.shape().DebugString());
+    }
+    const auto r = radii.flat<float>();
+    for (int64_t i = 0; i < r.size(); ++i) {
+      if (r(i) > 0 && std::isfinite(r(i)) && (i == 0 || r(i) < r(i - 1))) continue;
+      return InvalidArgument("radii must fall, and be finite and above 0; got ", r(i),
+                             " at position [", i, "]");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckWeights(const LockedVariables& variables) const {
@@ -266,7 +284,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
                                   static_cast<int32_t*>(variables.tensor(3)->data())};
     // What building all tables takes is not kept.
     core::Workspace of_call;
-    core::Workspace& workspace = end - begin > kTablesOfSlice ? of_call : workspace_;
+    core::Workspace& workspace = end - begin > kTablesOfKeptScratch ? of_call : workspace_;
     const core::Workspace::Scope scope(workspace);
     const core::ParallelFor pool = PoolOf(context);
     const core::HashFault fault =
@@ -278,7 +296,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
     if (fault.table >= 0) {
       return InvalidArgument("entries and starts must be a table as it was written; table ",
-                             fault.table, " is corrupt", kReload);
+                             fault.table, " is corrupt", kRebuild);
     }
     return absl::OkStatus();
   }
@@ -291,7 +309,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
   }
 
-  static constexpr int64_t kTablesOfSlice = 4;
+  static constexpr int64_t kTablesOfKeptScratch = 4;
   static constexpr int kKernel = 4;  // variables: four of the index, then W and perhaps b
 
   const Family family_;
@@ -306,6 +324,7 @@ class BucketCandidatesOp : public tf::OpKernel {
   explicit BucketCandidatesOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("own", &own_));
     OP_REQUIRES_OK(context, context->GetAttr("most_of_bucket", &most_of_bucket_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_ranges", &num_ranges_));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -315,6 +334,9 @@ class BucketCandidatesOp : public tf::OpKernel {
                    variables.Lock(context, {"entries", "starts"}, LockedVariables::Mode::kShared));
     core::HashTables tables;
     OP_REQUIRES_OK(context, GetTables(variables, 0, 0, &tables));
+    OP_REQUIRES(context, tables.num_buckets % num_ranges_ == 0,
+                InvalidArgument("starts must have as many buckets in each of num_ranges = ",
+                                num_ranges_, " ranges; got ", tables.num_buckets, " buckets"));
     core::BucketQueries queries;
     std::vector<uint32_t> rotations;
     OP_REQUIRES_OK(context, GetQueries(context, tables, &queries, &rotations));
@@ -337,7 +359,7 @@ class BucketCandidatesOp : public tf::OpKernel {
         context, good,
         InvalidArgument("entries, starts and codes must be those of one index; a code is out "
                         "of range, or a table is corrupt",
-                        kReload));
+                        kRebuild));
   }
 
  private:
@@ -373,7 +395,8 @@ class BucketCandidatesOp : public tf::OpKernel {
                 order.flat<int32_t>().data(),
                 rotations->data(),
                 most_of_bucket_,
-                budget};
+                budget,
+                num_ranges_};
     return absl::OkStatus();
   }
 
@@ -395,7 +418,7 @@ class BucketCandidatesOp : public tf::OpKernel {
   }
 
   bool own_;
-  int64_t most_of_bucket_;
+  int64_t most_of_bucket_, num_ranges_;
   std::mutex mutex_;
   core::Workspace workspace_;  // guarded by mutex_
   core::BucketVotes votes_;    // guarded by mutex_

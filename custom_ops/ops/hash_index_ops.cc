@@ -52,7 +52,7 @@ REGISTER_OP("TfxHashIndexUpdate")
     .Input("touched: int64")
     .Input("now: int32")
     .Input("tables: int64")
-    .Input("radius: float")
+    .Input("radii: float")
     .Output("moved: int64")
     .Attr("num_biases: int >= 0 = 0")
     .Attr("num_tables: int >= 1")
@@ -67,20 +67,22 @@ REGISTER_OP("TfxHashIndexUpdate")
     .Doc(R"doc(
 Marks rows of W as changed, and brings some tables up to date with all changed rows.
 
-What is refused leaves the tables as they were.
+What is refused leaves the tables as they were. A corrupt table is refused unless all rows have changed.
 
 entries: [L, C] int32, the classes of each table by bucket, then -1.
 starts: [L, buckets + 1] int32, where each bucket begins.
 touched_at: [C] int32, when each row was last marked.
 built_at: [L] int32, when each table was last brought up to date; -1: never.
 kernel: W [C, D] of type dtype; is read.
-bias: At most one, b [C] of type dtype; is read where there is a radius.
+bias: At most one, b [C] of type dtype; is read where there are radii.
 elements: As TfxHashCodes.
 planes: As TfxHashCodes.
 touched: [n], rows to mark, in [-1, C); -1 is skipped.
 now: [], the time of this call, at least 0.
 tables: [2], the first table to bring up to date, and the one behind the last.
-radius: [], R: 0, or rows w are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))).
+radii: [m], falling. Empty: rows are hashed as they are. Else as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))),
+  R being the smallest radius that is at least |(w, b)|, or the greatest; a table has as many buckets for
+  each radius, those for the greatest one first.
 moved: [], how many classes changed their bucket, over these tables.
 num_biases: 0 or 1.
 num_tables: As TfxHashCodes.
@@ -99,6 +101,7 @@ REGISTER_OP("TfxBucketCandidates")
     .Output("ids: int64")
     .Attr("own: bool")
     .Attr("most_of_bucket: int >= 1")
+    .Attr("num_ranges: int >= 1 = 1")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle codes;
@@ -115,16 +118,18 @@ Collects candidate classes from the buckets that queries fall into.
 
 entries: [L, C] int32, as TfxHashIndexUpdate.
 starts: [L, buckets + 1] int32.
-codes: [N, Q, L], those of an example's queries; -1 where there is none.
+codes: [N, Q, L], those of an example's queries, in the first range; -1 where there is none.
 order: [L], a permutation: the order in which tables are visited.
 rotations: [L], in [0, 2^32): a bucket is read from this part of it on, in a circle.
 first_class: [], in [0, C): who is first among equals.
 budget: [], S, in [1, C].
-ids: With `own`, [N, S]: the first different classes that come up, table by table and query by query.
+ids: With `own`, [N, S]: the first different classes that come up, range by range, table by table and
+  query by query.
   Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
   that follow `first_class`. -1 where there are no more.
 own: Whether each example gets candidates of its own.
 most_of_bucket: How many classes of a bucket are read at most.
+num_ranges: Into how many ranges the buckets of a table are divided; a query looks into each.
 )doc");
 
 }  // namespace tfx

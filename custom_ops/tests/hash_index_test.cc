@@ -63,14 +63,15 @@ struct Functions {
       std::shuffle(order.begin(), order.end(), random);
       f.elements.insert(f.elements.end(), order.begin(), order.begin() + bins * window);
     }
-    f.family = {f.elements.data(), nullptr, groups * bins, window, bins, width, k, tables, 0};
+    f.family = {f.elements.data(), nullptr, groups * bins, window, bins, width, k, tables,
+                nullptr,           0};
     return f;
   }
 
   static Functions Signs(int64_t width, int64_t k, int64_t tables, std::mt19937& random) {
     Functions f;
     f.planes = SparseRows(k * tables * width, random);
-    f.family = {nullptr, f.planes.data(), k * tables, width, 1, width, k, tables, 0};
+    f.family = {nullptr, f.planes.data(), k * tables, width, 1, width, k, tables, nullptr, 0};
     return f;
   }
 };
@@ -253,10 +254,30 @@ void WhatIsWrongChangesNothing() {
   EXPECT(of_row.row == 7 && of_row.table < 0);
   EXPECT(index.entries == entries && index.starts == starts && index.built_at == built_at);
   rows[7 * 9] = 0;
+  index.touched_at[9] = 0;
   index.starts[10 + 4] = 99;
   const HashFault of_table = index.Update(rows, 0, 3, 1, &moved);
   EXPECT(of_table.table == 1 && of_table.row < 0);
   EXPECT(index.entries == entries && index.built_at == built_at);
+}
+
+void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
+  std::mt19937 random(6);
+  const Functions functions = Functions::Signs(9, 3, 3, random);
+  Floats rows(50 * 9);
+  for (float& entry : rows) entry = static_cast<float>(1 + random() % 5);
+  Index index(functions.family, 50);
+  int64_t moved = 0;
+  EXPECT(!index.Update(rows, 0, 3, 0, &moved));
+  EXPECT(moved == 3 * 50);
+  const Ids entries = index.entries, starts = index.starts;
+  index.starts[9 + 4] = 99;
+  index.entries[2 * 50 + 7] = -5;
+  std::fill(index.touched_at.begin(), index.touched_at.end(), 1);
+  moved = 0;
+  EXPECT(!index.Update(rows, 0, 3, 1, &moved));
+  EXPECT(moved == 2 * 50);
+  EXPECT(index.entries == entries && index.starts == starts);
 }
 
 // Votes of one call must not count in the next, whatever came of the first.
@@ -274,7 +295,7 @@ void VotesDoNotStay() {
   const auto call = [&](BucketVotes& votes, const Ids& codes) {
     const Workspace::Scope scope(workspace);
     const int64_t n = static_cast<int64_t>(codes.size());
-    const BucketQueries queries = {codes.data(), n, 1, order.data(), rotations.data(), 7, 5};
+    const BucketQueries queries = {codes.data(), n, 1, order.data(), rotations.data(), 7, 5, 1};
     std::vector<int64_t> ids(5);
     const bool good = votes.Candidates(tables, queries, 0, resources, ids.data());
     if (!good) ids.clear();
@@ -298,6 +319,7 @@ int main() {
   tfx::core::RowsThatAreNotFiniteAreNamed();
   tfx::core::IncrementsGiveABuildFromScratch();
   tfx::core::WhatIsWrongChangesNothing();
+  tfx::core::CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged();
   tfx::core::VotesDoNotStay();
   return tfx::test::Result();
 }

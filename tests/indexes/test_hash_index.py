@@ -331,3 +331,63 @@ def test_under_a_policy_of_bfloat16_weights_keep_their_dtypes():
     assert index.planes.dtype == "float32"
     assert index.entries.dtype == "int32"
     check_tables(index, rows(0))
+
+
+def of_inner_products(**more) -> HashIndex:
+    return HashIndex(SimHash(), 3, 4, first_period=2, similarity="inner_product", **more)
+
+
+def test_rebuilding_takes_the_longest_row_for_a_radius():
+    rows = np.random.default_rng(0).normal(size=(2**16 + 10, 3)).astype(np.float32)
+    for place in (5, 2**16 + 5):  # the latter in another block
+        rows[place] = [30, 40, 0]
+        bias = np.zeros(len(rows), np.float32)
+        bias[place] = 120
+        index = of_inner_products()
+        index.rebuild(tf.Variable(rows), tf.Variable(bias))
+        assert index.radius.numpy() == pytest.approx(130)
+        index.rebuild(tf.Variable(rows))
+        assert index.radius.numpy() == pytest.approx(50)
+        rows[place] = 0
+
+
+def test_the_radius_follows_longer_rows_that_a_step_changed():
+    rows = np.random.default_rng(0).normal(size=(10_000, 3)).astype(np.float32)
+    kernel, index = tf.Variable(rows), of_inner_products()
+    index.rebuild(kernel)
+    before = index.radius.numpy()
+    rows[9_999] = [0, 0, 1.2 * before]  # not among those that are looked at anyway
+    kernel.assign(rows)
+    for _ in range(4):
+        index.update(kernel, None, tf.constant([9_999], tf.int64))
+    assert index.radius.numpy() == before  # not yet
+    rows[9_999] = [0, 0, 2 * before]
+    kernel.assign(rows)
+    for _ in range(4):
+        index.update(kernel, None, tf.constant([-1, 9_999], tf.int64))
+    assert index.radius.numpy() == pytest.approx(2 * before)
+    scratch = of_inner_products()
+    scratch.rebuild(kernel)
+    np.testing.assert_array_equal(index.entries, scratch.entries)
+    np.testing.assert_array_equal(index.starts, scratch.starts)
+    assert index.health(kernel)["stale"] == 0
+
+
+def test_rebuilding_mends_corrupt_tables():
+    kernel = tf.Variable(rows(0))
+    index = built_index(kernel)
+    expected = index.entries.numpy(), index.starts.numpy()
+    index.entries.assign(-7 * tf.ones_like(index.entries))
+    index.starts.assign(99 + tf.zeros_like(index.starts))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="rebuild the index"):
+        for _ in range(100):
+            index.update(kernel, None, tf.constant([1], tf.int64))
+    index.rebuild(kernel)
+    for array, want in zip((index.entries, index.starts), expected, strict=True):
+        np.testing.assert_array_equal(array, want)
+
+
+@pytest.mark.parametrize("ranges", [0, 33, 1.5])
+def test_length_ranges_must_be_a_few(ranges):
+    with pytest.raises(ValueError, match=r"length_ranges must be .*; got"):
+        of_inner_products(length_ranges=ranges)

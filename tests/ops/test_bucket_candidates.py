@@ -18,15 +18,16 @@ own_or_shared = pytest.mark.parametrize("own", [False, True], ids=["shared", "ow
 class Case:
     """Tables of random codes, queries into them, and what chance decides."""
 
-    def __init__(self, seed, num_classes, num_buckets, queries):
+    def __init__(self, seed, num_classes, buckets_of_range, queries, num_ranges=1):
         rng = np.random.default_rng(seed)
-        self.num_buckets, num_tables = num_buckets, queries[2]
+        self.num_ranges, num_tables = num_ranges, queries[2]
+        num_buckets = num_ranges * buckets_of_range
         of_classes = rng.integers(-1, num_buckets, (num_classes, num_tables))
         self.entries, self.starts = expected_tables(of_classes, num_buckets)
         self.tables = empty_tables(num_tables, num_classes, num_buckets)
         self.tables.entries.assign(self.entries)
         self.tables.starts.assign(self.starts)
-        self.codes = rng.integers(-1, num_buckets, queries).astype(np.int32)
+        self.codes = rng.integers(-1, buckets_of_range, queries).astype(np.int32)
         rotations = rng.integers(0, 2**32, num_tables)
         rotations[: min(2, num_tables)] = [0, 2**32 - 1][: min(2, num_tables)]
         self.order = BucketOrder(
@@ -54,13 +55,22 @@ class Case:
             self.tensors(),
             own=own,
             most_of_bucket=most_of_bucket,
+            num_ranges=self.num_ranges,
             implementation=use(name, monkeypatch),
         )
 
     def expected(self, budget, own, most_of_bucket):
         tables, rotations, first_class = self.order
         visits = [
-            oracle.visited(self.entries, self.starts, codes, tables, rotations, most_of_bucket)
+            oracle.visited(
+                self.entries,
+                self.starts,
+                codes,
+                tables,
+                rotations,
+                most_of_bucket,
+                self.num_ranges,
+            )
             for codes in self.codes
         ]
         if own:
@@ -106,6 +116,28 @@ def test_random_shapes(name, own, seed, monkeypatch):
     budget = int(rng.integers(1, num_classes + 1))
     case = Case(seed, num_classes, num_buckets, queries)
     case.check(name, monkeypatch, budget, own, int(rng.integers(1, 20)))
+
+
+@every_implementation
+@own_or_shared
+@pytest.mark.parametrize("num_ranges", [2, 5])
+def test_a_query_looks_into_a_bucket_of_each_range(name, own, num_ranges, monkeypatch):
+    for seed, shape in enumerate([(300, 4, (20, 2, 3)), (50, 1, (5, 3, 1)), (9, 3, (1, 1, 2))]):
+        case = Case(seed, *shape, num_ranges)
+        for budget in (3, 9):
+            case.check(name, monkeypatch, budget, own, 2)
+        case.codes[0, 0, 0] = shape[1]  # in the next range
+        with pytest.raises(tf.errors.InvalidArgumentError, match="code"):
+            case.collect(name, monkeypatch, 9, own, 2)
+
+
+@every_implementation
+def test_ranges_must_share_the_buckets(name, monkeypatch):
+    case = Case(0, 40, 5, (6, 2, 3))
+    case.num_ranges = 2
+    message = "starts must have as many buckets in each of num_ranges"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        case.collect(name, monkeypatch, 9, True, 9)
 
 
 @every_implementation
@@ -261,7 +293,7 @@ def test_corrupt_tables_are_refused(name, own, array, place, value, monkeypatch)
     values = variable.numpy()
     values[1, place] = value
     variable.assign(values)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*load the index again"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*rebuild the index"):
         case.collect(name, monkeypatch, 40, own, 9)
 
 

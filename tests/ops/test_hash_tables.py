@@ -18,6 +18,7 @@ from ops.hash_index_cases import (
     random_vectors,
     use,
 )
+from oracles import hash_index as oracle
 
 from tfx_largeout.ops.hash_codes import HashFunctions
 from tfx_largeout.ops.hash_tables import update_tables
@@ -66,7 +67,7 @@ class Case:
             tf.constant(touched, tf.int64),
             tf.constant(self.now + 1),
             tf.constant([first, end], tf.int64),
-            tf.constant(0.0),
+            tf.zeros([0]),
             implementation=self.implementation,
         )
         self.now += 1
@@ -224,7 +225,7 @@ def test_in_one_graph(name, monkeypatch):
             touched,
             now,
             which,
-            tf.constant(0.0),
+            tf.zeros([0]),
             implementation=case.implementation,
         )
 
@@ -302,17 +303,31 @@ CORRUPT = {  # which array, and what to write where
 @every_implementation
 @pytest.mark.parametrize("what", list(CORRUPT))
 def test_corrupt_tables_are_refused(name, what, monkeypatch):
+    case = corrupt_case(name, what, monkeypatch)
+    case.write([5], np.ones(9))
+    message = "entries and starts must be a table as it was written; table.*1.*rebuild the index"
+    check_refused(case, message, [5])
+    assert case.update([5], 2, 3) == case.build_expected(2, 3)  # this one is well
+    np.testing.assert_array_equal(case.tables.entries[2], expected_tables(case.codes, 9)[0][2])
+
+
+@every_implementation
+@pytest.mark.parametrize("what", list(CORRUPT))
+def test_corrupt_tables_are_written_anew_where_all_rows_have_changed(name, what, monkeypatch):
+    case = corrupt_case(name, what, monkeypatch)
+    case.codes[:, 1] = -1  # all of its classes move
+    assert case.update(range(20), 0, 3) == case.build_expected(0, 3) == 20
+    case.check()
+
+
+def corrupt_case(name, what, monkeypatch) -> Case:
     case = built_case(name, monkeypatch)
     array, place, value = CORRUPT[what]
     variable = getattr(case.tables, array)
     values = variable.numpy()
     values[1, place] = value
     variable.assign(values)
-    case.write([5], np.ones(9))
-    message = "entries and starts must be a table as it was written; table.*1.*load the index again"
-    check_refused(case, message, [5])
-    assert case.update([5], 2, 3) == case.build_expected(2, 3)  # this one is well
-    np.testing.assert_array_equal(case.tables.entries[2], expected_tables(case.codes, 9)[0][2])
+    return case
 
 
 @pytest.mark.parametrize(
@@ -323,6 +338,7 @@ def test_corrupt_tables_are_refused(name, what, monkeypatch):
         ({"kernel": tf.Variable(tf.ones([20]))}, r"kernel must be float \[C, D\]; got.*\[20\]"),
         ({"kernel": tf.Variable(tf.ones([21, 9]))}, r"entries must be \[L, C\] = \[3, 21\]; got"),
         ({"hashes_per_table": 1}, r"starts must be int32 \[L, buckets \+ 1\].*got.*\[3,10\]"),
+        ({"radii": tf.constant(1.0)}, r"radii must be \[m\]; got shape \[\]"),
     ],
 )
 def test_shapes_that_disagree_are_refused(change, message, monkeypatch):
@@ -336,7 +352,7 @@ def test_shapes_that_disagree_are_refused(change, message, monkeypatch):
         "touched": tf.constant([], tf.int64),
         "now": tf.constant(9),
         "which": tf.constant([0, 3], tf.int64),
-        "radius": tf.constant(0.0),
+        "radii": tf.zeros([0]),
     }
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         update_tables(**{**arguments, **change}, implementation="op")
@@ -347,26 +363,27 @@ def test_bad_arguments_of_the_wrapper():
     tables = empty_tables(1, 3, 4)
     functions = HashFunctions.by_planes(np.ones((2, 5), np.float32))
     kernel, ids = tf.Variable(tf.ones([3, 5])), tf.constant([0], tf.int64)
-    now, which, radius = tf.constant(1), tf.constant([0, 1], tf.int64), tf.constant(0.0)
+    now, which, radii = tf.constant(1), tf.constant([0, 1], tf.int64), tf.zeros([0])
     with pytest.raises(TypeError, match="touched must be int64; got int32"):
-        update_tables(kernel, None, tables, functions, 2, tf.constant([0]), now, which, radius)
+        update_tables(kernel, None, tables, functions, 2, tf.constant([0]), now, which, radii)
     with pytest.raises(TypeError, match="now must be int32; got int64"):
         wrong = tf.constant(1, tf.int64)
-        update_tables(kernel, None, tables, functions, 2, ids, wrong, which, radius)
+        update_tables(kernel, None, tables, functions, 2, ids, wrong, which, radii)
     with pytest.raises(TypeError, match="which must be int64; got int32"):
         wrong = tf.constant([0, 1])
-        update_tables(kernel, None, tables, functions, 2, ids, now, wrong, radius)
+        update_tables(kernel, None, tables, functions, 2, ids, now, wrong, radii)
 
 
 @every_implementation
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_with_a_radius_rows_are_longer_by_two(name, dtype, with_bias, monkeypatch):
+@pytest.mark.parametrize("radii", [[3.0], [4.0, 3.0, 2.5]])
+def test_with_radii_rows_are_longer_by_two(name, dtype, with_bias, radii, monkeypatch):
     implementation, rng = use(name, monkeypatch), np.random.default_rng(3)
     kernel = tf.Variable(tf.cast(rng.normal(size=(90, 10)), dtype))
     bias = tf.Variable(tf.cast(rng.normal(size=90), dtype)) if with_bias else None
     functions = HashFunctions.by_planes(rng.normal(size=(12, 12)).astype(np.float32))
-    tables, radius = empty_tables(4, 90, 8), 3.0
+    tables = empty_tables(4, 90, 8 * len(radii))
     arguments = tf.constant([], tf.int64), tf.constant(1), tf.constant([0, 4], tf.int64)
     update_tables(
         kernel,
@@ -375,14 +392,35 @@ def test_with_a_radius_rows_are_longer_by_two(name, dtype, with_bias, monkeypatc
         functions,
         3,
         *arguments,
-        tf.constant(radius),
+        tf.constant(radii),
         implementation=implementation,
     )
     rows = tf.cast(kernel, tf.float64).numpy()
     b = tf.cast(bias, tf.float64).numpy() if with_bias else np.zeros(90)
-    rest = np.sqrt(np.maximum(radius**2 - (rows**2).sum(axis=1) - b**2, 0))
-    assert 0 < np.count_nonzero(rest) < 90  # some rows are longer than the radius
-    vectors = np.column_stack([rows, b, rest])
-    entries, starts = expected_tables(expected_codes(vectors, functions, 4, 3), 8)
+    vectors, ranges = oracle.longer_rows(rows, b, radii)
+    assert 0 < np.count_nonzero(vectors[:, -1]) < 90  # some rows are longer than all radii
+    assert set(ranges) == set(range(len(radii)))
+    codes = expected_codes(vectors, functions, 4, 3) + 8 * ranges[:, np.newaxis]
+    entries, starts = expected_tables(codes, 8 * len(radii))
     np.testing.assert_array_equal(tables.entries, entries)
     np.testing.assert_array_equal(tables.starts, starts)
+
+
+@every_implementation
+@pytest.mark.parametrize("radii", [[0.0], [-1.0], [1.0, 1.0], [1.0, 2.0], [np.inf], [2.0, np.nan]])
+def test_radii_must_fall(name, radii, monkeypatch):
+    implementation = use(name, monkeypatch)
+    functions = HashFunctions.by_planes(np.ones((2, 7), np.float32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="radii must fall, and be finite"):
+        update_tables(
+            tf.Variable(tf.ones([3, 5])),
+            None,
+            empty_tables(1, 3, 4 * len(radii)),
+            functions,
+            2,
+            tf.constant([0], tf.int64),
+            tf.constant(1),
+            tf.constant([0, 1], tf.int64),
+            tf.constant(radii, tf.float32),
+            implementation=implementation,
+        )

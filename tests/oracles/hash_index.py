@@ -70,6 +70,21 @@ def codes(vectors, values, base, num_tables, hashes_per_table):
     return found
 
 
+def longer_rows(rows, biases, radii):
+    """Returns (w, b, sqrt(R^2 - |w|^2 - b^2)), R being the smallest radius that fits, `[n, D + 2]`.
+
+    Also the place of that radius, `[n]`. Where none fits, it is the first, and the root 0.
+    """
+    vectors, places = [], []
+    for row, bias in zip(rows, biases, strict=True):
+        square = (row**2).sum() + bias**2
+        place = max([r for r, radius in enumerate(radii) if square <= radius**2], default=0)
+        rest = np.sqrt(max(radii[place] ** 2 - square, 0))
+        vectors.append([*row, bias, rest])
+        places.append(place)
+    return np.array(vectors), np.array(places)
+
+
 def table(codes_of_classes, num_buckets):
     """Returns the classes by bucket, then -1, and where each bucket begins."""
     buckets = [np.flatnonzero(codes_of_classes == b) for b in range(num_buckets)]
@@ -79,16 +94,19 @@ def table(codes_of_classes, num_buckets):
     return entries, starts
 
 
-def visited(entries, starts, codes_of_example, order, rotations, most_of_bucket):
+def visited(entries, starts, codes_of_example, order, rotations, most_of_bucket, num_ranges=1):
     """Returns the classes that an example with codes `[Q, L]` comes across, in order."""
     classes = []
-    for t in order:
-        for code in codes_of_example[:, t]:
-            if code < 0:
-                continue
-            bucket = entries[t, starts[t, code] : starts[t, code + 1]]
-            first = int(rotations[t]) * len(bucket) >> 32
-            classes += [int(c) for c in np.roll(bucket, -first)[:most_of_bucket]]
+    buckets_of_range = (starts.shape[1] - 1) // num_ranges
+    for r in range(num_ranges):
+        for t in order:
+            for code in codes_of_example[:, t]:
+                if code < 0:
+                    continue
+                place = r * buckets_of_range + code
+                bucket = entries[t, starts[t, place] : starts[t, place + 1]]
+                first = int(rotations[t]) * len(bucket) >> 32
+                classes += [int(c) for c in np.roll(bucket, -first)[:most_of_bucket]]
     return classes
 
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles import hash_index as oracle
 from samplers.drawing import assert_mean
 
 import tfx_largeout as tfx
@@ -51,11 +52,14 @@ def sharing_a_bucket(index, queries):
         index.entries.numpy(),
         index.starts.numpy(),
     )
+    ranges = index.length_ranges if index.similarity == "inner_product" else 1
+    first_buckets = np.arange(ranges) * (index.num_buckets // ranges)
     found = []
     for of_tables in codes:
         buckets = [
-            entries[t, starts[t, code] : starts[t, code + 1]]
+            entries[t, starts[t, first + code] : starts[t, first + code + 1]]
             for t, code in enumerate(of_tables)
+            for first in first_buckets
             if code >= 0
         ]
         found.append(set(np.concatenate([*buckets, []]).astype(int)))
@@ -160,11 +164,10 @@ def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
     kernel, hidden = KERNEL.astype(float), HIDDEN.astype(float)
     if similarity == "inner_product":
         of_bias = np.zeros(CLASSES) if bias is None else bias
-        kernel = np.column_stack([kernel, of_bias])
-        lengths = np.linalg.norm(kernel, axis=1)
-        radius = np.sort(lengths)[int(0.99 * (CLASSES - 1))]
-        root = np.sqrt(np.maximum(radius**2 - lengths**2, 0))
-        kernel = np.column_stack([kernel, root])
+        longest = np.linalg.norm(np.column_stack([kernel, of_bias]), axis=1).max()
+        radii = longest / 1.5 ** np.arange(4)
+        kernel, ranges = oracle.longer_rows(kernel, of_bias, radii)
+        assert len(set(ranges)) > 1
         hidden = np.column_stack([hidden, np.ones(BATCH), np.zeros(BATCH)])
     rows = kernel[np.maximum(LABELS, 0)]
     norms = np.linalg.norm(rows, axis=2) * np.linalg.norm(hidden, axis=1)[:, np.newaxis]
@@ -198,6 +201,23 @@ def test_an_inner_product_finds_large_rows_that_an_angle_misses():
         return np.isin(best, ids).mean()
 
     assert recall("inner_product") > recall("angle") + 0.2
+
+
+def test_ranges_of_lengths_keep_one_long_row_from_hiding_the_others():
+    kernel = RNG.standard_normal((2000, WIDTH)).astype(np.float32)
+    kernel[0] *= 50
+    hidden = RNG.standard_normal((200, WIDTH)).astype(np.float32)
+    best = np.argsort(-hidden @ kernel.T, axis=1)[:, :10]
+
+    def recall(ranges):
+        index = HashIndex(
+            SimHash(), 6, 20, similarity="inner_product", length_ranges=ranges, most_of_bucket=10
+        )
+        index.rebuild(tf.Variable(kernel))
+        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 100, SEED, own=True).numpy()
+        return np.mean([np.isin(b, found).mean() for b, found in zip(best, ids, strict=True)])
+
+    assert recall(12) > recall(1) + 0.2
 
 
 def test_zero_rows_and_zero_queries_find_nothing():

@@ -185,7 +185,7 @@ def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
         "sampler": "log_uniform",
         "candidates": "shared",
         "hash_family": "inner_product",
-        "hashes_per_table": 9,
+        "hashes_per_table": 6,
         "num_tables": 50,
     }
 

@@ -24,10 +24,13 @@ from tfx_largeout.ops.variable_rows import gather
 _SIMILARITIES = ("angle", "inner_product")
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 
-_RADIUS_ROWS = 4096  # that the radius is estimated from
-_RADIUS_SHARE = 0.999  # of the rows that are in the ball
+_RADIUS_ROWS = 4096  # of all rows, among which a longer one is looked for
+_RADIUS_GROWTH = 1.25  # from which on all rows are hashed again
+_RADIUS_RATIO = 1.5  # of that of a range of lengths to that of the next
+_MOST_RANGES = 32  # more than the lengths of rows differ
+_LEAST_SQUARE = 1e-30  # of a radius, which must not be 0
+_BLOCK_ROWS = 2**16  # of which the lengths are computed at a time
 _HEALTH_ROWS = 64  # of each table, to see whether they are up to date
-_RADIUS_CHANGE = 1.25  # from which on all rows are hashed again
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -50,28 +53,32 @@ class HashIndex(keras.layers.Layer):
 
     **Similarity.** With `"angle"`, as in the papers, neither the length of a row nor its bias
     counts: where they differ much, the classes with the greatest logits are not found. With
-    `"inner_product"`, rows are hashed as (w, b, sqrt(R^2 - |w|^2 - b^2)) and queries as (h, 1, 0),
-    whose angle depends on <h, w> + b alone. R is the length that 99.9% of the rows do not exceed;
-    for the others the root is 0. It is estimated from 4,096 rows at the start of each round, and
-    taken over when it has changed by a quarter: then all rows are hashed again. This needs
-    `SimHash`, as winners know no lengths.
+    `"inner_product"`, rows are hashed as (w, b, sqrt(R_r^2 - |w|^2 - b^2)) and queries as (h, 1,
+    0), whose angle depends on <h, w> + b alone. Rows are split into m ranges by their length: the
+    first holds those longer than R / 1.5, R being the longest, the next those longer than R / 1.5^2
+    and so on, the last the rest; R_r = R / 1.5^r. Each has buckets of its own, and a query reads
+    those of longer rows first: one radius for all would press most rows to one point of the sphere.
+    R is exact after `rebuild`; at the start of each round a longer row is looked for among 4,096
+    and those that the step changed, and one that is longer by a quarter has all rows hashed again.
+    This needs `SimHash`, as winners know no lengths.
 
     A row of zeros is in no bucket, and a query with zeros finds nothing: there is no winner, and no
     side of a plane. `health` tells how many classes can't be found.
 
     Cost: 4 (C + buckets) bytes a table and 4 C for all, which are weights and saved with the model;
-    a query O(K L) hashes; a round O(L (C + changed rows (D + K))).
+    a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
 
     Args:
         family: Of hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
-        hashes_per_table: K; a table has v^K buckets, v being the number of values of a function; at
-            most 2^24. Default 6.
+        hashes_per_table: K; a table has v^K buckets, v being the number of values of a function,
+            for each range of lengths; at most 2^24. Default 6.
         num_tables: L. Default 50.
         first_period: Steps of the first round, and of the shortest. Default 50.
         growth: Of the period from round to round, at least 1. Default 1.1.
         max_drift: Share of the classes, mean over tables, that may move in a round for the period
             to grow; if more do, it shrinks. Default None: it grows, as in the paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
+        length_ranges: m, with inner products; at most 32. Default 4.
         most_of_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
         seed: Of the hash functions. Default 0.
@@ -83,7 +90,8 @@ class HashIndex(keras.layers.Layer):
 
     References:
         Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3;
-        Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner product search.
+        Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner product search; Yan et
+        al. 2018, Norm-ranging LSH for maximum inner product search.
     """
 
     def __init__(
@@ -95,6 +103,7 @@ class HashIndex(keras.layers.Layer):
         growth: float = 1.1,
         max_drift: float | None = None,
         similarity: str = "angle",
+        length_ranges: int = 4,
         most_of_bucket: int = 256,
         seed: int = 0,
         **kwargs: Any,
@@ -116,18 +125,21 @@ class HashIndex(keras.layers.Layer):
         if similarity == "inner_product" and not isinstance(self.family, SimHash):
             raise ValueError(f"similarity='inner_product' must go with SimHash; got {family!r}")
         self.similarity = similarity
+        self.length_ranges = integer_argument("length_ranges", length_ranges, at_least=1)
+        if self.length_ranges > _MOST_RANGES:
+            raise ValueError(f"length_ranges must be at most {_MOST_RANGES}; got {length_ranges}")
         self.most_of_bucket = integer_argument("most_of_bucket", most_of_bucket, at_least=1)
         self.seed = integer_argument("seed", seed, at_least=0)
         if self.num_buckets > MAX_BUCKETS:
             raise ValueError(
                 f"hashes_per_table must give at most 2^24 buckets; got {self.hashes_per_table}, "
-                f"with {self.family.num_values}^{self.hashes_per_table} buckets"
+                f"with {self.num_buckets} buckets"
             )
 
     @property
     def num_buckets(self) -> int:
         """Of a table."""
-        return self.family.num_values**self.hashes_per_table
+        return self._num_ranges * self._buckets_of_range
 
     @property
     def tables(self) -> HashTables:
@@ -173,10 +185,10 @@ class HashIndex(keras.layers.Layer):
         if not self.built:
             self.build(tuple(kernel.shape))
         self.check_built_for(kernel)
+        every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
-            radius = _radius(kernel, bias)
-        every = tf.range(kernel.shape[0], dtype=tf.int64)
+            radius = _longest_of_all(kernel, bias)
         self._update(kernel, bias, every, 0, self.num_tables, radius)
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
@@ -271,8 +283,19 @@ class HashIndex(keras.layers.Layer):
         codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
         order = BucketOrder.draw(self.num_tables, self.touched_at.shape[0], seed)
         return bucket_candidates(
-            self.tables, codes, budget, order, own=own, most_of_bucket=self.most_of_bucket
+            self.tables,
+            codes,
+            budget,
+            order,
+            own=own,
+            most_of_bucket=self.most_of_bucket,
+            num_ranges=self._num_ranges,
         )
+
+    def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
+        """Returns what gives the vectors that are hashed for classes."""
+        biases = [] if bias is None else [bare_variable(bias)]
+        return HashedRows(bare_variable(kernel), biases, self._radii(self.radius.value))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the tables serve, scalars in [0, 1].
@@ -299,24 +322,19 @@ class HashIndex(keras.layers.Layer):
             "occupied": tf.reduce_mean(tf.cast(sizes > 0, tf.float32)),
             "largest_bucket": tf.cast(tf.reduce_max(sizes) / num_classes, tf.float32),
             "unreachable": tf.cast(1 - in_tables / num_classes, tf.float32),
-            "stale": self._stale(bare_variable(kernel), bias),
+            "stale": self._stale(self.hashed_rows(kernel, bias)),
         }
 
-    def _stale(self, kernel: tf.Variable, bias: Any) -> tf.Tensor:
+    def _stale(self, rows: HashedRows) -> tf.Tensor:
         starts, entries, num_tables = self.starts.value, self.entries.value, self.num_tables
         # Places at equal distances in each table, the classes there, and their buckets.
         sizes = tf.cast(starts[:, -1:], tf.int64)
         places = tf.cast(tf.range(_HEALTH_ROWS, dtype=tf.int64) * sizes // _HEALTH_ROWS, tf.int32)
         classes = tf.gather(entries, places, batch_dims=1)
         buckets = tf.searchsorted(starts, places, "right") - 1
-        biases = [] if bias is None else [bare_variable(bias)]
-        rows = HashedRows(kernel, biases, self.radius.value)
-        codes = hash_codes(
-            rows[tf.maximum(tf.reshape(classes, [-1]), 0)],
-            self._functions(),
-            num_tables,
-            self.hashes_per_table,
-        )
+        ids = tf.maximum(tf.reshape(classes, [-1]), 0)
+        codes = hash_codes(rows[ids], self._functions(), num_tables, self.hashes_per_table)
+        codes += rows.ranges(ids)[:, tf.newaxis] * self._buckets_of_range
         codes = tf.reshape(codes, [num_tables, _HEALTH_ROWS, num_tables])
         codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
         moved = (codes != buckets) & (classes >= 0)
@@ -337,6 +355,7 @@ class HashIndex(keras.layers.Layer):
             "growth": self.growth,
             "max_drift": self.max_drift,
             "similarity": self.similarity,
+            "length_ranges": self.length_ranges,
             "most_of_bucket": self.most_of_bucket,
             "seed": self.seed,
         }
@@ -345,6 +364,20 @@ class HashIndex(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> HashIndex:
         family = keras.saving.deserialize_keras_object(config["family"])
         return cls(**{**config, "family": family})
+
+    @property
+    def _num_ranges(self) -> int:
+        return self.length_ranges if self.similarity == "inner_product" else 1
+
+    @property
+    def _buckets_of_range(self) -> int:
+        return int(self.family.num_values**self.hashes_per_table)
+
+    def _radii(self, radius: tf.Tensor) -> tf.Tensor:
+        """Returns the radius of each range of lengths."""
+        if self.similarity == "angle":
+            return tf.zeros([0])
+        return radius * _RADIUS_RATIO ** -tf.range(self.length_ranges, dtype=tf.float32)
 
     def _functions(self) -> HashFunctions:
         return HashFunctions(self.elements.value, self.planes.value, self._bins)
@@ -370,7 +403,7 @@ class HashIndex(keras.layers.Layer):
             touched,
             now,
             which,
-            radius,
+            self._radii(radius),
         )
         with tf.control_dependencies([moved]):  # it refuses what is not finite
             self.clock.assign(now)
@@ -393,10 +426,12 @@ class HashIndex(keras.layers.Layer):
     def _refit(
         self, kernel: tf.Variable, bias: Any, touched: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows to mark, all if the radius has changed much, and the radius."""
-        before, now = self.radius.value, _radius(kernel, bias)
-        is_new = (now > before * _RADIUS_CHANGE) | (now < before / _RADIUS_CHANGE)
-        every = tf.range(kernel.shape[0], dtype=tf.int64)
+        """Returns the rows to mark, all if the radius has grown much, and the radius."""
+        num_classes, before = kernel.shape[0], self.radius.value
+        some = tf.range(0, num_classes, max(1, num_classes // _RADIUS_ROWS), dtype=tf.int64)
+        now = _longest(kernel, bias, tf.concat([some, tf.maximum(touched, 0)], axis=0))
+        is_new = now > before * _RADIUS_GROWTH
+        every = tf.range(num_classes, dtype=tf.int64)
         touched = tf.cond(is_new, lambda: every, lambda: touched)
         return touched, tf.where(is_new, now, before)
 
@@ -414,14 +449,28 @@ class HashIndex(keras.layers.Layer):
         )
 
 
-def _radius(kernel: tf.Variable, bias: Any) -> tf.Tensor:
-    """Returns the length of (w, b) that most rows do not exceed, from a sample of rows."""
-    num_classes = kernel.shape[0]
-    ids = tf.range(0, num_classes, max(1, num_classes // _RADIUS_ROWS))
+def _longest(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the length of the longest of some rows (w, b), above 0."""
     squares = tf.reduce_sum(tf.cast(gather(kernel, ids), tf.float32) ** 2, axis=1)
     if bias is not None:
         squares += tf.cast(gather(bare_variable(bias), ids), tf.float32) ** 2
     squares = tf.where(tf.math.is_finite(squares), squares, 0)  # the update refuses such rows
-    place = int(_RADIUS_SHARE * (ids.shape[0] - 1))
-    # Above 0, which would be no radius.
-    return tf.sqrt(tf.maximum(tf.sort(squares)[place], 1e-30))
+    return tf.sqrt(tf.maximum(tf.reduce_max(squares), _LEAST_SQUARE))
+
+
+def _longest_of_all(kernel: tf.Variable, bias: Any) -> tf.Tensor:
+    """Returns the length of the longest row (w, b), above 0."""
+    num_classes = tf.constant(kernel.shape[0], tf.int64)
+
+    def longest_from(first: tf.Tensor) -> tf.Tensor:
+        return _longest(kernel, bias, tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes)))
+
+    return tf.while_loop(
+        lambda first, _: first < num_classes,
+        lambda first, longest: (
+            first + _BLOCK_ROWS,
+            tf.maximum(longest, longest_from(first)),
+        ),
+        (tf.constant(0, tf.int64), tf.constant(0.0)),
+        parallel_iterations=1,
+    )[1]

@@ -47,22 +47,27 @@ def bucket_candidates(
     *,
     own: bool,
     most_of_bucket: int,
+    num_ranges: int = 1,
     implementation: str = "auto",
 ) -> tf.Tensor:
     """Collects candidate classes from the buckets that queries fall into.
 
-    `own`: for each example the first S different classes that come up, table by table and query by
-    query. Otherwise the S classes that come up most often over all examples, by id.
+    `own`: for each example the first S different classes that come up, range by range, table by
+    table and query by query. Otherwise the S classes that come up most often over all examples, by
+    id.
 
-    Cost: O(N Q (L + visited classes)), whatever C is.
+    Cost: O(N Q (L ranges + visited classes)), whatever C is.
 
     Args:
         tables: Of an index.
-        codes: `[N, Q, L]` int32, codes of each example's queries; -1 where there is none.
+        codes: `[N, Q, L]` int32, codes of each example's queries, in the first range; -1 where
+            there is none.
         budget: S, 1 <= S <= C.
         order: In which order things come.
         own: Whether each example gets candidates of its own.
         most_of_bucket: How many classes of a bucket are read at most.
+        num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
+            bucket of each.
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
 
     Returns:
@@ -76,7 +81,11 @@ def bucket_candidates(
     tables = tables.variables
     check_dtypes(tf.int32, codes=codes)
     arguments = (codes, *order, tf.constant(budget, tf.int64))
-    attributes: dict[str, Any] = {"own": own, "most_of_bucket": most_of_bucket}
+    attributes: dict[str, Any] = {
+        "own": own,
+        "most_of_bucket": most_of_bucket,
+        "num_ranges": num_ranges,
+    }
     module = op_module(
         implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
     )

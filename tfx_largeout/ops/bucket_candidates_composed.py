@@ -20,9 +20,11 @@ def bucket_candidates_composed(
     *,
     own: bool,
     most_of_bucket: int,
+    num_ranges: int,
 ) -> tf.Tensor:
     """As `bucket_candidates`."""
     num_tables, num_classes = tables.entries.shape
+    num_buckets = tables.starts.shape[1] - 1
     with after(
         [
             _check(
@@ -41,10 +43,15 @@ def bucket_candidates_composed(
                 f"budget must be in [1, C] = [1, {num_classes}]; got",
                 budget,
             ),
+            _check(
+                num_buckets % num_ranges == 0,
+                f"starts must have as many buckets in each of num_ranges={num_ranges}; got",
+                num_buckets,
+            ),
         ]
     ):
         codes = tf.identity(codes)
-    visited = _visited(tables, codes, table_order, rotations, most_of_bucket)
+    visited = _visited(tables, codes, table_order, rotations, most_of_bucket, num_ranges)
     if not own:
         elected = _elected(visited.values, num_classes, first_class, budget)
         missing = budget - tf.size(elected, tf.int64)
@@ -59,21 +66,26 @@ def _visited(
     table_order: tf.Tensor,
     rotations: tf.Tensor,
     most_of_bucket: int,
+    num_ranges: int,
 ) -> tf.RaggedTensor:
     """Returns the classes that each example comes across, in order."""
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
+    num_buckets //= num_ranges
     by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
-    table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
     too_large = tf.boolean_mask(by_table, by_table >= num_buckets)[:1]
-    rule = f"codes must be below {num_buckets}, the number of buckets; got"
+    rule = f"codes must be below {num_buckets}, the number of buckets of a range; got"
     with after([_check(by_table < num_buckets, rule, too_large)]):
-        code = tf.cast(tf.maximum(by_table, 0), tf.int64)
+        by_table = tf.tile(by_table, [1, num_ranges, 1])  # range by range, table by table
+    table_order = tf.tile(table_order, [num_ranges])
+    table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
+    first_bucket = tf.repeat(tf.range(num_ranges, dtype=tf.int64), rotations.shape[0]) * num_buckets
+    code = tf.cast(tf.maximum(by_table, 0), tf.int64) + first_bucket[:, tf.newaxis]
     starts = tf.cast(tables.starts.read_value(), tf.int64)
     begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
     end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
     size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
-    rule = "starts must rise from 0 to C at most: a table is corrupt; load the index again; got"
+    rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
     with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
         taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
@@ -86,7 +98,7 @@ def _visited(
     entries = tf.reshape(tables.entries.read_value(), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)
     is_class = (classes >= 0) & (classes < num_classes)
-    rule = f"entries must be in [0, {num_classes}): a table is corrupt; load the index again; got"
+    rule = f"entries must be in [0, {num_classes}): a table is corrupt; rebuild the index; got"
     with after([_check(is_class, rule, tf.boolean_mask(classes, ~is_class)[:1])]):
         classes = tf.identity(classes)
     of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)

@@ -47,7 +47,7 @@ def update_tables(
     touched: tf.Tensor,
     now: tf.Tensor,
     which: tf.Tensor,
-    radius: tf.Tensor,
+    radii: tf.Tensor,
     *,
     implementation: str = "auto",
 ) -> tf.Tensor:
@@ -60,14 +60,16 @@ def update_tables(
     Args:
         kernel: W `[C, D]`: `tf.Variable` or `keras.Variable`; float32, bfloat16, or float64
             (composed only).
-        bias: b `[C]` of the same dtype, or None; is looked at where there is a radius.
+        bias: b `[C]` of the same dtype, or None; is looked at where there are radii.
         tables: The state, changed in place.
         functions: As `hash_codes`.
         hashes_per_table: K.
         touched: `[n]` int64, rows to mark, in [-1, C); -1 is skipped.
         now: `[]` int32, the time: greater than at the call before.
         which: `[2]` int64: the first table, and the one behind the last.
-        radius: `[]` float32, R: 0, or rows w are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))).
+        radii: `[m]` float32, falling. Empty: rows are hashed as they are. Else rows w as (w, b,
+            sqrt(max(0, R^2 - |w|^2 - b^2))), R being the smallest radius that is at least |(w, b)|,
+            or the greatest; a table has m v^K buckets then, those for the greatest radius first.
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
 
     Returns:
@@ -76,8 +78,9 @@ def update_tables(
     Raises:
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: A row that has changed is not finite, a table is corrupt, an
-            id or a table is out of range. The tables are as before then.
+        tf.errors.InvalidArgumentError: A row that has changed is not finite, a table is corrupt
+            while not all rows have changed, an id or a table is out of range, radii do not fall.
+            The tables are as before then.
     """
     kernel, tables = bare_variable(kernel), tables.variables
     biases = [] if bias is None else [bare_variable(bias)]
@@ -87,7 +90,7 @@ def update_tables(
     module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes)
     if module is None:
         return update_tables_composed(
-            kernel, biases, tables, functions, hashes_per_table, touched, now, which, radius
+            kernel, biases, tables, functions, hashes_per_table, touched, now, which, radii
         )
     return module.tfx_hash_index_update(
         entries=tables.entries.handle,
@@ -101,7 +104,7 @@ def update_tables(
         touched=touched,
         now=now,
         tables=which,
-        radius=radius,
+        radii=radii,
         num_tables=tables.built_at.shape[0],
         hashes_per_table=hashes_per_table,
         bins=functions.bins,

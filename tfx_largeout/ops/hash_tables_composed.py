@@ -23,24 +23,36 @@ def update_tables_composed(
     touched: tf.Tensor,
     now: tf.Tensor,
     which: tf.Tensor,
-    radius: tf.Tensor,
+    radii: tf.Tensor,
 ) -> tf.Tensor:
     """As `update_tables`."""
     num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
-    with after([check_ids("touched", touched, -1, num_classes), _check_range(which, num_tables)]):
+    with after(
+        [
+            check_ids("touched", touched, -1, num_classes),
+            _check_range(which, num_tables),
+            _check_radii(radii),
+        ]
+    ):
         touched = tf.boolean_mask(touched, touched >= 0)
     scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
 
     def build() -> tf.Tensor:
         since = tf.reduce_min(gather(tables.built_at, tf.range(which[0], which[1])))
         changed = tf.where(tables.touched_at.read_value() > since)[:, 0]
-        rows = HashedRows(kernel, biases, radius)
-        codes = _codes_of_rows(rows, changed, functions, num_tables, hashes_per_table)
-        with after([_check_tables(tables, which)]):
+        rows = HashedRows(kernel, biases, radii)
+        codes = _codes_of_rows(rows, changed, functions, tables, hashes_per_table)
+        is_good = _are_good(tables, which)
+        with after([_check_tables(which, is_good | (tf.size(changed) == num_classes))]):
             codes = tf.identity(codes)
 
         def body(t: tf.Tensor, moved: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return t + 1, moved + _build(tables, t, changed, codes[:, t], now)
+            before = tf.cond(
+                is_good[t - which[0]],
+                lambda: _codes_in(tables, t),
+                lambda: tf.fill([num_classes], -1),
+            )
+            return t + 1, moved + _build(tables, t, before, changed, codes[:, t], now)
 
         return tf.while_loop(
             lambda t, _: t < which[1],
@@ -53,31 +65,46 @@ def update_tables_composed(
 
 
 class HashedRows(NamedTuple):
-    """The vectors that are hashed for classes: their rows, with a radius longer by two.
+    """The vectors that are hashed for classes: their rows, with radii longer by two.
 
     Attributes:
         kernel: W `[C, D]`.
         biases: b `[C]`, or nothing.
-        radius: `[]` float32, R; 0: none.
+        radii: `[m]` float32, as `update_tables`.
     """
 
     kernel: tf.Variable
     biases: list[tf.Variable]
-    radius: tf.Tensor
+    radii: tf.Tensor
 
     def __getitem__(self, ids: tf.Tensor) -> tf.Tensor:
+        rows = self._with_bias(ids)
+        if not self.radii.shape[0]:
+            return rows
+        radius = tf.gather(self.radii, self.ranges(ids))[:, tf.newaxis]
+        square = tf.reduce_sum(rows**2, axis=1, keepdims=True)
+        return tf.concat([rows, tf.sqrt(tf.maximum(radius**2 - square, 0))], axis=1)
+
+    def ranges(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the place of each row's radius in `radii`, `[n]` int32; 0 without radii."""
+        square = tf.reduce_sum(self._with_bias(ids) ** 2, axis=1, keepdims=True)
+        fits = tf.math.count_nonzero(square <= self.radii**2, axis=1, dtype=tf.int32)
+        return tf.maximum(fits - 1, 0)
+
+    def _with_bias(self, ids: tf.Tensor) -> tf.Tensor:
         rows = tf.cast(gather(self.kernel, ids), tf.float32)
+        if not self.radii.shape[0]:
+            return rows
         bias = tf.cast(gather(self.biases[0], ids), tf.float32) if self.biases else rows[:, 0] * 0
-        with_bias = tf.concat([rows, bias[:, tf.newaxis]], axis=1)
-        square = tf.reduce_sum(with_bias**2, axis=1, keepdims=True)
-        rest = tf.sqrt(tf.maximum(self.radius**2 - square, 0))
-        return tf.cond(self.radius > 0, lambda: tf.concat([with_bias, rest], axis=1), lambda: rows)
+        return tf.concat([rows, bias[:, tf.newaxis]], axis=1)
 
 
 def _codes_of_rows(
-    rows: HashedRows, ids: tf.Tensor, functions: Any, num_tables: int, hashes_per_table: int
+    rows: HashedRows, ids: tf.Tensor, functions: Any, tables: Any, hashes_per_table: int
 ) -> tf.Tensor:
     """Returns the codes of rows `[n]`, `[n, L]`, block by block."""
+    num_tables, num_buckets = tables.built_at.shape[0], tables.starts.shape[1] - 1
+    buckets_of_range = num_buckets // max(rows.radii.shape[0], 1)
     num_blocks = tf.maximum(-(-tf.size(ids) // _BLOCK_ROWS), 1)
 
     def codes(block: tf.Tensor) -> tf.Tensor:
@@ -85,7 +112,9 @@ def _codes_of_rows(
         vectors = rows[some]
         with after([_check_rows(vectors, some)]):
             vectors = tf.identity(vectors)
-        return hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
+        codes = hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
+        first_bucket = rows.ranges(some)[:, tf.newaxis] * buckets_of_range
+        return tf.where(codes < 0, codes, codes + first_bucket)
 
     found = tf.TensorArray(
         tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]
@@ -99,16 +128,26 @@ def _codes_of_rows(
     return found.concat()
 
 
-def _build(
-    tables: Any, table: tf.Tensor, changed: tf.Tensor, codes: tf.Tensor, now: tf.Tensor
-) -> tf.Tensor:
-    """Writes one table; returns how many classes changed their bucket."""
+def _codes_in(tables: Any, table: tf.Tensor) -> tf.Tensor:
+    """Returns the code of each class in one table, `[C]`; -1 where it is missing."""
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     starts, entries = gather(tables.starts, table), gather(tables.entries, table)
     in_bucket = tf.repeat(tf.range(num_buckets), starts[1:] - starts[:-1])
-    before = tf.tensor_scatter_nd_update(
+    return tf.tensor_scatter_nd_update(
         tf.fill([num_classes], -1), entries[: starts[-1], tf.newaxis], in_bucket
     )
+
+
+def _build(
+    tables: Any,
+    table: tf.Tensor,
+    before: tf.Tensor,
+    changed: tf.Tensor,
+    codes: tf.Tensor,
+    now: tf.Tensor,
+) -> tf.Tensor:
+    """Writes one table; returns how many classes changed their bucket."""
+    num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     codes = tf.tensor_scatter_nd_update(before, changed[:, tf.newaxis], codes)
     counts = tf.math.bincount(tf.maximum(codes, -1) + 1, minlength=num_buckets + 1)
     order = tf.argsort(tf.where(codes < 0, num_buckets, codes), stable=True)
@@ -143,24 +182,36 @@ def _check_rows(rows: tf.Tensor, ids: tf.Tensor) -> tf.Operation | None:
     )
 
 
-def _check_tables(tables: Any, which: tf.Tensor) -> tf.Operation | None:
-    """Asserts that tables are as they were written."""
+def _check_radii(radii: tf.Tensor) -> tf.Operation | None:
+    """Asserts that radii fall."""
+    falls = tf.reduce_all(radii[1:] < radii[:-1]) & tf.reduce_all(radii > 0)
+    is_finite = tf.reduce_all(tf.math.is_finite(radii))
+    rule = "radii must fall, and be finite and above 0; got"
+    return tf.debugging.Assert(falls & is_finite, [rule, radii])
+
+
+def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:
+    """Returns whether each of some tables is one as it was written."""
     num_classes = tables.entries.shape[1]
     some = tf.range(which[0], which[1])
     starts, entries = gather(tables.starts, some), gather(tables.entries, some)
     end = starts[:, -1:]
     in_use = tf.range(num_classes) < end
-    good = (
+    return (
         (starts[:, 0] == 0)
         & (end[:, 0] <= num_classes)
         & tf.reduce_all(starts[:, :-1] <= starts[:, 1:], axis=1)
         & tf.reduce_all(~in_use | ((entries >= 0) & (entries < num_classes)), axis=1)
     )
+
+
+def _check_tables(which: tf.Tensor, is_good: tf.Tensor) -> tf.Operation | None:
+    """Asserts that tables are good."""
     return tf.debugging.Assert(
-        tf.reduce_all(good),
+        tf.reduce_all(is_good),
         [
             "entries and starts must be a table as it was written; table",
-            tf.boolean_mask(some, ~good)[:1],
-            "is corrupt; load the index again",
+            tf.boolean_mask(tf.range(which[0], which[1]), ~is_good)[:1],
+            "is corrupt; rebuild the index",
         ],
     )

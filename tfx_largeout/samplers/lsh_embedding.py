@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_logits import candidate_logits
-from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.variable_rows import gather
 from tfx_largeout.samplers.base import Candidates
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
@@ -74,7 +72,8 @@ class LSHEmbedding(IndexSampler):
     def _log_found(self, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
         """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
         unique, places = tf.unique(tf.reshape(ids, [-1]))
-        norms = tf.reshape(tf.gather(self._row_lengths(unique), places), tf.shape(ids))
+        rows = self.index.hashed_rows(self.kernel, self.bias)[tf.maximum(unique, 0)]
+        norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), places), tf.shape(ids))
         squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
         if self.index.similarity == "inner_product":
             squares += 1  # of (h, 1, 0)
@@ -85,16 +84,6 @@ class LSHEmbedding(IndexSampler):
         # Finite, however unlikely: log of at least 1e-30.
         found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
         return tf.where(ids < 0, 0.0, found)
-
-    def _row_lengths(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the lengths of rows as the index hashes them."""
-        squares = tf.reduce_sum(self.rows(ids) ** 2, axis=1)
-        if self.index.similarity == "angle":
-            return tf.sqrt(squares)
-        if self.bias is not None:
-            biases = gather(bare_variable(self.bias), tf.maximum(ids, 0))
-            squares += tf.cast(biases, tf.float32) ** 2
-        return tf.maximum(tf.sqrt(squares), self.index.radius.value)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "corrected": self.corrected}
