@@ -61,7 +61,7 @@ def methods() -> Iterator[Method]:
     """Gives what is compared."""
     half = CANDIDATES // 2
     yield Method("log-uniform", lambda _: LogUniform(CANDIDATES), is_drawn=True)
-    for similarity, hashes in (("angle", 12), ("inner_product", 9)):
+    for similarity, hashes in (("angle", 12), ("inner_product", 7)):
         of = _indexes(similarity, hashes)
         for own in (True, False):
             which = "own" if own else "shared"

@@ -64,7 +64,7 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
         "num_found": some,
         "candidates": "shared",
         "hash_family": "inner_product",
-        "hashes_per_table": 9,
+        "hashes_per_table": 6,
     }
     tf_options = {"num_sampled": num_classes // 20, "num_true": LABELS, "sampler": sampler}
     return {
@@ -73,6 +73,9 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
         "TF sampled softmax, 5%": Method("tf_sampled_softmax", tf_options, "learning_rate"),
         "shared, unigram 2%": Method(
             "complementary_sum", {"num_sampled": some, "sampler": "unigram"}
+        ),
+        "shared, unigram 5%": Method(
+            "complementary_sum", {"num_sampled": num_classes // 20, "sampler": "unigram"}
         ),
         "shared, LSH Embedding 1%, unigram 1%": Method("lsh_embedding", mixed),
         "shared, LSH Embedding 2%": Method("lsh_active_set", active),

@@ -17,7 +17,7 @@ from tfx_largeout.callbacks import Probe
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.ops import exact_hidden_gradient as module
-from tfx_largeout.optimizers import RowAdam
+from tfx_largeout.optimizers import RowAdam, RowSGD
 from tfx_largeout.samplers import LSHEmbedding, Uniform
 
 CLASSES, WIDTH, EXAMPLES = 40, 6, 96
@@ -204,9 +204,23 @@ def test_an_index_that_has_degenerated_is_reported_once(zeros):
     assert sum("degenerated" in str(w.message) for w in warned) == 1
 
 
-def test_full_buckets_of_inner_products_are_no_alarm():
-    head = indexed(SimHash(), 1, similarity="inner_product")
+def model_with_one_long_row(length_ranges):
+    index = HashIndex(SimHash(), 5, 4, similarity="inner_product", length_ranges=length_ranges)
+    head = tfx.heads.SampledHead(CLASSES, LSHEmbedding(8, None, index), RowSGD(1e-9), seed=1)
+    model = model_with(head, losses.ActiveSetSoftmax())
+    kernel = 1e-6 * np.ones([CLASSES, 5], np.float32)
+    kernel[7] = 1
+    head.kernel.assign(kernel)
+    return model
+
+
+def test_short_rows_that_share_a_bucket_are_no_alarm():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        probe, _ = probe_run(model_with(head, losses.ActiveSetSoftmax()))
-    assert probe.history[-1]["probe_index_largest_bucket"] > 0.1
+        probe, _ = probe_run(model_with_one_long_row(length_ranges=2))
+    assert probe.history[-1]["probe_index_largest_bucket"] == pytest.approx(1 / CLASSES)
+
+
+def test_short_rows_that_share_a_bucket_with_the_long_ones_are_reported():
+    with pytest.warns(RuntimeWarning, match="use more hashes_per_table or length_ranges"):
+        probe_run(model_with_one_long_row(length_ranges=1))

@@ -46,9 +46,8 @@ class Probe(keras.callbacks.Callback):
     The mean over a few draws still has noise, which the relative bias contains: it falls with
     1 / sqrt(draws) down to the bias itself. Nothing is updated.
 
-    An index that has degenerated (by angles, a bucket with more than a tenth of the classes; or
-    half of the classes in no bucket) is reported by a warning, once. By inner products, rows that
-    are far shorter than the longest share buckets, as they should.
+    An index that has degenerated (a bucket with more than a tenth of the classes, or half of the
+    classes in no bucket) is reported by a warning, once.
 
     The values go to TensorBoard if there is a `log_dir`, with the number of the step, and into the
     logs of each epoch, where `History` and callbacks after this one see the last ones.
@@ -88,7 +87,6 @@ class Probe(keras.callbacks.Callback):
         self.history: list[dict[str, float]] = []
         self._writer: Any = None
         self._warned = False
-        self._index: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not isinstance(self.model.loss, HeadLoss):
@@ -139,8 +137,6 @@ class Probe(keras.callbacks.Callback):
 
     def _warn(self) -> None:
         largest = self._values.get("probe_index_largest_bucket", 0)
-        if getattr(self._index, "similarity", None) == "inner_product":
-            largest = 0
         unreachable = self._values.get("probe_index_unreachable", 0)
         if self._warned or (largest <= _MOST_OF_BUCKET and unreachable <= _MOST_UNREACHABLE):
             return
@@ -148,7 +144,7 @@ class Probe(keras.callbacks.Callback):
         warnings.warn(
             "the head's index has degenerated, so that its candidates say little: "
             f"{largest:.0%} of the classes share one bucket and {unreachable:.0%} are in none; "
-            "use more hashes_per_table, and rows that are not 0",
+            "use more hashes_per_table or length_ranges, and rows that are not 0",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -156,7 +152,6 @@ class Probe(keras.callbacks.Callback):
     def _measured(self, x: Any, y: Any) -> dict[str, tf.Tensor]:
         output = _kernel_output(self.model(x, training=False))
         head, loss, labels = output.head, self.model.loss, output.labels(y)
-        self._index = getattr(head, "index", None)
         hidden = tf.stop_gradient(tf.cast(output.flat_hidden, tf.float32))
         exact = output.exact(y)
         exact_gradient = exact_hidden_gradient(

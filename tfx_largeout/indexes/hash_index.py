@@ -302,7 +302,7 @@ class HashIndex(keras.layers.Layer):
 
         - `occupied`: share of the buckets that hold a class; little if K is too large for C;
         - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
-          alike;
+          alike; with several ranges of lengths without the last, whose rows are short;
         - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
         - `stale`: share of 64 classes a table whose rows are in another bucket by now; much if the
           period is too long.
@@ -316,11 +316,12 @@ class HashIndex(keras.layers.Layer):
         self.check_built_for(kernel)
         starts = self.starts.value
         sizes = starts[:, 1:] - starts[:, :-1]
+        longer = sizes[:, : max(self._num_ranges - 1, 1) * self._buckets_of_range]
         num_classes = self.touched_at.shape[0]
         in_tables = tf.reduce_max(starts[:, -1])
         return {
             "occupied": tf.reduce_mean(tf.cast(sizes > 0, tf.float32)),
-            "largest_bucket": tf.cast(tf.reduce_max(sizes) / num_classes, tf.float32),
+            "largest_bucket": tf.cast(tf.reduce_max(longer) / num_classes, tf.float32),
             "unreachable": tf.cast(1 - in_tables / num_classes, tf.float32),
             "stale": self._stale(self.hashed_rows(kernel, bias)),
         }
