@@ -261,7 +261,7 @@ def build_rows(classes: int, repeats: int) -> list[dict[str, Any]]:
         "DWTAHash(8)": (indexes.DWTAHash(), 6, "angle"),
         "WTAHash(8)": (indexes.WTAHash(), 6, "angle"),
         "SimHash()": (indexes.SimHash(), 16, "angle"),
-        "SimHash() inner product": (indexes.SimHash(), 9, "inner_product"),
+        "SimHash() inner product": (indexes.SimHash(), 6, "inner_product"),
     }
     rows = []
     for name, (family, hashes, similarity) in families.items():

@@ -79,6 +79,7 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
         ),
         "shared, LSH Embedding 1%, unigram 1%": Method("lsh_embedding", mixed),
         "shared, LSH Embedding 2%": Method("lsh_active_set", active),
+        "exact top-K softmax, K = 285": Method("exact_top_k", {"top_k": num_classes // 175}),
     }
 
 
