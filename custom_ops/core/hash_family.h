@@ -23,8 +23,9 @@ namespace tfx::core {
 //
 // With radii, rows w with a bias b are hashed as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))), R being
 // the smallest radius that is at least |(w, b)|, or the greatest. So with (h, 1, 0) they have the
-// inner product <h, w> + b, and those with the same R the same length. These are a range: range r,
-// with the radius radii[r], has buckets of its own, from r v^K on, v being the base.
+// inner product <h, w> + b, and those with the same R the same length, but for rows longer than all
+// radii. They are a range: range r, with the radius radii[r], has buckets of its own, from r v^K
+// on, v being the base.
 //
 // With `bins` > 1, hashes [g bins, (g + 1) bins) look at the parts of one permutation, and a hash
 // whose elements are all 0 takes the value of the nearest one in the circle of these that has

@@ -232,7 +232,7 @@ class HashIndexUpdateOp : public tf::OpKernel {
     for (int64_t i = 0; i < r.size(); ++i) {
       if (r(i) > 0 && std::isfinite(r(i)) && (i == 0 || r(i) < r(i - 1))) continue;
       return InvalidArgument("radii must fall, and be finite and above 0; got ", r(i),
-                             " at position [", i, "]");
+                             " at position [", i, "]", kRebuild);
     }
     return absl::OkStatus();
   }

@@ -158,6 +158,45 @@ void CodesAreThoseOfAPlainLoop() {
   }
 }
 
+// Rows with radii are hashed as longer vectors that are written out here.
+void RowsOfEachRangeHaveBucketsOfTheirOwn() {
+  std::mt19937 random(8);
+  const int64_t n = 130, width = 6;
+  const Floats rows = SparseRows(n * width, random), bias = SparseRows(n, random);
+  Functions functions = Functions::Signs(width + 2, 3, 4, random);
+  const HashFamily plain = functions.family;
+  const Floats radii = {6.5f, 4.5f, 3.5f};
+  functions.family.radii = radii.data();
+  functions.family.num_radii = 3;
+  Floats vectors;
+  Ids ranges;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* row = rows.data() + i * width;
+    float square = bias[i] * bias[i];
+    for (int64_t d = 0; d < width; ++d) square += row[d] * row[d];
+    const int32_t range = square <= 3.5f * 3.5f ? 2 : square <= 4.5f * 4.5f ? 1 : 0;
+    ranges.push_back(range);
+    vectors.insert(vectors.end(), row, row + width);
+    vectors.push_back(bias[i]);
+    vectors.push_back(std::sqrt(std::max(0.0f, radii[range] * radii[range] - square)));
+  }
+  for (const InstructionSet set : InstructionSets()) {
+    Workspace workspace;
+    const Workspace::Scope scope(workspace);
+    const auto codes_of = [&](const HashFamily& family, const LayerWeights& weights) {
+      Ids codes(n * family.num_tables);
+      EXPECT(HashCodes(family, weights, ResourcesOf(set), 1, kSerial, workspace, codes.data()) ==
+             -1);
+      return codes;
+    };
+    Ids expected = codes_of(plain, {vectors.data(), nullptr, false, n, width + 2});
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t t = 0; t < 4; ++t) expected[i * 4 + t] += 8 * ranges[i];
+    }
+    EXPECT(codes_of(functions.family, {rows.data(), bias.data(), false, n, width}) == expected);
+  }
+}
+
 void RowsThatAreNotFiniteAreNamed() {
   std::mt19937 random(2);
   Workspace workspace;
@@ -316,6 +355,7 @@ void VotesDoNotStay() {
 
 int main() {
   tfx::core::CodesAreThoseOfAPlainLoop();
+  tfx::core::RowsOfEachRangeHaveBucketsOfTheirOwn();
   tfx::core::RowsThatAreNotFiniteAreNamed();
   tfx::core::IncrementsGiveABuildFromScratch();
   tfx::core::WhatIsWrongChangesNothing();

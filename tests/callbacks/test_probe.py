@@ -222,5 +222,5 @@ def test_short_rows_that_share_a_bucket_are_no_alarm():
 
 
 def test_short_rows_that_share_a_bucket_with_the_long_ones_are_reported():
-    with pytest.warns(RuntimeWarning, match="use more hashes_per_table or length_ranges"):
+    with pytest.warns(RuntimeWarning, match="by inner products more length_ranges"):
         probe_run(model_with_one_long_row(length_ranges=1))

@@ -387,6 +387,22 @@ def test_rebuilding_mends_corrupt_tables():
         np.testing.assert_array_equal(array, want)
 
 
+def test_without_a_radius_an_update_says_what_to_do():
+    kernel = tf.Variable(rows(0))
+    index = HashIndex(SimHash(), 3, 4, similarity="inner_product")
+    index.build(kernel.shape)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"radii must fall.*rebuild the index"):
+        index.update(kernel, None, tf.constant([1], tf.int64))
+
+
+@pytest.mark.parametrize(
+    ("hashes", "message"), [(23, r"got 23, with 4 \* 2\^23"), (20_000, r"4 \* 2\^20000")]
+)
+def test_ranges_count_for_the_most_buckets(hashes, message):
+    with pytest.raises(ValueError, match=message):
+        HashIndex(SimHash(), hashes, similarity="inner_product")
+
+
 @pytest.mark.parametrize("ranges", [0, 33, 1.5])
 def test_length_ranges_must_be_a_few(ranges):
     with pytest.raises(ValueError, match=r"length_ranges must be .*; got"):

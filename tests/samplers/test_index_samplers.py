@@ -156,6 +156,17 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
 
 
 @pytest.mark.parametrize("similarity", ["angle", "inner_product"])
+def test_a_model_trains_with_corrected_candidates(similarity):
+    index = HashIndex(SimHash(), 3, 4, similarity=similarity)
+    sampler = LSHEmbedding(CLASSES, None, index, own=True, corrected=True)
+    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdam(0.1), seed=1)
+    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
+    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    losses = model.fit(HIDDEN, np.arange(BATCH), epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("similarity", ["angle", "inner_product"])
 @pytest.mark.parametrize("bias", [None, BIAS], ids=["no_bias", "bias"])
 def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)

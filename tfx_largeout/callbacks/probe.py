@@ -46,8 +46,9 @@ class Probe(keras.callbacks.Callback):
     The mean over a few draws still has noise, which the relative bias contains: it falls with
     1 / sqrt(draws) down to the bias itself. Nothing is updated.
 
-    An index that has degenerated (a bucket with more than a tenth of the classes, or half of the
-    classes in no bucket) is reported by a warning, once.
+    An index that has degenerated (a bucket with more than a tenth of the classes, short rows aside
+    where there are `length_ranges`; or half of the classes in no bucket) is reported by a warning,
+    once. Whether short rows matter, the recall says.
 
     The values go to TensorBoard if there is a `log_dir`, with the number of the step, and into the
     logs of each epoch, where `History` and callbacks after this one see the last ones.
@@ -144,7 +145,8 @@ class Probe(keras.callbacks.Callback):
         warnings.warn(
             "the head's index has degenerated, so that its candidates say little: "
             f"{largest:.0%} of the classes share one bucket and {unreachable:.0%} are in none; "
-            "use more hashes_per_table or length_ranges, and rows that are not 0",
+            "use more hashes_per_table, by inner products more length_ranges, and rows that are "
+            "not 0",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -18,7 +18,7 @@ from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.hash_tables_composed import HashedRows
+from tfx_largeout.ops.hash_tables_composed import HashedRows, codes_in_ranges
 from tfx_largeout.ops.variable_rows import gather
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -27,9 +27,9 @@ _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 _RADIUS_ROWS = 4096  # of all rows, among which a longer one is looked for
 _RADIUS_GROWTH = 1.25  # from which on all rows are hashed again
 _RADIUS_RATIO = 1.5  # of that of a range of lengths to that of the next
-_MOST_RANGES = 32  # more than the lengths of rows differ
+_MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 _LEAST_SQUARE = 1e-30  # of a radius, which must not be 0
-_BLOCK_ROWS = 2**16  # of which the lengths are computed at a time
+_BLOCK_ROWS = 2**12  # of which the lengths are computed at a time
 _HEALTH_ROWS = 64  # of each table, to see whether they are up to date
 
 
@@ -58,12 +58,13 @@ class HashIndex(keras.layers.Layer):
     first holds those longer than R / 1.5, R being the longest, the next those longer than R / 1.5^2
     and so on, the last the rest; R_r = R / 1.5^r. Each has buckets of its own, and a query reads
     those of longer rows first: one radius for all would press most rows to one point of the sphere.
-    R is exact after `rebuild`; at the start of each round a longer row is looked for among 4,096
-    and those that the step changed, and one that is longer by a quarter has all rows hashed again.
-    This needs `SimHash`, as winners know no lengths.
+    R is the longest row after `rebuild`. At the start of each round a longer one is looked for
+    among every (C / 4,096)-th and those that the step changed; if it is longer by a quarter, its
+    length is the new R, and all rows are hashed again. R never shrinks but in a rebuild. This needs
+    `SimHash`, as winners know no lengths.
 
-    A row of zeros is in no bucket, and a query with zeros finds nothing: there is no winner, and no
-    side of a plane. `health` tells how many classes can't be found.
+    A query with zeros finds nothing, and by angle a row of zeros is in no bucket: there is no
+    winner, and no side of a plane. `health` tells how many classes can't be found.
 
     Cost: 4 (C + buckets) bytes a table and 4 C for all, which are weights and saved with the model;
     a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
@@ -133,7 +134,8 @@ class HashIndex(keras.layers.Layer):
         if self.num_buckets > MAX_BUCKETS:
             raise ValueError(
                 f"hashes_per_table must give at most 2^24 buckets; got {self.hashes_per_table}, "
-                f"with {self.num_buckets} buckets"
+                f"with {self._num_ranges} * {self.family.num_values}^{self.hashes_per_table} "
+                f"(length_ranges * values^hashes_per_table) buckets"
             )
 
     @property
@@ -188,7 +190,7 @@ class HashIndex(keras.layers.Layer):
         every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
-            radius = _longest_of_all(kernel, bias)
+            radius = _longest(kernel, bias, every)
         self._update(kernel, bias, every, 0, self.num_tables, radius)
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
@@ -302,7 +304,7 @@ class HashIndex(keras.layers.Layer):
 
         - `occupied`: share of the buckets that hold a class; little if K is too large for C;
         - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
-          alike; with several ranges of lengths without the last, whose rows are short;
+          alike. With several ranges of lengths the last one, of short rows, doesn't count;
         - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
         - `stale`: share of 64 classes a table whose rows are in another bucket by now; much if the
           period is too long.
@@ -333,9 +335,9 @@ class HashIndex(keras.layers.Layer):
         places = tf.cast(tf.range(_HEALTH_ROWS, dtype=tf.int64) * sizes // _HEALTH_ROWS, tf.int32)
         classes = tf.gather(entries, places, batch_dims=1)
         buckets = tf.searchsorted(starts, places, "right") - 1
-        ids = tf.maximum(tf.reshape(classes, [-1]), 0)
-        codes = hash_codes(rows[ids], self._functions(), num_tables, self.hashes_per_table)
-        codes += rows.ranges(ids)[:, tf.newaxis] * self._buckets_of_range
+        vectors, ranges = rows.get(tf.maximum(tf.reshape(classes, [-1]), 0))
+        codes = hash_codes(vectors, self._functions(), num_tables, self.hashes_per_table)
+        codes = codes_in_ranges(codes, ranges, self._buckets_of_range)
         codes = tf.reshape(codes, [num_tables, _HEALTH_ROWS, num_tables])
         codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
         moved = (codes != buckets) & (classes >= 0)
@@ -452,26 +454,19 @@ class HashIndex(keras.layers.Layer):
 
 def _longest(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
     """Returns the length of the longest of some rows (w, b), above 0."""
-    squares = tf.reduce_sum(tf.cast(gather(kernel, ids), tf.float32) ** 2, axis=1)
-    if bias is not None:
-        squares += tf.cast(gather(bare_variable(bias), ids), tf.float32) ** 2
-    squares = tf.where(tf.math.is_finite(squares), squares, 0)  # the update refuses such rows
-    return tf.sqrt(tf.maximum(tf.reduce_max(squares), _LEAST_SQUARE))
 
+    def of_block(first: tf.Tensor) -> tf.Tensor:
+        some = ids[first : first + _BLOCK_ROWS]
+        squares = tf.reduce_sum(tf.cast(gather(kernel, some), tf.float32) ** 2, axis=1)
+        if bias is not None:
+            squares += tf.cast(gather(bare_variable(bias), some), tf.float32) ** 2
+        # What is not finite is refused by the update, or too long for a radius.
+        return tf.reduce_max(tf.where(tf.math.is_finite(squares), squares, 0))
 
-def _longest_of_all(kernel: tf.Variable, bias: Any) -> tf.Tensor:
-    """Returns the length of the longest row (w, b), above 0."""
-    num_classes = tf.constant(kernel.shape[0], tf.int64)
-
-    def longest_from(first: tf.Tensor) -> tf.Tensor:
-        return _longest(kernel, bias, tf.range(first, tf.minimum(first + _BLOCK_ROWS, num_classes)))
-
-    return tf.while_loop(
-        lambda first, _: first < num_classes,
-        lambda first, longest: (
-            first + _BLOCK_ROWS,
-            tf.maximum(longest, longest_from(first)),
-        ),
-        (tf.constant(0, tf.int64), tf.constant(0.0)),
+    longest = tf.while_loop(
+        lambda first, _: first < tf.size(ids),
+        lambda first, longest: (first + _BLOCK_ROWS, tf.maximum(longest, of_block(first))),
+        (tf.constant(0), tf.constant(_LEAST_SQUARE)),
         parallel_iterations=1,
     )[1]
+    return tf.sqrt(longest)

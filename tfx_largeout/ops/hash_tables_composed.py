@@ -77,26 +77,24 @@ class HashedRows(NamedTuple):
     biases: list[tf.Variable]
     radii: tf.Tensor
 
-    def __getitem__(self, ids: tf.Tensor) -> tf.Tensor:
-        rows = self._with_bias(ids)
-        if not self.radii.shape[0]:
-            return rows
-        radius = tf.gather(self.radii, self.ranges(ids))[:, tf.newaxis]
-        square = tf.reduce_sum(rows**2, axis=1, keepdims=True)
-        return tf.concat([rows, tf.sqrt(tf.maximum(radius**2 - square, 0))], axis=1)
-
-    def ranges(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the place of each row's radius in `radii`, `[n]` int32; 0 without radii."""
-        square = tf.reduce_sum(self._with_bias(ids) ** 2, axis=1, keepdims=True)
-        fits = tf.math.count_nonzero(square <= self.radii**2, axis=1, dtype=tf.int32)
-        return tf.maximum(fits - 1, 0)
-
-    def _with_bias(self, ids: tf.Tensor) -> tf.Tensor:
+    def get(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns vectors, and the place in `radii` of the radius of each, `[n]` int32, or 0."""
         rows = tf.cast(gather(self.kernel, ids), tf.float32)
-        if not self.radii.shape[0]:
-            return rows
+        if self.radii.shape[0] == 0:
+            return rows, tf.zeros(tf.shape(ids), tf.int32)
         bias = tf.cast(gather(self.biases[0], ids), tf.float32) if self.biases else rows[:, 0] * 0
-        return tf.concat([rows, bias[:, tf.newaxis]], axis=1)
+        rows = tf.concat([rows, bias[:, tf.newaxis]], axis=1)
+        square = tf.reduce_sum(rows**2, axis=1, keepdims=True)
+        fits = tf.math.count_nonzero(square <= self.radii**2, axis=1, dtype=tf.int32)
+        ranges = tf.maximum(fits - 1, 0)
+        radius = tf.gather(self.radii, ranges)[:, tf.newaxis]
+        rest = tf.sqrt(tf.maximum(radius**2 - square, 0))
+        return tf.concat([rows, rest], axis=1), ranges
+
+
+def codes_in_ranges(codes: tf.Tensor, ranges: tf.Tensor, buckets_of_range: int) -> tf.Tensor:
+    """Returns codes `[n, L]` of the first range in those that the vectors are of, `[n]`."""
+    return tf.where(codes < 0, codes, codes + ranges[:, tf.newaxis] * buckets_of_range)
 
 
 def _codes_of_rows(
@@ -109,12 +107,11 @@ def _codes_of_rows(
 
     def codes(block: tf.Tensor) -> tf.Tensor:
         some = ids[block * _BLOCK_ROWS : (block + 1) * _BLOCK_ROWS]
-        vectors = rows[some]
+        vectors, ranges = rows.get(some)
         with after([_check_rows(vectors, some)]):
             vectors = tf.identity(vectors)
         codes = hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
-        first_bucket = rows.ranges(some)[:, tf.newaxis] * buckets_of_range
-        return tf.where(codes < 0, codes, codes + first_bucket)
+        return codes_in_ranges(codes, ranges, buckets_of_range)
 
     found = tf.TensorArray(
         tf.int32, num_blocks, infer_shape=False, element_shape=[None, num_tables]
@@ -187,7 +184,7 @@ def _check_radii(radii: tf.Tensor) -> tf.Operation | None:
     falls = tf.reduce_all(radii[1:] < radii[:-1]) & tf.reduce_all(radii > 0)
     is_finite = tf.reduce_all(tf.math.is_finite(radii))
     rule = "radii must fall, and be finite and above 0; got"
-    return tf.debugging.Assert(falls & is_finite, [rule, radii])
+    return tf.debugging.Assert(falls & is_finite, [rule, radii, "; rebuild the index"])
 
 
 def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:

@@ -71,7 +71,7 @@ class Sampler:
         self.num_classes = num_classes
 
     def sample(self, hidden: tf.Tensor, labels: Labels, seed: Any) -> Candidates:
-        """Chooses candidates for a batch.
+        """Chooses candidates for a batch. No gradient flows through the choice.
 
         Args:
             hidden: `[N, D]`, what the candidates are for.
@@ -92,7 +92,7 @@ class Sampler:
                 f"seed must have shape [2] and dtype int32 or int64; got shape {seed.shape} and "
                 f"dtype {seed.dtype.name}"
             )
-        return self.draw(hidden, labels, seed)
+        return self.draw(tf.stop_gradient(hidden), labels, seed)
 
     def tabulate(self, num_classes: int) -> None:
         """Checks C and makes what `draw` needs: constants, outside of any graph."""

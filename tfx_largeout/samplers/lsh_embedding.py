@@ -72,7 +72,7 @@ class LSHEmbedding(IndexSampler):
     def _log_found(self, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
         """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
         unique, places = tf.unique(tf.reshape(ids, [-1]))
-        rows = self.index.hashed_rows(self.kernel, self.bias)[tf.maximum(unique, 0)]
+        rows, _ = self.index.hashed_rows(self.kernel, self.bias).get(tf.maximum(unique, 0))
         norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), places), tf.shape(ids))
         squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
         if self.index.similarity == "inner_product":
