@@ -36,7 +36,8 @@ from tfx_largeout.compare.training import build_model
 from tfx_largeout.datasets import SparseExamples
 
 FEATURES, OWNED, LABELS, SHOWN, NOISE = 50_000, 6, 4, 3, 5
-TARGETS = {"zipf": 0.6, "uniform": 0.2}
+TARGETS = {"zipf": 0.95, "uniform": 0.2}
+INTERVALS = {"zipf": 0.25, "uniform": 2}  # seconds from one evaluation to the next
 RATES = (0.005, 0.02)
 TRUNK = {
     "optimizer": "row_adam",
@@ -151,7 +152,8 @@ def rows_of(labels: str, num_classes: int, count: int, budget: float) -> list[di
     documents = Documents(labels, num_classes)
     train, test = documents.draw(count), documents.draw(3_000)
     target, rows = TARGETS[labels], []
-    training = TrainingSettings(budget=budget, evaluations=round(budget / 2), batch_size=256)
+    evaluations = round(budget / INTERVALS[labels])
+    training = TrainingSettings(budget=budget, evaluations=evaluations, batch_size=256)
     for name, method in methods(num_classes, labels).items():
         for rate in RATES:
             options = {**head_row(method.head).options, **TRUNK, **method.options}
