@@ -29,7 +29,7 @@ _RADIUS_GROWTH = 1.25  # from which on all rows are hashed again
 _RADIUS_RATIO = 1.5  # of that of a range of lengths to that of the next
 _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 _LEAST_SQUARE = 1e-30  # of a radius, which must not be 0
-_BLOCK_ROWS = 2**12  # of which the lengths are computed at a time
+_BLOCK_ROWS = 2**14  # of which the lengths are computed at a time
 _HEALTH_ROWS = 64  # of each table, to see whether they are up to date
 
 
@@ -457,9 +457,9 @@ def _longest(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
 
     def of_block(first: tf.Tensor) -> tf.Tensor:
         some = ids[first : first + _BLOCK_ROWS]
-        squares = tf.reduce_sum(tf.cast(gather(kernel, some), tf.float32) ** 2, axis=1)
+        squares = tf.reduce_sum(tf.square(tf.cast(gather(kernel, some), tf.float32)), axis=1)
         if bias is not None:
-            squares += tf.cast(gather(bare_variable(bias), some), tf.float32) ** 2
+            squares += tf.square(tf.cast(gather(bare_variable(bias), some), tf.float32))
         # What is not finite is refused by the update, or too long for a radius.
         return tf.reduce_max(tf.where(tf.math.is_finite(squares), squares, 0))
 
