@@ -137,12 +137,17 @@ def hash_method(
     hashes: int,
     tables: int,
     found: tuple[int, ...],
-    similarity: str = "angle",
+    length_ranges: int | None = None,
 ) -> Method:
-    """Returns a hash index that finds at most so many classes."""
+    """Returns a hash index that finds at most so many classes: by inner product in some ranges of
+    lengths, or by angle.
+    """
+    similarity: dict[str, Any] = {}
+    if length_ranges is not None:
+        similarity = {"similarity": "inner_product", "length_ranges": length_ranges}
 
     def build(trained: Trained) -> HashIndex:
-        index = HashIndex(family, hashes, tables, similarity=similarity)
+        index = HashIndex(family, hashes, tables, **similarity)
         index.rebuild(trained.head.kernel, trained.head.bias)
         return index
 
@@ -153,8 +158,8 @@ def hash_method(
         return Searcher(lambda hidden: run(hidden).numpy(), size)
 
     name = f"{type(family).__name__}({getattr(family, 'window', '')})"
-    if similarity != "angle":
-        name += " inner product"
+    if length_ranges is not None:
+        name += f" inner product, {length_ranges} ranges"
     parameters = f"K = {hashes} L = {tables} num_found = "
     searchers = {f"{parameters}{most}": functools.partial(searcher, most) for most in found}
     return Method(name, build, searchers)
@@ -273,8 +278,8 @@ def methods(classes: int) -> Iterator[Method]:
     for family in (DWTAHash(8), WTAHash(8)):
         yield hash_method(family, words, 50, (1000,))
     yield hash_method(SimHash(), bits, 50, (1000,))
-    for hashes in (5, 7):
-        yield hash_method(SimHash(), hashes, 50, (500, 1000, 4000), "inner_product")
+    for hashes, ranges in ((5, 4), (5, 8), (7, 4)):
+        yield hash_method(SimHash(), hashes, 50, (500, 1000, 4000), ranges)
     yield longest_method(4000)
     lists = round(2 * math.sqrt(classes))
     if faiss is None:
