@@ -139,9 +139,7 @@ def hash_method(
     found: tuple[int, ...],
     length_ranges: int | None = None,
 ) -> Method:
-    """Returns a hash index that finds at most so many classes: by inner product in some ranges of
-    lengths, or by angle.
-    """
+    """Returns a hash index that finds at most so many classes, by angle if there are no ranges."""
     similarity: dict[str, Any] = {}
     if length_ranges is not None:
         similarity = {"similarity": "inner_product", "length_ranges": length_ranges}
