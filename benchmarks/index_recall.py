@@ -42,6 +42,7 @@ INDEXES: dict[str, Make] = {
     "SimHash(), K = 7, inner product": lambda: _inner_product(7),
     "SimHash(), K = 9, inner product": lambda: _inner_product(9),
     "SimHash(), K = 7, inner product, one range": lambda: _inner_product(7, 1),
+    "SimHash(), K = 7, inner product, 8 ranges": lambda: _inner_product(7, 8),
 }
 
 

@@ -79,7 +79,8 @@ class HashIndex(keras.layers.Layer):
         max_drift: Share of the classes, mean over tables, that may move in a round for the period
             to grow; if more do, it shrinks. Default None: it grows, as in the paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
-        length_ranges: m, with inner products; at most 32. Default 4.
+        length_ranges: m, with inner products; at most 32. Default 4; 8 find more for an example's
+            own candidates, as `TopK` takes them, but less for shared ones.
         most_of_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
         seed: Of the hash functions. Default 0.
