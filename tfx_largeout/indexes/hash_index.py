@@ -18,7 +18,7 @@ from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.hash_tables_composed import HashedRows, codes_in_ranges
+from tfx_largeout.ops.hashed_rows import HashedRows, codes_in_ranges
 from tfx_largeout.ops.variable_rows import gather
 
 _SIMILARITIES = ("angle", "inner_product")
