@@ -58,8 +58,9 @@ class Method(NamedTuple):
 def methods(num_classes: int, labels: str) -> dict[str, Method]:
     """Returns the methods; the first three are those to beat."""
     sampler = {"zipf": "log_uniform", "uniform": "uniform"}[labels]  # class 0 is the most frequent
-    some = num_classes // 50  # 2% of the classes
-    own = {"num_found": num_classes // 175, "hashes_per_table": 4}
+    some, many = num_classes // 50, num_classes // 20  # 2% and 5% of the classes
+    few = num_classes // 175  # of an example's own
+    own = {"num_found": few, "hashes_per_table": 4}
     mixed = {"num_found": some // 2, "num_sampled": some // 2, "sampler": "unigram"}
     active = {
         "num_found": some,
@@ -67,7 +68,7 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
         "hash_family": "inner_product",
         "hashes_per_table": 6,
     }
-    tf_options = {"num_sampled": num_classes // 20, "num_true": LABELS, "sampler": sampler}
+    tf_options = {"num_sampled": many, "num_true": LABELS, "sampler": sampler}
     return {
         "full softmax": Method("full_softmax", {"optimizer": "adam"}, "learning_rate"),
         "own candidates, DWTA": Method("lsh_active_set", own),
@@ -76,11 +77,11 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
             "complementary_sum", {"num_sampled": some, "sampler": "unigram"}
         ),
         "shared, unigram 5%": Method(
-            "complementary_sum", {"num_sampled": num_classes // 20, "sampler": "unigram"}
+            "complementary_sum", {"num_sampled": many, "sampler": "unigram"}
         ),
         "shared, LSH Embedding 1%, unigram 1%": Method("lsh_embedding", mixed),
         "shared, LSH Embedding 2%": Method("lsh_active_set", active),
-        "exact top-K softmax, K = 285": Method("exact_top_k", {"top_k": num_classes // 175}),
+        f"exact top-K softmax, K = {few}": Method("exact_top_k", {"top_k": few}),
     }
 
 

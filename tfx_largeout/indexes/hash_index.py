@@ -136,7 +136,7 @@ class HashIndex(keras.layers.Layer):
             raise ValueError(
                 f"hashes_per_table must give at most 2^24 buckets; got {self.hashes_per_table}, "
                 f"with {self._num_ranges} * {self.family.num_values}^{self.hashes_per_table} "
-                f"(length_ranges * values^hashes_per_table) buckets"
+                "(length_ranges * values^hashes_per_table) buckets"
             )
 
     @property
