@@ -41,10 +41,11 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
         hidden_gradient = tf.matmul(error, tf.cast(self.kernel, tf.float32))
         if update:
             # The gradient is taken before the weights change.
+            rate = self.followed(self.learning_rate)
             with tf.control_dependencies([hidden_gradient]):
-                step = self.learning_rate * tf.matmul(error, wide, transpose_a=True)
+                step = rate * tf.matmul(error, wide, transpose_a=True)
                 self.kernel.assign_sub(tf.cast(step, self.kernel.dtype))
-                step = self.learning_rate * tf.reduce_sum(error, axis=0)
+                step = rate * tf.reduce_sum(error, axis=0)
                 self.bias.assign_sub(tf.cast(step, self.bias.dtype))
         return tf.cast(hidden_gradient, hidden.dtype)
 

@@ -42,8 +42,6 @@ class Head(keras.layers.Layer):
     statistics_type: ClassVar[type]
     # Whether the head also gives `SphericalStatistics` in training, beside its own family.
     trains_spherical: ClassVar[bool] = False
-    # Which random draw a head with a random generator of its own makes: see `without_update`.
-    draw = 0
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -78,6 +76,8 @@ class Head(keras.layers.Layer):
         if training is None:
             training = record.could_possibly_record()
         logits = self._prunable_logits(inputs)
+        if training:
+            logits = self._training_logits(logits)
         setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
         return logits
 
@@ -160,6 +160,10 @@ class Head(keras.layers.Layer):
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
         # the read of the kernel stays, and after a sparse update it copies the whole variable.
         return tf.function(self.logits, autograph=False)(hidden)
+
+    def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns the logits as a training step gets them."""
+        return logits
 
     def _refuse_float16(self, dtype: str) -> None:
         if dtype == "float16":

@@ -68,8 +68,9 @@ class FactoredHead(SelfUpdatingHead):
     Args:
         num_classes: The number of classes C, at least 2.
         learning_rate: eta: a number above 0, which `head.learning_rate` then holds as a variable
-            that callbacks can set, or a `keras.optimizers.schedules.LearningRateSchedule`, a
-            function of the head's own count of steps, `head.iterations`.
+            that callbacks can set and that follows the model's rate (see `model_rate`), or a
+            `keras.optimizers.schedules.LearningRateSchedule`, a function of the head's own count of
+            steps, `head.iterations`.
         weight_decay: lambda >= 0: a step multiplies W (and b) by 1 - eta lambda. Default 0.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
@@ -78,8 +79,8 @@ class FactoredHead(SelfUpdatingHead):
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
             O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. The state is float32
-            whatever the policy, or float64 with the policy `"float64"`.
+        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`. The state is
+            float32 whatever the policy, or float64 with the policy `"float64"`.
 
     Raises:
         ValueError: An argument is out of range; as `SelfUpdatingHead`.
@@ -92,6 +93,7 @@ class FactoredHead(SelfUpdatingHead):
     """
 
     statistics_type: ClassVar[type] = SphericalStatistics
+    trained_by = ("SphericalLoss", "SphericalSoftmax", "SquaredError", "TaylorSoftmax", "ZLoss")
 
     def __init__(
         self,
@@ -207,16 +209,26 @@ class FactoredHead(SelfUpdatingHead):
             gram_hidden,
             u_hidden,
             gradients,
-            tf.cast(self.learning_rate, self.state_dtype),
+            tf.cast(self._present_rate(), self.state_dtype),
             self.weight_decay,
             update=update,
             max_condition=MAX_CONDITION if self.stabilization == "lazy" else None,
         )
-        if update:
-            with tf.control_dependencies([hidden_gradient]):
-                self.iterations.assign_add(1)
-                self._stabilize()
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
+
+    def count_step(self) -> None:
+        self.iterations.assign_add(1)
+
+    def after_update(self, labels: Labels, residuals: Any) -> None:
+        if self.stabilization not in METHODS:
+            return
+
+        def run() -> tf.Tensor:
+            stabilize(self.state, self.stabilization)
+            return tf.constant(0)
+
+        due = tf.equal(self.iterations.value % _CHECK_EVERY, 0)
+        tf.cond(due, run, lambda: tf.constant(0))
 
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
@@ -422,16 +434,9 @@ class FactoredHead(SelfUpdatingHead):
             ),
         )
 
-    def _stabilize(self) -> None:
-        if self.stabilization not in METHODS:
-            return
-
-        def run() -> tf.Tensor:
-            stabilize(self.state, self.stabilization)
-            return tf.constant(0)
-
-        due = tf.equal(self.iterations.value % _CHECK_EVERY, 0)
-        tf.cond(due, run, lambda: tf.constant(0))
+    def _present_rate(self) -> Any:
+        rate = self.learning_rate
+        return rate if self._schedule is not None else self.followed(rate)
 
     def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""

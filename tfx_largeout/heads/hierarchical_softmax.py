@@ -20,7 +20,7 @@ from tfx_largeout.class_trees import (
 )
 from tfx_largeout.class_trees.sweep import all_log_probabilities, best_classes, target_ranks
 from tfx_largeout.heads.base import TopScores
-from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_update import candidate_update
 from tfx_largeout.ops.runtime_checks import after, check_finite
@@ -33,7 +33,7 @@ _TREES = ("two_level", "huffman")
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class HierarchicalSoftmaxHead(SelfUpdatingHead):
+class HierarchicalSoftmaxHead(RowUpdatingHead):
     """A tree over the classes: exact, normalized probabilities without a sum over all classes.
 
     | tree | log p(c given h) is the sum of | cost of a label |
@@ -60,7 +60,7 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
     Args:
         num_classes: The number of classes C, at least 2.
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate, which callbacks may set, and its count of steps.
+            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         tree: `"two_level"` (default) or `"huffman"`.
         counts: `[C]`, positive: how often each class is a label. Frequent classes then cost less:
             `frequency_clusters` and `huffman_code_lengths` say how. Default None: clusters of
@@ -71,12 +71,12 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         kernel_initializer: Of each table of weights, called for blocks of rows. Default
             `"glorot_uniform"`.
         bias_initializer: Of the biases. Default `"zeros"`.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `optimizer` is no `RowOptimizer`.
-        ValueError: An argument is out of range, counts or clusters don't fit; `optimizer` serves
-            another layer already.
+        TypeError: As `RowUpdatingHead`.
+        ValueError: An argument is out of range, counts or clusters don't fit; as `RowUpdatingHead`.
+            In `load_weights`: the weights are those of another tree, or of other shapes.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
             is changed then.
 
@@ -88,6 +88,7 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
     """
 
     statistics_type: ClassVar[type] = LogProbabilityStatistics
+    trained_by = ("NegativeLogLikelihood",)
 
     def __init__(
         self,
@@ -101,21 +102,13 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         bias_initializer: Any = "zeros",
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, **kwargs)
-        if not isinstance(optimizer, RowOptimizer):
-            raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
-        if optimizer.built:
-            raise ValueError(
-                f"optimizer must be one that serves no other layer or model yet; got {optimizer!r},"
-                " which is built"
-            )
+        super().__init__(num_classes, optimizer=optimizer, **kwargs)
         if tree not in _TREES:
             raise ValueError(f"tree must be one of {', '.join(_TREES)}; got {tree!r}")
         if clusters is not None and tree != "two_level":
             raise ValueError(f"clusters must be None unless tree is 'two_level'; got tree={tree!r}")
         if clusters is not None and counts is not None:
             raise ValueError("clusters must be None where counts are given; got both")
-        self.optimizer = optimizer
         self.tree = tree
         self._counts = None if counts is None else _checked_counts(counts, self.num_classes)
         self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
@@ -141,7 +134,7 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
             )
             for name, rows in self.class_tree.table_rows.items()
         }
-        self.optimizer.build([w for table in self.tables.values() for w in table if w is not None])
+        self.build_optimizer([weight for table in self.tables.values() for weight in table])
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all log-probabilities `[..., C]`, in the compute dtype. They have no gradient."""
@@ -179,9 +172,6 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         for table, rows, gradient in parts:
             with tf.control_dependencies([total]):
                 total += self._update_table(table, wide, rows, gradient, update)
-        if update:
-            with tf.control_dependencies([total]):
-                self.optimizer.iterations.assign_add(1)
         return tf.cast(total, hidden.dtype)
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
@@ -201,7 +191,6 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "optimizer": keras.optimizers.serialize(self.optimizer),
             "tree": self.tree,
             "counts": None if self._counts is None else pack_array(self._counts),
             "clusters": None if self._clusters is None else pack_array(self._clusters),
@@ -241,20 +230,19 @@ class HierarchicalSoftmaxHead(SelfUpdatingHead):
         self, name: str, hidden: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor, update: bool
     ) -> tf.Tensor:
         kernel, bias = self.tables[name]
-        optimizer = self.optimizer
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
         return candidate_update(
             kernel,
             bias,
-            optimizer.slots_of(kernel),
-            [] if bias is None else optimizer.slots_of(bias),
+            self.slots_of(kernel),
+            self.slots_of(bias),
             hidden,
             no_labels,
             rows,
             tf.zeros_like(no_labels, hidden.dtype),
             gradient,
-            optimizer.rule,
-            optimizer.learning_rate,
+            self.optimizer.rule,
+            self.present_rate,
             update=update,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidate_logits import candidate_logits
@@ -25,7 +25,7 @@ _NEXT_DRAW = 2**32  # above every seed
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SampledHead(SelfUpdatingHead, KernelHead):
+class SampledHead(RowUpdatingHead, KernelHead):
     """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
@@ -46,7 +46,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         num_classes: The number of classes C, at least 2.
         sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate, which callbacks may set, and its count of steps.
+            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         use_bias: Whether there is a bias b `[C]`. Default True.
         kernel_initializer: Of W, called for blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: Of b. Default `"zeros"`.
@@ -56,11 +56,11 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         seed: Of the candidates: a step's are a function of it and of the number of the step.
             Default None: drawn here, and kept in the configuration.
         initial_log_partition: The value from which losses that learn log Z start. Default 0.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `sampler` or `optimizer` is none.
-        ValueError: An argument is out of range; `optimizer` serves another layer already.
+        TypeError: `sampler` is none; as `RowUpdatingHead`.
+        ValueError: An argument is out of range; as `RowUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
             is changed then.
 
@@ -70,6 +70,17 @@ class SampledHead(SelfUpdatingHead, KernelHead):
 
     statistics_type: ClassVar[type] = CandidateStatistics
     trainable_kernel: ClassVar[bool] = False
+    trained_by = (
+        "ActiveSetSoftmax",
+        "BlackOut",
+        "ComplementarySum",
+        "ImportanceSampling",
+        "NegativeSampling",
+        "NoiseContrastive",
+        "Ranking",
+        "SampledLogistic",
+        "SampledSoftmax",
+    )
 
     def __init__(
         self,
@@ -86,21 +97,16 @@ class SampledHead(SelfUpdatingHead, KernelHead):
     ) -> None:
         super().__init__(
             num_classes,
+            optimizer=optimizer,
             use_bias=use_bias,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             **kwargs,
         )
-        _require("sampler", sampler, Sampler)
-        _require("optimizer", optimizer, RowOptimizer)
-        if optimizer.built:
-            raise ValueError(
-                f"optimizer must be one that serves no other layer or model yet; got {optimizer!r},"
-                " which is built"
-            )
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
         self.sampler = sampler
         self.index = sampler.index  # so that Keras saves it with the head
-        self.optimizer = optimizer
         self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
@@ -113,7 +119,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         self.sampler.build(self.num_classes)
         super().build(input_shape)
         self.sampler.follow(self.kernel, self.bias)
-        self.optimizer.build([w for w in (self.kernel, self.bias) if w is not None])
+        self.build_optimizer([self.kernel, self.bias])
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
@@ -123,7 +129,7 @@ class SampledHead(SelfUpdatingHead, KernelHead):
             labels: N examples.
         """
         step = tf.cast(self.optimizer.iterations.value, tf.int64)
-        seed = tf.stack([self.seed + _NEXT_DRAW * self.draw, step])
+        seed = tf.stack([self.seed + _NEXT_DRAW * self._switch.draw, step])
         drawn = self.sampler.sample(hidden, labels, seed)
         if not self.explicit_classes:
             return drawn
@@ -146,26 +152,25 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         update: bool,
     ) -> tf.Tensor:
         (candidates, _), (true_gradient, candidate_gradient) = residuals, gradients
-        optimizer = self.optimizer
         hidden_gradient = candidate_update(
             self.kernel,
             self.bias,
-            optimizer.slots_of(self.kernel),
-            [] if self.bias is None else optimizer.slots_of(self.bias),
+            self.slots_of(self.kernel),
+            self.slots_of(self.bias),
             self._wide(hidden),
             labels.ids,
             candidates.ids,
             true_gradient,
             candidate_gradient,
-            optimizer.rule,
-            optimizer.learning_rate,
+            self.optimizer.rule,
+            self.present_rate,
             update=update,
         )
-        if update:
-            with tf.control_dependencies([hidden_gradient]):
-                optimizer.iterations.assign_add(1)
-                self.sampler.after_update(labels, candidates.ids)
         return tf.cast(hidden_gradient, hidden.dtype)
+
+    def after_update(self, labels: Labels, residuals: Any) -> None:
+        candidates, _ = residuals
+        self.sampler.after_update(labels, candidates.ids)
 
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
@@ -188,7 +193,6 @@ class SampledHead(SelfUpdatingHead, KernelHead):
         return {
             **super().get_config(),
             "sampler": keras.saving.serialize_keras_object(self.sampler),
-            "optimizer": keras.optimizers.serialize(self.optimizer),
             "explicit_classes": list(self.explicit_classes),
             "seed": self.seed,
             "initial_log_partition": self.initial_anchor,
@@ -203,11 +207,6 @@ class SampledHead(SelfUpdatingHead, KernelHead):
     def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in float32, or float64 beside a float64 W."""
         return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
-
-
-def _require(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}; got {value!r}")
 
 
 def _classes(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import functools
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
+from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
+from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 
 
@@ -23,17 +26,47 @@ class SelfUpdatingHead(Head):
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
     trainable. Its value may serve a loss as a learned number; elsewhere its gradient is 0.
 
-    The weights change once for each gradient that is taken through a call of the head: once a step
-    in `fit`, once a microbatch with gradient accumulation, twice for a head that a model calls
-    twice. A head that is not `trainable` gets `update=False`.
+    The weights change once for each gradient that is taken through a call with `training=True`:
+    once a step in `fit`, once a microbatch with gradient accumulation, twice for a head that a
+    model calls twice. To look at gradients only, use `without_update`. A head that is not
+    `trainable` is not updated; candidates go on being drawn.
+
+    Only losses of its family train it. A gradient with respect to the logits themselves is refused
+    in training, as it would train what lies below alone.
+
+    Its learning rate follows that of the model's optimizer, so that `LearningRateScheduler`,
+    `ReduceLROnPlateau` and schedules of the model reach the head: see `model_rate`.
+
+    A step that is refused (labels out of range, numbers that are not finite) leaves the head as it
+    was. So it does with other heads of the model if it is the labels or h of one of them; if it is
+    the gradient, others may have taken their step, and Keras may have counted the step.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        model_rate: The learning rate of the model's optimizer with which the head's own holds.
+            While the model's is another, the head's is multiplied by the ratio. Default
+            `"highest"`: the highest that the model had in training so far (a warm-up that starts
+            below it then leaves the head out, with a warning; give a number). None: the head's
+            rate is its own alone, as is one that is a schedule.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
-        ValueError: The model that is trained has a `LossScaleOptimizer`: the update would be
-            multiplied by the scale. (A loss that a loop of your own multiplies can't be noticed.)
+        ValueError: `model_rate` is none of these. In a call: the optimizer of the model scales the
+            loss (`LossScaleOptimizer`, `loss_scale_factor`), which would multiply the head's steps,
+            or averages weights (`use_ema`), which would leave out the head's. (A loss that a loop
+            of your own multiplies can't be noticed.)
+        TypeError: In a training step: the loss is none of the head's family.
     """
 
     initial_anchor = 0.0
-    _updates = True
+    # Names of the losses of the package that train the head, for messages.
+    trained_by: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.model_rate = model_rate
+        self._model_rate = ModelRate(self.name, model_rate)
+        self._switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -43,17 +76,14 @@ class SelfUpdatingHead(Head):
             initializer=keras.initializers.Constant(self.initial_anchor),
             dtype="float32",
         )
-
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """As `Head`."""
-        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            raise ValueError(
-                f"{type(self).__name__} {self.name!r} updates itself and can't be trained with "
-                f"loss scaling; got the optimizer {optimizer.name!r}. Use the policy "
-                "'mixed_bfloat16' or 'float32', and an optimizer that does not scale the loss."
-            )
-        return super().call(inputs, training=training)
+        self.highest_model_rate = self.add_weight(
+            name="highest_model_rate",
+            shape=(),
+            initializer="zeros",
+            dtype="float32",
+            trainable=False,
+            autocast=False,
+        )
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         """Computes the statistics.
@@ -87,35 +117,16 @@ class SelfUpdatingHead(Head):
         """
         raise NotImplementedError
 
-    @contextlib.contextmanager
-    def without_update(self, draw: int = 0) -> Iterator[None]:
-        """Within it, a gradient through the head's statistics leaves the weights alone."""
-        before = self._updates, self.draw
-        self._updates, self.draw = False, draw
-        try:
-            yield
-        finally:
-            self._updates, self.draw = before
+    def count_step(self) -> None:
+        """Counts a training step, whether the head is trainable or not: draws go by this count."""
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
-        residuals: Any = None
-        update = self.trainable and self._updates
+    def after_update(self, labels: Labels, residuals: Any) -> None:
+        """Does what is due after an update, when the step has been counted.
 
-        @tf.custom_gradient
-        def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
-            nonlocal residuals
-            values, residuals = self.forward(hidden, labels)
-
-            def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                hidden_gradient = self.backward(
-                    hidden, labels, residuals, gradients[:-1], update=update
-                )
-                return hidden_gradient, gradients[-1]
-
-            return (*values, tf.identity(anchor)), gradient
-
-        *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
-        return self.as_statistics(labels, tuple(values), residuals, anchor)
+        Args:
+            labels: N examples.
+            residuals: What `forward` returned as such.
+        """
 
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
@@ -129,3 +140,116 @@ class SelfUpdatingHead(Head):
             anchor: `[]`, the value of `gradient_anchor`, with a gradient.
         """
         return self.statistics_type(labels, *values)
+
+    def followed(self, learning_rate: Any) -> Any:
+        """Returns the rate of the present step: the head's own, times what the model's has changed.
+
+        Args:
+            learning_rate: The head's own, a number, a variable, or a tensor.
+        """
+        factor = self._model_rate.factor(tf.convert_to_tensor(self.highest_model_rate))
+        if factor is None:
+            return learning_rate
+        learning_rate = tf.convert_to_tensor(learning_rate)
+        return learning_rate * tf.cast(factor, learning_rate.dtype)
+
+    # To Keras and to losses
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """As `Head`."""
+        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
+        self._refuse_scaling(optimizer)
+        self._refuse_averaging(optimizer)
+        return super().call(inputs, training=training)
+
+    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+        residuals: Any = None
+
+        @tf.custom_gradient
+        def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
+            nonlocal residuals
+            values, residuals = self.forward(hidden, labels)
+            note_forward_pass(values)
+
+            def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                with after_forward_passes():
+                    hidden_gradient = self._step(hidden, labels, residuals, gradients[:-1])
+                return hidden_gradient, gradients[-1]
+
+            return (*values, tf.identity(anchor)), gradient
+
+        *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
+        return self.as_statistics(labels, tuple(values), residuals, anchor)
+
+    def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which a gradient through the head's statistics changes nothing.
+
+        It works around `fit` and around any function, traced before or not, and within a function
+        that is traced, which then never updates. In the latter `draw` counts, too; entered around
+        a function it counts for all steps that the function takes meanwhile.
+        """
+        return self._switch.off(draw)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "model_rate": self.model_rate}
+
+    def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
+        self._model_rate.meet(
+            getattr(self._get_call_context().entry_layer, "optimizer", None),
+            self.highest_model_rate,
+        )
+
+        @tf.custom_gradient
+        def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor) -> Any:
+                raise TypeError(self._refusal_of_logits())
+
+            return tf.identity(logits), gradient
+
+        # The anchor makes sure that somebody asks for the gradient.
+        return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
+
+    def _step(
+        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> tf.Tensor:
+        backward = functools.partial(self.backward, hidden, labels, residuals, gradients)
+
+        def train() -> tf.Tensor:
+            hidden_gradient = backward(update=self.trainable)
+            with tf.control_dependencies([hidden_gradient]):
+                self.count_step()
+                self._model_rate.note(self.highest_model_rate)
+                if self.trainable:
+                    self.after_update(labels, residuals)
+                return tf.identity(hidden_gradient)
+
+        return self._switch.either(train, functools.partial(backward, update=False))
+
+    def _refusal_of_logits(self) -> str:
+        family = self.statistics_type.__name__
+        losses = f", such as {', '.join(self.trained_by)}" if self.trained_by else ""
+        return (
+            f"{type(self).__name__} {self.name!r} is trained by losses of {family} alone{losses}; "
+            "got a gradient with respect to its logits, as of a Keras loss or of an activation "
+            "behind the head, which would train what lies below and never the head. Compile the "
+            "model with one of these losses, use DenseHead, or call it with training=False."
+        )
+
+    def _refuse_scaling(self, optimizer: Any) -> None:
+        scale = getattr(optimizer, "loss_scale_factor", None)
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or scale is not None:
+            got = f"the optimizer {optimizer.name!r}"
+            got += f" with loss_scale_factor={scale}" if scale is not None else ""
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} updates itself and can't be trained with "
+                f"loss scaling; got {got}. Use the policy 'mixed_bfloat16' or 'float32', and an "
+                "optimizer that does not scale the loss."
+            )
+
+    def _refuse_averaging(self, optimizer: Any) -> None:
+        if getattr(optimizer, "use_ema", False):
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} updates itself, and its weights take no part "
+                f"in an average over steps; got the optimizer {optimizer.name!r} with "
+                "use_ema=True. Use an optimizer without it, or DenseHead."
+            )

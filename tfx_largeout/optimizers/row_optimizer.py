@@ -39,8 +39,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
         weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
         clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default None.
         name: Of the optimizer.
-        **kwargs: `gradient_accumulation_steps` and `loss_scale_factor`, as for any Keras optimizer
-            (with accumulation gradients are dense, and so is the cost).
+        **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
+            optimizer takes, in `model.compile` (with averages and accumulation all rows are
+            visited, and so is the cost). Heads refuse them.
 
     Raises:
         ValueError: An argument is out of range.
@@ -67,6 +68,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
     def rule(self) -> RowRule:
         """What a step does to a row."""
         raise NotImplementedError
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the learning rate is a schedule or a function, not a variable."""
+        return not isinstance(self._learning_rate, keras.Variable)
 
     def initial_slot(self, name: str) -> float:
         """Returns the value from which a slot starts."""
@@ -107,9 +113,6 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        for absent in ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"):
-            config.pop(absent)
-        config.pop("ema_overwrite_frequency")
         return {**config, "weight_decay": self.row_weight_decay, "clip_norm": self.clip_norm}
 
     def _var_key(self, variable: Any) -> Any:

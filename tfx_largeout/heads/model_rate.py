@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelRate: lets the learning rate of a head follow that of the model's optimizer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.number_argument import number_argument
+
+HIGHEST = "highest"
+
+
+class ModelRate:
+    """What a self-updating head knows of the optimizer of the model that it is trained in.
+
+    The head's own rate goes with a reference rate of the model. While the model's is lower, or
+    higher, the head's is so by the same factor:
+
+        factor = (the model's present rate) / (the reference)
+
+    Args:
+        head: Name of the head, for messages.
+        reference: A positive number; `"highest"`: the highest rate in training so far; None: the
+            factor is always 1.
+
+    Raises:
+        ValueError: `reference` is none of these.
+    """
+
+    def __init__(self, head: str, reference: Any) -> None:
+        self.head = head
+        self.reference = reference
+        if reference is not None and reference != HIGHEST:
+            try:
+                self.reference = number_argument("model_rate", reference, above=0)
+            except ValueError as error:
+                raise ValueError(f"{error}; 'highest' and None are allowed, too") from error
+        self._optimizer: Any = lambda: None
+        self._kind: type | None = None
+        self._warned: set[str] = set()
+        with tf.init_scope():
+            # The count of the model's steps at the last update; not saved.
+            self._last_step = tf.Variable(-1, trainable=False, dtype=tf.int64)
+
+    def meet(self, optimizer: Any, highest: Any) -> None:
+        """Takes notice of the optimizer of the model whose training step is traced or run.
+
+        Args:
+            optimizer: The optimizer, or None where a loop of the user's own trains.
+            highest: The head's weight that keeps the highest rate, `[]`; 0 if there was none yet.
+        """
+        if optimizer is self._optimizer():
+            return
+        another_kind = self._kind is not None and type(optimizer) is not self._kind
+        with tf.init_scope():
+            self._last_step.assign(-1)
+            if another_kind:  # the rates of two methods don't compare
+                highest.assign(0.0)
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else lambda: None
+        if optimizer is not None:
+            self._kind = type(optimizer)
+
+    def factor(self, highest: Any) -> tf.Tensor | None:
+        """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""
+        if self._optimizer() is None or self.reference is None:
+            return None
+        present = self._present()
+        if self.reference != HIGHEST:
+            return present / self.reference
+        return tf.math.divide_no_nan(present, tf.maximum(present, highest))
+
+    def note(self, highest: Any) -> None:
+        """Keeps what there is to know of a step that was taken; warns, each once.
+
+        Of a rate that rose above the highest so far, which is a warm-up without the head, and of a
+        second update in one step of the model.
+        """
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return
+        risen = again = tf.constant(False)
+        if self.reference == HIGHEST:
+            present, before = self._present(), tf.convert_to_tensor(highest)
+            risen = (present > before) & (before > 0)
+            highest.assign(tf.maximum(present, before))
+        if not optimizer.gradient_accumulation_steps:  # there, several updates are a step
+            step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+            again = tf.equal(step, self._last_step)
+            self._last_step.assign(step)
+
+        def warn() -> tf.Tensor:
+            return tf.numpy_function(self._warn, [risen, again], tf.int32)
+
+        tf.cond(risen | again, warn, lambda: tf.constant(0))
+
+    def _present(self) -> tf.Tensor:
+        return tf.cast(tf.convert_to_tensor(self._optimizer().learning_rate), tf.float32)
+
+    def _warn(self, risen: bool, again: bool) -> np.int32:
+        if risen:
+            self._warn_once(
+                "the learning rate of the model's optimizer has risen above all that head "
+                f"{self.head!r} was trained with, so that the head takes no part in the rise. To "
+                "let it warm up with the model, give it model_rate=..., the model's rate at which "
+                "its own learning rate holds; to keep it apart, model_rate=None."
+            )
+        if again:
+            self._warn_once(
+                f"head {self.head!r} was updated twice in one step of the model's optimizer: it "
+                "updates itself whenever a gradient is taken through a call with training=True. "
+                "To look at gradients, take them within `with head.without_update():`."
+            )
+        return np.int32(0)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RowUpdatingHead: what the heads share that update rows of theirs with a row optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.optimizers import RowOptimizer
+
+# What Keras does to gradients or weights between the gradient and the step, which a head does not.
+_OPTIONS_OF_KERAS = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+)
+
+
+class RowUpdatingHead(SelfUpdatingHead):
+    """A self-updating head that has a `RowOptimizer` of its own.
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        optimizer: A `RowOptimizer` that serves nothing else. `head.optimizer` has the head's
+            learning rate (see `model_rate`), which callbacks may set, and its count of steps.
+        model_rate, **kwargs: As `SelfUpdatingHead`.
+
+    Raises:
+        TypeError: `optimizer` is no `RowOptimizer`.
+        ValueError: `optimizer` serves another layer or model already, or has options by which Keras
+            changes gradients or weights outside of a step (`clipnorm`, `clipvalue`,
+            `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`).
+        AttributeError: The optimizer of a head that is built is replaced.
+    """
+
+    def __init__(self, num_classes: int, optimizer: RowOptimizer, **kwargs: Any) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.optimizer = optimizer
+
+    @property
+    def optimizer(self) -> RowOptimizer:
+        """The head's own optimizer."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: RowOptimizer) -> None:
+        if self.built:
+            raise AttributeError(
+                f"the optimizer of {type(self).__name__} {self.name!r} can't be replaced once the "
+                f"head is built, as it has the head's slots; got {optimizer!r}. Set "
+                "head.optimizer.learning_rate, or make a new head and copy the weights."
+            )
+        _check_optimizer(optimizer)
+        self._optimizer = optimizer
+
+    @property
+    def present_rate(self) -> Any:
+        """The learning rate of the present step."""
+        rate = self.optimizer.learning_rate
+        return rate if self.optimizer.has_schedule else self.followed(rate)
+
+    def count_step(self) -> None:
+        self.optimizer.iterations.assign_add(1)
+
+    def build_optimizer(self, weights: Sequence[Any]) -> None:
+        """Makes the slots of the weights; None among them are left out."""
+        _refuse_built(self.optimizer)  # another head may have built it meanwhile
+        self.optimizer.build([weight for weight in weights if weight is not None])
+
+    def slots_of(self, weight: Any) -> list[tf.Variable]:
+        """Returns the slots of a weight; none for None."""
+        return [] if weight is None else self.optimizer.slots_of(weight)
+
+    def get_config(self) -> dict[str, Any]:
+        optimizer = keras.optimizers.serialize(self.optimizer)
+        return {**super().get_config(), "optimizer": optimizer}
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, RowOptimizer):
+        raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
+    _refuse_built(optimizer)
+    for option in _OPTIONS_OF_KERAS:
+        value = getattr(optimizer, option)
+        if value:
+            raise ValueError(
+                f"optimizer of a head must not have {option}, which only model.compile applies; "
+                f"got {option}={value!r}. To clip the gradient of each row, use clip_norm."
+            )
+
+
+def _refuse_built(optimizer: RowOptimizer) -> None:
+    if optimizer.built:
+        raise ValueError(
+            f"optimizer must be one that serves no other layer or model yet; got {optimizer!r}, "
+            "which is built. Give each head an optimizer of its own."
+        )
