@@ -38,6 +38,8 @@ def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tens
     """Gives `factor` float64 and the rank of the batch, so that it broadcasts from the left."""
     rank = batch_shape.rank
     given = factor.shape
+    if given.rank is None:  # Keras relaxes shapes that differ between calls, up to an unknown rank
+        return _align_at_run_time(name, factor, rank)
     if factor.shape.rank == rank + 1 and factor.shape[-1] in (1, None):
         factor = tf.squeeze(factor, axis=-1)
     if factor.shape.rank > rank or not _broadcasts(factor.shape, batch_shape):
@@ -48,6 +50,17 @@ def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tens
     for _ in range(rank - factor.shape.rank):
         factor = factor[..., tf.newaxis]
     return tf.cast(factor, tf.float64)
+
+
+def _align_at_run_time(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
+    shape = tf.concat([tf.shape(factor), tf.ones([rank], tf.int32)], axis=0)
+    check = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(shape[rank:], 1)),
+        [f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got shape"]
+        + [tf.shape(factor)],
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.cast(tf.reshape(factor, shape[:rank]), tf.float64)
 
 
 def _broadcasts(shape: tf.TensorShape, batch_shape: tf.TensorShape) -> bool:

@@ -80,14 +80,16 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
         `Labels` with ids `[N, K]` int64, and values only if targets were given.
 
     Raises:
-        TypeError: The labels are not integers that fit into int64 (nor sparse targets).
+        TypeError: The labels are None, or not integers that fit into int64 (nor sparse targets).
         ValueError: The rank fits no form, or sparse targets do not have C columns.
         tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`. An id is neither
-            in [0, C) nor -1; the first such id is named with its example and position. Raised when
-            the graph runs.
+            in [0, C) nor -1; the first such id is named with its example and position. The labels
+            are an indicator matrix: C columns, in which nothing but 0 and 1 stands (of a sparse
+            one: nothing but 1). Raised when the graph runs.
     """
     if batch_shape is not None:
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
+    y_true = _as_tensor(y_true)
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         return _from_targets(y_true, num_classes, batch_shape)
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
@@ -95,7 +97,8 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
     if batch_shape is not None:
         ids = _check_batch_shape(ids, batch_shape)
     ids = _flatten_batch(ids, batch_rank)
-    return Labels(_drop_repeats(_check_range(ids, num_classes)))
+    ids = _check_no_indicators(_check_range(ids, num_classes), num_classes)
+    return Labels(_drop_repeats(ids))
 
 
 def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
@@ -157,9 +160,19 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
     return Labels(_check_range(ids, num_classes), values)
 
 
+def _as_tensor(y_true: Any) -> Any:
+    if y_true is None:
+        raise TypeError("labels must be integer class ids that fit into int64; got None")
+    if isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        return y_true
+    return tf.convert_to_tensor(y_true)
+
+
 def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:
-    if not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
-        return _as_int64(tf.convert_to_tensor(y_true))
+    if isinstance(y_true, tf.Tensor):
+        return _as_int64(y_true)
+    if isinstance(y_true, tf.RaggedTensor) and y_true.shape.rank is None:
+        return _as_int64(y_true).to_tensor(PADDING)  # its rank is checked later
     if y_true.shape.rank != batch_rank + 1:
         raise ValueError(
             f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
@@ -227,6 +240,27 @@ def _check_range(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
             tf.gather_nd(ids, first),
             "at [example, position]",
             first,
+        ],
+    )
+    with _after(check):
+        return tf.identity(ids)
+
+
+def _check_no_indicators(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Refuses what `[N, C]` zeros and ones become, as ids, or a sparse matrix of ones (and -1).
+
+    With more than two classes such rows of ids could not be sets.
+    """
+    if num_classes == 2 or ids.shape[1] not in (None, num_classes):
+        return ids
+    check = tf.debugging.Assert(
+        tf.not_equal(tf.shape(ids)[1], num_classes)
+        | tf.reduce_any(ids > 1)
+        | tf.reduce_all(ids < 1),
+        [
+            f"labels must be class ids; got a matrix with {num_classes} columns, one a class, and "
+            "no value above 1, which looks like indicators. Pass ids padded with -1, such as "
+            "tf.ragged.constant([[3, 17], [5]]), or a tf.SparseTensor of floats"
         ],
     )
     with _after(check):

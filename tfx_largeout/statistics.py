@@ -55,18 +55,18 @@ class CandidateStatistics(NamedTuple):
 
     The candidates are those of a batch, `[S]`, or an example's own, `[N, S]`. The *expected count*
     of a class is how often it is expected among the candidates: its probability to be one of them
-    where each class can be drawn once.
+    where each class can be drawn once. The floats are float32, or float64 from a float64 head.
 
     Attributes:
         labels: The labels, normal form.
-        true_logits: `[N, K]` float32, o at the labels; 0 at padding.
-        candidate_logits: `[N, S]` float32, o at the candidates; 0 where there is none.
+        true_logits: `[N, K]`, o at the labels; 0 at padding.
+        candidate_logits: `[N, S]`, o at the candidates; 0 where there is none.
         candidate_ids: `[S]` or `[N, S]` int64; -1 where there is none.
         hits: `[N, S]` bool: the candidate is one of the example's labels (an accidental hit).
-        true_log_expected: `[N, K]` float32, log expected counts of the labels; 0 at padding.
-        candidate_log_expected: `[S]` or `[N, S]` float32, log expected counts of the candidates;
-            0 where there is none.
-        log_partition: `[]` float32, a trainable number of the head, for losses that learn log Z.
+        true_log_expected: `[N, K]`, log expected counts of the labels; 0 at padding.
+        candidate_log_expected: `[S]` or `[N, S]`, log expected counts of the candidates; 0 where
+            there is none.
+        log_partition: `[]`, a trainable number of the head, for losses that learn log Z.
         num_classes: C.
     """
 

@@ -14,6 +14,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
@@ -153,6 +154,11 @@ class Head(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         return {**config, "num_classes": self.num_classes}
+
+    def load_own_variables(self, store: Any) -> None:
+        own = [*self._trainable_variables, *self._non_trainable_variables]
+        check_saved_shapes(f"{type(self).__name__} {self.name!r}", own, store)
+        super().load_own_variables(store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():

@@ -33,6 +33,7 @@ from tfx_largeout.ops.streamed_logits import streamed_logits
 from tfx_largeout.row_blocks import initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
+_MOST_DRIFT = 0.01  # of weights that are assigned from outside; a drift of 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
 
 
@@ -153,6 +154,9 @@ class FactoredHead(SelfUpdatingHead):
             current_slot=self._add("current_slot", (), "zeros", "int32"),
         )
         self.iterations = self._add("iterations", (), "zeros", "int64")
+        # Whoever assigns all weights, as `set_weights` and `load_weights` do, assigns this one last.
+        self._assign_iterations = self.iterations.assign
+        self.iterations.assign = self._assign_last
         if self._schedule is None:
             # Not `Constant`, which goes through float32.
             first = self._first_rate
@@ -217,7 +221,7 @@ class FactoredHead(SelfUpdatingHead):
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
     def count_step(self) -> None:
-        self.iterations.assign_add(1)
+        self.iterations.value.assign_add(1)
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
         if self.stabilization not in METHODS:
@@ -433,6 +437,20 @@ class FactoredHead(SelfUpdatingHead):
                 tf.matmul(state_input, self.state.u.value, transpose_b=True),
             ),
         )
+
+    def _assign_last(self, value: Any) -> Any:
+        """Assigns the count of steps; refuses a state in which one part doesn't fit the others."""
+        result = self._assign_iterations(value)
+        drift = self.drift()
+        if not max(drift) <= _MOST_DRIFT:
+            raise ValueError(
+                f"the weights of {type(self).__name__} {self.name!r} must fit each other; got "
+                f"weights that do not (relative differences of {drift.gram:.2g} between Q and "
+                f"W^T W, {drift.inverse:.2g} between U^-T and the inverse of U), as an average of "
+                "two states, weight by weight, does. They have been assigned. To average heads, "
+                "use head.assign with the mean of what materialize() returns."
+            )
+        return result
 
     def _present_rate(self) -> Any:
         rate = self.learning_rate

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 import keras
@@ -124,7 +125,15 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             )
         super().build(input_shape)
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
-        self.class_tree = self._make_tree()
+        self.class_tree, self._digest = self._make_tree()
+        self.tree_digest = self.add_weight(
+            name="tree_digest",
+            shape=(),
+            initializer=lambda shape, dtype: tf.constant(self._digest, dtype),
+            dtype="int64",
+            trainable=False,
+            autocast=False,
+        )
         self.tables = {
             name: RowTable(
                 self._add_rows(f"{name}_kernel", (rows, width), self._initial_kernel),
@@ -138,7 +147,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all log-probabilities `[..., C]`, in the compute dtype. They have no gradient."""
-        flat = self._wide(tf.reshape(hidden, [-1, hidden.shape[-1]]))
+        flat = self._of_this_tree(tf.reshape(hidden, [-1, hidden.shape[-1]]))
         values = all_log_probabilities(self.class_tree.sweep(self.tables, flat))
         values = tf.transpose(self.class_tree.order.by_class(values))
         shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
@@ -151,7 +160,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         return tf.ensure_shape(values, hidden.shape[:-1].concatenate(self.num_classes))
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
-        wide = self._wide(hidden)
+        wide = self._of_this_tree(hidden)
         values, residuals = self.class_tree.log_probabilities(self.tables, wide, labels)
         return (values,), residuals
 
@@ -175,7 +184,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         return tf.cast(total, hidden.dtype)
 
     def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
-        wide = self._wide(hidden)
+        wide = self._of_this_tree(hidden)
         values, _ = self.class_tree.log_probabilities(self.tables, wide, labels)
         values = tf.raw_ops.PreventGradient(
             input=values, message="an exact loss has no gradient: call the model with training=True"
@@ -184,7 +193,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         return ExactStatistics(labels, values, tf.zeros_like(wide[:, 0]), ranks)
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
-        wide = self._wide(hidden)
+        wide = self._of_this_tree(hidden)
         scores, ids = best_classes(self.class_tree.sweep(self.tables, wide, best_first=True), k)
         return TopScores(scores, ids, tf.zeros_like(wide[:, 0]))
 
@@ -206,16 +215,31 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         arrays = {n: None if text is None else unpack_array(text) for n, text in packed.items()}
         return cls(**{**config, "optimizer": optimizer, **arrays})
 
-    def _make_tree(self) -> ClassTree:
+    def load_own_variables(self, store: Any) -> None:
+        own = [*self._trainable_variables, *self._non_trainable_variables]
+        name = str(next(i for i, weight in enumerate(own) if weight is self.tree_digest))
+        if name in store and int(np.asarray(store[name])) != self._digest:
+            raise ValueError(
+                f"the saved weights must be those of the tree of {type(self).__name__} "
+                f"{self.name!r}; got weights of another tree, one of other counts or clusters. "
+                "The head is left as it was; layers that Keras loads before it are not."
+            )
+        super().load_own_variables(store)
+
+    def _make_tree(self) -> tuple[ClassTree, int]:
+        """Returns the tree and a number that stands for where its classes are."""
         counts = self._counts
         if self.tree == "huffman":
             counts = np.ones(self.num_classes, np.int8) if counts is None else counts
-            return HuffmanTree(huffman_code_lengths(counts))
+            lengths = huffman_code_lengths(counts)
+            return HuffmanTree(lengths), _digest(lengths)
         if self._clusters is not None:
-            return TwoLevelTree(self._clusters)
-        if counts is None:
-            return TwoLevelTree(equal_clusters(self.num_classes))
-        return TwoLevelTree(frequency_clusters(counts))
+            clusters = self._clusters
+        elif counts is None:
+            clusters = equal_clusters(self.num_classes)
+        else:
+            clusters = frequency_clusters(counts)
+        return TwoLevelTree(clusters), _digest(clusters)
 
     def _add_rows(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
         # No autocast: it would cast all of a table wherever a few rows are gathered.
@@ -246,9 +270,24 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             update=update,
         )
 
+    def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns `_wide(hidden)`; refuses weights that were assigned from another tree."""
+        check = tf.debugging.Assert(
+            tf.equal(self.tree_digest.value, self._digest),
+            ["the weights must be those of this head's tree; got weights of another tree"],
+        )
+        with after([check]):
+            return tf.identity(self._wide(hidden))
+
     def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in float32, or float64 beside float64 weights."""
         return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
+
+
+def _digest(places: np.ndarray) -> int:
+    """Returns 63 bits of a digest of integers."""
+    digest = hashlib.blake2b(np.asarray(places, np.int64).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def _checked_counts(counts: Any, num_classes: int) -> np.ndarray:

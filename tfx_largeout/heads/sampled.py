@@ -183,9 +183,9 @@ class SampledHead(RowUpdatingHead, KernelHead):
             logits,
             candidates.ids,
             hits,
-            candidates.true_log_expected,
-            candidates.log_expected,
-            anchor,
+            tf.cast(candidates.true_log_expected, logits.dtype),
+            tf.cast(candidates.log_expected, logits.dtype),
+            tf.cast(anchor, logits.dtype),
             self.num_classes,
         )
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.labels import Labels, require_labels
+from tfx_largeout.losses.class_weight import refuse_class_weight
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -66,12 +67,15 @@ class HeadLoss(keras.losses.Loss):
 
         Raises:
             TypeError: `y_pred` comes from no head, or from a head of another family.
+            ValueError: `fit` was given `class_weight` with several labels an example, which Keras
+                reads wrongly.
         """
         output = self._output(y_pred)
         with tf.name_scope(self.name):
             values = self._values(output, y_true, _needed(output, y_pred, sample_weight))
             values = output.unflatten(values)
         if sample_weight is not None:
+            refuse_class_weight(y_true, output.batch_rank)
             sample_weight = output.unflatten(example_weights(output.hidden, sample_weight, None))
         mask = getattr(y_pred, "_keras_mask", None)
         if mask is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import keras
@@ -24,7 +25,8 @@ class ExactMetric(keras.metrics.Metric):
     Args:
         during_training: Whether to update in the training steps of a model with a head, too. Each
             such step then pays for an exact pass over all C classes. Default False: training steps
-            cost nothing, and the metric of a training epoch is NaN.
+            cost nothing, and the metric is not in the logs of training (callbacks find it as
+            `val_...`).
         name: Name of the metric.
         dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
     """
@@ -38,6 +40,7 @@ class ExactMetric(keras.metrics.Metric):
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
+        self._skips_in: Any = None
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what each example adds to the numerator and to the denominator.
@@ -71,6 +74,7 @@ class ExactMetric(keras.metrics.Metric):
         if output is None:
             statistics, batch = statistics_of_logits(y_true, y_pred), y_pred
         elif output.training and not self.during_training:
+            self._skips_in = _present_graph()
             return
         else:
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
@@ -84,13 +88,33 @@ class ExactMetric(keras.metrics.Metric):
         """Returns the ratio so far, a float64 scalar; NaN if nothing was counted."""
         return keras.ops.divide(self.numerator, self.denominator)
 
-    def result(self) -> tf.Tensor:
-        """Returns the metric so far, a scalar of the metric's dtype; NaN if nothing was counted."""
+    def result(self) -> tf.Tensor | dict[str, Any]:
+        """Returns the metric so far, a scalar of the metric's dtype; NaN if nothing was counted.
+
+        In a training step that it was not updated in: a dict without entries, which Keras adds to
+        its logs.
+        """
+        if self._skips():
+            return {}
         return keras.ops.cast(self.ratio(), self.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments that make an equal metric, as plain values."""
         return {**super().get_config(), "during_training": self.during_training}
+
+    def _skips(self) -> bool:
+        """Whether it is asked for its result in training, without having been updated there."""
+        if self._skips_in is None:
+            return False
+        if tf.executing_eagerly():  # at the end of an epoch
+            return not float(self.denominator)
+        return self._skips_in() is tf.compat.v1.get_default_graph()
+
+
+def _present_graph() -> Any:
+    if tf.executing_eagerly():
+        return lambda: None
+    return weakref.ref(tf.compat.v1.get_default_graph())
 
 
 def _weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -13,6 +13,7 @@ from tfx_largeout.number_argument import number_argument
 from tfx_largeout.ops.factored_state import bare_variable
 from tfx_largeout.ops.row_update import RowRule, compute_dtype, row_update
 from tfx_largeout.ops.row_update_composed import row_step
+from tfx_largeout.saved_shapes import check_saved_shapes
 
 
 class RowOptimizer(keras.optimizers.Optimizer):
@@ -114,6 +115,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         return {**config, "weight_decay": self.row_weight_decay, "clip_norm": self.clip_norm}
+
+    def load_own_variables(self, store: Any) -> None:
+        if len(store.keys()) == len(self.variables):  # else Keras warns, and loads nothing
+            check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.variables, store)
+        super().load_own_variables(store)
 
     def _var_key(self, variable: Any) -> Any:
         if isinstance(variable, keras.Variable) and variable._value is None:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The refusal of Keras's `class_weight` where Keras would read the labels wrongly."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+_METHODS = ("fit", "train_on_batch")
+
+
+def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
+    """Refuses `class_weight` with labels other than one an example.
+
+    Keras turns `class_weight` into sample weights before a loss sees anything, and takes the argmax
+    over the last dimension of labels `[B, K]` or `[B, T]` for the class of an example. A loss is
+    left with some weights, and only the call of `fit` that it is traced in can say where they come
+    from.
+
+    Args:
+        y_true: Labels, as a loss gets them with sample weights.
+        batch_rank: Of the hidden activations.
+
+    Raises:
+        ValueError: There is a `class_weight`, and labels are not `[B]` or `[B, 1]`.
+    """
+    is_dense = not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor))
+    shape = y_true.shape if is_dense else tf.TensorShape(None)
+    if is_dense and batch_rank == 1 and (shape.rank in (None, 1) or shape[1:] == [1]):
+        return
+    if _is_given():
+        raise ValueError(
+            "class_weight must be left out unless each example has one label, in [B] or [B, 1]: "
+            f"Keras takes the largest id of a row for its place; got labels of shape {shape}. Give "
+            "weights to the examples, by sample_weight."
+        )
+
+
+def _is_given() -> bool:
+    """Whether a method of a Keras model further up was called with `class_weight`."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        values = frame.f_locals
+        if frame.f_code.co_name in _METHODS and isinstance(values.get("self"), keras.Model):
+            return values.get("class_weight") is not None
+        frame = frame.f_back
+    return False
