@@ -56,7 +56,9 @@ def _align_at_run_time(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
     shape = tf.concat([tf.shape(factor), tf.ones([rank], tf.int32)], axis=0)
     check = tf.debugging.Assert(
         tf.reduce_all(tf.equal(shape[rank:], 1)),
-        [f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got shape"]
+        [
+            f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got shape"
+        ]
         + [tf.shape(factor)],
     )
     with tf.control_dependencies([] if check is None else [check]):

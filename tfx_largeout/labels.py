@@ -171,9 +171,7 @@ def _as_tensor(y_true: Any) -> Any:
 def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:
     if isinstance(y_true, tf.Tensor):
         return _as_int64(y_true)
-    if isinstance(y_true, tf.RaggedTensor) and y_true.shape.rank is None:
-        return _as_int64(y_true).to_tensor(PADDING)  # its rank is checked later
-    if y_true.shape.rank != batch_rank + 1:
+    if y_true.shape.rank not in (None, batch_rank + 1):  # one that is not known is checked later
         raise ValueError(
             f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
             f"got shape {y_true.shape}"

@@ -25,7 +25,7 @@ def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str,
     ]
     if wrong:
         raise ValueError(
-            f"the saved weights must have the shapes of {owner}; got {'; '.join(wrong)}. It was "
-            f"saved with other arguments. {owner} is left as it was; layers that Keras loads "
-            "before it are not."
+            f"the saved weights must have the shapes of {owner}; got {'; '.join(wrong)}: it was "
+            "saved with other arguments. They are left as they were; other layers, which Keras "
+            "loads apart from them, may not be."
         )

@@ -25,12 +25,15 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
         self.learning_rate = learning_rate
 
     def forward(self, hidden, labels):
+        hidden = tf.debugging.check_numerics(hidden, "h must be finite")
         statistics = DenseHead.statistics(self, hidden, labels)
         logits = tf.cast(self.logits(hidden), tf.float32)
         return (statistics.target_logits, statistics.log_partition), logits
 
     def backward(self, hidden, labels, logits, gradients, update):
-        target_gradient, partition_gradient = gradients
+        target_gradient, partition_gradient = (
+            tf.debugging.check_numerics(g, "gradients must be finite") for g in gradients
+        )
         wide = tf.cast(hidden, tf.float32)
         targets = (
             tf.one_hot(labels.safe_ids, self.num_classes)

@@ -156,9 +156,21 @@ class Head(keras.layers.Layer):
         return {**config, "num_classes": self.num_classes}
 
     def load_own_variables(self, store: Any) -> None:
+        self.check_saved(store)
+        super().load_own_variables(store)
+
+    def check_saved(self, store: Any) -> None:
+        """Refuses saved weights that are not for this head, before the first one is assigned.
+
+        Args:
+            store: What Keras hands to `load_own_variables`: arrays by the number of the weight, the
+                trainable ones first.
+
+        Raises:
+            ValueError: They are of other shapes.
+        """
         own = [*self._trainable_variables, *self._non_trainable_variables]
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", own, store)
-        super().load_own_variables(store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():

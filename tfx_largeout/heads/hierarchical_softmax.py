@@ -215,16 +215,17 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         arrays = {n: None if text is None else unpack_array(text) for n, text in packed.items()}
         return cls(**{**config, "optimizer": optimizer, **arrays})
 
-    def load_own_variables(self, store: Any) -> None:
+    def check_saved(self, store: Any) -> None:
+        super().check_saved(store)
         own = [*self._trainable_variables, *self._non_trainable_variables]
         name = str(next(i for i, weight in enumerate(own) if weight is self.tree_digest))
         if name in store and int(np.asarray(store[name])) != self._digest:
             raise ValueError(
                 f"the saved weights must be those of the tree of {type(self).__name__} "
                 f"{self.name!r}; got weights of another tree, one of other counts or clusters. "
-                "The head is left as it was; layers that Keras loads before it are not."
+                "They are left as they were; layers below and the head's optimizer, which Keras "
+                "loads apart from them, may not be."
             )
-        super().load_own_variables(store)
 
     def _make_tree(self) -> tuple[ClassTree, int]:
         """Returns the tree and a number that stands for where its classes are."""

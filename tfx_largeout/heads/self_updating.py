@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
@@ -194,10 +195,13 @@ class SelfUpdatingHead(Head):
         return {**super().get_config(), "model_rate": self.model_rate}
 
     def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
-        self._model_rate.meet(
-            getattr(self._get_call_context().entry_layer, "optimizer", None),
-            self.highest_model_rate,
-        )
+        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
+        if optimizer is None and enclosing_fit() is not None:
+            raise ValueError(
+                f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
+                "optimizer, which trains what lies below the head; got optimizer=None"
+            )
+        self._model_rate.meet(optimizer, self.highest_model_rate)
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-_METHODS = ("fit", "train_on_batch")
+from tfx_largeout.enclosing_fit import enclosing_fit
 
 
 def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
@@ -31,20 +29,9 @@ def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
     shape = y_true.shape if is_dense else tf.TensorShape(None)
     if is_dense and batch_rank == 1 and (shape.rank in (None, 1) or shape[1:] == [1]):
         return
-    if _is_given():
+    if (enclosing_fit() or {}).get("class_weight") is not None:
         raise ValueError(
             "class_weight must be left out unless each example has one label, in [B] or [B, 1]: "
             f"Keras takes the largest id of a row for its place; got labels of shape {shape}. Give "
             "weights to the examples, by sample_weight."
         )
-
-
-def _is_given() -> bool:
-    """Whether a method of a Keras model further up was called with `class_weight`."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        values = frame.f_locals
-        if frame.f_code.co_name in _METHODS and isinstance(values.get("self"), keras.Model):
-            return values.get("class_weight") is not None
-        frame = frame.f_back
-    return False

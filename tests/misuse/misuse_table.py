@@ -1,0 +1,846 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of misuses. A new head joins by its row in the conformance table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from conformance.heads_table import HEADS, Row
+from misuse.case import CLASSES, EXAMPLES, WIDTH, Case
+
+import tfx_largeout as tfx
+from tfx_largeout.class_trees import equal_clusters
+from tfx_largeout.heads import FactoredHead, HierarchicalSoftmaxHead, SampledHead, SelfUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead
+
+REFUSED = tf.errors.InvalidArgumentError
+
+
+def _is_a(kind: type) -> Callable[[Row], bool]:
+    return lambda row: isinstance(row.make_head(CLASSES), kind)
+
+
+def every(row: Row) -> bool:
+    return True
+
+
+def one(row: Row) -> bool:
+    """For what does not depend on the head."""
+    return row.name == "sampled"
+
+
+self_updating, row_updating = _is_a(SelfUpdatingHead), _is_a(RowUpdatingHead)
+sampled, factored = _is_a(SampledHead), _is_a(FactoredHead)
+tree = _is_a(HierarchicalSoftmaxHead)
+
+
+class Misuse(NamedTuple):
+    """What a user does wrong, and what then happens.
+
+    Attributes:
+        what: What is done.
+        act: Does it.
+        error: What is raised.
+        message: A pattern of its message.
+        concerns: The heads that it concerns.
+        keeps_state: Whether weights and the head's optimizer are as before.
+    """
+
+    what: str
+    act: Callable[[Case], Any]
+    error: Any
+    message: str
+    concerns: Callable[[Row], bool] = every
+    keeps_state: bool = True
+
+
+def _labels(y: Any) -> Callable[[Case], Any]:
+    """Trains with other labels."""
+    return lambda case: case.fit(np.array(y))
+
+
+def _argument(**arguments: Any) -> Callable[[Case], Any]:
+    return lambda case: case.make_head(**arguments)
+
+
+def _optimizer(make: Callable[[], Any]) -> Callable[[Case], Any]:
+    """Gives the head an optimizer before it is built."""
+    return lambda case: setattr(case.make_head(), "optimizer", make())
+
+
+def _adam(**options: Any) -> Callable[[], Any]:
+    return lambda: tfx.optimizers.RowAdam(0.01, **options)
+
+
+def _sampled(**arguments: Any) -> Callable[[Case], Any]:
+    defaults = {"sampler": tfx.samplers.Uniform(3), "optimizer": tfx.optimizers.RowSGD(0.1)}
+    return lambda case: SampledHead(CLASSES, **{**defaults, **arguments}).build((None, WIDTH))
+
+
+def _factored(**arguments: Any) -> Callable[[Case], Any]:
+    return lambda case: FactoredHead(CLASSES, **{"learning_rate": 0.1, **arguments})
+
+
+def _tree(**arguments: Any) -> Callable[[Case], Any]:
+    return lambda case: HierarchicalSoftmaxHead(CLASSES, tfx.optimizers.RowSGD(0.1), **arguments)
+
+
+# Arguments
+
+_POSITIVE = "must be a finite number above 0; got"
+ARGUMENTS = [
+    *(
+        Misuse(f"num_classes={value!r}", _argument(num_classes=value), ValueError, message)
+        for value in (1, 0, -3, 2.5, "many", None, True)
+        for message in ["num_classes must be an integer of at least 2; got"]
+    ),
+    Misuse("an argument that is none", _argument(width=3), (TypeError, ValueError), "width"),
+    Misuse("dtype=mixed_float16", _argument(dtype="mixed_float16"), ValueError, "get float16"),
+    *(
+        Misuse(
+            f"model_rate={value!r}",
+            _argument(model_rate=value),
+            ValueError,
+            "model_rate must be a finite number above 0; got .*'highest' and None are allowed",
+            self_updating,
+        )
+        for value in (0, -1.0, float("nan"), "lowest")
+    ),
+    *(
+        Misuse(
+            f"optimizer of the head is {name}",
+            _optimizer(make),
+            TypeError,
+            "optimizer must be a RowOptimizer; got",
+            row_updating,
+        )
+        for name, make in {
+            "None": lambda: None,
+            "a name": lambda: "adam",
+            "Keras's Adam": keras.optimizers.Adam,
+            "a class": lambda: tfx.optimizers.RowAdam,
+        }.items()
+    ),
+    *(
+        Misuse(
+            f"optimizer of the head with {option}",
+            _optimizer(_adam(**{option: value})),
+            ValueError,
+            f"must not have {option}, which only model.compile applies; got {option}={value}",
+            row_updating,
+        )
+        for option, value in {
+            "clipnorm": 1.0,
+            "clipvalue": 1.0,
+            "global_clipnorm": 1.0,
+            "use_ema": True,
+            "gradient_accumulation_steps": 4,
+            "loss_scale_factor": 64.0,
+        }.items()
+    ),
+    *(
+        Misuse(
+            f"RowAdam({name}={value!r})",
+            lambda case, n=name, v=value: _adam_of(n, v),
+            ValueError,
+            f"{name} must be a finite number",
+            one,
+        )
+        for name, value in [
+            ("learning_rate", 0),
+            ("learning_rate", -1),
+            ("learning_rate", float("nan")),
+            ("beta_1", 1.0),
+            ("beta_2", -0.1),
+            ("epsilon", 0),
+            ("weight_decay", -1),
+            ("clip_norm", 0),
+        ]
+    ),
+    *(
+        Misuse(
+            f"FactoredHead(learning_rate={value!r})",
+            _factored(learning_rate=value),
+            ValueError,
+            f"learning_rate {_POSITIVE}",
+            one,
+        )
+        for value in (0, -0.5, float("inf"), float("nan"), "fast", None)
+    ),
+    Misuse(
+        "FactoredHead with negative weight_decay",
+        _factored(weight_decay=-1),
+        ValueError,
+        "weight_decay must be a finite number at least 0; got -1",
+        one,
+    ),
+    Misuse(
+        "FactoredHead with unknown stabilization",
+        _factored(stabilization="eager"),
+        ValueError,
+        "stabilization must be 'lazy', .*; got 'eager'",
+        one,
+    ),
+    Misuse("sampler=None", _sampled(sampler=None), TypeError, "must be a Sampler; got None", one),
+    Misuse(
+        "sampler is a class",
+        _sampled(sampler=tfx.samplers.Uniform),
+        TypeError,
+        "must be a Sampler; got",
+        one,
+    ),
+    Misuse(
+        "sampler of too many candidates",
+        _sampled(sampler=tfx.samplers.Uniform(CLASSES + 1)),
+        ValueError,
+        "num_sampled must be at most",
+        one,
+    ),
+    Misuse(
+        "counts of other classes",
+        _sampled(sampler=tfx.samplers.Unigram([1, 2, 3], 2)),
+        ValueError,
+        "counts must have one entry for each of the 24 classes; got 3",
+        one,
+    ),
+    Misuse(
+        "more found than classes",
+        _sampled(sampler=tfx.samplers.LSHEmbedding(CLASSES + 1)),
+        ValueError,
+        f"num_found must be at most num_classes={CLASSES}",
+        one,
+    ),
+    Misuse(
+        "others that depend on the weights",
+        lambda case: tfx.samplers.LSHEmbedding(3, tfx.samplers.LSHEmbedding(3)),
+        TypeError,
+        "others must draw without regard to the weights",
+        one,
+    ),
+    Misuse(
+        "an index that is none",
+        lambda case: tfx.samplers.LSHEmbedding(3, index="hash"),
+        TypeError,
+        "index must be a HashIndex; got 'hash'",
+        one,
+    ),
+    Misuse("seed=-1", _sampled(seed=-1), ValueError, "seed must be an integer of at least 0", one),
+    Misuse("seed=2^32", _sampled(seed=2**32), ValueError, r"seed must be less than 2\^32", one),
+    Misuse(
+        "explicit class out of range",
+        _sampled(explicit_classes=[1, CLASSES]),
+        ValueError,
+        f"explicit_classes must be less than num_classes={CLASSES}; got {CLASSES}",
+        one,
+    ),
+    Misuse(
+        "explicit class repeated",
+        _sampled(explicit_classes=[1, 1]),
+        ValueError,
+        "explicit_classes must not repeat a class",
+        one,
+    ),
+    Misuse("unknown tree", _tree(tree="oak"), ValueError, "tree must be one of .*; got 'oak'", one),
+    Misuse(
+        "clusters of a Huffman tree",
+        _tree(tree="huffman", clusters=[0] * CLASSES),
+        ValueError,
+        "clusters must be None unless tree is 'two_level'",
+        one,
+    ),
+    Misuse(
+        "counts and clusters",
+        _tree(counts=[1] * CLASSES, clusters=[0] * CLASSES),
+        ValueError,
+        "clusters must be None where counts are given",
+        one,
+    ),
+    Misuse(
+        "counts of too few classes", _tree(counts=[1, 2]), ValueError, "counts must have shape", one
+    ),
+    Misuse(
+        "a count of 0",
+        _tree(counts=[0] + [1] * (CLASSES - 1)),
+        ValueError,
+        "counts must be finite and above 0; got 0 for class 0",
+        one,
+    ),
+    Misuse(
+        "an empty cluster",
+        _tree(clusters=[0] * (CLASSES - 1) + [2]),
+        ValueError,
+        "clusters must be numbered from 0 without gaps",
+        one,
+    ),
+    Misuse(
+        "PrecisionAtK(0)",
+        lambda case: tfx.metrics.PrecisionAtK(0),
+        ValueError,
+        "k must be an integer of at least 1; got 0",
+        one,
+    ),
+    Misuse(
+        "TopK of no class",
+        lambda case: tfx.TopK(case.make_head(), 0),
+        ValueError,
+        "k must be an integer of at least 1; got 0",
+    ),
+    Misuse(
+        "TopK of more than all classes",
+        lambda case: tfx.TopK(case.make_head(), CLASSES + 1),
+        ValueError,
+        f"k must be at most num_classes={CLASSES}; got {CLASSES + 1}",
+    ),
+    Misuse(
+        "TopK with an unknown activation",
+        lambda case: tfx.TopK(case.make_head(), 2, activation="relu"),
+        ValueError,
+        "activation",
+    ),
+    Misuse(
+        "TopK of a Keras layer",
+        lambda case: tfx.TopK(keras.layers.Dense(3), 2),
+        TypeError,
+        "head must be a Head; got",
+        one,
+    ),
+]
+
+
+def _adam_of(name: str, value: Any) -> Any:
+    return tfx.optimizers.RowAdam(**{name: value})
+
+
+# Labels
+
+_IDS = "integer class ids that fit into int64; got"
+_INDICATORS = f"a matrix with {CLASSES} columns, one a class, and no value above 1"
+_ONES = tf.sparse.from_dense(np.eye(CLASSES, dtype="int64")[:EXAMPLES])
+LABELS = [
+    Misuse("labels of floats", _labels([0.0] * EXAMPLES), TypeError, f"{_IDS} dtype float"),
+    Misuse(
+        "labels of one-hot floats",
+        lambda case: case.fit(np.eye(CLASSES)[case.y]),
+        TypeError,
+        f"{_IDS} dtype float",
+    ),
+    Misuse("labels of booleans", _labels([True] * EXAMPLES), TypeError, f"{_IDS} dtype bool"),
+    Misuse(
+        "labels of uint64",
+        lambda case: case.fit(case.y.astype("uint64")),
+        TypeError,
+        f"{_IDS} dtype uint64",
+    ),
+    Misuse(
+        "labels of strings",
+        lambda case: case.fit_batches(case.x, tf.strings.as_string(case.y)),
+        TypeError,
+        f"{_IDS} dtype string",
+    ),
+    Misuse("no labels", lambda case: case.fit_batches(case.x), TypeError, f"{_IDS} None"),
+    Misuse(
+        "a label of C",
+        lambda case: case.fit(_of_c(case), graph=True),
+        REFUSED,
+        rf"less than {CLASSES}.*got id.*\[{CLASSES}\].*\[\[1 0\]\]",
+    ),
+    Misuse(
+        "a label of -2",
+        _labels([0, 1, -2] + [1] * (EXAMPLES - 3)),
+        REFUSED,
+        r"(?s)got id.*-2.*position.*2, 0",
+    ),
+    Misuse(
+        "a label of C, eagerly", lambda case: case.fit(_of_c(case)), REFUSED, f"less than {CLASSES}"
+    ),
+    Misuse(
+        "a label of C in evaluate",
+        lambda case: case.model.evaluate(case.x, np.full(EXAMPLES, CLASSES), verbose=0),
+        REFUSED,
+        f"less than {CLASSES}",
+    ),
+    Misuse(
+        "an example without labels",
+        _labels([[1, -1]] * (EXAMPLES - 1) + [[-1, -1]]),
+        REFUSED,
+        r"at least one label.*got none",
+    ),
+    Misuse(
+        "labels of rank 3",
+        _labels([[[1]]] * EXAMPLES),
+        (ValueError, REFUSED),
+        "labels must have rank 1",
+    ),
+    Misuse(
+        "ragged labels of rank 3",
+        lambda case: case.fit_batches(case.x, tf.ragged.constant([[[1]]] * EXAMPLES)),
+        ValueError,
+        "RaggedTensor labels must have rank 2",
+    ),
+    Misuse(
+        "labels of another batch",
+        lambda case: case.fit_batches(case.x, tf.constant(case.y[:-1])),
+        (ValueError, REFUSED),
+        "first dimensions must be the batch dimensions|batch",
+    ),
+    Misuse(
+        "an indicator matrix of integers",
+        lambda case: case.fit(np.eye(CLASSES, dtype="int64")[case.y]),
+        REFUSED,
+        _INDICATORS,
+    ),
+    Misuse(
+        "a sparse indicator matrix of integers",
+        lambda case: case.fit_batches(case.x, _ONES),
+        REFUSED,
+        _INDICATORS,
+    ),
+    Misuse(
+        "sparse targets of too few columns",
+        lambda case: case.fit_batches(
+            case.x, tf.cast(tf.sparse.slice(_ONES, [0, 0], [EXAMPLES, 3]), tf.float32)
+        ),
+        (ValueError, TypeError),
+        r"\[B, C\] with C = 24|which only losses such as",
+    ),
+]
+
+
+def _of_c(case: Case) -> np.ndarray:
+    y = case.y.copy()
+    y[1] = CLASSES
+    return y
+
+
+# Activations, weights, shapes
+
+_WEIGHTS = "sample_weight must broadcast"
+INPUTS = [
+    Misuse(
+        "h that is not a number",
+        lambda case: case.fit(x=np.full_like(case.x, np.nan), graph=True),
+        REFUSED,
+        "finite",
+        self_updating,
+    ),
+    Misuse(
+        "h that is not a number in one example",
+        lambda case: case.fit(x=_with(np.nan, case.x)),
+        REFUSED,
+        "finite",
+        self_updating,
+    ),
+    Misuse(
+        "h of another width",
+        lambda case: case.head(tf.ones([2, WIDTH + 1])),
+        ValueError,
+        "incompatible with the layer|expected axis -1",
+    ),
+    Misuse(
+        "h of unknown width",
+        lambda case: case.make_head().build((None, None)),
+        ValueError,
+        "last dimension of the hidden activations must be known",
+    ),
+    Misuse(
+        "h of integers",
+        lambda case: case.make_head()(tf.ones([2, WIDTH], tf.int32)),
+        TypeError,
+        "must get a dense floating tensor",
+    ),
+    Misuse(
+        "h that is sparse",
+        lambda case: case.make_head()(tf.sparse.from_dense(tf.ones([2, WIDTH]))),
+        TypeError,
+        "must get a dense floating tensor",
+    ),
+    Misuse(
+        "h of float16",
+        lambda case: case.make_head()(tf.ones([2, WIDTH], tf.float16)),
+        ValueError,
+        "must not get float16",
+    ),
+    Misuse(
+        "sample weights of too many columns",
+        lambda case: case.fit(sample_weight=np.ones((EXAMPLES, 2))),
+        ValueError,
+        _WEIGHTS,
+    ),
+    Misuse(
+        "sample weights that are not numbers",
+        lambda case: case.fit(sample_weight=np.full(EXAMPLES, np.nan)),
+        REFUSED,
+        "finite",
+        self_updating,
+    ),
+    Misuse(
+        "class_weight with labels [B, 2]",
+        lambda case: case.fit(np.stack([case.y, case.y], axis=1), class_weight={0: 2.0, 1: 1.0}),
+        ValueError,
+        "class_weight must be left out unless each example has one label",
+    ),
+]
+
+
+def _with(value: float, x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x[1, 2] = value
+    return x
+
+
+# Losses, optimizers and models
+
+_FAMILY = "is trained by losses of .* alone"
+_NO_HEAD = "needs the output of a head"
+TRAINING = [
+    Misuse(
+        "Keras's loss by name",
+        lambda case: case.fit_with(loss="sparse_categorical_crossentropy"),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "Keras's loss from logits",
+        lambda case: case.fit_with(
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        ),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "a loss of the user's own, on the logits",
+        lambda case: case.fit_with(loss=lambda y, logits: tf.reduce_mean(logits)),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "a softmax behind the head, and Keras's loss",
+        lambda case: _behind(case, keras.layers.Softmax()).fit(case.x, case.y, verbose=0),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "a frozen trunk, and Keras's loss",
+        lambda case: _frozen_trunk(case),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "a softmax behind the head, and its loss",
+        lambda case: case.compile(_behind(case, keras.layers.Softmax())).fit(
+            case.x, case.y, verbose=0
+        ),
+        TypeError,
+        _NO_HEAD,
+    ),
+    Misuse(
+        "a gradient of the logits in training",
+        lambda case: _logits_gradient(case),
+        TypeError,
+        _FAMILY,
+        self_updating,
+    ),
+    Misuse(
+        "a loss of another family",
+        lambda case: case.fit_with(loss=_other_loss(case.row)),
+        TypeError,
+        "Use a loss and a head of one family",
+    ),
+    Misuse("the loss on a Dense layer", lambda case: _on_dense(case), TypeError, _NO_HEAD),
+    Misuse(
+        "the loss on what predict gave",
+        lambda case: case.row.make_loss()(case.y, case.model.predict(case.x, verbose=0)),
+        TypeError,
+        _NO_HEAD,
+    ),
+    Misuse(
+        "a gradient of the exact loss",
+        lambda case: _exact_gradient(case),
+        LookupError,
+        "training=True",
+    ),
+    Misuse(
+        "LossScaleOptimizer",
+        lambda case: case.fit_with(
+            optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+        ),
+        ValueError,
+        "can't be trained with loss scaling",
+        self_updating,
+    ),
+    Misuse(
+        "loss_scale_factor of the model's optimizer",
+        lambda case: case.fit_with(optimizer=keras.optimizers.SGD(loss_scale_factor=64.0)),
+        ValueError,
+        "loss scaling; got .* with loss_scale_factor=64",
+        self_updating,
+    ),
+    Misuse(
+        "use_ema of the model's optimizer",
+        lambda case: case.fit_with(optimizer=keras.optimizers.SGD(use_ema=True)),
+        ValueError,
+        "take no part in an average over steps",
+        self_updating,
+    ),
+    Misuse(
+        "no optimizer for the model",
+        lambda case: case.fit_with(optimizer=None),
+        ValueError,
+        "must be compiled with an optimizer.*got optimizer=None",
+        self_updating,
+    ),
+    Misuse(
+        "the policy mixed_float16",
+        lambda case: _with_float16(case),
+        ValueError,
+        "must not get float16",
+    ),
+    Misuse(
+        "a function compiled with XLA",
+        lambda case: tf.function(lambda x: case.model(x, training=True), jit_compile=True)(case.x),
+        RuntimeError,
+        "can't be compiled with XLA",
+    ),
+    Misuse(
+        "one optimizer for two heads",
+        lambda case: _shared_optimizer(case),
+        ValueError,
+        "optimizer must be one that serves no other layer",
+        row_updating,
+    ),
+    Misuse(
+        "the optimizer of a head that is built",
+        lambda case: setattr(case.head, "optimizer", tfx.optimizers.RowAdam(0.1)),
+        AttributeError,
+        "can't be replaced once the head is built",
+        row_updating,
+    ),
+    Misuse(
+        "one index for two heads",
+        lambda case: _shared_index(case),
+        ValueError,
+        "index must serve no other",
+        one,
+    ),
+    Misuse(
+        "a learning rate that is not a number",
+        lambda case: _rate(case, float("nan")),
+        (REFUSED, ValueError),
+        "learning_rate",
+        lambda row: row_updating(row) or factored(row),
+    ),
+    Misuse(
+        "a learning rate below 0",
+        lambda case: _rate(case, -0.1),
+        (REFUSED, ValueError),
+        "learning_rate",
+        lambda row: row_updating(row) or factored(row),
+    ),
+    Misuse(
+        "top_k_model of a model without a head",
+        lambda case: tfx.top_k_model(
+            keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(CLASSES)]), 2
+        ).predict(case.x, verbose=0),
+        (TypeError, ValueError),
+        "head",
+        one,
+    ),
+    Misuse(
+        "bad labels for one of two heads",
+        lambda case: _two_heads(case, labels=True),
+        REFUSED,
+        f"less than {CLASSES}",
+        self_updating,
+    ),
+    Misuse(
+        "h that is not finite for one of two heads",
+        lambda case: _two_heads(case, labels=False),
+        REFUSED,
+        "finite",
+        self_updating,
+    ),
+]
+
+
+def _behind(case: Case, layer: Any) -> keras.Model:
+    model = keras.Model(case.model.inputs, layer(case.model.outputs[0]))
+    model.compile("sgd", loss="sparse_categorical_crossentropy")
+    return model
+
+
+def _frozen_trunk(case: Case) -> None:
+    case.model.get_layer("trunk").trainable = False
+    case.fit_with(loss="sparse_categorical_crossentropy")
+
+
+def _logits_gradient(case: Case) -> None:
+    x = tf.constant(case.x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = tf.reduce_max(case.model(x, training=True))
+    tape.gradient(value, x)
+
+
+def _exact_gradient(case: Case) -> None:
+    with tf.GradientTape() as tape:
+        value = case.row.make_loss()(case.y, case.model(case.x, training=False))
+    tape.gradient(value, case.model.trainable_variables)
+
+
+def _other_loss(row: Row) -> Any:
+    family = row.make_loss.statistics_type
+    return next(r.make_loss() for r in HEADS if r.make_loss.statistics_type is not family)
+
+
+def _on_dense(case: Case) -> None:
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(CLASSES)])
+    case.compile(model).fit(case.x, case.y, verbose=0)
+
+
+def _with_float16(case: Case) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    case.make_model(dtype="float32")
+
+
+def _shared_optimizer(case: Case) -> None:
+    optimizer = tfx.optimizers.RowAdam(0.1)
+    heads = [case.make_head(), case.make_head()]
+    for head in heads:
+        head.optimizer = optimizer
+    for head in heads:
+        head.build((None, WIDTH))
+
+
+def _shared_index(case: Case) -> None:
+    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 2, 2)
+    for _ in range(2):
+        _sampled(sampler=tfx.samplers.LSHEmbedding(3, index=index))(case)
+
+
+def _rate(case: Case, rate: float) -> None:
+    owner = getattr(case.model.layers[-1], "optimizer", case.head)
+    before = float(owner.learning_rate)
+    try:
+        owner.learning_rate = rate
+        case.fit(graph=True)
+    finally:
+        owner.learning_rate = before
+
+
+def _two_heads(case: Case, labels: bool) -> None:
+    """Trains two heads; what the second one gets is wrong. The first must be as it was."""
+    inputs = [keras.Input((WIDTH,)), keras.Input((WIDTH,))]
+    heads = [case.make_head(name="left"), case.make_head(name="right")]
+    model = keras.Model(inputs, [head(x) for head, x in zip(heads, inputs, strict=True)])
+    model.compile(case.row.make_optimizer(), [case.row.make_loss(), case.row.make_loss()])
+    good, bad = (case.x, case.y), (_with(np.inf, case.x), case.y)
+    if labels:
+        bad = (case.x, np.full(EXAMPLES, CLASSES))
+    model.fit([good[0]] * 2, [good[1]] * 2, verbose=0)
+    weights = model.weights
+    before = [keras.ops.convert_to_numpy(w) for w in weights]
+    for _ in range(3):
+        try:
+            model.fit([good[0], bad[0]], [good[1], bad[1]], verbose=0)
+        except REFUSED as error:
+            refusal = error
+        for old, weight in zip(before, weights, strict=True):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), old)
+    raise refusal
+
+
+# Files
+
+FILES = [
+    Misuse(
+        "weights of other classes",
+        lambda case: _load(case, case.make_model(num_classes=CLASSES + 1)),
+        ValueError,
+        r"must have the shapes of .*shape \(24.*saved was \(25",
+        keeps_state=False,
+    ),
+    Misuse(
+        "weights of another tree",
+        lambda case: _other_tree(case),
+        ValueError,
+        "must be those of the tree of",
+        tree,
+        keeps_state=False,
+    ),
+    Misuse(
+        "weights of another tree, by set_weights",
+        lambda case: _set_other_tree(case),
+        REFUSED,
+        "must be those of this head's tree",
+        tree,
+        keeps_state=False,
+    ),
+    Misuse(
+        "the average of two states",
+        lambda case: _average(case),
+        ValueError,
+        "must fit each other; got weights that do not",
+        factored,
+        keeps_state=False,
+    ),
+    Misuse(
+        "a .keras file that is cut off",
+        lambda case: _cut_off(case),
+        Exception,
+        "(?i)zip|not found|truncated|open",
+    ),
+]
+
+
+def _load(case: Case, other: keras.Model) -> None:
+    path = str(case.folder / "other.weights.h5")
+    other.save_weights(path)
+    head, before = case.head, [w.numpy() for w in case.head.weights]
+    try:
+        case.model.load_weights(path)
+    finally:  # Keras has loaded the trunk, and may have loaded the head's optimizer
+        for old, weight in zip(before, head.weights, strict=True):
+            np.testing.assert_array_equal(weight.numpy(), old)
+
+
+def _other_head(case: Case) -> Any:
+    counts = np.arange(1, CLASSES + 1) ** 3
+    if case.head.tree == "huffman":
+        return case.make_model(counts=counts)
+    return case.make_model(clusters=equal_clusters(CLASSES)[::-1])
+
+
+def _other_tree(case: Case) -> None:
+    _load(case, _other_head(case))
+
+
+def _set_other_tree(case: Case) -> None:
+    case.model.set_weights(_other_head(case).get_weights())
+    case.model.evaluate(case.x, case.y, verbose=0)
+
+
+def _average(case: Case) -> None:
+    other = case.compile(case.make_model())
+    other.fit(case.x[::-1], case.y, epochs=30, verbose=0)
+    case.fit(epochs=30)
+    pairs = zip(case.model.get_weights(), other.get_weights(), strict=True)
+    case.model.set_weights([(a + b) / 2 for a, b in pairs])
+
+
+def _cut_off(case: Case) -> None:
+    path = case.folder / "model.keras"
+    case.model.save(path)
+    path.write_bytes(path.read_bytes()[:-500])
+    keras.saving.load_model(path)
+
+
+MISUSES = [*ARGUMENTS, *LABELS, *INPUTS, *TRAINING, *FILES]

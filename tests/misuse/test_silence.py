@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What once went wrong without a word: it comes out right now, or a warning says what to do."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conformance.heads_table import HEADS
+from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
+from misuse.misuse_table import factored, row_updating, sampled, self_updating
+
+import tfx_largeout as tfx
+
+
+def rows(concerns):
+    return pytest.mark.parametrize(
+        "row", [row for row in HEADS if concerns(row)], ids=lambda row: row.name
+    )
+
+
+def counts_steps(row):
+    return row_updating(row) or factored(row)
+
+
+@pytest.fixture
+def case(row, tmp_path):
+    return Case(row, tmp_path)
+
+
+class Rates(keras.callbacks.Callback):
+    """Notes the rate of the head in each step."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head, self.seen = head, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        owner = getattr(self.head, "optimizer", self.head)
+        self.seen.append(float(self.head.followed(owner.learning_rate)))
+
+
+def rates(model, case, rate=0.1, epochs=4, **arguments):
+    """Trains with SGD at a rate and returns those of the head, relative to the first."""
+    optimizer = keras.optimizers.SGD(rate)
+    noted = Rates(model.layers[-1])
+    callbacks = [noted, *arguments.pop("callbacks", [])]
+    case.compile(model, optimizer=arguments.pop("optimizer", optimizer))
+    model.fit(case.x, case.y, epochs=epochs, callbacks=callbacks, verbose=0, **arguments)
+    return np.array(noted.seen)
+
+
+# The learning rate
+
+
+@rows(self_updating)
+def test_evaluation_with_a_loss_of_keras_goes_on_working(case):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    case.compile(case.model, loss=loss)
+    logits = case.model.predict(case.x, verbose=0)
+    expected = float(tf.reduce_mean(loss(case.y, logits)))
+    assert case.model.evaluate(case.x, case.y, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
+@rows(counts_steps)
+def test_the_head_follows_a_scheduler_of_learning_rates(case):
+    model = case.make_model()
+    own = float(getattr(model.layers[-1], "optimizer", model.layers[-1]).learning_rate)
+    halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 * 0.5**epoch)
+    np.testing.assert_allclose(
+        rates(model, case, callbacks=[halving]), own * 0.5 ** np.arange(4), rtol=1e-6
+    )
+
+
+@rows(counts_steps)
+def test_a_lower_rate_of_the_model_makes_shorter_steps(case):
+    def change(rate):
+        keras.utils.set_random_seed(1)
+        model = case.compile(case.make_model(), optimizer=keras.optimizers.SGD(0.1))
+        before = None
+        for rate_now in (0.1, rate):
+            model.optimizer.learning_rate = rate_now
+            before = case.row.weights(model.layers[-1])[0].astype("float64")
+            model.fit(case.x, case.y, verbose=0)
+        return np.linalg.norm(case.row.weights(model.layers[-1])[0] - before)
+
+    # bfloat16 is far away; optimizers divide by what they have seen, so not by exactly 100
+    assert change(0.001) == pytest.approx(change(0.1) / 100, rel=0.02)
+
+
+@rows(counts_steps)
+def test_the_head_follows_reduce_lr_on_plateau(case):
+    plateau = keras.callbacks.ReduceLROnPlateau(
+        "loss", factor=0.1, patience=1, min_delta=1e9, verbose=0
+    )
+    seen = rates(case.make_model(), case, callbacks=[plateau])
+    assert seen[-1] == pytest.approx(0.01 * seen[0], rel=1e-5)
+
+
+@rows(counts_steps)
+def test_the_head_follows_a_schedule_of_the_model(case):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    model = case.make_model()
+    case.compile(model, optimizer=keras.optimizers.SGD(schedule))
+    own = float(getattr(model.layers[-1], "optimizer", model.layers[-1]).learning_rate)
+    seen = rates(model, case, optimizer=keras.optimizers.SGD(schedule))
+    # noted at the end of a batch, when the model has counted the step
+    np.testing.assert_allclose(seen, own * 0.5 ** np.arange(1, 5), rtol=1e-5)
+
+
+@rows(counts_steps)
+def test_a_warm_up_is_followed_with_a_reference_and_told_without(case):
+    warm_up = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 * (epoch + 1) / 4)
+    with pytest.warns(RuntimeWarning, match="give it model_rate="):
+        left_out = rates(case.make_model(), case, callbacks=[warm_up])
+    np.testing.assert_allclose(left_out, left_out[0], rtol=1e-6)
+    followed = rates(case.make_model(model_rate=0.1), case, callbacks=[warm_up])
+    np.testing.assert_allclose(followed, left_out[0] * np.arange(1, 5) / 4, rtol=1e-6)
+
+
+@rows(counts_steps)
+def test_a_head_may_keep_its_own_rate(case):
+    halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    seen = rates(case.make_model(model_rate=None), case, callbacks=[halving])
+    np.testing.assert_array_equal(seen, seen[0])
+
+
+@rows(counts_steps)
+def test_a_loaded_model_goes_on_at_the_rate_it_had(case):
+    halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 * 0.5**epoch)
+    model = case.make_model()
+    last = rates(model, case, callbacks=[halving])[-1]
+    model.save(case.folder / "model.keras")
+    loaded = keras.saving.load_model(case.folder / "model.keras")
+    noted = Rates(loaded.layers[-1])
+    loaded.fit(case.x, case.y, callbacks=[noted], verbose=0)
+    assert noted.seen == [pytest.approx(last, rel=1e-6)]
+
+
+@rows(counts_steps)
+def test_another_optimizer_of_the_model_sets_another_reference(case):
+    model = case.make_model()
+    first = rates(model, case)
+    second = rates(model, case, optimizer=keras.optimizers.Adam(0.001))
+    np.testing.assert_array_equal(second, first)
+
+
+# Updates
+
+
+@rows(sampled)
+def test_a_frozen_head_goes_on_drawing(case):
+    model = case.make_model()
+    model.layers[-1].trainable = False
+    case.compile(model)
+    head, drawn = model.layers[-1], []
+
+    class Draws(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            labels = tfx.heads.HeadOutput(head, tf.zeros([1, WIDTH]), False).labels([0])
+            drawn.append(head.candidates(tf.ones([1, WIDTH]), labels).ids.numpy().tobytes())
+
+    model.fit(case.x, case.y, epochs=6, callbacks=[Draws()], verbose=0)
+    assert len(set(drawn)) > 1
+    assert steps_of(head) == 6
+
+
+@rows(counts_steps)
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+def test_without_update_around_fit(case, eagerly):
+    model = case.compile(case.make_model(), run_eagerly=eagerly)
+    head, taken = model.layers[-1], []
+    for looking in (True, False, True, False):
+        before = case.row.weights(head)[0]
+        if looking:
+            with head.without_update():
+                model.fit(case.x, case.y, verbose=0)
+        else:
+            model.fit(case.x, case.y, verbose=0)
+        taken.append(steps_of(head))
+        assert np.array_equal(before, case.row.weights(head)[0]) == looking
+    assert taken == [0, 1, 1, 2]
+
+
+@rows(counts_steps)
+def test_without_update_within_a_function_and_around_it(case):
+    head, model = case.head, case.model
+    start = steps_of(head)
+
+    @tf.function
+    def gradient(look):
+        def take():
+            with tf.GradientTape() as tape:
+                value = case.row.make_loss()(case.y, model(case.x, training=True))
+            return tape.gradient(value, model.get_layer("trunk").kernel)
+
+        if look:
+            with head.without_update():
+                return take()
+        return take()
+
+    looked = gradient(True)
+    assert steps_of(head) == start
+    with head.without_update():
+        around = gradient(False)
+    assert steps_of(head) == start
+    np.testing.assert_array_equal(looked, around)
+    np.testing.assert_array_equal(gradient(False), around)
+    assert steps_of(head) == start + 1
+
+
+class Look(keras.callbacks.Callback):
+    """Takes a gradient of the training loss after each step."""
+
+    def __init__(self, case, head, silently):
+        super().__init__()
+        self.case, self.head, self.silently = case, head, silently
+
+    def take(self):
+        case = self.case
+        with tf.GradientTape() as tape:
+            value = self.model.compute_loss(case.x, case.y, self.model(case.x, training=True))
+        tape.gradient(value, self.model.trainable_variables)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.silently:
+            with self.head.without_update():
+                self.take()
+        else:
+            self.take()
+
+
+@rows(counts_steps)
+def test_who_updates_by_looking_is_warned_once(case):
+    head, model = case.head, case.model
+    with pytest.warns(RuntimeWarning, match=r"updated twice in one step.*without_update") as told:
+        case.fit(epochs=4, graph=True, callbacks=[Look(case, head, silently=False)])
+    assert len([w for w in told if "updated twice" in str(w.message)]) == 1
+    start = steps_of(head)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        case.fit(epochs=4, graph=True, callbacks=[Look(case, head, silently=True)])
+    assert steps_of(head) == start + 4
+    assert model.optimizer.iterations == 9
+
+
+@rows(self_updating)
+def test_gradient_accumulation_updates_with_each_part_and_does_not_warn(case):
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        case.compile(case.model, optimizer=optimizer)
+        case.fit(epochs=4, graph=True)
+
+
+# Metrics, monitors
+
+
+@rows(lambda row: True)
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+def test_training_logs_have_no_metric_that_training_does_not_measure(case, eagerly):
+    metrics = [tfx.metrics.PrecisionAtK(1), tfx.metrics.Perplexity()]
+    model = case.compile(case.make_model(), metrics=metrics, run_eagerly=eagerly)
+    data = (case.x, case.y)
+    history = model.fit(*data, validation_data=data, epochs=2, verbose=0).history
+    assert set(history) == {"loss", "val_loss", "val_precision_at_1", "val_perplexity"}
+    values = model.evaluate(*data, verbose=0, return_dict=True)
+    assert values["precision_at_1"] == pytest.approx(history["val_precision_at_1"][-1])
+
+
+@rows(sampled)
+def test_keras_says_what_to_monitor_instead(case):
+    model = case.compile(case.make_model(), metrics=[tfx.metrics.PrecisionAtK(1)])
+    data = (case.x, case.y)
+    with pytest.warns(UserWarning, match="is not available. Available metrics are.*val_precision"):
+        model.fit(
+            *data,
+            validation_data=data,
+            epochs=2,
+            callbacks=[keras.callbacks.EarlyStopping("precision_at_1", mode="max")],
+            verbose=0,
+        )
+
+
+@rows(sampled)
+def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
+    metrics = [tfx.metrics.PrecisionAtK(1, during_training=True)]
+    model = case.compile(case.make_model(), metrics=metrics)
+    assert np.isfinite(model.fit(case.x, case.y, verbose=0).history["precision_at_1"]).all()
+
+
+# Dtypes and shapes
+
+
+@pytest.mark.parametrize("name", sorted(tfx.heads.SampledHead.trained_by))
+def test_every_loss_of_candidates_trains_in_float64(name):
+    keras.config.set_dtype_policy("float64")
+    head = tfx.heads.SampledHead(
+        CLASSES, tfx.samplers.Uniform(5), tfx.optimizers.RowAdam(0.05), seed=1
+    )
+    model = keras.Sequential([keras.Input((WIDTH,)), head])
+    model.compile("sgd", getattr(tfx.losses, name)())
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(40, WIDTH)), rng.integers(0, 3, 40)
+    start = model.evaluate(x, y, verbose=0)
+    model.fit(x, y, epochs=30, batch_size=10, verbose=0)
+    assert model.evaluate(x, y, verbose=0) < start
+    assert head.kernel.dtype == "float64"
+
+
+@rows(lambda row: True)
+def test_sample_weights_may_change_their_rank(case):
+    weights = np.random.default_rng(1).uniform(0.5, 2, EXAMPLES)
+    model = case.model
+    model.run_eagerly = False
+    values = [
+        model.evaluate(case.x, case.y, sample_weight=w, verbose=0)
+        for w in (weights, weights[:, np.newaxis], weights)
+    ]
+    np.testing.assert_allclose(values, values[0], rtol=1e-6)
+    case.fit(sample_weight=weights, graph=True)
+    case.fit(sample_weight=weights[:, np.newaxis], graph=True)
+
+
+@rows(lambda row: True)
+def test_class_weight_with_one_label_an_example_is_right(case):
+    class_weight = {int(c): 1.0 + i for i, c in enumerate(np.unique(case.y))}
+    weights = np.array([class_weight[int(c)] for c in case.y])
+    results = []
+    for arguments in ({"class_weight": class_weight}, {"sample_weight": weights}):
+        keras.utils.set_random_seed(1)
+        model = case.compile(case.make_model())
+        history = model.fit(case.x, case.y, verbose=0, shuffle=False, **arguments).history
+        results.append(history["loss"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "head", [row.make_head for row in HEADS if self_updating(row)], ids=lambda f: ""
+)
+def test_the_losses_that_errors_name_are_those_of_the_family(head):
+    head = head(CLASSES)
+    if type(head).__module__.startswith("tfx_largeout."):
+        family = {
+            name
+            for name, loss in vars(tfx.losses).items()
+            if isinstance(loss, type)
+            and issubclass(loss, tfx.losses.HeadLoss)
+            and getattr(loss, "statistics_type", None) is head.statistics_type
+            and loss.from_statistics is not tfx.losses.HeadLoss.from_statistics
+        }
+        assert set(head.trained_by) == family
