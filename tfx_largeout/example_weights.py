@@ -57,9 +57,9 @@ def _align_at_run_time(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
     check = tf.debugging.Assert(
         tf.reduce_all(tf.equal(shape[rank:], 1)),
         [
-            f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got shape"
-        ]
-        + [tf.shape(factor)],
+            f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got",
+            tf.shape(factor),
+        ],
     )
     with tf.control_dependencies([] if check is None else [check]):
         return tf.cast(tf.reshape(factor, shape[:rank]), tf.float64)

@@ -154,7 +154,7 @@ class FactoredHead(SelfUpdatingHead):
             current_slot=self._add("current_slot", (), "zeros", "int32"),
         )
         self.iterations = self._add("iterations", (), "zeros", "int64")
-        # Whoever assigns all weights, as `set_weights` and `load_weights` do, assigns this one last.
+        # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
         self._assign_iterations = self.iterations.assign
         self.iterations.assign = self._assign_last
         if self._schedule is None:

@@ -15,9 +15,9 @@ _UPDATING = 0  # above it: no update, and the number of the draw plus one
 class UpdateSwitch:
     """A switch that works around code that runs eagerly, and within a function that is traced.
 
-    A traced step outlives the Python code around it. So what is entered eagerly is a variable, which
-    each step reads; what is entered while a function is traced is a constant of that function.
-    Neither is saved with a model.
+    A traced step outlives the Python code around it. So what is entered eagerly is a variable,
+    which each step reads; what is entered while a function is traced is a constant of that
+    function. Neither is saved with a model.
     """
 
     def __init__(self) -> None:
