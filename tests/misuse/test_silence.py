@@ -241,7 +241,7 @@ def test_who_updates_by_looking_is_warned_once(case):
     assert len([w for w in told if "updated twice" in str(w.message)]) == 1
     start = steps_of(head)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RuntimeWarning)
         case.fit(epochs=4, graph=True, callbacks=[Look(case, head, silently=True)])
     assert steps_of(head) == start + 4
     assert model.optimizer.iterations == 9
@@ -251,7 +251,7 @@ def test_who_updates_by_looking_is_warned_once(case):
 def test_gradient_accumulation_updates_with_each_part_and_does_not_warn(case):
     optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RuntimeWarning)
         case.compile(case.model, optimizer=optimizer)
         case.fit(epochs=4, graph=True)
 
