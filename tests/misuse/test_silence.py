@@ -15,7 +15,6 @@ from misuse.misuse_table import factored, row_updating, sampled, self_updating
 
 import tfx_largeout as tfx
 
-
 FIRST_OF_A_CLASS = {type(row.make_head(CLASSES)): row.name for row in reversed(HEADS)}.values()
 
 
