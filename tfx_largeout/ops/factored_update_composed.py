@@ -265,11 +265,14 @@ def _solve_examples(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Ten
 
 
 def _solve_width(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """By M itself, which is symmetric."""
+    """By M = I - K itself, which is symmetric: M^-1 = I + M^-1 K.
+
+    P M^-1 at once would have errors of the size of P, not of the step.
+    """
     p, hidden = state.u_inverse_transpose.read_value(), step.hidden
-    unit = tf.eye(state.width, dtype=hidden.dtype)
-    m = unit - 2 * step.eta * tf.matmul(hidden, step.weighted_hidden, transpose_a=True)
-    p = tf.transpose(tf.linalg.solve(m, tf.transpose(p)))
+    k = 2 * step.eta * tf.matmul(hidden, step.weighted_hidden, transpose_a=True)
+    m = tf.eye(state.width, dtype=hidden.dtype) - k
+    p += tf.transpose(tf.linalg.solve(m, tf.matmul(k, p, transpose_b=True)))
     return p, tf.matmul(hidden, p, transpose_b=True)
 
 
