@@ -34,8 +34,8 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
       rows_(CurrentRows(state, targets_.classes, resources)),
       size_(batch.batch),
       width_(state.width),
-      beta_(1 - rates.learning_rate * rates.weight_decay),
-      eta_(rates.learning_rate / beta_),
+      decay_(rates.learning_rate * rates.weight_decay),
+      eta_(rates.learning_rate / (1 - decay_)),
       error_(hidden_gradient) {
   target_sums_ = Take(size_ * width_);
   y_ = Take(size_ * width_);
@@ -251,10 +251,31 @@ template <typename T>
 Tasks FactoredStep<T>::UpdateVectors() const {
   return {1, [=](int64_t, int) {
             for (int64_t d = 0; d < width_; ++d) {
-              state_.w[d] = beta_ * (state_.w[d] - vectors_[kShiftStep * width_ + d]);
-              state_.c[d] = beta_ * (state_.c[d] - vectors_[kRowSumStep * width_ + d]);
+              state_.w[d] -= vectors_[kShiftStep * width_ + d];
+              state_.c[d] -= vectors_[kRowSumStep * width_ + d];
             }
+            Fade(decay_, state_.w);
+            Fade(decay_, state_.c);
           }};
+}
+
+// A row of D numbers times 1 - share. As a factor, 1 - share would have an error of up to 3e-8 in
+// float, which is a percent of a share of 3e-6, the same in every step.
+template <typename T>
+void FactoredStep<T>::Fade(T share, T* row) const {
+  if (share != 0) kernels_.add(-share, row, width_, row);
+}
+
+// A row of P: 1 / beta = 1 + eta lambda / beta.
+template <typename T>
+void FactoredStep<T>::FadeInverse(T* row) const {
+  Fade(-decay_ / (1 - decay_), row);
+}
+
+// Rows of Q: beta^2 = 1 - eta lambda (2 - eta lambda).
+template <typename T>
+void FactoredStep<T>::FadeGram(int64_t begin, int64_t end) const {
+  for (int64_t d = begin; d < end; ++d) Fade(decay_ * (2 - decay_), state_.q + d * width_);
 }
 
 template <typename T>

@@ -85,6 +85,9 @@ class FactoredStep {
   Tasks UpdateRows() const;
   void SetSlots(int32_t slot) const;
   Tasks UpdateVectors() const;
+  void Fade(T share, T* row) const;
+  void FadeInverse(T* row) const;
+  void FadeGram(int64_t begin, int64_t end) const;
   void SetNorm(const T* matrix, int64_t row, T* norms) const;
   Factorization<T> NewFactorization(int64_t n);
   FactoredOutcome Finish() const;
@@ -124,7 +127,7 @@ class FactoredStep {
   const MergedLabels targets_;
   const std::vector<const T*> rows_;  // of V, of the targets, in the current coordinates
   const int64_t size_, width_;        // B, D
-  const T beta_, eta_;
+  const T decay_, eta_;               // eta lambda, and eta / beta
 
   T* const error_;               // E [B, D]
   T* target_sums_;               // [B, D]: sum of g_a V[y] over the labels of an example

@@ -83,23 +83,28 @@ Tasks FactoredStep<T>::UpdateU() const {
                               width_,
                               state_.u,
                               width_,
-                              -beta_,
-                              beta_};
+                              -1,
+                              1};
   return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
-    for (int64_t d = begin; d < end; ++d) SetNorm(state_.u, d, norms_);
+    for (int64_t d = begin; d < end; ++d) {
+      Fade(decay_, state_.u + d * width_);
+      SetNorm(state_.u, d, norms_);
+    }
   });
 }
 
 // P' = (P + 2 eta (P' H^T) G H) / beta, with the P' without decay on the right.
 template <typename T>
 Tasks FactoredStep<T>::UpdateP() const {
-  const Product<T> product = {p_hidden_, 1,        width_,   scaled_hidden_panels_,
-                              size_,     width_,   state_.p, width_,
-                              1 / beta_, 1 / beta_};
+  const Product<T> product = {p_hidden_, 1, width_, scaled_hidden_panels_, size_, width_, state_.p,
+                              width_,    1, 1};
   return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
-    for (int64_t d = begin; d < end; ++d) SetNorm(state_.p, d, norms_ + width_);
+    for (int64_t d = begin; d < end; ++d) {
+      FadeInverse(state_.p + d * width_);
+      SetNorm(state_.p, d, norms_ + width_);
+    }
   });
 }
 
@@ -134,14 +139,14 @@ Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const 
 // Q' = beta^2 (Q - eta (R H + H^T R^T)), the lower triangle.
 template <typename T>
 Tasks FactoredStep<T>::UpdateGram(const T* r, const T* r_panels) const {
-  const T square = beta_ * beta_;
-  const Product<T> left = {batch_.hidden, 1,        width_, r_panels,       size_,
-                           width_,        state_.q, width_, -square * eta_, square};
+  const Product<T> left = {batch_.hidden, 1,        width_, r_panels, size_,
+                           width_,        state_.q, width_, -eta_,    1};
   const Product<T> right = {r,      1,        width_, hidden_panels_, size_,
-                            width_, state_.q, width_, -square * eta_, 1};
+                            width_, state_.q, width_, -eta_,          1};
   return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);
+    FadeGram(begin, end);
   });
 }
 

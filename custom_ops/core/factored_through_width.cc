@@ -25,7 +25,7 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
                   {"width: pack K", {PackRows(k, width_, width_, nullptr, k_panels)}}});
   const bool is_safe = size_ > width_ && FactorWidth(k);
   if (!is_safe) {
-    const double bound = beta_ * LargestEigenvalue(k, width_);
+    const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
     if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
   }
   resources_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
@@ -96,9 +96,12 @@ Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k_panels) const {
       width_, RowsOf(2.0 * width_ * width_), [=](int64_t begin, int64_t end, int worker) {
         T *rows = BlockOf(worker), *u = state_.u + begin * width_;
         std::memcpy(rows, u, (end - begin) * width_ * sizeof(T));
-        kernels_.multiply({rows, width_, 1, k_panels, width_, width_, u, width_, -beta_, beta_}, 0,
+        kernels_.multiply({rows, width_, 1, k_panels, width_, width_, u, width_, -1, 1}, 0,
                           end - begin, false);
-        for (int64_t d = begin; d < end; ++d) SetNorm(state_.u, d, norms_);
+        for (int64_t d = begin; d < end; ++d) {
+          Fade(decay_, state_.u + d * width_);
+          SetNorm(state_.u, d, norms_);
+        }
       });
 }
 
@@ -106,13 +109,10 @@ Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k_panels) const {
 template <typename T>
 Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* half,
                                         const T* half_panels, const T* z_panels) const {
-  const T square = beta_ * beta_;
-  const Product<T> left = {k,      width_,   1,      half_panels, width_,
-                           width_, state_.q, width_, -square,     square};
-  const Product<T> right = {half,   1,        width_, k_panels, width_,
-                            width_, state_.q, width_, -square,  1};
-  const Product<T> targets = {
-      batch_.hidden, 1, width_, z_panels, size_, width_, state_.q, width_, square * eta_ * eta_, 1};
+  const Product<T> left = {k, width_, 1, half_panels, width_, width_, state_.q, width_, -1, 1};
+  const Product<T> right = {half, 1, width_, k_panels, width_, width_, state_.q, width_, -1, 1};
+  const Product<T> targets = {batch_.hidden, 1,        width_, z_panels,    size_,
+                              width_,        state_.q, width_, eta_ * eta_, 1};
   return resources_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t d = 0; d <= i; ++d) {
@@ -122,6 +122,7 @@ Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* 
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);
     kernels_.multiply(targets, begin, end, true);
+    FadeGram(begin, end);
   });
 }
 
@@ -142,13 +143,13 @@ template <typename T>
 Tasks FactoredStep<T>::DecayP() const {
   return resources_.RowTasks(width_, 8.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t d = begin; d < end; ++d) {
-      for (int64_t at = d * width_; at < (d + 1) * width_; ++at) state_.p[at] /= beta_;
+      FadeInverse(state_.p + d * width_);
       SetNorm(state_.p, d, norms_ + width_);
     }
   });
 }
 
-// With U' in place: the target rows become V[u] U' - beta eta x_u in the coordinates of a new
+// With U' in place: the target rows become V[u] U' - eta x_u in the coordinates of a new
 // anchor, which needs no P'.
 template <typename T>
 FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
@@ -168,7 +169,7 @@ FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
   Reanchor(state_, resources_);
   for (int64_t i = 0; i < n; ++i) {
     T* row = moved + i * width_;
-    kernels_.add(-beta_ * eta_, merged_ + i * width_, width_, row);
+    kernels_.add(-rates_.learning_rate, merged_ + i * width_, width_, row);
     std::memcpy(state_.Row(targets_.classes[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);

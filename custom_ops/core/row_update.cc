@@ -35,6 +35,7 @@ void RowUpdater::Update(const WeightRows& rows, int64_t row, const float* gradie
   float rate = step_.learning_rate;
   if (rows.ages != nullptr) {
     int32_t& age = rows.ages[row];
+    // Stays at the end, does not wrap.
     age = std::clamp(age, 0, std::numeric_limits<int32_t>::max() - 1) + 1;
     rate *= correction_->At(age);
   }

@@ -205,7 +205,9 @@ def test_damaged_compressed_file_is_named(tmp_path, compress, damage):
     path = tmp_path / "data"
     path.write_bytes(data)
 
-    with pytest.raises(ValueError, match="data: a compressed file must be whole; it is cut short"):
+    with pytest.raises(
+        ValueError, match=r"data:\d+: a compressed file must be whole; it is cut short"
+    ):
         read_xc(path)
 
 

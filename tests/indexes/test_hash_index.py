@@ -155,6 +155,44 @@ def test_tables_whose_turn_it_was_hold_the_changes():
     check_tables(index, kernel.numpy())
 
 
+@pytest.mark.parametrize("before_the_end", [0, 7, 40])
+def test_upkeep_goes_on_when_the_clock_is_at_its_end(before_the_end):
+    """As with a clock at its beginning, step for step."""
+    options = {"hashes_per_table": 2, "num_tables": 7, "first_period": 9, "max_drift": 0.01}
+    kernels = [tf.Variable(rows(1)) for _ in range(2)]
+    young, old = (
+        Training(built_index(kernel, DWTAHash(4), **options), kernel, seed=2) for kernel in kernels
+    )
+    for _ in range(10):
+        young.step()
+        old.step()
+    shift = np.iinfo(np.int32).max - before_the_end - old.index.clock.numpy()
+    for times in (old.index.clock, old.index.touched_at, old.index.built_at):
+        times.assign(times.numpy() + shift)
+    for _ in range(80):
+        young.step()
+        old.step()
+        for name in ("entries", "starts", "schedule"):
+            own, expected = (getattr(t.index, name).numpy() for t in (old, young))
+            np.testing.assert_array_equal(own, expected)
+        is_marked = [
+            t.index.touched_at.numpy() > t.index.built_at.numpy()[:, np.newaxis]
+            for t in (old, young)
+        ]
+        np.testing.assert_array_equal(*is_marked)
+    assert 0 < old.index.clock.numpy() < 200
+
+
+def test_tables_that_were_never_built_stay_so_when_the_clock_is_at_its_end():
+    kernel = tf.Variable(rows(1))
+    index = HashIndex(DWTAHash(4), hashes_per_table=2, num_tables=3, first_period=9)
+    index.build(kernel.shape)
+    index.clock.assign(np.iinfo(np.int32).max)
+    for _ in range(20):
+        index.update(kernel, None, tf.zeros([0], tf.int64))
+    check_tables(index, rows(1))
+
+
 @pytest.mark.parametrize(
     "index",
     [

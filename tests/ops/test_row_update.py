@@ -103,6 +103,25 @@ def test_adam_at_any_age(name, age, monkeypatch):
 
 
 @every_implementation
+def test_an_age_does_not_wrap(name, monkeypatch):
+    implementation = use(name, monkeypatch)
+    rule, last = RowRule("adam", (0.9, 0.999, 1e-7)), 2**31 - 1
+    ages = [last - 5, last - 1, last]
+    # Behind the end the correction is 1, so a row as old as that goes on as any old row does.
+    own, young = (Weights.of(np.ones((3, 5)), rule) for _ in range(2))
+    own.slots[2][:], young.slots[2][:] = ages, 10**6
+    own, young = own.variables(), young.variables()
+    for step in range(10):
+        gradient = np.full((3, 5), step - 4.0)
+        for weights in (own, young):
+            take_step(weights, range(3), gradient, rule, 0.1, implementation=implementation)
+    np.testing.assert_array_equal(own.slots[2], [last] * 3)
+    np.testing.assert_array_equal(young.slots[2], [10**6 + 10] * 3)
+    for got, want in zip(own.arrays()[:3], young.arrays()[:3], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@every_implementation
 @every_rule
 def test_bfloat16_is_rounded_once(name, rule, monkeypatch):
     implementation = use(name, monkeypatch)

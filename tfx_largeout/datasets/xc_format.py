@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import math
 import os
 import re
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -31,9 +33,11 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
     Allowed: labels and features in any order (features are sorted), no labels, no features,
     several spaces or tabs, Windows line ends, no line end after the last line, blank lines after
     the last example. Refused: everything else, and among it blank lines between examples, an
-    id that occurs twice in a line, values that are not finite in float32.
+    id that occurs twice in a line, values that are not finite in float32, a line of more than
+    16 MiB, an xz file that needs more than 256 MiB to unpack.
 
-    Cost: O(file size) time; the arrays of the result twice in memory at the end.
+    Cost: O(file size) time; the arrays of the result twice in memory at the end, and up to 50 times
+    the length of the longest line. What the header promises takes no memory.
 
     Args:
         path: A plain, gzip or xz file; its first bytes tell which.
@@ -99,6 +103,8 @@ class _Rows(NamedTuple):
 # ---- bytes -> blocks of whole lines ----------------------------------------------------------
 
 _BLOCK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 24  # of more than a million features
+_MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
 
 
 def _open(path: str) -> BinaryIO:
@@ -107,8 +113,59 @@ def _open(path: str) -> BinaryIO:
     if magic.startswith(b"\x1f\x8b"):
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if magic == b"\xfd7zXZ\x00":
-        return lzma.open(path, "rb")  # type: ignore[return-value]
+        return io.BufferedReader(_XzStream(path))
     return open(path, "rb")
+
+
+class _XzStream(io.RawIOBase):
+    """The content of an xz file.
+
+    Unlike `lzma.LZMAFile`, it limits the memory that the file may ask for, and refuses what stands
+    behind the compressed data.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = io.FileIO(path)
+        self._decoder = self._new_decoder()
+        self._input = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._decoder.eof:
+                self._input = self._next_stream()
+                if not self._input:
+                    return 0
+                self._decoder = self._new_decoder()
+            elif self._decoder.needs_input and not self._input:
+                self._input = self._file.read(_BLOCK_BYTES)
+                if not self._input:
+                    raise EOFError("the end of the compressed data is missing")
+            data, self._input = self._input, b""
+            content = self._decoder.decompress(data, len(buffer))
+            if content:
+                buffer[: len(content)] = content
+                return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _next_stream(self) -> bytes:
+        """Returns the beginning of what follows a stream and its padding; empty at the end."""
+        following = self._decoder.unused_data.lstrip(b"\0")
+        while not following:
+            block = self._file.read(_BLOCK_BYTES)
+            if not block:
+                break
+            following = block.lstrip(b"\0")
+        return following
+
+    @staticmethod
+    def _new_decoder() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
 
 class _LineBlocks:
@@ -117,7 +174,8 @@ class _LineBlocks:
     def __init__(self, path: str, stream: BinaryIO) -> None:
         self._path = path
         self._stream = stream
-        self._rest = b""
+        self._rest = b""  # the beginning of line `_number`
+        self._number = 1
 
     def header(self) -> bytes:
         """The first line, without its end."""
@@ -126,32 +184,46 @@ class _LineBlocks:
             if not block:
                 break
             self._rest += block
+            self._check_length(self._rest)
         line, _, self._rest = self._rest.partition(b"\n")
-        return line
+        self._number = 2
+        return line.removesuffix(b"\r")
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        number = 2
         while True:
             block = self._read()
             data = self._rest + block
             if not block and data and not data.endswith(b"\n"):
                 data += b"\n"
+            # No other line but the first can be longer than a block.
+            self._check_length(data)
             end = data.rfind(b"\n") + 1
             self._rest = data[end:]
             if end:
                 lines = data[:end].replace(b"\r\n", b"\n")
-                yield number, lines
-                number += lines.count(b"\n")
+                yield self._number, lines
+                self._number += lines.count(b"\n")
             if not block:
                 return
+
+    def _check_length(self, data: bytes) -> None:
+        """Refuses data whose first line is too long."""
+        length = data.find(b"\n")
+        if (len(data) if length < 0 else length) > _MAX_LINE_BYTES:
+            raise ValueError(
+                f"{self._path}:{self._number}: a line must have at most {_MAX_LINE_BYTES} bytes; "
+                f"got more: {_shorten(data)}"
+            )
 
     def _read(self) -> bytes:
         try:
             return self._stream.read(_BLOCK_BYTES)
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            rule = "whole; it is cut short or damaged"
+            if "memory" in str(error).lower():
+                rule = f"one that needs at most {_MAX_XZ_BYTES} bytes of memory to unpack"
             raise ValueError(
-                f"{self._path}: a compressed file must be whole; it is cut short or damaged "
-                f"({error})"
+                f"{self._path}:{self._number}: a compressed file must be {rule} ({error})"
             ) from error
 
 
@@ -238,9 +310,12 @@ def _parse_fast(block: bytes, header: _Header) -> _Rows | None:
         return None
     token_roles = roles[roles != _NOTHING]
     try:
-        # The leading 0 is for a block without any number, which NumPy refuses.
-        numbers = np.fromstring(b"0 " + block.translate(_BLANKED), np.float64, sep=" ")[1:]
-    except (ValueError, DeprecationWarning):  # the warning: older NumPy, warnings as errors
+        with warnings.catch_warnings():
+            # With which NumPy before 2.3 gives the numbers up to one that is none.
+            warnings.simplefilter("error", DeprecationWarning)
+            # The leading 0 is for a block without any number, which NumPy refuses.
+            numbers = np.fromstring(b"0 " + block.translate(_BLANKED), np.float64, sep=" ")[1:]
+    except (ValueError, DeprecationWarning):
         return None
     if len(numbers) != len(token_roles):
         return None
@@ -307,12 +382,14 @@ def _concatenate(blocks: list[_Rows], header: _Header) -> SparseExamples:
 # ---- one line at a time: the rules, for messages -----------------------------------------------
 
 _INTEGER = re.compile(rb"0*([0-9]{1,18})")
-_NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# There is one way only to match some digits, so that long ones take linear time.
+_NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_IDS = np.iinfo(np.int32).max
+_SHOWN_BYTES = 240  # of a word in a message, which takes 60 characters of them
 
 
 def _parse_header(path: str, line: bytes) -> _Header:
-    numbers = [_parse_integer(word) for word in line.split()]
+    numbers = [_parse_integer(word) for word in re.split(rb"[ \t]+", line.strip(b" \t"))]
     counts = [number for number in numbers if number is not None]
     if len(numbers) != 3 or len(counts) != 3:
         raise ValueError(
@@ -356,13 +433,13 @@ def _parse_line(line: bytes, header: _Header) -> tuple[list[int], dict[int, floa
     if not line:
         raise ValueError("a line must hold an example; got a blank line")
     words = line.replace(b"\t", b" ").split(b" ")
-    labels: list[int] = []
+    labels: dict[int, None] = {}  # a set in the order of the line
     if words[0] and b":" not in words[0]:
         for word in words.pop(0).split(b","):
             label = _parse_id("label", word, header.num_labels)
             if label in labels:
                 raise ValueError(f"a label must not occur twice in a line; got {label} again")
-            labels.append(label)
+            labels[label] = None
     features: dict[int, float] = {}
     for word in filter(None, words):
         key, colon, value = word.partition(b":")
@@ -372,7 +449,7 @@ def _parse_line(line: bytes, header: _Header) -> tuple[list[int], dict[int, floa
         if feature in features:
             raise ValueError(f"a feature must not occur twice in a line; got {feature} again")
         features[feature] = _parse_value(feature, value)
-    return labels, features
+    return list(labels), features
 
 
 def _parse_id(what: str, word: bytes, limit: int) -> int:
@@ -398,7 +475,7 @@ def _parse_value(feature: int, word: bytes) -> float:
 
 
 def _shorten(text: bytes) -> str:
-    shown = text.decode("utf-8", "backslashreplace")
+    shown = text[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     return repr(shown if len(shown) <= 60 else shown[:57] + "...")
 
 

@@ -396,6 +396,8 @@ class HashIndex(keras.layers.Layer):
         radius: tf.Tensor,
     ) -> tf.Tensor:
         """Marks rows, and updates tables [first, end); returns how many classes have moved."""
+        at_end = self.clock.value == tf.int32.max
+        tf.cond(at_end, self._renumber_times, lambda: tf.constant(False))
         now = self.clock.value + 1
         which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
         moved = update_tables(
@@ -413,6 +415,18 @@ class HashIndex(keras.layers.Layer):
             self.clock.assign(now)
             self.radius.assign(radius)
         return moved
+
+    def _renumber_times(self) -> tf.Tensor:
+        """Numbers all times anew, from 0: the clock has come to its end.
+
+        What counts is whether a row was marked after a table was built. That stays as it is: what
+        lies between the times of two tables, in their order, gets one number.
+        """
+        built = tf.sort(self.built_at.value)
+        self.touched_at.assign(2 * tf.searchsorted(built, self.touched_at.value, "left"))
+        self.built_at.assign(2 * tf.searchsorted(built, self.built_at.value, "right") - 1)
+        self.clock.assign(2 * self.num_tables)
+        return tf.constant(True)
 
     def _require_built(self) -> None:
         if not self.built:

@@ -53,8 +53,9 @@ class RowRule(NamedTuple):
     def slots(self) -> tuple[str, ...]:
         """The names of the slots, in the order in which the ops take them.
 
-        `"age"` is int32 `[C]`, how often each row was updated. The others have the shape of the
-        weight, and are float32, or float64 beside a float64 weight.
+        `"age"` is int32 `[C]`, how often each row was updated, or 2^31 - 1 if more often: Adam's
+        correction is 1 by then. The others have the shape of the weight, and are float32, or
+        float64 beside a float64 weight.
         """
         if self.method == "sgd":
             return ("momentum",) if self.hyperparameters[0] != 0 else ()

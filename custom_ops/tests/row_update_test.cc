@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/row_update.h"
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/expect.h"
+
+namespace tfx::core {
+
+struct AdamUpdater {
+  const AdamCorrection correction{0.9, 0.999};
+  const RowStep step = {
+      RowMethod::kAdam, 0.5f, 1, std::numeric_limits<float>::infinity(), 0.9f, 0.999f, 0.1f,
+      0.001f,           1e-7f};
+  const RowUpdater value{step, &correction, RowKernelsOf(InstructionSet::kBaseline)};
+};
+
+struct Row {
+  explicit Row(int32_t age) : w(3, 1), m(3, 0.5), v(3, 2), age(age) {}
+
+  void Update(const AdamUpdater& adam) {
+    const float gradient[] = {-1, 0, 2};
+    adam.value.Update({w.data(), false, 3, {m.data(), v.data()}, &age}, 0, gradient);
+  }
+
+  std::vector<float> w, m, v;
+  int32_t age;
+};
+
+// An age stays at its end, where the correction is 1, as it is long before.
+void AgesDoNotWrap() {
+  constexpr int32_t kLast = std::numeric_limits<int32_t>::max();
+  const AdamUpdater adam;
+  Row young(1000000);
+  for (int i = 0; i < 5; ++i) young.Update(adam);
+  EXPECT(young.age == 1000005);
+  for (int32_t age : {kLast - 3, kLast - 1, kLast}) {
+    Row old(age);
+    for (int i = 0; i < 5; ++i) old.Update(adam);
+    EXPECT(old.age == kLast);
+    EXPECT(old.w == young.w && old.m == young.m && old.v == young.v);
+  }
+}
+
+// One that makes no sense counts as 0.
+void AgesBelowZeroStartAfresh() {
+  const AdamUpdater adam;
+  Row fresh(0), negative(std::numeric_limits<int32_t>::min());
+  fresh.Update(adam);
+  negative.Update(adam);
+  EXPECT(negative.age == 1);
+  EXPECT(negative.w == fresh.w);
+}
+
+}  // namespace tfx::core
+
+int main() {
+  tfx::core::AgesDoNotWrap();
+  tfx::core::AgesBelowZeroStartAfresh();
+  return tfx::test::Result();
+}
