@@ -167,8 +167,8 @@ class FactoredUpdateOp : public FactoredOp<T> {
                              weight_decay.shape().DebugString());
     }
     const T eta = learning_rate.scalar<T>()(), decay = weight_decay.scalar<T>()();
-    if (!(eta > 0) || !std::isfinite(eta)) {
-      return InvalidArgument("learning_rate must be positive and finite; got ", eta);
+    if (!(eta >= 0) || !std::isfinite(eta)) {
+      return InvalidArgument("learning_rate must be at least 0 and finite; got ", eta);
     }
     if (!(decay >= 0) || !(eta * decay < 1)) {
       return InvalidArgument(

@@ -125,7 +125,7 @@ u_hidden: H U^T, [B, D], of the present state.
 g_target: dL/da, [B, K], finite; ignored where the label is -1.
 g_squares: dL/dq, [B], finite.
 g_sum: dL/ds, [B], finite.
-learning_rate: eta, positive and finite; 2 eta lambda_max(H^T diag(g_squares) H) is at most 2.
+learning_rate: eta, at least 0 and finite; 2 eta lambda_max(H^T diag(g_squares) H) is at most 2.
 weight_decay: lambda, with 0 <= eta lambda < 1.
 update: False: only the gradient, the state stays.
 max_condition: V gets a new anchor when |U| |P| / D is above; infinity: never, unless the step itself

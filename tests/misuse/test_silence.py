@@ -125,6 +125,16 @@ def test_a_warm_up_is_followed_with_a_reference_and_told_without(case):
 
 
 @rows(counts_steps)
+def test_while_the_rate_of_the_model_is_0_the_head_stands_still(case):
+    model = case.make_model()
+    rates(model, case)
+    model.optimizer.learning_rate = 0.0
+    before = case.row.weights(model.layers[-1])[0]
+    model.fit(case.x, case.y, verbose=0)
+    np.testing.assert_array_equal(case.row.weights(model.layers[-1])[0], before)
+
+
+@rows(counts_steps)
 def test_a_head_may_keep_its_own_rate(case):
     halving = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     seen = rates(case.make_model(model_rate=None), case, callbacks=[halving])

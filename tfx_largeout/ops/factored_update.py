@@ -108,7 +108,7 @@ def factored_update(
         gram_hidden: H Q, as `factored_statistics` returned it for this very state.
         u_hidden: H U^T, likewise.
         gradients: g_a `[B, K]`, g_q `[B]` and g_s `[B]`: of the loss with respect to a, q and s.
-        learning_rate: eta, a scalar above 0.
+        learning_rate: eta, a scalar of at least 0.
         weight_decay: lambda, a scalar of at least 0: W is multiplied by 1 - eta lambda.
         update: Whether to take the step; False: only the gradient.
         max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never, unless the

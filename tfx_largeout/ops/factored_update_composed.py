@@ -443,8 +443,8 @@ def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.O
         _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
     ]
     positive = tf.debugging.Assert(
-        tf.math.is_finite(learning_rate) & (learning_rate > 0),
-        ["learning_rate must be above 0 and finite; got", learning_rate],
+        tf.math.is_finite(learning_rate) & (learning_rate >= 0),
+        ["learning_rate must be at least 0 and finite; got", learning_rate],
     )
     decay = tf.debugging.Assert(
         (weight_decay >= 0) & (learning_rate * weight_decay < 1),
