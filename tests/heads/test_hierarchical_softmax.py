@@ -294,17 +294,27 @@ def test_neither_a_training_step_nor_the_exact_loss_sweeps_over_all_classes(tree
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("tree", ["equal clusters", "huffman"])
-def test_all_log_probabilities_have_no_gradient_and_say_so(tree, in_graph):
+@pytest.mark.parametrize(
+    ("training", "error", "message"),
+    [
+        (None, TypeError, "is trained by losses .* such as NegativeLogLikelihood"),
+        (False, LookupError, "train it with NegativeLogLikelihood"),
+    ],
+    ids=["in training", "elsewhere"],
+)
+def test_all_log_probabilities_have_no_gradient_and_say_so(
+    tree, in_graph, training, error, message
+):
     head = make_head(tree)
 
     def gradient(hidden):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            value = tf.reduce_sum(head(hidden))
+            value = tf.reduce_sum(head(hidden, training=training))
         return tape.gradient(value, hidden)
 
     run = tf.function(gradient, autograph=False) if in_graph else gradient
-    with pytest.raises(LookupError, match="train it with NegativeLogLikelihood"):
+    with pytest.raises(error, match=message):
         run(tf.ones((2, WIDTH)))
 
 

@@ -165,6 +165,7 @@ class SelfUpdatingHead(Head):
 
     def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
         residuals: Any = None
+        only_look = self._switch.is_off  # the gradient may be taken when it is on again
 
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
@@ -174,7 +175,9 @@ class SelfUpdatingHead(Head):
 
             def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 with after_forward_passes():
-                    hidden_gradient = self._step(hidden, labels, residuals, gradients[:-1])
+                    hidden_gradient = self._step(
+                        hidden, labels, residuals, gradients[:-1], only_look
+                    )
                 return hidden_gradient, gradients[-1]
 
             return (*values, tf.identity(anchor)), gradient
@@ -186,8 +189,7 @@ class SelfUpdatingHead(Head):
         """Returns a context in which a gradient through the head's statistics changes nothing.
 
         It works around `fit` and around any function, traced before or not, and within a function
-        that is traced, which then never updates. In the latter `draw` counts, too; entered around
-        a function it counts for all steps that the function takes meanwhile.
+        that is traced. Eagerly and within a function it is enough that the model is called in it.
         """
         return self._switch.off(draw)
 
@@ -214,9 +216,16 @@ class SelfUpdatingHead(Head):
         return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
 
     def _step(
-        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        only_look: bool,
     ) -> tf.Tensor:
         backward = functools.partial(self.backward, hidden, labels, residuals, gradients)
+        if only_look:
+            return backward(update=False)
 
         def train() -> tf.Tensor:
             hidden_gradient = backward(update=self.trainable)

@@ -48,9 +48,16 @@ class UpdateSwitch:
         """The number of the draw, int64: 0 in training."""
         return tf.maximum(self._present() - 1, 0)
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it is known to be off while Python runs: eagerly, or in the function traced."""
+        if tf.executing_eagerly():
+            return bool(self._state.numpy() != _UPDATING)
+        return self._traced is not None
+
     def either(self, update: Callable[[], Any], look: Callable[[], Any]) -> Any:
         """Returns what `update` returns while the switch is on, else what `look` does."""
-        if self._traced is not None:
+        if self.is_off:
             return look()
         return tf.cond(tf.equal(self._state, _UPDATING), update, look)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.enclosing_fit import enclosing_fit
@@ -25,8 +26,8 @@ def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
     Raises:
         ValueError: There is a `class_weight`, and labels are not `[B]` or `[B, 1]`.
     """
+    shape = tf.TensorShape(y_true.shape if hasattr(y_true, "shape") else np.shape(y_true))
     is_dense = not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor))
-    shape = y_true.shape if is_dense else tf.TensorShape(None)
     if is_dense and batch_rank == 1 and (shape.rank in (None, 1) or shape[1:] == [1]):
         return
     if (enclosing_fit() or {}).get("class_weight") is not None:
