@@ -102,8 +102,7 @@ class Kill(NamedTuple):
 
 
 def unfinished(folder: Path) -> list[tuple[str, int]]:
-    """Returns names and inodes of the files that are being written, or that a killed process left.
-    """
+    """Returns names and inodes of files that are being written, or that a killed process left."""
     try:
         return sorted((path.name, path.stat().st_ino) for path in folder.glob("*.tmp"))
     except FileNotFoundError:  # it has just got its name

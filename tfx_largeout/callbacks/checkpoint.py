@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,11 @@ class Checkpoint(keras.callbacks.Callback):
                 "the data must be those of the checkpoint, with the same batches; got "
                 f"{data} instead of {facts['data']} (batches in an epoch, digest of the first)"
             )
+        if facts["trainer"] != self._trainer_name():
+            raise ValueError(
+                f"the checkpoint must come from {self._trainer_name()}.fit; got one from "
+                f"{facts['trainer']}.fit"
+            )
         batch, size = facts["position"][1], self.model.steps_per_execution
         if batch % size:
             raise ValueError(
@@ -257,6 +263,7 @@ class Checkpoint(keras.callbacks.Callback):
             "position": position,
             "stopped": bool(self.model.stop_training),
             "model": self._state.facts(),
+            "trainer": self._trainer_name(),
             "data": self._data_facts(),
             "history": self._history,
             "logs": {name: _number(value) for name, value in logs.items()},
@@ -341,6 +348,9 @@ class Checkpoint(keras.callbacks.Callback):
     def _batches_of_epoch(self) -> int:
         return 1 if self._batches is None else self._batches.num_batches
 
+    def _trainer_name(self) -> str:
+        return type(self.model if self._trainer is None else self._trainer).__name__
+
     def _data_facts(self) -> list[Any]:
         if self._batches is None:
             return [None, None]
@@ -358,7 +368,7 @@ def _warn_of_inexact(what: str) -> None:
 
 def _named(prefix: str, arrays: dict[str, np.ndarray]) -> Iterator[NamedArray]:
     for name, array in arrays.items():
-        yield prefix + name, lambda array=array: array
+        yield prefix + name, functools.partial(np.asarray, array)
 
 
 def _arrays_under(prefix: str, source: CheckpointFile) -> dict[str, np.ndarray]:
@@ -372,5 +382,5 @@ def _number(value: Any) -> Any:
 
 
 def _numpy_state() -> list[Any]:
-    name, words, *others = np.random.get_state()
-    return [name, words.tolist(), *others]
+    state: Any = np.random.get_state()
+    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]

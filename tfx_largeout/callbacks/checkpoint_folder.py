@@ -58,11 +58,11 @@ class CheckpointFolder:
             except DamagedCheckpoint as error:
                 reasons[path] = error
                 continue
-            for damaged, error in reasons.items():
-                self._set_aside(damaged, error, path)
+            for damaged, reason in reasons.items():
+                self._set_aside(damaged, reason, path)
             return file
         if reasons:
-            told = "; ".join(f"{path.name}: {error}" for path, error in reasons.items())
+            told = "; ".join(f"{path.name}: {reason}" for path, reason in reasons.items())
             raise RuntimeError(
                 f"one of the checkpoints in {self.folder} must be whole; got {told}. To train from "
                 "the beginning, remove the folder."
@@ -86,9 +86,9 @@ class CheckpointFolder:
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("epoch-*-batch-*.npz"))
 
-    def _set_aside(self, path: Path, error: DamagedCheckpoint, instead: Path) -> None:
+    def _set_aside(self, path: Path, reason: DamagedCheckpoint, instead: Path) -> None:
         warnings.warn(
-            f"the checkpoint {path} is damaged ({error}); training goes on from {instead.name}, "
+            f"the checkpoint {path} is damaged ({reason}); training goes on from {instead.name}, "
             f"and the damaged file is renamed to {path.name}{_DAMAGED}",
             UserWarning,
             stacklevel=2,

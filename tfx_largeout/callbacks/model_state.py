@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class ModelState:
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
         for name, found in zip(self._names(), self._found, strict=True):
-            yield name, lambda variable=found.variable: _read(variable)
+            yield name, functools.partial(_read, found.variable)
 
     def facts(self) -> dict[str, Any]:
         """Returns what JSON can hold: the structure, and what heads keep outside of variables."""

@@ -57,7 +57,8 @@ class HessianFreeState:
         path = Path(path)
         unfinished = path.with_name(path.name + ".tmp")
         with unfinished.open("wb") as file:
-            np.savez(file, **self.to_arrays(parts))
+            arrays: dict[str, Any] = self.to_arrays(parts)
+            np.savez(file, **arrays)
         os.replace(unfinished, path)
 
     @classmethod
@@ -89,9 +90,7 @@ class HessianFreeState:
         return {**arrays, "state": np.array(json.dumps(numbers))}
 
     @classmethod
-    def from_arrays(
-        cls, arrays: dict[str, np.ndarray], parts: dict[str, Any]
-    ) -> HessianFreeState:
+    def from_arrays(cls, arrays: dict[str, np.ndarray], parts: dict[str, Any]) -> HessianFreeState:
         """Makes a state of what `to_arrays` returned; `parts` take back their own.
 
         Raises:
@@ -99,9 +98,7 @@ class HessianFreeState:
         """
         numbers = json.loads(str(arrays.get("state", "{}")))
         if numbers.get("format") != _FORMAT:
-            raise ValueError(
-                f"it must be a state of format {_FORMAT}; got {numbers.get('format')}"
-            )
+            raise ValueError(f"it must be a state of format {_FORMAT}; got {numbers.get('format')}")
         classes = {name: type(part).__name__ for name, part in parts.items()}
         if numbers["parts"] != classes:
             raise ValueError(f"the state must be of {classes}; got one of {numbers['parts']}")

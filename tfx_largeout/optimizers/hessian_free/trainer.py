@@ -199,7 +199,10 @@ class HessianFree:
             trainer=self,  # for callbacks.Checkpoint, which saves its state
         )
         model.stop_training = False
+        state = self._state
         callbacks.on_train_begin()
+        if self._state is not state:  # Checkpoint has set one
+            self._begin(model, objective)
         logs: dict[str, float] = {}
         # Where BackupAndRestore has found a backup, it says so in `_initial_epoch`.
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
