@@ -387,7 +387,7 @@ def test_callbacks_must_stand_before(tmp_path):
     plateau = keras.callbacks.ReduceLROnPlateau("loss")
     checkpoint = Checkpoint(tmp_path, callbacks=[plateau])
     for called in ([checkpoint, plateau], [checkpoint]):
-        with pytest.raises(ValueError, match="must stand before it .* got ReduceLROnPlateau"):
+        with pytest.raises(ValueError, match=r"must stand before it .* got ReduceLROnPlateau"):
             model_of().fit(checkpoint.data(of_epoch), callbacks=called, verbose=0)
 
 
@@ -407,13 +407,13 @@ def test_data_that_are_no_function_of_the_epoch(tmp_path):
 def test_data_of_unknown_length_or_order():
     checkpoint = Checkpoint("unused")
     data = of_epoch(0)
-    with pytest.raises(ValueError, match="known number of batches.*got unknown"):
+    with pytest.raises(ValueError, match=r"known number of batches.*got unknown"):
         checkpoint.data(lambda _: data.filter(lambda *_: True))
     with pytest.raises(ValueError, match="got infinitely many"):
         checkpoint.data(data.repeat())
     with pytest.raises(ValueError, match="got none"):
         checkpoint.data(data.take(0))
-    with pytest.raises(TypeError, match="must be a tf.data.Dataset for each epoch; got array"):
+    with pytest.raises(TypeError, match=r"must be a tf.data.Dataset for each epoch; got array"):
         checkpoint.data(X)
     options = tf.data.Options()
     options.deterministic = False
@@ -434,18 +434,20 @@ def test_fit_must_take_the_data_as_they_are(tmp_path):
     for options in ({"class_weight": {0: 1.0}}, {"steps_per_epoch": 2}):
         checkpoint = Checkpoint(tmp_path)
         data = checkpoint.data(of_epoch)
-        with pytest.raises((ValueError, tf.errors.OpError), match="as (it is|they are)|must go to"):
+        with pytest.raises(
+            (ValueError, tf.errors.OpError), match=r"as (it is|they are)|must go to"
+        ):
             model_of().fit(data, callbacks=[checkpoint], epochs=2, verbose=0, **options)
     checkpoint = Checkpoint(tmp_path)
     checkpoint.data(of_epoch)
-    with pytest.raises(ValueError, match="dataset that Checkpoint.data returned"):
+    with pytest.raises(ValueError, match=r"dataset that Checkpoint.data returned"):
         model_of().fit(of_epoch(0), callbacks=[checkpoint], verbose=0, shuffle=False)
-    with pytest.raises(tf.errors.OpError, match="must go to keras.Model.fit"):
+    with pytest.raises(tf.errors.OpError, match=r"must go to keras.Model.fit"):
         next(iter(checkpoint.data(of_epoch)))
 
 
 def test_other_data_can_be_saved_at_epochs_only(tmp_path):
-    with pytest.raises(ValueError, match="every must be 'epoch' for data .*; got 4"):
+    with pytest.raises(ValueError, match=r"every must be 'epoch' for data .*; got 4"):
         model_of().fit(X, Y, callbacks=[Checkpoint(tmp_path, 4)], verbose=0)
     whole, model = model_of(), model_of()
     whole.fit(X, Y, epochs=3, shuffle=False, verbose=0)

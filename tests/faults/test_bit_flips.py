@@ -126,7 +126,7 @@ def test_training_does_not_begin_anew_where_none_is_whole(checkpoints, tmp_path)
         path.write_bytes(path.read_bytes()[:-100])
     before = {path: path.read_bytes() for path in folder.iterdir()}
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="must be whole; got epoch-00002.*epoch-00001"):
+        with pytest.raises(RuntimeError, match=r"must be whole; got epoch-00002.*epoch-00001"):
             fit("factored", folder, epochs=2)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -151,14 +151,14 @@ def place_of(kernel: np.ndarray, path: Path) -> int:
 def test_keras_archives_notice_a_flip(tmp_path):
     model, path = saved(".keras", tmp_path)
     flip(path, place_of(model.get_weights()[0], path) + 1001, 2)
-    with pytest.raises(Exception, match="CRC|truncated|HDF5|zip"):
+    with pytest.raises(Exception, match=r"CRC|truncated|HDF5|zip"):
         keras.saving.load_model(path)
 
 
 def test_tensorflow_checkpoints_notice_a_flip(tmp_path):
     model, path = saved(".index", tmp_path)
     flip(path, place_of(model.get_weights()[0], path) + 1001, 2)
-    with pytest.raises(tf.errors.DataLossError, match="[Cc]hecksum"):
+    with pytest.raises(tf.errors.DataLossError, match=r"[Cc]hecksum"):
         tf.train.Checkpoint(model=model).read(str(tmp_path / "file")).assert_consumed()
 
 

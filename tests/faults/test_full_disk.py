@@ -64,7 +64,7 @@ def small_files(size):
 
 
 def test_a_full_disk(small_disk):
-    with pytest.warns(UserWarning, match="No space left on device.*training goes on") as warned:
+    with pytest.warns(UserWarning, match=r"No space left on device.*training goes on") as warned:
         trained = fit(small_disk, 3)
     assert sum("No space left" in str(warning.message) for warning in warned) == 2
     (only,) = small_disk.iterdir()
@@ -81,9 +81,9 @@ def test_a_file_that_can_not_grow(tmp_path):
     fit(tmp_path, 1)
     (first,) = tmp_path.iterdir()
     before = first.read_bytes()
-    with small_files(len(before) // 2):
-        with pytest.warns(UserWarning, match="File too large.*those before are as they were"):
-            trained = fit(tmp_path, 2)
+    message = r"File too large.*those before are as they were"
+    with small_files(len(before) // 2), pytest.warns(UserWarning, match=message):
+        trained = fit(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
     assert first.read_bytes() == before
     again = fit(tmp_path, 2)
@@ -93,5 +93,5 @@ def test_a_file_that_can_not_grow(tmp_path):
 
 def test_a_folder_that_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.warns(UserWarning, match="Not a directory.*training goes on"):
+    with pytest.warns(UserWarning, match=r"Not a directory.*training goes on"):
         fit(tmp_path / "file" / "checkpoints", 1)

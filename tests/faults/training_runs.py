@@ -51,7 +51,7 @@ def compiled_model(kind: str) -> keras.Model:
         [keras.Input((FEATURES,)), layers.Dense(WIDTH, "relu"), layers.Dropout(0.3), head(kind)]
     )
     loss = tfx.losses.SphericalSoftmax() if kind == "factored" else tfx.losses.ComplementarySum()
-    model.compile(keras.optimizers.Adam(0.01), loss, metrics=[tfx.metrics.PrecisionAtK(1)])
+    model.compile(keras.optimizers.Adam(0.01), loss)
     return model
 
 
@@ -67,15 +67,7 @@ def train_head(kind: str, folder: Path, every: str | int) -> tuple[keras.Model, 
     model = compiled_model(kind)
     checkpoint, called = callbacks(folder, every)
     data = checkpoint.data(epoch_of_arrays)
-    x, y = arrays()
-    history = model.fit(
-        data,
-        validation_data=(x[:64], y[:64]),
-        epochs=EPOCHS[kind],
-        shuffle=False,
-        callbacks=called,
-        verbose=0,
-    )
+    history = model.fit(data, epochs=EPOCHS[kind], shuffle=False, callbacks=called, verbose=0)
     return model, history.history
 
 
