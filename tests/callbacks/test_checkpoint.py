@@ -36,7 +36,9 @@ def sampled_head(seed=3, classes=CLASSES, optimizer=None):
 
 
 def indexed_head():
-    index = tfx.indexes.HashIndex(num_tables=4, hashes_per_table=2, first_period=3)
+    index = tfx.indexes.HashIndex(
+        tfx.indexes.SimHash(), num_tables=4, hashes_per_table=3, first_period=3
+    )
     sampler = tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(4), index=index)
     return tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdagrad(0.1), seed=1)
 
@@ -47,7 +49,7 @@ HEADS = {
     "sampled": (lambda _: sampled_head(), tfx.losses.SampledSoftmax),
     "index": (lambda _: indexed_head(), tfx.losses.ComplementarySum),
     "factored": (
-        lambda classes: tfx.heads.FactoredHead(classes, 0.1, use_bias=True),
+        lambda classes: tfx.heads.FactoredHead(classes, 0.02, use_bias=True),
         tfx.losses.SphericalSoftmax,
     ),
     "hierarchical": (
@@ -119,16 +121,19 @@ def assert_same_state(model, other):
     ("kind", "every"), [("keras", "epoch"), ("keras", 4), *((kind, 4) for kind in list(HEADS)[1:])]
 )
 def test_goes_on_as_if_never_interrupted(kind, every, tmp_path):
-    def make():
-        return model_of(kind, metrics=["accuracy"])
+    is_plain = kind == "keras"
+    evaluation = {"validation_data": (X[:8], Y[:8])} if is_plain else {}
 
-    whole, validation = make(), {"validation_data": (X[:8], Y[:8])}
-    expected = fit(whole, Checkpoint(tmp_path / "whole", every), **validation)
-    for after in (BATCHES + 3, 5) if kind == "keras" else (BATCHES + 3,):
-        interrupted(make, lambda: Checkpoint(tmp_path / "run", every), after, **validation)
+    def make():
+        return model_of(kind, metrics=["accuracy"] if is_plain else [])
+
+    whole = make()
+    expected = fit(whole, Checkpoint(tmp_path / "whole", every), **evaluation)
+    for after in (BATCHES + 3, 5) if is_plain else (BATCHES + 3,):
+        interrupted(make, lambda: Checkpoint(tmp_path / "run", every), after, **evaluation)
     model = make()
     keras.utils.set_random_seed(99)  # nothing depends on how the second process begins
-    history = fit(model, Checkpoint(tmp_path / "run", every), **validation)
+    history = fit(model, Checkpoint(tmp_path / "run", every), **evaluation)
     assert_same_state(model, whole)
     assert history == expected
     assert len(history["loss"]) == EPOCHS
@@ -287,6 +292,37 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     assert_same_state(whole, longer)
     longer.fit(of_epoch(0), epochs=1, verbose=0, shuffle=False)
     assert len(longer.history.epoch) == 1, "other calls of fit begin with epoch 0 again"
+
+
+def hessian_free(folder, after=None, trainer=None):
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(4, "tanh")])
+    model.add(layers.Dense(CLASSES))
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    kill = [] if after is None else [Kill(after)]
+    free = tfx.optimizers.hessian_free
+    trainer = trainer or tfx.optimizers.HessianFree(
+        free.LBFGSPreconditioner(4), cg_sample=free.GeometricSample(10, 1.2), damping=0.1
+    )
+    history = trainer.fit(
+        model, X, Y, epochs=6, callbacks=[Checkpoint(folder), *kill], verbose=0
+    ).history
+    return model, {name: values for name, values in history.items() if "seconds" not in name}
+
+
+def test_hessian_free_training(tmp_path):
+    whole, expected = hessian_free(tmp_path / "whole")
+    for after in (3, 2):
+        with pytest.raises(Killed):
+            hessian_free(tmp_path / "run", after)
+    model, history = hessian_free(tmp_path / "run")
+    for one, two in zip(whole.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert history == expected
+    with pytest.raises(ValueError, match="the state must be of"):
+        hessian_free(tmp_path / "run", trainer=tfx.optimizers.HessianFree())
+    with pytest.raises(ValueError, match=r"must come from Sequential.fit; got .* HessianFree.fit"):
+        model.fit(X, Y, callbacks=[Checkpoint(tmp_path / "run")], verbose=0)
 
 
 def test_so_many_are_kept_and_nothing_else(tmp_path):

@@ -15,6 +15,7 @@ import training_runs
 
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, DamagedCheckpoint
 from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.indexes import HashIndex, SimHash
 
 KINDS = ("sampled", "factored")
 
@@ -131,57 +132,31 @@ def test_training_does_not_begin_anew_where_none_is_whole(checkpoints, tmp_path)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-# Keras's and TensorFlow's own files
+# In memory
 
 
-def saved(suffix: str, folder: Path) -> tuple[keras.Model, Path]:
-    model = keras.Sequential([keras.Input((40,)), keras.layers.Dense(50, use_bias=False)])
-    path = folder / f"file{suffix}"
-    if suffix == ".index":
-        path = Path(tf.train.Checkpoint(model=model).write(str(folder / "file")))
-        return model, path.with_name(path.name + ".data-00000-of-00001")
-    model.save(path) if suffix == ".keras" else model.save_weights(path)
-    return model, path
-
-
-def place_of(kernel: np.ndarray, path: Path) -> int:
-    return path.read_bytes().index(kernel.tobytes())
-
-
-def test_keras_archives_notice_a_flip(tmp_path):
-    model, path = saved(".keras", tmp_path)
-    flip(path, place_of(model.get_weights()[0], path) + 1001, 2)
-    with pytest.raises(Exception, match=r"CRC|truncated|HDF5|zip"):
-        keras.saving.load_model(path)
-
-
-def test_tensorflow_checkpoints_notice_a_flip(tmp_path):
-    model, path = saved(".index", tmp_path)
-    flip(path, place_of(model.get_weights()[0], path) + 1001, 2)
-    with pytest.raises(tf.errors.DataLossError, match=r"[Cc]hecksum"):
-        tf.train.Checkpoint(model=model).read(str(tmp_path / "file")).assert_consumed()
-
-
-def test_hdf5_weights_do_not(tmp_path):
-    """The files of `BackupAndRestore` and `save_weights`: a flip is loaded without a word."""
-    model, path = saved(".weights.h5", tmp_path)
-    before = model.get_weights()[0]
-    flip(path, place_of(before, path) + 1003, 2)
-    model.load_weights(path)
-    assert np.count_nonzero(model.get_weights()[0] != before) == 1
-
-
-def test_keras_does_not_restore_the_seeds_of_layers(tmp_path):
-    """A dropout layer that has drawn 3 times is back at 0 after `load_weights`."""
-    dropout = keras.layers.Dropout(0.5, seed=1)
-    model = keras.Sequential([keras.Input((4,)), dropout, keras.layers.Dense(2)])
-    for _ in range(3):
-        model(np.ones((1, 4), "float32"), training=True)
-    assert dropout.seed_generator.state.numpy().tolist() == [1, 3]
-    model.save(tmp_path / "model.keras")
-    model.save_weights(tmp_path / "model.weights.h5")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.layers[0].seed_generator.state.numpy().tolist() == [1, 0]
-    other = keras.models.clone_model(model)
-    other.load_weights(tmp_path / "model.weights.h5")
-    assert other.layers[0].seed_generator.state.numpy().tolist() == [1, 0]
+@pytest.mark.parametrize("name", ["entries", "starts", "touched_at"])
+def test_an_index_in_memory_is_refused_or_mended(name):
+    """Ids stay in range or an op refuses the tables; a rebuild mends them."""
+    rng, classes = np.random.default_rng(4), 200
+    kernel = tf.Variable(rng.normal(size=(classes, 8)).astype("float32"))
+    index = HashIndex(SimHash(), hashes_per_table=4, num_tables=3, first_period=3)
+    index.rebuild(kernel)
+    tables = {key: np.array(getattr(index, key)) for key in ("entries", "starts")}
+    queries = tf.constant(rng.normal(size=(6, 1, 8)).astype("float32"))
+    variable, refused = getattr(index, name), 0
+    for number in range(40):
+        damaged = np.array(variable)
+        damaged.view(np.uint8).reshape(-1)[rng.integers(damaged.nbytes)] ^= 1 << rng.integers(8)
+        variable.assign(damaged)
+        try:
+            ids = index.candidates(queries, 30, tf.constant([number, 0]), own=True).numpy()
+            assert np.all((ids >= -1) & (ids < classes))
+            for _ in range(3):  # a round
+                index.update(kernel, None, tf.constant([1, 2], tf.int64))
+        except tf.errors.InvalidArgumentError:
+            refused += 1
+        index.rebuild(kernel)
+        for key, value in tables.items():
+            np.testing.assert_array_equal(np.array(getattr(index, key)), value)
+    assert name == "touched_at" or refused > 5

@@ -297,14 +297,14 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _restore(self, source: CheckpointFile) -> None:
         facts = source.facts
+        if self._trainer is not None:  # first, as it may refuse
+            self._trainer.set_state(_arrays_under("trainer/", source))
         if self._state.restore(facts["model"], source.array):
             self.model.make_train_function(force=True)
         for number, (callback, (_, state)) in enumerate(
             zip(self._callbacks, facts["callbacks"], strict=True)
         ):
             restore_callback(callback, state, _arrays_under(f"callbacks/{number}/", source))
-        if self._trainer is not None:
-            self._trainer.set_state(_arrays_under("trainer/", source))
         if _GLOBAL_SEED in source.names:
             restore_global_seed(source.array(_GLOBAL_SEED))
         version, words, following = facts["random"]["python"]

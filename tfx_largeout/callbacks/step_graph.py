@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import func_graph, op_def_registry
 
 
 class StepGraph:
@@ -25,8 +24,10 @@ class StepGraph:
     """
 
     def __init__(self, model: keras.Model, element_spec: Any) -> None:
-        step = tf.function(model.train_step, autograph=False)
-        self._graph = step.get_concrete_function(element_spec).graph
+        # tf.function would trace twice.
+        self._graph = func_graph.func_graph_from_py_func(
+            "train_step", model.train_step, (element_spec,), {}
+        )
 
     def unknown_variables(self, known: set[int]) -> list[str]:
         """Returns the names of variables that the step uses beside the known ones.
