@@ -23,6 +23,10 @@ from tfx_largeout.callbacks.step_graph import StepGraph
 from tfx_largeout.integer_argument import integer_argument
 
 _GLOBAL_SEED = "random/keras"
+_NOT_AS_IT_IS = (
+    "fit must get the dataset that Checkpoint.data returned, as it is, without steps_per_epoch and "
+    "class_weight; got {}"
+)
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -165,10 +169,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._batches is not None and self._batches.is_due:
-            raise ValueError(
-                "fit must get the dataset that Checkpoint.data returned, as it is; got other data, "
-                "class_weight or steps_per_epoch"
-            )
+            raise ValueError(_NOT_AS_IT_IS.format("other data, or class_weight"))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         done = batch + 1
@@ -208,6 +209,9 @@ class Checkpoint(keras.callbacks.Callback):
                 "every must be 'epoch' for data that do not come from Checkpoint.data; got "
                 f"{self._every}"
             )
+        steps = self.params.get("steps")
+        if self._batches is not None and steps != self._batches.num_batches:
+            raise ValueError(_NOT_AS_IT_IS.format(f"{steps} steps in an epoch"))
 
     def _make_variables(self) -> None:
         """Makes the variables that a step needs, and warns of what can't be saved."""
