@@ -92,6 +92,7 @@ class Child:
 
 class Kill(NamedTuple):
     kind: str
+    seed: int
     run: int
     every: str | int
     moment: str
@@ -118,10 +119,12 @@ def result_of(kind: str, folder: Path, every: str | int) -> str:
 
 
 def killed_run(
-    kind: str, run: int, kills: int, folder: Path, expected: str, length: float, rng: random.Random
+    kind: str, seed: int, run: int, kills: int, folder: Path, expected: str, length: float
 ) -> tuple[list[Kill], bool]:
     """Kills a run at most so many times, and lets it end then; says whether it ended alike."""
-    every, rows = EVERY[kind][run % 2], []
+    rows: list[Kill] = []
+    every = EVERY[kind][run % 2]
+    rng = random.Random(f"{kind} {seed} {run}")
     while True:
         fresh = rng.randrange(FRESH) == 0
         start, before = time.monotonic(), unfinished(folder)
@@ -140,13 +143,12 @@ def killed_run(
         child.kill()
         seconds = round(time.monotonic() - start, 3)
         left, whole = unfinished(folder) not in ([], before), len(list(folder.glob("*.npz")))
-        rows.append(Kill(kind, run, every, moment, fresh, seconds, left, whole))
+        rows.append(Kill(kind, seed, run, every, moment, fresh, seconds, left, whole))
 
 
 def table(kind: str, kills: int, folder: Path, seed: int) -> tuple[list[Kill], list[bool]]:
     """Kills runs until there are so many kills; returns them, and for each run whether it was
     the one without a break, bit for bit."""
-    rng = random.Random(f"{seed} {kind}")
     start = time.monotonic()
     expected = [result_of(kind, folder / f"{kind}_{every}", every) for every in EVERY[kind]]
     length = (time.monotonic() - start) / len(expected)
@@ -156,7 +158,7 @@ def table(kind: str, kills: int, folder: Path, seed: int) -> tuple[list[Kill], l
     while len(rows) < kills:
         place = folder / f"{kind}_{len(same):03d}"
         some = min(kills - len(rows), 5)
-        own, is_same = killed_run(kind, len(same), some, place, expected[0], length, rng)
+        own, is_same = killed_run(kind, seed, len(same), some, place, expected[0], length)
         rows += own
         same.append(is_same)
         print(kind, len(rows), "kills", same.count(True), "of", len(same), "runs", flush=True)
@@ -170,7 +172,7 @@ def main(kind: str, kills: int, folder: Path, path: Path | None = None, seed: in
     if path is not None:
         is_new = not path.exists()
         with path.open("a", newline="") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             if is_new:
                 writer.writerow([*Kill._fields, "run_is_the_unbroken_one"])
             writer.writerows([*row, same[row.run]] for row in rows)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import training_runs
+from faults import training_runs
 
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, DamagedCheckpoint
 from tfx_largeout.callbacks.model_state import ModelState
