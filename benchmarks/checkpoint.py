@@ -79,7 +79,6 @@ def row(classes: int) -> dict[str, Any]:
         model.fit(checkpoint.data(data), callbacks=[checkpoint], shuffle=False, verbose=0)
         (path,) = (folder / "run").iterdir()
         size = path.stat().st_size
-        weights = sum(4 * v.shape.num_elements() for v in _float_variables(checkpoint))
         save = timed(lambda: checkpoint._save(Position(2, 0), {}))
         check = timed(lambda: CheckpointFile(path))
         source = CheckpointFile(path)
@@ -91,7 +90,6 @@ def row(classes: int) -> dict[str, Any]:
     return {
         "classes": classes,
         "width": WIDTH,
-        "state_mib": round(weights / 2**20, 1),
         "file_mib": round(size / 2**20, 1),
         "save_s": round(save[0], 2),
         "save_peak_mib": round(save[1], 1),
@@ -102,10 +100,6 @@ def row(classes: int) -> dict[str, Any]:
         "write_and_fsync_s": round(plain[0], 2),
         **harness.machine(),
     }
-
-
-def _float_variables(checkpoint: Any) -> list[Any]:
-    return [found.variable for found in checkpoint._state._found if found.variable.dtype.size == 4]
 
 
 def main() -> None:
