@@ -14,6 +14,7 @@ from keras import layers
 
 import tfx_largeout as tfx
 from tfx_largeout.callbacks import Checkpoint
+from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
 from tfx_largeout.callbacks.model_state import ModelState
 
 CLASSES, WIDTH, EXAMPLES, BATCH, EPOCHS = 40, 6, 48, 8, 3
@@ -239,6 +240,32 @@ def test_batches_keep_their_numbers(tmp_path):
     assert [batch for batch, _ in resumed.seen] == list(range(BATCHES))
     assert resumed.seen[4:] == numbers.seen[4:]
     assert {loss for _, loss in resumed.seen[:4]} == {numbers.seen[3][1]}
+
+
+def test_an_error_among_the_passed_batches_leaves_no_trace(tmp_path):
+    interrupted(model_of, lambda: Checkpoint(tmp_path, 4), 5)
+    model = model_of()
+    with pytest.raises(Killed):
+        fit(model, Checkpoint(tmp_path, 4), after=2)
+    steps = int(model.optimizer.iterations)
+    model.fit(of_epoch(0), shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations) == steps + BATCHES
+
+
+def test_dtypes_that_numpy_does_not_know(tmp_path):
+    def make():
+        model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(3, dtype="bfloat16")])
+        model.compile("sgd", "mse")
+        return model
+
+    first, second = make(), make()
+    path = tmp_path / "file.npz"
+    write_checkpoint(path, {"model": ModelState(first).facts()}, ModelState(first).arrays())
+    file = CheckpointFile(path)
+    ModelState(second).check(file.facts["model"])
+    ModelState(second).restore(file.facts["model"], file.array)
+    np.testing.assert_array_equal(first.get_weights()[0], second.get_weights()[0])
+    assert second.layers[0].kernel.dtype == "bfloat16"
 
 
 def test_global_random_states_come_back(tmp_path):

@@ -35,7 +35,7 @@ class Checkpoint(keras.callbacks.Callback):
     ```python
     checkpoint = tfx.callbacks.Checkpoint("runs/a", every=500)
     data = checkpoint.data(lambda epoch: train.dataset(512, shuffle=True, seed=epoch))
-    model.fit(data, epochs=10, callbacks=[checkpoint])
+    model.fit(data, epochs=10, shuffle=False, callbacks=[checkpoint])
     ```
 
     A run that was killed at any moment and started again ends with the weights, the state and the
@@ -55,9 +55,10 @@ class Checkpoint(keras.callbacks.Callback):
 
     With `HessianFree.fit`, which takes its data as they are, its state is saved too.
 
-    Cost: a save writes all variables once and computes a digest; memory for a copy of the largest
-    variable. To begin, one more trace of the training step, and the first batch twice. To go on in
-    the middle of an epoch, the batches before are read again.
+    Cost: a save writes all variables once and computes a digest; some 16 MiB of memory, and a copy
+    of the largest variable that TensorFlow can't read in place. To begin, one more trace of the
+    training step, and the first batch twice. To go on, the file is read twice, with memory for two
+    copies of the largest variable; in the middle of an epoch, the batches before are read again.
 
     Args:
         folder: Where the checkpoints of this run are, and nothing else.
@@ -164,8 +165,8 @@ class Checkpoint(keras.callbacks.Callback):
         self._epoch, self._passed, self._is_due = epoch, batch, False
         if self._batches is not None:
             self._batches.begin(epoch, batch)
-        if batch:
-            self._pass(batch)
+            if batch:
+                self._pass(batch, self._batches)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._batches is not None and self._batches.is_due:
@@ -329,18 +330,19 @@ class Checkpoint(keras.callbacks.Callback):
 
     # The position in the data
 
-    def _pass(self, batches: int) -> None:
+    def _pass(self, batches: int, data: EpochBatches) -> None:
         """Lets `fit` count batches that it does not train."""
         step = self.model.train_function
         left = batches // self.model.steps_per_execution
         logs = self._source.facts["logs"] if self._source is not None else {}
 
-        def passing(_: Any) -> dict[str, float]:
+        def passing(iterator: Any) -> dict[str, float]:
             nonlocal left
             left -= 1
-            if not left:
+            is_other = iterator is not data.iterator  # that of another `fit`, after an error here
+            if is_other or not left:
                 self.model.train_function = step
-            return logs
+            return step(iterator) if is_other else logs
 
         self.model.train_function = passing
 

@@ -22,6 +22,9 @@ class EpochBatches(tf.data.Dataset):
         make_epoch: Returns the batches of an epoch. Called again for the same epoch, it must return
             the same ones.
 
+    Attributes:
+        iterator: The one over the epoch that has begun; None before.
+
     Raises:
         TypeError: It returns no dataset.
         ValueError: The number of batches is unknown or infinite, or their order not determined.
@@ -32,6 +35,7 @@ class EpochBatches(tf.data.Dataset):
         first = _checked(make_epoch(0))
         self._spec, self.num_batches = first.element_spec, int(first.cardinality())
         self._due: tf.data.Dataset | None = None
+        self.iterator: Iterator[Any] | None = None
         refusing = tf.data.Dataset.from_generator(_refuse, output_signature=self._spec)
         self._refusing = refusing.apply(tf.data.experimental.assert_cardinality(self.num_batches))
         super().__init__(self._refusing._variant_tensor)
@@ -66,7 +70,10 @@ class EpochBatches(tf.data.Dataset):
 
     def __iter__(self) -> Iterator[Any]:
         due, self._due = self._due, None
-        return iter(self._refusing if due is None else due)
+        if due is None:
+            return iter(self._refusing)
+        self.iterator = iter(due)
+        return self.iterator
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._refusing]
