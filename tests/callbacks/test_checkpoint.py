@@ -16,6 +16,7 @@ import tfx_largeout as tfx
 from tfx_largeout.callbacks import Checkpoint
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
 from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.datasets import SparseExamples
 
 CLASSES, WIDTH, EXAMPLES, BATCH, EPOCHS = 40, 6, 48, 8, 3
 BATCHES = EXAMPLES // BATCH
@@ -147,6 +148,35 @@ def test_a_run_under_it_is_the_run_without_it(tmp_path):
     fit(watched, Checkpoint(tmp_path, 4))
     for one, two in zip(plain.get_weights(), watched.get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def test_sparse_examples(tmp_path):
+    splits = np.arange(EXAMPLES + 1)
+    examples = SparseExamples(
+        feature_splits=splits * 2,
+        feature_ids=np.stack([Y % 9, 9 + Y % 7], axis=1).reshape(-1),
+        feature_values=np.ones(2 * EXAMPLES),
+        label_splits=splits,
+        label_ids=Y,
+        num_features=16,
+        num_labels=CLASSES,
+    )
+
+    def make():
+        keras.utils.set_random_seed(5)
+        stack = [tfx.layers.SparseDense(4), layers.Dropout(0.4), sampled_head()]
+        model = keras.Sequential([keras.Input((16,), sparse=True), *stack])
+        model.compile(tfx.optimizers.RowAdam(0.01), tfx.losses.SampledSoftmax(), jit_compile=False)
+        return model
+
+    def of(epoch):
+        return examples.dataset(BATCH, shuffle=True, seed=epoch)
+
+    whole, model = make(), make()
+    fit(whole, Checkpoint(tmp_path / "whole", 4), of=of)
+    interrupted(make, lambda: Checkpoint(tmp_path / "run", 4), 11, of=of)
+    fit(model, Checkpoint(tmp_path / "run", 4), of=of)
+    assert_same_state(model, whole)
 
 
 def test_models_that_are_built_by_their_first_batch(tmp_path):

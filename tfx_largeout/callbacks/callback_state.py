@@ -20,16 +20,17 @@ def callback_state(callback: keras.callbacks.Callback) -> tuple[dict[str, Any], 
     Plain are numbers, strings, None, arrays, functions of `keras.ops` (which callbacks compare
     with), and lists, tuples and dictionaries of them.
     """
-    state, arrays = {}, {}
+    state: dict[str, Any] = {}
+    arrays: Arrays = {}
     for name, value in vars(callback).items():
+        if name in _OWN_OF_KERAS:
+            continue
         own: Arrays = {}
         try:
-            packed = _packed(value, name, own)
+            state[name] = _packed(value, name, own)
         except TypeError:
             continue
-        if name not in _OWN_OF_KERAS:
-            state[name] = packed
-            arrays.update(own)
+        arrays.update(own)
     return state, arrays
 
 
