@@ -142,11 +142,11 @@ def test_an_index_in_memory_is_refused_or_mended(name):
     kernel = tf.Variable(rng.normal(size=(classes, 8)).astype("float32"))
     index = HashIndex(SimHash(), hashes_per_table=4, num_tables=3, first_period=3)
     index.rebuild(kernel)
-    tables = {key: np.array(getattr(index, key)) for key in ("entries", "starts")}
+    tables = {key: getattr(index, key).numpy() for key in ("entries", "starts")}
     queries = tf.constant(rng.normal(size=(6, 1, 8)).astype("float32"))
     variable, refused = getattr(index, name), 0
     for number in range(40):
-        damaged = np.array(variable)
+        damaged = variable.numpy().copy()
         damaged.view(np.uint8).reshape(-1)[rng.integers(damaged.nbytes)] ^= 1 << rng.integers(8)
         variable.assign(damaged)
         try:
@@ -158,5 +158,5 @@ def test_an_index_in_memory_is_refused_or_mended(name):
             refused += 1
         index.rebuild(kernel)
         for key, value in tables.items():
-            np.testing.assert_array_equal(np.array(getattr(index, key)), value)
+            np.testing.assert_array_equal(getattr(index, key).numpy(), value)
     assert name == "touched_at" or refused > 5
