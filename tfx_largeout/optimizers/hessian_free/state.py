@@ -50,10 +50,25 @@ class HessianFreeState:
         return self.parameters is not None and bool(tf.reduce_all(self.parameters == theta))
 
     def save(self, path: str | Path, parts: dict[str, Any]) -> None:
-        """Writes the state, and that of `parts` with a `state` method, to an `.npz` file.
+        """Writes what `to_arrays` returns to an `.npz` file.
 
         The file appears whole or not at all.
         """
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".tmp")
+        with unfinished.open("wb") as file:
+            arrays: dict[str, Any] = self.to_arrays(parts)
+            np.savez(file, **arrays)
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path, parts: dict[str, Any]) -> HessianFreeState:
+        """Reads what `save` wrote. Errors: as `from_arrays`."""
+        with np.load(path, allow_pickle=False) as file:
+            return cls.from_arrays(dict(file), parts)
+
+    def to_arrays(self, parts: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the state, and that of `parts` with a `state` method, as arrays."""
         numbers: dict[str, Any] = {
             "format": _FORMAT,
             "damping": self.damping,
@@ -72,26 +87,18 @@ class HessianFreeState:
         arrays = {name: np.asarray(value) for name, value in arrays.items() if value is not None}
         for name, part in parts.items():
             arrays |= {f"{name}/{key}": value for key, value in part.state().items()}
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".tmp")
-        with unfinished.open("wb") as file:
-            np.savez(file, **arrays, state=np.array(json.dumps(numbers)))
-        os.replace(unfinished, path)
+        return {**arrays, "state": np.array(json.dumps(numbers))}
 
     @classmethod
-    def load(cls, path: str | Path, parts: dict[str, Any]) -> HessianFreeState:
-        """Reads what `save` wrote; `parts` take back their own state.
+    def from_arrays(cls, arrays: dict[str, np.ndarray], parts: dict[str, Any]) -> HessianFreeState:
+        """Makes a state of what `to_arrays` returned; `parts` take back their own.
 
         Raises:
-            ValueError: The file has another format, or was saved with parts of other classes.
+            ValueError: It has another format, or was saved with parts of other classes.
         """
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-        numbers = json.loads(str(arrays.pop("state", "{}")))
+        numbers = json.loads(str(arrays.get("state", "{}")))
         if numbers.get("format") != _FORMAT:
-            raise ValueError(
-                f"path must be a state of format {_FORMAT}; got {numbers.get('format')} in {path}"
-            )
+            raise ValueError(f"it must be a state of format {_FORMAT}; got {numbers.get('format')}")
         classes = {name: type(part).__name__ for name, part in parts.items()}
         if numbers["parts"] != classes:
             raise ValueError(f"the state must be of {classes}; got one of {numbers['parts']}")

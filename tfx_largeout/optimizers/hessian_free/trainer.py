@@ -196,9 +196,13 @@ class HessianFree:
             verbose=verbose,
             epochs=epochs,
             steps=1,
+            trainer=self,  # for callbacks.Checkpoint, which saves its state
         )
         model.stop_training = False
+        state = self._state
         callbacks.on_train_begin()
+        if self._state is not state:  # Checkpoint has set one
+            self._begin(model, objective)
         logs: dict[str, float] = {}
         # Where BackupAndRestore has found a backup, it says so in `_initial_epoch`.
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
@@ -235,6 +239,14 @@ class HessianFree:
                 samples.
         """
         self._state = HessianFreeState.load(path, self._parts())
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns what `save_state` writes, as arrays."""
+        return self._state.to_arrays(self._parts())
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes back what `get_state` returned. Errors: as `load_state`."""
+        self._state = HessianFreeState.from_arrays(arrays, self._parts())
 
     def _parts(self) -> dict[str, Any]:
         return {

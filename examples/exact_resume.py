@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training that can be killed at any moment, and goes on exactly where it was.
+
+Kill it with `kill -9`, start the same command again, as often as you like: the line that it prints
+at the end is the same as without any kill. docs/exact_resume.md says how that works.
+
+    python examples/exact_resume.py --folder runs/resume
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfx_largeout as tfx
+
+FEATURES = 32
+
+
+def build_model(num_classes: int) -> keras.Model:
+    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), hashes_per_table=6, num_tables=10)
+    sampler = tfx.samplers.LSHEmbedding(100, tfx.samplers.LogUniform(100), index=index)
+    model = keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(32, "relu"),
+            keras.layers.Dropout(0.2),
+            # A run that goes on takes the head's seed from the checkpoint, so that it needs none.
+            # With one, runs can be compared that were started independently.
+            tfx.heads.SampledHead(num_classes, sampler, tfx.optimizers.RowAdam(0.01), seed=1),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(1e-3), tfx.losses.ComplementarySum())
+    return model
+
+
+def random_examples(num_classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns inputs and labels, the first classes being the most frequent ones."""
+    rng = np.random.default_rng(0)
+    labels = np.minimum(rng.zipf(1.3, count), num_classes) - 1
+    noise = rng.normal(size=(count, FEATURES))
+    return (np.sin(np.outer(labels, np.arange(FEATURES))) + noise).astype("float32"), labels
+
+
+def main(arguments: Sequence[str] | None = None) -> str:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", default="runs/exact_resume", help="of the checkpoints")
+    parser.add_argument("--every", type=int, default=50, help="steps from one to the next")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--classes", type=int, default=100_000)
+    parser.add_argument("--examples", type=int, default=20_000)
+    options = parser.parse_args(arguments)
+
+    keras.utils.set_random_seed(1)  # the weights to begin with, and the order of `shuffle`
+    examples = tf.data.Dataset.from_tensor_slices(
+        random_examples(options.classes, options.examples)
+    )
+    model = build_model(options.classes)
+
+    checkpoint = tfx.callbacks.Checkpoint(options.folder, every=options.every)
+    data = checkpoint.data(lambda epoch: examples.shuffle(10_000, seed=epoch).batch(64))
+    model.fit(data, epochs=options.epochs, shuffle=False, callbacks=[checkpoint], verbose=2)
+
+    digest = hashlib.sha256(b"".join(weight.tobytes() for weight in model.get_weights()))
+    print("weights:", digest.hexdigest()[:16])
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint: training that goes on exactly where it was killed."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
+from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, NamedArray
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
+from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
+from tfx_largeout.callbacks.model_state import ModelState, global_seed, restore_global_seed
+from tfx_largeout.callbacks.step_graph import StepGraph
+from tfx_largeout.integer_argument import integer_argument
+
+_GLOBAL_SEED = "random/keras"
+_NOT_AS_IT_IS = (
+    "fit must get the dataset that Checkpoint.data returned, as it is, without steps_per_epoch and "
+    "class_weight; got {}"
+)
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Saves all that a run consists of; the same script, started again, goes on from there.
+
+    ```python
+    checkpoint = tfx.callbacks.Checkpoint("runs/a", every=500)
+    data = checkpoint.data(lambda epoch: train.dataset(512, shuffle=True, seed=epoch))
+    model.fit(data, epochs=10, shuffle=False, callbacks=[checkpoint])
+    ```
+
+    A run that was killed at any moment and started again ends with the weights, the state and the
+    history that it would have ended with otherwise, bit for bit, if a step gives the same result
+    each time on this machine. Saved are weights, optimizers, metrics, seeds of layers, the state of
+    heads and their indexes, the position in the data, the history, the states of Python's, NumPy's
+    and Keras's global random generators, and those of other callbacks that are named.
+
+    A file appears whole or not at all, and has a digest of each array. A damaged newest one is
+    reported by a warning, renamed, and the one before it is used.
+
+    `fit` counts the batches that were trained before the restart as it did the first time, so that
+    batches keep their numbers: it calls the batch hooks of callbacks for them, and trains nothing.
+
+    A run that has come to its end, or that a callback has stopped, is not trained again: `fit`
+    returns its history. With more `epochs`, it goes on.
+
+    With `HessianFree.fit`, which takes its data as they are, its state is saved too.
+
+    Cost: a save writes all variables once and computes a digest; some 16 MiB of memory, and a copy
+    of the largest variable that TensorFlow can't read in place. To begin, one more trace of the
+    training step, and the first batch twice. To go on, the file is read twice, with memory for two
+    copies of the largest variable; in the middle of an epoch, the batches before are read again.
+
+    Args:
+        folder: Where the checkpoints of this run are, and nothing else.
+        every: `"epoch"` (default), or a number of steps. Either way, the end of the training is
+            saved.
+        keep: How many checkpoints are kept. Default 3.
+        callbacks: Other callbacks of this `fit` whose state is saved, such as `EarlyStopping` and
+            `ReduceLROnPlateau`: those of their attributes that are numbers, strings, arrays, or
+            lists and dictionaries of them. They must stand before this one in `fit`. Default none.
+
+    Raises:
+        ValueError: An argument is out of range. When training begins: the checkpoint is that of
+            another model or of other data; the data are no function of the epoch; `every` is a
+            number and the data do not come from `data`; or there is more than one replica. Nothing
+            is changed then.
+        RuntimeError: When training begins: there are checkpoints, but none is whole.
+
+    Warns:
+        UserWarning: A checkpoint could not be written (training goes on), or is damaged; something
+            in the training step has a state that can't be saved; or training goes on with data that
+            do not come from `data`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        every: str | int = "epoch",
+        keep: int = 3,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+    ) -> None:
+        super().__init__()
+        self._every = None
+        if every != "epoch":
+            if isinstance(every, str):
+                raise ValueError(f"every must be 'epoch' or a number of steps; got {every!r}")
+            self._every = integer_argument("every", every, at_least=1)
+        self._folder = CheckpointFolder(Path(folder), integer_argument("keep", keep, at_least=1))
+        self._callbacks = list(callbacks)
+        self._batches: EpochBatches | None = None
+
+    def data(self, batches: MakeEpoch | tf.data.Dataset) -> tf.data.Dataset:
+        """Returns the data for `fit`, in which a run finds its place again.
+
+        Args:
+            batches: A function that gets the number of an epoch, from 0, and returns its batches as
+                a `tf.data.Dataset`; or one dataset, whose batches are the same in each epoch. The
+                function must return the same batches whenever it gets the same number: shuffle in
+                it, with a seed that depends on the number.
+
+        Returns:
+            A dataset for `fit`, which takes it as it is: without `class_weight` and
+            `steps_per_epoch`.
+
+        Raises:
+            TypeError: There is no dataset.
+            ValueError: An epoch has no, infinitely many or an unknown number of batches; or their
+                order is not determined.
+        """
+        make_epoch = batches
+        if isinstance(batches, tf.data.Dataset) or not callable(batches):
+            make_epoch = lambda _: batches  # noqa: E731
+        self._batches = EpochBatches(make_epoch)
+        return self._batches
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        for callback in self._callbacks:
+            if callback.model is not model:
+                raise ValueError(
+                    "callbacks of Checkpoint must stand before it in the callbacks of fit; got "
+                    f"{type(callback).__name__} after it or not at all"
+                )
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._trainer = self.params.get("trainer")
+        self._refuse_what_is_not_exact()
+        self._passed: int = 0
+        self._start = Position(0, 0)
+        self._history: dict[str, Any] = {"epoch": [], "history": {}}
+        self._fingerprint = None if self._batches is None else self._batches.fingerprint()
+        self._make_variables()
+        self._folder.clean()
+        self._source = self._folder.newest()
+        if self._source is None:
+            return
+        self._check(self._source.facts)
+        self._restore(self._source)
+        facts = self._source.facts
+        self._start = Position(*facts["position"])
+        self._history = facts["history"]
+        # From here, as BackupAndRestore does it too, `fit` takes the number of its first epoch.
+        self.model._initial_epoch = self.params["epochs"] if facts["stopped"] else self._start.epoch
+        if self._batches is None and self._trainer is None:
+            warnings.warn(
+                "training goes on exactly only if the batches are the same in each epoch; got data "
+                "that do not come from Checkpoint.data, which would make sure",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._put_history_back()
+        batch = self._start.batch if epoch == self._start.epoch else 0
+        self._epoch, self._passed, self._is_due = epoch, batch, False
+        if self._batches is not None:
+            self._batches.begin(epoch, batch)
+            if batch:
+                self._pass(batch, self._batches)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._batches is not None and self._batches.is_due:
+            raise ValueError(_NOT_AS_IT_IS.format("other data, or class_weight"))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        done = batch + 1
+        if done <= self._passed:
+            if done == self._passed and self._source is not None:
+                # The same point of the loop as when it was saved: whatever callbacks have done at
+                # the batches that were passed is undone.
+                self._restore(self._source)
+            return
+        if self._every is None or not self._is_time(done):
+            return
+        if done < self._batches_of_epoch():
+            self._save(Position(self._epoch, done), logs or {})
+        else:
+            self._is_due = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._history["epoch"].append(epoch)
+        for name, value in (logs or {}).items():
+            self._history["history"].setdefault(name, []).append(_number(value))
+        is_last = self.model.stop_training or epoch + 1 == self.params["epochs"]
+        if self._every is None or self._is_due or is_last:
+            self._save(Position(epoch + 1, 0), {})
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._put_history_back()
+        self.model._initial_epoch = None
+
+    # What training begins with
+
+    def _refuse_what_is_not_exact(self) -> None:
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        if replicas > 1:
+            raise ValueError(f"Checkpoint supports one replica; got {replicas}")
+        if self._every is not None and self._batches is None and self._trainer is None:
+            raise ValueError(
+                "every must be 'epoch' for data that do not come from Checkpoint.data; got "
+                f"{self._every}"
+            )
+        steps = self.params.get("steps")
+        if self._batches is not None and steps != self._batches.num_batches:
+            raise ValueError(_NOT_AS_IT_IS.format(f"{steps} steps in an epoch"))
+
+    def _make_variables(self) -> None:
+        """Makes the variables that a step needs, and warns of what can't be saved."""
+        graph = None
+        if self._batches is not None:
+            graph = StepGraph(self.model, self._batches.element_spec)
+        elif not self.model.built:
+            raise ValueError(
+                "the model must be built before fit for data that do not come from "
+                f"Checkpoint.data; got {self.model.name!r}, which is not"
+            )
+        elif self.model.optimizer is not None and not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        self._state = ModelState(self.model)
+        if graph is None:
+            return
+        unknown = graph.unknown_variables(self._state.handles())
+        if unknown:
+            _warn_of_inexact(f"variables that no layer has: {', '.join(unknown)}")
+        ops = graph.stateful_random_ops()
+        if ops:
+            _warn_of_inexact(f"random numbers from a state within ops: {', '.join(ops)}")
+
+    def _check(self, facts: dict[str, Any]) -> None:
+        self._state.check(facts["model"])
+        data = self._data_facts()
+        if facts["data"] != data:
+            raise ValueError(
+                "the data must be those of the checkpoint, with the same batches; got "
+                f"{data} instead of {facts['data']} (batches in an epoch, digest of the first)"
+            )
+        if facts["trainer"] != self._trainer_name():
+            raise ValueError(
+                f"the checkpoint must come from {self._trainer_name()}.fit; got one from "
+                f"{facts['trainer']}.fit"
+            )
+        batch, size = facts["position"][1], self.model.steps_per_execution
+        if batch % size:
+            raise ValueError(
+                f"steps_per_execution must divide the {batch} batches that the checkpoint has of "
+                f"its epoch; got {size}"
+            )
+        names = [type(callback).__name__ for callback in self._callbacks]
+        saved = [name for name, _ in facts["callbacks"]]
+        if names != saved:
+            raise ValueError(f"callbacks must be those of the checkpoint, {saved}; got {names}")
+
+    # Saving and restoring
+
+    def _save(self, position: Position, logs: dict[str, Any]) -> None:
+        states = [callback_state(callback) for callback in self._callbacks]
+        facts = {
+            "position": position,
+            "stopped": bool(self.model.stop_training),
+            "model": self._state.facts(),
+            "trainer": self._trainer_name(),
+            "data": self._data_facts(),
+            "history": self._history,
+            "logs": {name: _number(value) for name, value in logs.items()},
+            "random": {"python": random.getstate(), "numpy": _numpy_state()},
+            "callbacks": [
+                [type(callback).__name__, state]
+                for callback, (state, _) in zip(self._callbacks, states, strict=True)
+            ],
+        }
+        others = [arrays for _, arrays in states]
+        try:
+            self._folder.write(position, facts, self._arrays(others))
+        except OSError as error:
+            warnings.warn(
+                f"the checkpoint of epoch {position.epoch}, batch {position.batch}, could not be "
+                f"written to {self._folder.folder} ({error}); training goes on, and those before "
+                "are as they were",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _arrays(self, of_callbacks: list[dict[str, np.ndarray]]) -> Iterator[NamedArray]:
+        yield from self._state.arrays()
+        for number, arrays in enumerate(of_callbacks):
+            yield from _named(f"callbacks/{number}/", arrays)
+        if self._trainer is not None:
+            yield from _named("trainer/", self._trainer.get_state())
+        seed = global_seed()
+        if seed is not None:
+            yield from _named("", {_GLOBAL_SEED: seed})
+
+    def _restore(self, source: CheckpointFile) -> None:
+        facts = source.facts
+        if self._trainer is not None:  # first, as it may refuse
+            self._trainer.set_state(_arrays_under("trainer/", source))
+        if self._state.restore(facts["model"], source.array):
+            self.model.make_train_function(force=True)
+        for number, (callback, (_, state)) in enumerate(
+            zip(self._callbacks, facts["callbacks"], strict=True)
+        ):
+            restore_callback(callback, state, _arrays_under(f"callbacks/{number}/", source))
+        if _GLOBAL_SEED in source.names:
+            restore_global_seed(source.array(_GLOBAL_SEED))
+        version, words, following = facts["random"]["python"]
+        random.setstate((version, tuple(words), following))
+        np.random.set_state(facts["random"]["numpy"])
+
+    def _put_history_back(self) -> None:
+        """Gives the history of `fit` the epochs before the restart."""
+        self.model._initial_epoch = None
+        if self._source is None:
+            return
+        history = self.model.history
+        if history.epoch != self._history["epoch"]:
+            history.epoch = list(self._history["epoch"])
+            history.history = {
+                name: list(values) for name, values in self._history["history"].items()
+            }
+
+    # The position in the data
+
+    def _pass(self, batches: int, data: EpochBatches) -> None:
+        """Lets `fit` count batches that it does not train."""
+        step = self.model.train_function
+        left = batches // self.model.steps_per_execution
+        logs = self._source.facts["logs"] if self._source is not None else {}
+
+        def passing(iterator: Any) -> dict[str, float]:
+            nonlocal left
+            left -= 1
+            is_other = iterator is not data.iterator  # that of another `fit`, after an error here
+            if is_other or not left:
+                self.model.train_function = step
+            return step(iterator) if is_other else logs
+
+        self.model.train_function = passing
+
+    def _is_time(self, done: int) -> bool:
+        assert self._every is not None
+        step = self._epoch * self._batches_of_epoch() + done
+        return step % self._every < self.model.steps_per_execution
+
+    def _batches_of_epoch(self) -> int:
+        return 1 if self._batches is None else self._batches.num_batches
+
+    def _trainer_name(self) -> str:
+        return type(self.model if self._trainer is None else self._trainer).__name__
+
+    def _data_facts(self) -> list[Any]:
+        if self._batches is None:
+            return [None, None]
+        return [self._batches.num_batches, self._fingerprint]
+
+
+def _warn_of_inexact(what: str) -> None:
+    warnings.warn(
+        f"a run that goes on from a checkpoint will not be the one without a break, bit for bit: "
+        f"the training step uses {what}, which can't be saved",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _named(prefix: str, arrays: dict[str, np.ndarray]) -> Iterator[NamedArray]:
+    for name, array in arrays.items():
+        yield prefix + name, functools.partial(np.asarray, array)
+
+
+def _arrays_under(prefix: str, source: CheckpointFile) -> dict[str, np.ndarray]:
+    names = [name for name in source.names if name.startswith(prefix)]
+    return {name.removeprefix(prefix): source.array(name) for name in names}
+
+
+def _number(value: Any) -> Any:
+    """Returns a value of the logs as Python's number, which JSON can hold."""
+    return value if isinstance(value, (int, float)) else np.asarray(value).item()
+
+
+def _numpy_state() -> list[Any]:
+    state: Any = np.random.get_state()
+    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint as a file: arrays and facts, with a digest of each, which appears whole or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+TEMPORARY = ".tmp"  # the end of the name of a file that is being written
+_FORMAT = 1
+_FACTS = "checkpoint.json"
+_CHUNK = 2**22
+# What zipfile and numpy raise over a file that is not as it was written.
+_SIGNS_OF_DAMAGE = (
+    zipfile.BadZipFile,
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,  # among them NotImplementedError: a method of compression that no one chose
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
+
+NamedArray = tuple[str, Callable[[], np.ndarray]]
+
+
+class DamagedCheckpoint(Exception):
+    """A file is not what was written; says why."""
+
+
+def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedArray]) -> None:
+    """Writes an `.npz` file beside `path`, puts it on the disk, and only then gives it its name.
+
+    Memory: one array at a time.
+
+    Args:
+        path: Of the file.
+        facts: What JSON can hold.
+        arrays: Names, and functions that give the arrays.
+
+    Raises:
+        OSError: It can't be written. What was at `path` is as before, and nothing else is left.
+    """
+    unfinished = path.with_name(path.name + TEMPORARY)
+    try:
+        with unfinished.open("wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                _write_entries(archive, facts, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _put_names_on_disk(path.parent)
+
+
+class CheckpointFile:
+    """What `write_checkpoint` wrote, every byte of it compared with its digest first.
+
+    Raises:
+        DamagedCheckpoint: It differs from what was written.
+        ValueError: It was written by another version of this package, in another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._check()
+        except _SIGNS_OF_DAMAGE as error:
+            raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
+        if self._header["format"] != _FORMAT:
+            raise ValueError(
+                f"{path} must be a checkpoint of format {_FORMAT}; got {self._header['format']}"
+            )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the file holds beside arrays."""
+        return self._header["facts"]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the arrays."""
+        return list(self._header["digests"])
+
+    def array(self, name: str) -> np.ndarray:
+        """Reads an array. Memory: that of the array."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+
+    def _check(self) -> None:
+        with zipfile.ZipFile(self.path) as archive:
+            self._header: dict[str, Any] = json.loads(archive.read(_FACTS))
+            digests = self._header["digests"]
+            for name, digest in digests.items():
+                if _digest_of_entry(archive, name) != digest:
+                    raise ValueError(f"the bytes of {name} have changed")
+
+
+def _write_entries(
+    archive: zipfile.ZipFile, facts: dict[str, Any], arrays: Iterable[NamedArray]
+) -> None:
+    digests = {}
+    for name, get in arrays:
+        with archive.open(_entry(name), "w", force_zip64=True) as file:
+            writer = _DigestingWriter(file)
+            array = np.asarray(get(), order="C")
+            np.lib.format.write_array(writer, array, allow_pickle=False)
+        digests[name] = writer.digest.hexdigest()
+    header = {"format": _FORMAT, "facts": facts, "digests": digests}
+    archive.writestr(_FACTS, json.dumps(header))
+
+
+class _DigestingWriter:
+    """Passes bytes on to a file, and computes their digest."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = _new_digest()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self._file.write(data)
+
+
+def _digest_of_entry(archive: zipfile.ZipFile, name: str) -> str:
+    digest = _new_digest()
+    with archive.open(_entry(name)) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _new_digest() -> Any:
+    return hashlib.sha256()  # processors have instructions for it; blake2b takes twice the time
+
+
+def _entry(name: str) -> str:
+    return f"{name}.npy"
+
+
+def _put_names_on_disk(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
