@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads.kernel_head import KernelHead
@@ -109,7 +109,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         self.index = sampler.index  # so that Keras saves it with the head
         self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
         if seed is None:
-            seed = int(np.random.default_rng().integers(2**31))
+            seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
         self.seed = integer_argument("seed", seed, at_least=0)
         if self.seed >= _NEXT_DRAW:
             raise ValueError(f"seed must be less than 2^32; got {seed}")
