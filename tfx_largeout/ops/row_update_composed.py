@@ -135,7 +135,7 @@ def _adam(
     age: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
     beta_1, beta_2, epsilon = rule.hyperparameters
-    age += 1
+    age = tf.clip_by_value(age, 0, tf.int32.max - 1) + 1
     t = tf.cast(age, tf.float64)  # 1 - 0.999 has few digits in float32
     correction = tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
     rate = eta * tf.cast(correction, gradient.dtype)
