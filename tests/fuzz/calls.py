@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ class Variable(NamedTuple):
     Attributes:
         values: What it holds.
         handle: `"variable"`; or what the op gets instead: `"no value"`: a variable that has none,
-            `"no variable"`: a handle that no variable was ever made for, `"no handle"`: a tensor
-            of 0 handles, `"two handles"`: one of two, `"table"`: the handle of another resource.
+            `"no handle"`: a tensor of 0 handles, `"two handles"`: one of two, `"table"`: the handle
+            of a lookup table.
     """
 
     values: np.ndarray
@@ -95,6 +96,7 @@ def registration(op: str) -> Any:
     return registrations()[op]
 
 
+@functools.cache
 def registrations() -> dict[str, Any]:
     """Returns the OpDefs of all ops of the library, by name."""
     functions = [name for name in dir(library.load()) if re.fullmatch("tfx_[a-z_]+", name)]
@@ -104,23 +106,43 @@ def registrations() -> dict[str, Any]:
 
 def run_op(call: Call) -> Outcome:
     """Makes a call of the op itself."""
-    variables = {name: _make(variable) for name, variable in call.variables()}
-    inputs = {name: _input(name, value, variables) for name, value in call.inputs.items()}
+    variables = {
+        name: _assigned(name, variable.values)
+        for name, variable in call.variables()
+        if variable.handle == "variable"
+    }
+    handles = {name: variable.handle for name, variable in variables.items()}
+    handles |= {name: _no_handle(v) for name, v in call.variables() if name not in handles}
+    inputs = {name: _input(name, value, handles) for name, value in call.inputs.items()}
     function = getattr(library.load(), _snake(call.op))
     implied = {argument.type_attr for argument in registration(call.op).input_arg}
     attributes = {name: x for name, x in call.attributes.items() if name not in implied}
-    return run(lambda: function(**inputs, **attributes), variables)
+    return run(lambda: function(**inputs, **attributes), call, variables)
 
 
-def run(function: Any, variables: dict[str, Any]) -> Outcome:
-    """Calls a function that may change variables."""
-    before = _arrays(variables)
+def run(function: Any, call: Call, variables: dict[str, tf.Variable]) -> Outcome:
+    """Calls a function that may change variables, which hold what the call says."""
     error, outputs = None, []
     try:
         outputs = [x.numpy() for x in tf.nest.flatten(function()) if isinstance(x, tf.Tensor)]
     except Exception as caught:  # which kinds are right is for the caller to say
         error = caught
-    return Outcome(error, outputs, before, _arrays(variables))
+    before = {name: v.values for name, v in call.variables() if name in variables}
+    # Copies: NumPy would show the memory itself, which ops change in place.
+    after = {name: np.array(variable.numpy()) for name, variable in variables.items()}
+    return Outcome(error, outputs, before, after)
+
+
+@functools.cache
+def _variable(name: str, dtype: tf.DType) -> tf.Variable:
+    """Returns a variable of any shape: new ones would take most of the time."""
+    return tf.Variable(tf.zeros([], dtype), shape=tf.TensorShape(None), name=name)
+
+
+def _assigned(name: str, values: np.ndarray) -> tf.Variable:
+    variable = _variable(name.replace(" ", "_"), tf.as_dtype(values.dtype))
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.constant(values))
+    return variable
 
 
 def _camel(name: str) -> str:
@@ -135,43 +157,20 @@ def _same(old: np.ndarray, new: np.ndarray) -> bool:
     return old.shape == new.shape and old.tobytes() == new.tobytes()
 
 
-def _arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:
-    # A copy: `numpy` may return the memory itself, which ops change in place.
-    return {
-        name: variable.numpy().copy()
-        for name, variable in variables.items()
-        if isinstance(variable, tf.Variable)
-    }
-
-
-def _make(variable: Variable) -> Any:
-    """Returns a `tf.Variable`, or a handle that is none of one."""
-    if variable.handle == "variable":
-        return tf.Variable(tf.constant(variable.values))
+def _no_handle(variable: Variable) -> tf.Tensor:
+    """Returns what an op may get in the place of a variable's handle."""
     if variable.handle == "table":
-        table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
-        return table.resource_handle
-    uninitialised = tf.raw_ops.VarHandleOp(
-        dtype=tf.as_dtype(variable.values.dtype),
-        shape=variable.values.shape,
-        shared_name=f"fuzz_{id(variable)}_{np.random.default_rng().integers(2**62)}",
-    )
+        return tf.raw_ops.AnonymousMutableHashTable(key_dtype=tf.int64, value_dtype=tf.int64)
+    no_value = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="never assigned")
     if variable.handle == "no value":
-        return uninitialised
-    if variable.handle == "two handles":
-        return tf.stack([uninitialised, uninitialised])
-    if variable.handle == "no handle":
-        return tf.stack([uninitialised])[:0]
-    raise ValueError(f"handle is {variable.handle!r}")
+        return no_value
+    both = tf.stack([no_value, no_value])
+    return both if variable.handle == "two handles" else both[:0]
 
 
-def _input(name: str, value: Any, variables: dict[str, Any]) -> Any:
+def _input(name: str, value: Any, handles: dict[str, tf.Tensor]) -> Any:
     if isinstance(value, Variable):
-        return _handle(variables[name])
+        return handles[name]
     if isinstance(value, list):
-        return [_handle(variables[f"{name} {i}"]) for i in range(len(value))]
+        return [handles[f"{name} {i}"] for i in range(len(value))]
     return tf.constant(value)
-
-
-def _handle(variable: Any) -> tf.Tensor:
-    return variable.handle if isinstance(variable, tf.Variable) else variable

@@ -35,7 +35,7 @@ def run_composed(call: Call) -> Outcome | None:
         function = _FUNCTIONS[call.op](inputs, call.attributes)
     except CannotSay:
         return None
-    return run(function, variables)
+    return run(function, call, variables)
 
 
 def _input(name: str, value: Any, variables: dict[str, tf.Variable]) -> Any:

@@ -28,7 +28,7 @@ def call_of(seed: int, index: int) -> Call:
     return damaged(random_call(_op_of(index), rng), rng)
 
 
-def make_calls(seed: int, first: int, end: int, compare_every: int) -> None:
+def make_calls(first: int, end: int, seed: int, compare_every: int) -> None:
     """Prints a line of JSON before each call, its index and op, and one after it, its report."""
     for index in range(first, end):
         print(json.dumps([index, _op_of(index)]), flush=True)
@@ -59,7 +59,7 @@ def _op_of(index: int) -> str:
 
 def _main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("seed", "first", "end", "compare_every"):
+    for name in ("first", "end", "seed", "compare_every"):
         parser.add_argument(name, type=int)
     options = parser.parse_args()
     if options.end == options.first:

@@ -49,8 +49,21 @@ def run_calls(seed: int, first: int, end: int, compare_every: int = 1) -> Iterat
         end: The one behind the last.
         compare_every: Composed ops make every so manieth call of each op as well.
     """
+    yield from run_program(_CHILD, first, end, seed, compare_every)
+
+
+def run_program(program: Path, first: int, end: int, *arguments: int) -> Iterator[Report]:
+    """Yields what a program reports of calls [first, end), and which of them end its process.
+
+    Args:
+        program: Takes first, end and the arguments, and prints a line of JSON before each call, its
+            index and op, and one after it, its report.
+        first: The first call.
+        end: The one behind the last.
+        arguments: For the program.
+    """
     while first < end:
-        command = [sys.executable, str(_CHILD), *map(str, (seed, first, end, compare_every))]
+        command = [sys.executable, str(program), *map(str, (first, end, *arguments))]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         is_making = None  # the call: index and op
@@ -78,7 +91,7 @@ def _main() -> None:
     parser.add_argument("--compare-every", type=int, default=1)
     options = parser.parse_args()
     if options.call is not None:
-        place = map(str, (options.seed, options.call, options.call, 1))
+        place = map(str, (options.call, options.call, options.seed, 1))
         sys.exit(subprocess.run([sys.executable, str(_CHILD), *place]).returncode)
     counts: collections.Counter[str] = collections.Counter()
     start = time.monotonic()

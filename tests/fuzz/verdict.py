@@ -35,6 +35,8 @@ def finding(call: Call, op: Outcome, composed: Outcome | None) -> str | None:
 def _of_op(call: Call, op: Outcome) -> str | None:
     if op.error is None:
         return None
+    if not call.notes:
+        return f"a call that is in order was refused: {_text(op.error)}"
     if not isinstance(op.error, tf.errors.InvalidArgumentError):
         # An output may be larger than the memory.
         if not isinstance(op.error, tf.errors.ResourceExhaustedError):

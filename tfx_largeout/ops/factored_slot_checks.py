@@ -12,18 +12,25 @@ from tfx_largeout.ops.variable_rows import gather
 def check_slots(state: FactoredState) -> list[tf.Operation | None]:
     """Asserts what can be said of `current_slot` and `slot_rows` without a look at all rows."""
     current, counts = state.current_slot.read_value(), state.slot_rows.read_value()
-    is_count = (counts >= 0) & (counts <= state.num_classes)
+    wrong = (counts < 0) | (counts > state.num_classes)
+    total = tf.reduce_sum(counts)
     return [
         tf.debugging.Assert(
             (current >= 0) & (current < NUM_SLOTS),
             [f"current_slot must be in [0, {NUM_SLOTS}); got", current],
         ),
         tf.debugging.Assert(
-            tf.reduce_all(is_count) & tf.equal(tf.reduce_sum(counts), state.num_classes),
+            ~tf.reduce_any(wrong),
             [
-                f"slot_rows must be in [0, C] = [0, {state.num_classes}], with the sum C; got",
-                counts,
+                f"slot_rows must be in [0, C] = [0, {state.num_classes}]; got",
+                tf.boolean_mask(counts, wrong)[:1],
+                "at position",
+                tf.where(wrong)[:1],
             ],
+        ),
+        tf.debugging.Assert(
+            tf.equal(total, state.num_classes),
+            [f"slot_rows must have the sum C = {state.num_classes}; got", total],
         ),
     ]
 
@@ -65,16 +72,19 @@ def check_all_rows(state: FactoredState) -> list[tf.Operation | None]:
     slots = tf.cast(state.row_slot.read_value(), tf.int32)
     rows = tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
     counts = state.slot_rows.read_value()
+    wrong = rows != counts
     return [
         *check_slots(state),
         _check_in_range(slots, tf.range(state.num_classes)),
         tf.debugging.Assert(
-            tf.reduce_all(rows == counts),
+            ~tf.reduce_any(wrong),
             [
                 "slot_rows must be how many rows are in each slot; got",
-                counts,
+                tf.boolean_mask(counts, wrong)[:1],
+                "at position",
+                tf.where(wrong)[:1],
                 ", where row_slot has",
-                rows,
+                tf.boolean_mask(rows, wrong)[:1],
             ],
         ),
     ]

@@ -137,9 +137,9 @@ def factored_update_composed(
     Returns:
         dL/dH, `[B, D]`.
     """
-    _require_rank("hidden", hidden, 2)
+    checks = _input_checks(state, hidden, labels)
     by_example = hidden[:, 0]
-    checks = _input_checks(state, hidden, labels) + [
+    checks += [
         _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
         _check_shape("u_hidden", u_hidden, hidden, "hidden"),
         _check_shape("g_target", g_target, labels, "labels"),
@@ -283,7 +283,7 @@ def _checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf
     largest = _lambda_max(step)
     product = 2 * step.learning_rate * largest
     check = tf.debugging.Assert(
-        product <= 1 + step.decay,
+        tf.math.is_finite(product) & (product <= 1 + step.decay),
         [
             "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
             "diverges, in a naive layer as well; got eta",

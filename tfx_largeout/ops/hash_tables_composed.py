@@ -35,10 +35,11 @@ def update_tables_composed(
     num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
     _check_shapes(kernel, biases, tables, touched, now, which, radii)
     width = kernel.shape[1] + (2 if radii.shape[0] else 0)
+    are_functions = check_functions(functions, width, num_tables, hashes_per_table)
     _check_buckets(tables, functions, hashes_per_table, radii)
     with after(
         [
-            *check_functions(functions, width, num_tables, hashes_per_table),
+            *are_functions,
             check_ids("touched", touched, -1, num_classes),
             tf.debugging.Assert(now >= 0, ["now must be at least 0; got", now]),
             _check_range(which, num_tables),
