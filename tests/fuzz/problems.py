@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of each op that are in order: shapes fit, ids are in range, states are consistent."""
+"""Random calls of each op that are in order: shapes fit, ids are in range, states are sound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from fuzz.calls import Call, Variable, registration
+from fuzz.calls import Call, Variable
 
 Rng = np.random.Generator
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype

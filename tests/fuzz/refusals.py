@@ -81,7 +81,9 @@ def _of_state(op: str) -> list[Refusal]:
         Refusal(op, "row_slot", _dtype(np.int32), "row_slot must be uint8.*; got int32"),
         Refusal(op, "row_slot", lambda s: s[1:], "row_slot must .*shape.*; got"),
         Refusal(op, "current_slot", _to(np.int32(8)), r"current_slot must be in \[0, 8\).*got.*8"),
-        Refusal(op, "current_slot", _to(np.int32(-1)), r"current_slot must be in \[0, 8\).*got.*-1"),
+        Refusal(
+            op, "current_slot", _to(np.int32(-1)), r"current_slot must be in \[0, 8\).*got.*-1"
+        ),
         Refusal(op, "current_slot", _shape(1), "current_slot must .*shape"),
         Refusal(op, "slot_rows", _put(3, -1), r"slot_rows must be in \[0, C\].*-1"),
         Refusal(op, "slot_rows", _put(3, 10**6), r"slot_rows must be in \[0, C\].*1000000"),
@@ -131,7 +133,9 @@ def _of_factored_update(op: str) -> list[Refusal]:
         # The product overflows: the largest eigenvalue is NaN.
         Refusal(op, "hidden", lambda h: h * 0 + np.finfo(h.dtype).max, "learning_rate.*lambda_max"),
         Refusal(op, "learning_rate", _shape(1), "learning_rate .*must.*scalar"),
-        Refusal(op, "weight_decay", lambda x: x * 0 - 1, "weight_decay must be at least 0.*got.*-1"),
+        Refusal(
+            op, "weight_decay", lambda x: x * 0 - 1, "weight_decay must be at least 0.*got.*-1"
+        ),
         Refusal(op, "max_condition", _to(np.nan), "max_condition must be a number.*; got"),
     ]
 
@@ -187,7 +191,9 @@ def _of_functions(op: str) -> list[Refusal]:
         Refusal(op, "elements", _put((0, 0), -1), r"elements must be in \[0.*got.*-1"),
         Refusal(op, "elements", _shape(0, 0), "one of elements and planes must be|starts must"),
         Refusal(op, "elements", lambda e: e[:, :1], "window of at least 2|starts must be"),
-        Refusal(op, "num_tables", _to(_LARGE), "hashes_per_table . num_tables", op == "TfxHashCodes"),
+        Refusal(
+            op, "num_tables", _to(_LARGE), "hashes_per_table . num_tables", op == "TfxHashCodes"
+        ),
         # The product is 2^64, which is 0 in 64 bits.
         Refusal(op, "hashes_per_table", _to(2**62), "hashes|buckets|starts"),
         Refusal(op, "bins", _to(2**62), "bins|hashes"),
@@ -255,7 +261,13 @@ def _of_handles(op: str, name: str) -> list[Refusal]:
         Refusal(op, name, lambda v: v._replace(handle="no value"), message, False),
         Refusal(op, name, lambda v: v._replace(handle="two handles"), message, False),
         Refusal(op, name, lambda v: v._replace(handle="table"), message, False),
-        Refusal(op, name, lambda v: v._replace(handle="no handle"), "handle of|Empty resource handle", False),
+        Refusal(
+            op,
+            name,
+            lambda v: v._replace(handle="no handle"),
+            "handle of|Empty resource handle",
+            False,
+        ),
     ]
 
 

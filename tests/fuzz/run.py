@@ -2,7 +2,7 @@
 """Calls the custom ops with random arguments, in child processes, and reports what is wrong.
 
     python tests/fuzz/run.py --seed 1 --calls 10000    # calls 0 to 9999 of seed 1
-    python tests/fuzz/run.py --seed 1 --call 123       # that one alone, with all that is known of it
+    python tests/fuzz/run.py --seed 1 --call 123       # that one alone, and all about it
 
 A call that ends its process is a finding like others: another process goes on behind it.
 """

@@ -126,8 +126,9 @@ def factored_update(
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A number is not finite, a rate or a label is out of range,
-            the slot of a label's row is none, shapes disagree, or the step would diverge in the naive layer as well, because 2 eta
-            times the largest eigenvalue of H^T G H is above 2. The state is unchanged.
+            the slot of a label's row is none, shapes disagree, or the step would diverge in the
+            naive layer as well, because 2 eta times the largest eigenvalue of H^T G H is above 2.
+            The state is unchanged.
     """
     state = state.variables
     state.check()

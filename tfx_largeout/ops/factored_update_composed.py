@@ -447,9 +447,7 @@ def _require_rank(name: str, tensor: tf.Tensor, rank: int) -> None:
         raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
 
 
-def _rate_checks(
-    learning_rate: tf.Tensor, weight_decay: tf.Tensor
-) -> list[tf.Operation | None]:
+def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation | None]:
     scalars = [
         _check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
         _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),

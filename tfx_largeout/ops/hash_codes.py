@@ -13,6 +13,7 @@ from tfx_largeout.ops.hash_codes_composed import hash_codes_composed
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.row_update import check_dtypes
 
+
 class HashFunctions(NamedTuple):
     """H hash functions of vectors x `[D]`, of one of two kinds.
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfx_largeout.ops.runtime_checks import after, check_finite
 
-
 MAX_BUCKETS = 2**24
 """Of a table."""
 

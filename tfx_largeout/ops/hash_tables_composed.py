@@ -177,9 +177,7 @@ def _check_shapes(
     require_shape("radii", "[m]", radii, [None])
 
 
-def _check_buckets(
-    tables: Any, functions: Any, hashes_per_table: int, radii: tf.Tensor
-) -> None:
+def _check_buckets(tables: Any, functions: Any, hashes_per_table: int, radii: tf.Tensor) -> None:
     """Refuses tables with another number of buckets than the functions have values.
 
     Raises:
