@@ -54,11 +54,10 @@ class Family {
                num_tables_,
                nullptr,
                0};
-    // Not the product, which may overflow.
-    if (family->num_hashes / hashes_per_table_ < num_tables_ || family->num_hashes % bins_ != 0) {
-      return InvalidArgument("there must be hashes_per_table * num_tables = ", hashes_per_table_,
-                             " * ", num_tables_, " hashes, up to whole ", bins_, " bins; got ",
-                             family->num_hashes);
+    const double needed = static_cast<double>(hashes_per_table_) * num_tables_;  // can't overflow
+    if (family->num_hashes < needed || family->num_hashes % bins_ != 0) {
+      return InvalidArgument("there must be hashes_per_table * num_tables = ", needed,
+                             " hashes, up to whole ", bins_, " bins; got ", family->num_hashes);
     }
     if (!by_winner && (family->window != width || bins_ != 1)) {
       return InvalidArgument("planes must be [H, D] with D = ", width, ", without bins; got shape ",
@@ -396,8 +395,8 @@ class BucketCandidatesOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(CheckScalar("budget", context->input(6)));
     const int64_t budget = context->input(6).scalar<int64_t>()();
     if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables || codes.dim_size(1) < 1) {
-      return InvalidArgument("codes must be [N, Q, L] with Q at least 1 and L = ",
-                             tables.num_tables, "; got shape ", codes.shape().DebugString());
+      return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables,
+                             " and Q at least 1; got shape ", codes.shape().DebugString());
     }
     if (budget < 1 || budget > tables.num_classes) {
       return InvalidArgument("budget must be in [1, C] = [1, ", tables.num_classes, "]; got ",

@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         op: The op.
-        name: Of the input or attribute.
+        name: Of the input or attribute; or `"all"`: several that fit each other.
         change: Makes what is wrong of what is right.
         message: The error, a regular expression.
         by_composed: Whether composed ops refuse it as well; else they can't be asked.
@@ -72,6 +72,7 @@ def _without_columns(values: np.ndarray) -> np.ndarray:
 def _of_state(op: str) -> list[Refusal]:
     """What each op on a factored layer must refuse."""
     return [
+        Refusal(op, "all", _state_without_columns, "v must be a matrix .* D at least 1; got"),
         Refusal(op, "v", _without_columns, "v must be a matrix .* D at least 1; got"),
         Refusal(op, "v", lambda v: v[:0], "v must be a matrix .* C and D at least 1; got"),
         Refusal(op, "v", lambda v: v[0], "v must be a matrix"),
@@ -90,6 +91,29 @@ def _of_state(op: str) -> list[Refusal]:
         Refusal(op, "slot_rows", lambda n: n * 0, "slot_rows must .* sum C.*got"),
         Refusal(op, "slot_rows", _shape(2, 2), "slot_rows must .*; got"),
     ]
+
+
+def _state_without_columns(call: Call) -> Call:
+    for name, size in (("v", 2), ("u", 2), ("u_inverse_transpose", 2), ("gram", 2), ("shift", 1)):
+        values = call.inputs[name].values
+        shape = (len(values), 0) if name == "v" else (0,) * size
+        call = call.replace_input(name, Variable(np.zeros(shape, values.dtype)))
+    dtype = call.inputs["v"].values.dtype
+    call = call.replace_input("row_sum", Variable(np.zeros(0, dtype)))
+    call = call.replace_input("transitions", Variable(np.zeros((8, 0, 0), dtype)))
+    for name in ("hidden", "gram_hidden", "u_hidden"):
+        if name in call.inputs:
+            call = call.replace_input(name, call.inputs[name][:, :0])
+    return call
+
+
+def _layer_without_classes(call: Call) -> Call:
+    for name in [name for name, _ in call.variables()]:
+        values = dict(call.variables())[name].values
+        call = call.replace_input(name, Variable(values[:0]))
+    for name in ("labels", "candidates"):
+        call = call.replace_input(name, call.inputs[name] * 0 - 1)
+    return call
 
 
 def _move_one(rows: np.ndarray) -> np.ndarray:
@@ -142,6 +166,7 @@ def _of_factored_update(op: str) -> list[Refusal]:
 
 def _of_candidates(op: str) -> list[Refusal]:
     return [
+        Refusal(op, "all", _layer_without_classes, r"kernel must be .*\[C, D\] with C at least 1"),
         Refusal(op, "kernel", lambda w: w[:0], r"kernel must be .*\[C, D\] with C at least 1.*got"),
         Refusal(op, "kernel", lambda w: w[0], r"kernel must (be .*\[C, D\]|have rank 2)"),
         Refusal(op, "kernel", _dtype(np.int32), "(kernel|weights) must be .*; got.*int32", False),
@@ -192,7 +217,7 @@ def _of_functions(op: str) -> list[Refusal]:
         Refusal(op, "elements", _shape(0, 0), "one of elements and planes must be|starts must"),
         Refusal(op, "elements", lambda e: e[:, :1], "window of at least 2|starts must be"),
         Refusal(
-            op, "num_tables", _to(_LARGE), "hashes_per_table . num_tables", op == "TfxHashCodes"
+            op, "num_tables", _to(_LARGE), "hashes_per_table . num_tables = ", op == "TfxHashCodes"
         ),
         # The product is 2^64, which is 0 in 64 bits.
         Refusal(op, "hashes_per_table", _to(2**62), "hashes|buckets|starts"),
@@ -306,6 +331,8 @@ def call_of(index: int) -> Call:
     refusal = REFUSALS[index]
     call = _whole_call(refusal)
     note = (f"{refusal.name} is wrong",)
+    if refusal.name == "all":
+        return refusal.change(call)._replace(notes=note)
     if refusal.name in call.attributes:
         attributes = {**call.attributes, refusal.name: refusal.change(None)}
         return call._replace(attributes=attributes, notes=note)

@@ -64,7 +64,7 @@ def check_functions(
             raise ValueError(f"{name} must be at least 1; got {number}")
     if count < num_tables * hashes_per_table or count % bins != 0:
         raise ValueError(
-            f"there must be hashes_per_table * num_tables = {hashes_per_table} * {num_tables} "
+            f"there must be hashes_per_table * num_tables = {hashes_per_table * num_tables} "
             f"hashes, up to whole {bins} bins; got {count}"
         )
     if is_given[1] and (window != width or bins != 1):
