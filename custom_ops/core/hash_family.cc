@@ -202,6 +202,7 @@ int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
                   const ParallelFor& parallel_for, Workspace& workspace, int32_t* codes) {
   constexpr int64_t kRows = Hasher::kRows;
   const int64_t num_rows = rows.num_classes, num_tables = family.num_tables;
+  if (num_rows == 0) return -1;  // no memory for rows that may be as long as they like
   const Hasher hasher(family, 0, num_tables, resources, workspace);
   float* scratch = workspace.Take<float>(num_workers * hasher.ScratchSize());
   int32_t* by_table = workspace.Take<int32_t>(num_workers * num_tables * kRows);

@@ -12,12 +12,14 @@ namespace tfx::core {
 namespace {
 
 constexpr int64_t kRowsOfTask = 1024;
+constexpr int32_t kNever = -1;
 constexpr int32_t kUnchanged = -2;  // instead of a code: the row was not hashed
 
 class Update {
  public:
   Update(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
-         int64_t begin, int64_t end, const HashTables& tables, const HashResources& resources)
+         int64_t begin, int64_t end, int32_t now, const HashTables& tables,
+         const HashResources& resources)
       : weights_(weights),
         times_(times),
         begin_(begin),
@@ -26,7 +28,7 @@ class Update {
         tables_(tables),
         resources_(resources),
         hasher_(family, begin, end, resources.hasher, resources.workspace),
-        since_(*std::min_element(times.built_at + begin, times.built_at + end)),
+        since_(TimeOfOldest(begin, end, now)),
         scratch_size_(hasher_.ScratchSize()),
         scratch_(Take<float>(resources.num_workers * scratch_size_)),
         some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
@@ -56,6 +58,16 @@ class Update {
   template <typename T>
   T* Take(int64_t n) const {
     return resources_.workspace.Take<T>(n);
+  }
+
+  // A time that can't be is that of a damaged table: as if it had never been built.
+  int32_t TimeOfOldest(int64_t begin, int64_t end, int32_t now) const {
+    int32_t oldest = now;
+    for (int64_t t = begin; t < end; ++t) {
+      const int32_t time = times_.built_at[t];
+      oldest = std::min(oldest, time < kNever || time > now ? kNever : time);
+    }
+    return oldest;
   }
 
   int32_t* Codes(int64_t t) const { return codes_ + t * num_classes_; }
@@ -154,7 +166,7 @@ class Update {
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
                        const HashResources& resources, int64_t* moved) {
-  return Update(family, weights, times, begin, end, tables, resources).Run(now, moved);
+  return Update(family, weights, times, begin, end, now, tables, resources).Run(now, moved);
 }
 
 }  // namespace tfx::core

@@ -29,7 +29,8 @@ struct HashTables {
   int32_t* Starts(int64_t table) const { return starts + table * (num_buckets + 1); }
 };
 
-// Which rows have changed since a table was built: those with touched_at[c] > built_at[t].
+// Which rows have changed since a table was built: those with touched_at[c] > built_at[t]. A
+// built_at below -1 or after the time of the call counts as -1.
 struct RowTimes {
   const int32_t* touched_at;  // [C]
   int32_t* built_at;          // [L]

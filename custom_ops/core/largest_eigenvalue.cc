@@ -49,6 +49,7 @@ double LargestOfTridiagonal(const Vector& diagonal, const Vector& beside) {
     double radius = i > 0 ? std::abs(beside[i - 1]) : 0.0;
     if (i + 1 < diagonal.size()) radius += std::abs(beside[i]);
     bound = std::max(bound, std::abs(diagonal[i]) + radius);
+    if (!std::isfinite(diagonal[i] + radius)) return std::numeric_limits<double>::infinity();
   }
   double low = -bound, high = bound;
   for (int step = 0; step < 60; ++step) {

@@ -10,7 +10,8 @@ namespace tfx::core {
 // The largest eigenvalue of a symmetric matrix [n, n], from below: Lanczos's method.
 //
 // Cost: at most 64 products with the matrix.
-// REQUIRES: n > 0; all entries are finite.
+// Infinity if a number on the way is not finite.
+// REQUIRES: n > 0.
 template <typename T>
 double LargestEigenvalue(const T* matrix, int64_t n);
 

@@ -8,9 +8,9 @@
 namespace tfx::core {
 
 // Asks for bytes that are needed soon.
-// REQUIRES: size > 0.
 inline void PrefetchBytes(const void* from, int64_t size) {
   constexpr int64_t kLine = 64;
+  if (size == 0) return;
   const char* bytes = static_cast<const char*>(from);
   for (int64_t at = 0; at < size; at += kLine) __builtin_prefetch(bytes + at);
   __builtin_prefetch(bytes + size - 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -55,6 +56,15 @@ struct Inputs {
   }
 };
 
+// Whether N (K + S) is below 2^31, and so are N and K + S.
+bool AreFew(const tf::Tensor& labels, const tf::Tensor& candidates) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t batch = labels.dim_size(0), num_labels = labels.dim_size(1);
+  const int64_t num_candidates = candidates.dim_size(candidates.dims() - 1);
+  return batch <= kMost && num_labels <= kMost && num_candidates <= kMost - num_labels &&
+         batch <= kMost / std::max<int64_t>(num_labels + num_candidates, 1);
+}
+
 absl::Status CheckShapes(const Inputs& inputs, const tf::Tensor& kernel) {
   const int64_t width = kernel.dim_size(1);
   const tf::Tensor &hidden = inputs.hidden, &labels = inputs.labels,
@@ -72,21 +82,20 @@ absl::Status CheckShapes(const Inputs& inputs, const tf::Tensor& kernel) {
     return InvalidArgument("candidates must be [S], or [N, S] with the N of hidden, ", batch,
                            "; got shape ", candidates.shape().DebugString());
   }
-  const int64_t places = labels.NumElements() + inputs.OfLogits().num_elements();
-  if (places > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("labels and candidates of all examples must be fewer than 2^31; got ",
-                           places);
-  }
-  return absl::OkStatus();
+  if (AreFew(labels, candidates)) return absl::OkStatus();
+  return InvalidArgument("labels and candidates of all examples must be fewer than 2^31; got ",
+                         "shapes ", labels.shape().DebugString(), " and ",
+                         candidates.shape().DebugString());
 }
 
 absl::Status CheckWeights(const LockedVariables& variables, tf::DataType dtype, int num_biases) {
   const tf::Tensor& kernel = *variables.tensor(0);
-  if (kernel.dtype() != dtype || kernel.dims() != 2 ||
+  if (kernel.dtype() != dtype || kernel.dims() != 2 || kernel.dim_size(0) < 1 ||
       kernel.dim_size(0) > std::numeric_limits<int32_t>::max()) {
     return InvalidArgument("kernel must be ", tf::DataTypeString(dtype),
-                           " [C, D] with C below 2^31; got ", tf::DataTypeString(kernel.dtype()),
-                           " of shape ", kernel.shape().DebugString());
+                           " [C, D] with C at least 1 and below 2^31; got ",
+                           tf::DataTypeString(kernel.dtype()), " of shape ",
+                           kernel.shape().DebugString());
   }
   if (num_biases == 0) return absl::OkStatus();
   const tf::Tensor& bias = *variables.tensor(1);

@@ -105,6 +105,8 @@ class FactoredUpdateOp : public FactoredOp<T> {
   explicit FactoredUpdateOp(tf::OpKernelConstruction* context) : FactoredOp<T>(context) {
     OP_REQUIRES_OK(context, context->GetAttr("update", &update_));
     OP_REQUIRES_OK(context, context->GetAttr("max_condition", &max_condition_));
+    OP_REQUIRES(context, !std::isnan(max_condition_),
+                InvalidArgument("max_condition must be a number; got ", max_condition_));
   }
 
  protected:
@@ -191,6 +193,7 @@ class FactoredSettleOp : public FactoredOp<T> {
  protected:
   void Compute(tf::OpKernelContext* context, FactoredVariables<T>& variables,
                const core::FactoredResources<T>& resources) override {
+    OP_REQUIRES_OK(context, variables.CheckAllRows());
     OP_REQUIRES_OK(context, variables.OwnRows());
     core::Settle<T>(variables.State(), resources);
   }
@@ -204,6 +207,7 @@ class FactoredReanchorOp : public FactoredOp<T> {
  protected:
   void Compute(tf::OpKernelContext* context, FactoredVariables<T>& variables,
                const core::FactoredResources<T>& resources) override {
+    OP_REQUIRES_OK(context, variables.CheckAllRows());
     OP_REQUIRES_OK(context, variables.OwnEverything());
     core::Reanchor<T>(variables.State(), resources);
   }

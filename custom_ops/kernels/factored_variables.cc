@@ -2,7 +2,10 @@
 
 #include "kernels/factored_variables.h"
 
+#include <algorithm>
 #include <iterator>
+#include <limits>
+#include <vector>
 
 #include "kernels/invalid_argument.h"
 
@@ -60,8 +63,8 @@ core::FactoredState<T> FactoredVariables<T>::State() const {
 
 template <typename T>
 absl::Status FactoredVariables<T>::CheckState() const {
-  if (TensorAt(kV)->dims() != 2) {
-    return InvalidArgument("v must be a matrix [C, D]; got shape ",
+  if (TensorAt(kV)->dims() != 2 || TensorAt(kV)->NumElements() == 0) {
+    return InvalidArgument("v must be a matrix [C, D] with C and D at least 1; got shape ",
                            TensorAt(kV)->shape().DebugString());
   }
   if (TensorAt(kSlotRows)->dims() != 1) {
@@ -86,10 +89,59 @@ absl::Status FactoredVariables<T>::CheckState() const {
                              TensorAt(i)->shape().DebugString());
     }
   }
-  const int32_t current = TensorAt(kCurrentSlot)->template scalar<int32_t>()();
-  if (slots < 2 || slots > 256 || current < 0 || current >= slots) {
-    return InvalidArgument("current_slot must be in [0, ", slots, "), for 2 to 256 slots; got ",
-                           current);
+  return CheckSlots();
+}
+
+// What can be said without a look at all rows.
+template <typename T>
+absl::Status FactoredVariables<T>::CheckSlots() const {
+  const core::FactoredState<T> state = State();
+  if (state.num_slots < 2 || state.num_slots > 256 || *state.current_slot < 0 ||
+      *state.current_slot >= state.num_slots) {
+    return InvalidArgument("current_slot must be in [0, ", state.num_slots,
+                           "), for 2 to 256 slots; got ", *state.current_slot);
+  }
+  int64_t sum = 0;
+  for (int64_t slot = 0; slot < state.num_slots; ++slot) {
+    const int64_t rows = state.slot_rows[slot];
+    if (rows < 0 || rows > state.num_classes) {
+      return InvalidArgument("slot_rows must be in [0, C] = [0, ", state.num_classes, "]; got ",
+                             rows, " at position [", slot, "]");
+    }
+    sum += rows;
+  }
+  if (sum == state.num_classes) return absl::OkStatus();
+  return InvalidArgument("slot_rows must have the sum C = ", state.num_classes, "; got ", sum);
+}
+
+template <typename T>
+absl::Status FactoredVariables<T>::CheckSlotOfRow(int64_t id) const {
+  const core::FactoredState<T> state = State();
+  const int slot = state.row_slot[id];
+  if (slot >= state.num_slots) {
+    return InvalidArgument("row_slot must be in [0, ", state.num_slots, "); got ", slot,
+                           " at position [", id, "]");
+  }
+  if (state.slot_rows[slot] > 0) return absl::OkStatus();
+  return InvalidArgument("slot_rows must be how many rows are in each slot; got 0 at position [",
+                         slot, "], where row_slot has class ", id);
+}
+
+template <typename T>
+absl::Status FactoredVariables<T>::CheckAllRows() const {
+  const core::FactoredState<T> state = State();
+  std::vector<int64_t> rows(256, 0);
+  for (int64_t id = 0; id < state.num_classes; ++id) ++rows[state.row_slot[id]];
+  for (int64_t slot = state.num_slots; slot < 256; ++slot) {
+    if (rows[slot] == 0) continue;
+    return CheckSlotOfRow(std::find(state.row_slot, state.row_slot + state.num_classes, slot) -
+                          state.row_slot);
+  }
+  for (int64_t slot = 0; slot < state.num_slots; ++slot) {
+    if (rows[slot] == state.slot_rows[slot]) continue;
+    return InvalidArgument("slot_rows must be how many rows are in each slot; got ",
+                           state.slot_rows[slot], " at position [", slot, "], where row_slot has ",
+                           rows[slot]);
   }
   return absl::OkStatus();
 }
@@ -102,9 +154,10 @@ absl::Status FactoredVariables<T>::CheckBatch(const tf::Tensor& hidden, const tf
     return InvalidArgument("hidden must be [B, D] with the D of v, ", width, "; got shape ",
                            hidden.shape().DebugString());
   }
-  if (labels.dims() != 2 || labels.dim_size(0) != hidden.dim_size(0)) {
+  if (labels.dims() != 2 || labels.dim_size(0) != hidden.dim_size(0) ||
+      labels.dim_size(1) > std::numeric_limits<int32_t>::max()) {
     return InvalidArgument("labels must be [B, K] with the B of hidden, ", hidden.dim_size(0),
-                           "; got shape ", labels.shape().DebugString());
+                           ", and K below 2^31; got shape ", labels.shape().DebugString());
   }
   if (!kernels.all_finite(hidden.flat<T>().data(), hidden.NumElements())) {
     return InvalidArgument("hidden must be finite; got an infinite or NaN number");
@@ -124,10 +177,7 @@ absl::Status FactoredVariables<T>::CheckLabels(const tf::Tensor& labels) const {
             "labels must be class ids in [-1, num_classes), where num_classes is ",
             state.num_classes, "; got ", label, " at position [", b, ", ", k, "]");
       }
-      if (label >= 0 && state.row_slot[label] >= state.num_slots) {
-        return InvalidArgument("row_slot must be in [0, ", state.num_slots, "); got ",
-                               static_cast<int>(state.row_slot[label]), " for class ", label);
-      }
+      if (label >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(label));
     }
   }
   return absl::OkStatus();

@@ -27,6 +27,11 @@ class FactoredVariables {
   absl::Status OwnRows();  // V, row_slot and slot_rows
   absl::Status OwnEverything();
 
+  // Refuses a row_slot or slot_rows that is wrong anywhere.
+  //
+  // Cost: O(C). For ops that look at all rows; CheckBatch looks at those of the labels.
+  absl::Status CheckAllRows() const;
+
   // REQUIRES: Lock succeeded. It is valid until a variable gets another buffer.
   core::FactoredState<T> State() const;
 
@@ -37,6 +42,8 @@ class FactoredVariables {
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
   absl::Status CheckState() const;
+  absl::Status CheckSlots() const;
+  absl::Status CheckSlotOfRow(int64_t id) const;
   absl::Status CheckLabels(const tensorflow::Tensor& labels) const;
 
   LockedVariables variables_;

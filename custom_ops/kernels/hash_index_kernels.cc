@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/bucket_candidates.h"
@@ -53,10 +54,10 @@ class Family {
                num_tables_,
                nullptr,
                0};
-    if (family->num_hashes < num_tables_ * hashes_per_table_ || family->num_hashes % bins_ != 0) {
-      return InvalidArgument(
-          "there must be hashes_per_table * num_tables = ", num_tables_ * hashes_per_table_,
-          " hashes, up to whole ", bins_, " bins; got ", family->num_hashes);
+    const double needed = static_cast<double>(hashes_per_table_) * num_tables_;  // can't overflow
+    if (family->num_hashes < needed || family->num_hashes % bins_ != 0) {
+      return InvalidArgument("there must be hashes_per_table * num_tables = ", needed,
+                             " hashes, up to whole ", bins_, " bins; got ", family->num_hashes);
     }
     if (!by_winner && (family->window != width || bins_ != 1)) {
       return InvalidArgument("planes must be [H, D] with D = ", width, ", without bins; got shape ",
@@ -74,7 +75,8 @@ class Family {
     for (int64_t i = 0; i < elements.NumElements(); ++i) {
       if (family.elements[i] < 0 || family.elements[i] >= family.width) {
         return InvalidArgument("elements must be in [0, ", family.width, "); got ",
-                               family.elements[i]);
+                               family.elements[i], " at position [", i / family.window, ", ",
+                               i % family.window, "]");
       }
     }
     return CheckBuckets(family);
@@ -110,9 +112,10 @@ class HashCodesOp : public tf::OpKernel {
     std::string error;
     OP_REQUIRES(context, core::ChooseInstructionSet(&set, &error), InvalidArgument(error));
     const tf::Tensor& vectors = context->input(0);
-    OP_REQUIRES(
-        context, vectors.dims() == 2,
-        InvalidArgument("vectors must be [n, D]; got shape ", vectors.shape().DebugString()));
+    OP_REQUIRES(context,
+                vectors.dims() == 2 && vectors.dim_size(0) <= std::numeric_limits<int32_t>::max(),
+                InvalidArgument("vectors must be [n, D] with n below 2^31; got shape ",
+                                vectors.shape().DebugString()));
     core::HashFamily family;
     OP_REQUIRES_OK(context,
                    family_.Get(context->input(1), context->input(2), vectors.dim_size(1), &family));
@@ -139,9 +142,9 @@ absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_
                        core::HashTables* tables) {
   const tf::Tensor& entries = *variables.tensor(first);
   const tf::Tensor& starts = *variables.tensor(first + 1);
-  if (entries.dtype() != tf::DT_INT32 || entries.dims() != 2 ||
+  if (entries.dtype() != tf::DT_INT32 || entries.dims() != 2 || entries.NumElements() == 0 ||
       entries.dim_size(1) > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("entries must be int32 [L, C]; got ",
+    return InvalidArgument("entries must be int32 [L, C] with L and C at least 1; got ",
                            tf::DataTypeString(entries.dtype()), " of shape ",
                            entries.shape().DebugString());
   }
@@ -203,9 +206,14 @@ class HashIndexUpdateOp : public tf::OpKernel {
     core::HashTables tables;
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
     TF_RETURN_IF_ERROR(CheckTimes(variables, family, tables, kernel.dim_size(0)));
+    if (touched.dims() != 1) {
+      return InvalidArgument("touched must be [n]; got shape ", touched.shape().DebugString());
+    }
     TF_RETURN_IF_ERROR(
         CheckIds("touched", touched, -1, tables.num_classes, core::RowKernelsOf(set)));
     TF_RETURN_IF_ERROR(CheckScalar("now", now_of_call));
+    const int32_t now = now_of_call.scalar<int32_t>()();
+    if (now < 0) return InvalidArgument("now must be at least 0; got ", now);
     if (range.shape() != tf::TensorShape({2})) {
       return InvalidArgument("tables must be [first, the one behind the last]; got shape ",
                              range.shape().DebugString());
@@ -217,11 +225,13 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
     for (int i = 0; i < kKernel; ++i) TF_RETURN_IF_ERROR(variables.Own(i));
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
-    const int32_t now = now_of_call.scalar<int32_t>()();
-    Touch(touched, now, variables);
     *moved = 0;
+    const std::vector<int32_t> before = Touch(touched, now, variables);
     if (begin == end) return absl::OkStatus();
-    return Build(context, set, family, variables, tables, begin, end, now, moved);
+    const absl::Status status =
+        Build(context, set, family, variables, tables, begin, end, now, moved);
+    if (!status.ok()) TakeBack(touched, before, variables);
+    return status;
   }
 
   static absl::Status CheckRadii(const tf::Tensor& radii) {
@@ -230,9 +240,10 @@ class HashIndexUpdateOp : public tf::OpKernel {
     }
     const auto r = radii.flat<float>();
     for (int64_t i = 0; i < r.size(); ++i) {
-      if (r(i) > 0 && std::isfinite(r(i)) && (i == 0 || r(i) < r(i - 1))) continue;
-      return InvalidArgument("radii must fall, and be finite and above 0; got ", r(i),
-                             " at position [", i, "]", kRebuild);
+      const float square = r(i) * r(i);
+      if (r(i) > 0 && square > 0 && std::isfinite(square) && (i == 0 || r(i) < r(i - 1))) continue;
+      return InvalidArgument("radii must fall, and be finite and above 0, and so their squares; ",
+                             "got ", r(i), " at position [", i, "]", kRebuild);
     }
     return absl::OkStatus();
   }
@@ -301,11 +312,25 @@ class HashIndexUpdateOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  static void Touch(const tf::Tensor& touched, int32_t now, const LockedVariables& variables) {
+  // Returns what stood there before.
+  static std::vector<int32_t> Touch(const tf::Tensor& touched, int32_t now,
+                                    const LockedVariables& variables) {
     int32_t* touched_at = static_cast<int32_t*>(variables.tensor(2)->data());
     const auto ids = touched.flat<int64_t>();
+    std::vector<int32_t> before(ids.size());
     for (int64_t i = 0; i < ids.size(); ++i) {
-      if (ids(i) >= 0) touched_at[ids(i)] = now;
+      if (ids(i) >= 0) before[i] = std::exchange(touched_at[ids(i)], now);
+    }
+    return before;
+  }
+
+  // Undoes Touch; from the end, for a row that was touched twice.
+  static void TakeBack(const tf::Tensor& touched, const std::vector<int32_t>& before,
+                       const LockedVariables& variables) {
+    int32_t* touched_at = static_cast<int32_t*>(variables.tensor(2)->data());
+    const auto ids = touched.flat<int64_t>();
+    for (int64_t i = ids.size() - 1; i >= 0; --i) {
+      if (ids(i) >= 0) touched_at[ids(i)] = before[i];
     }
   }
 
@@ -346,7 +371,7 @@ class BucketCandidatesOp : public tf::OpKernel {
         context, first_class >= 0 && first_class < tables.num_classes,
         InvalidArgument("first_class must be in [0, ", tables.num_classes, "); got ", first_class));
     tf::TensorShape shape({queries.budget});
-    if (own_) shape.InsertDim(0, queries.size);
+    if (own_) OP_REQUIRES_OK(context, shape.InsertDimWithStatus(0, queries.size));
     tf::Tensor* ids;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &ids));
     const core::Workspace::Scope scope(workspace_);
@@ -369,9 +394,9 @@ class BucketCandidatesOp : public tf::OpKernel {
                      &given_rotations = context->input(4);
     TF_RETURN_IF_ERROR(CheckScalar("budget", context->input(6)));
     const int64_t budget = context->input(6).scalar<int64_t>()();
-    if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables) {
-      return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables, "; got shape ",
-                             codes.shape().DebugString());
+    if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables || codes.dim_size(1) < 1) {
+      return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables,
+                             " and Q at least 1; got shape ", codes.shape().DebugString());
     }
     if (budget < 1 || budget > tables.num_classes) {
       return InvalidArgument("budget must be in [1, C] = [1, ", tables.num_classes, "]; got ",
@@ -385,7 +410,8 @@ class BucketCandidatesOp : public tf::OpKernel {
     const auto numbers = given_rotations.flat<int64_t>();
     for (int64_t t = 0; t < tables.num_tables; ++t) {
       if (numbers(t) < 0 || numbers(t) > std::numeric_limits<uint32_t>::max()) {
-        return InvalidArgument("rotations must be in [0, 2^32); got ", numbers(t));
+        return InvalidArgument("rotations must be in [0, 2^32); got ", numbers(t), " at position [",
+                               t, "]");
       }
       rotations->push_back(static_cast<uint32_t>(numbers(t)));
     }

@@ -14,14 +14,27 @@ namespace tfx {
 
 namespace tf = tensorflow;
 
+absl::Status LockedVariables::LookUp(int input, int index) {
+  const tf::TensorShape& shape = context_->input(input).shape();
+  if (shape.num_elements() != 1) {
+    return InvalidArgument(names_[index], " must be the handle of one variable; got shape ",
+                           shape.DebugString());
+  }
+  tf::ResourceHandle handle;
+  TF_RETURN_IF_ERROR(tf::HandleFromInput(context_, input, &handle));
+  const absl::Status status = tf::LookupResource(context_, handle, &variables_[index]);
+  if (status.ok()) return status;
+  return InvalidArgument(names_[index], " must be the handle of a variable that has a value; got ",
+                         status.message());
+}
+
 absl::Status LockedVariables::Lock(tf::OpKernelContext* context, std::vector<std::string> names,
-                                   Mode mode) {
+                                   Mode mode, int first_input) {
   context_ = context;
   names_ = std::move(names);
   variables_.resize(names_.size());
   for (int i = 0; i < size(); ++i) {
-    TF_RETURN_IF_ERROR(
-        tf::LookupResource(context, tf::HandleFromInput(context, i), &variables_[i]));
+    TF_RETURN_IF_ERROR(LookUp(first_input + i, i));
     for (int j = 0; j < i; ++j) {
       if (variables_[i].get() == variables_[j].get()) {
         return InvalidArgument(names_[i], " must be a variable of its own; got that of ",

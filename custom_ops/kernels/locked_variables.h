@@ -18,11 +18,12 @@ class LockedVariables {
  public:
   enum class Mode { kShared, kExclusive };
 
-  // Looks up the variables that inputs 0, 1, ... of the op are handles of, one for each name, and
-  // locks them until destruction. Refuses one that is not initialised, or given twice. All ops lock
-  // in the same order, that of the addresses, so that none waits for another in a circle.
-  absl::Status Lock(tensorflow::OpKernelContext* context, std::vector<std::string> names,
-                    Mode mode);
+  // Looks up the variables that inputs `first_input`, first_input + 1, ... of the op are handles
+  // of, one for each name, and locks them until destruction. Refuses one that is not initialised,
+  // or given twice. All ops lock in the same order, that of the addresses, so that none waits for
+  // another in a circle.
+  absl::Status Lock(tensorflow::OpKernelContext* context, std::vector<std::string> names, Mode mode,
+                    int first_input = 0);
 
   int size() const { return static_cast<int>(names_.size()); }
   const std::string& name(int index) const { return names_[index]; }
@@ -33,6 +34,8 @@ class LockedVariables {
   absl::Status Own(int index);
 
  private:
+  absl::Status LookUp(int input, int index);
+
   tensorflow::OpKernelContext* context_ = nullptr;
   std::vector<std::string> names_;
   std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;

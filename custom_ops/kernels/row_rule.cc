@@ -2,6 +2,7 @@
 
 #include "kernels/row_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/invalid_argument.h"
@@ -29,7 +30,7 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   const auto x = numbers.vec<double>();
   const double epsilon = is_sgd ? 1 : x(size - 1);
   if (!(x(kWeightDecay) >= 0) || !(x(kClipNorm) > 0) || !(static_cast<float>(epsilon) > 0) ||
-      (is_sgd && !IsFraction(x(kFirst))) ||
+      (is_sgd && !(IsFraction(x(kFirst)) && (x(kSecond) == 0 || x(kSecond) == 1))) ||
       (is_adam && !(IsFraction(x(kFirst)) && IsFraction(x(kSecond))))) {
     return InvalidArgument("rule must hold a weight_decay of at least 0, a clip_norm above 0, and ",
                            "hyperparameters of ", method, " in range; got ",
@@ -104,8 +105,7 @@ core::WeightRows RowRule::Rows(const LockedVariables& variables, int weight, int
   core::WeightRows rows = {};
   rows.weights = tensor.data();
   rows.is_bfloat16 = tensor.dtype() == tf::DT_BFLOAT16;
-  rows.width = 1;
-  for (int d = 1; d < tensor.dims(); ++d) rows.width *= tensor.dim_size(d);
+  rows.width = tensor.NumElements() / std::max<int64_t>(tensor.dim_size(0), 1);
   for (int slot = 0; slot < NumSlots(); ++slot) {
     tf::Tensor* values = variables.tensor(first_slot + slot);
     if (slot == 2) {

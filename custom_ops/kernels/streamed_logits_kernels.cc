@@ -7,10 +7,9 @@
 
 #include "core/streamed_logits.h"
 #include "kernels/invalid_argument.h"
+#include "kernels/locked_variables.h"
 #include "kernels/parallel_for.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 
 namespace tfx {
 namespace {
@@ -38,12 +37,18 @@ absl::Status CheckArguments(const tf::Tensor& hidden, const tf::Tensor& kernel,
                            hidden.dims(), ", ", kernel.dims(), ", ", bias.dims(), " and ",
                            labels.dims());
   }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const int64_t num_classes = kernel.dim_size(0);
+  if (hidden.dim_size(0) > kMost || hidden.dim_size(1) > kMost || labels.dim_size(1) > kMost) {
+    return InvalidArgument("hidden [B, D] and labels [B, K] must have dimensions below 2^31; got ",
+                           "shapes ", hidden.shape().DebugString(), " and ",
+                           labels.shape().DebugString());
+  }
   if (kernel.dtype() != bias.dtype()) {
     return InvalidArgument("kernel must have the dtype of bias, ", tf::DataTypeString(bias.dtype()),
                            "; got ", tf::DataTypeString(kernel.dtype()));
   }
-  if (num_classes > std::numeric_limits<int32_t>::max()) {
+  if (num_classes > kMost) {
     return InvalidArgument("kernel must have fewer than 2^31 rows; got ", num_classes);
   }
   if (hidden.dim_size(1) != kernel.dim_size(1)) {
@@ -125,11 +130,9 @@ class ResourceStreamedLogitsOp : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context,
-                   tf::LookupResource(context, tf::HandleFromInput(context, 1), &variable));
-    tf::tf_shared_lock lock(*variable->mu());
-    ComputeStreamedLogits<T>(context, *variable->tensor(), k_);
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
+    ComputeStreamedLogits<T>(context, *variables.tensor(0), k_);
   }
 
  private:

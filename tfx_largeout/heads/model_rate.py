@@ -56,14 +56,13 @@ class ModelRate:
         """
         if optimizer is self._optimizer():
             return
-        another_kind = self._kind is not None and type(optimizer) is not self._kind
+        self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
             self._last_step.assign(-1)
-            if another_kind:  # the rates of two methods don't compare
-                highest.assign(0.0)
-        self._optimizer = weakref.ref(optimizer) if optimizer is not None else lambda: None
-        if optimizer is not None:
-            self._kind = type(optimizer)
+            if optimizer is not None:
+                if self._kind not in (None, type(optimizer)):
+                    highest.assign(0.0)  # the rates of two methods don't compare
+                self._kind = type(optimizer)
 
     def factor(self, highest: Any) -> tf.Tensor | None:
         """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""

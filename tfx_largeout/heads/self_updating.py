@@ -198,7 +198,8 @@ class SelfUpdatingHead(Head):
 
     def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
         optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
-        if optimizer is None and enclosing_fit() is not None:
+        fit = enclosing_fit()
+        if fit is not None and fit["self"].optimizer is None:
             raise ValueError(
                 f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
                 "optimizer, which trains what lies below the head; got optimizer=None"

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.runtime_checks import after, check_ids
+from tfx_largeout.ops.row_update import check_dtypes
+from tfx_largeout.ops.runtime_checks import after, check_ids, require_shape
 
 
 def bucket_candidates_composed(
@@ -23,6 +24,7 @@ def bucket_candidates_composed(
     num_ranges: int,
 ) -> tf.Tensor:
     """As `bucket_candidates`."""
+    _check_shapes(tables, codes, table_order, rotations, first_class, most_of_bucket, num_ranges)
     num_tables, num_classes = tables.entries.shape
     num_buckets = tables.starts.shape[1] - 1
     with after(
@@ -58,6 +60,43 @@ def bucket_candidates_composed(
         ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
         return tf.reshape(ids, tf.stack([budget]))
     return _first(visited, num_classes).to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
+
+
+def _check_shapes(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    first_class: tf.Tensor,
+    most_of_bucket: int,
+    num_ranges: int,
+) -> None:
+    """Refuses static shapes, dtypes and numbers that are wrong.
+
+    Raises:
+        ValueError: A shape or a number is wrong.
+        TypeError: A dtype is wrong.
+    """
+    check_dtypes(tf.int32, entries=tables.entries, starts=tables.starts)
+    if tables.entries.shape.rank != 2 or 0 in tables.entries.shape:
+        raise ValueError(
+            f"entries must be [L, C] with L and C at least 1; got shape {tables.entries.shape}"
+        )
+    num_tables = tables.entries.shape[0]
+    require_shape("starts", "[L, buckets + 1]", tables.starts, [num_tables, None])
+    require_shape("codes", "[N, Q, L]", codes, [None, None, num_tables])
+    require_shape("order", "a permutation of the tables", table_order, [num_tables])
+    require_shape("rotations", "[L]", rotations, [num_tables])
+    require_shape("first_class", "a scalar", first_class, [])
+    least = {
+        "starts, buckets + 1": (tables.starts.shape[1], 2),
+        "codes, Q": (codes.shape[1], 1),
+        "most_of_bucket": (most_of_bucket, 1),
+        "num_ranges": (num_ranges, 1),
+    }
+    for name, (number, limit) in least.items():
+        if number is not None and number < limit:
+            raise ValueError(f"{name} must be at least {limit}; got {number}")
 
 
 def _visited(

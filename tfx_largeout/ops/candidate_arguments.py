@@ -43,6 +43,8 @@ class CandidateArguments(NamedTuple):
         check_dtypes(compute_dtype(kernel), hidden=hidden)
         check_dtypes(tf.int64, labels=labels, candidates=candidates)
         _check_rank("kernel", kernel, 2)
+        if kernel.shape[0] == 0:
+            raise ValueError(f"kernel must be [C, D] with C at least 1; got shape {kernel.shape}")
         _check_rank("hidden", hidden, 2)
         _check_rank("labels", labels, 2)
         if candidates.shape.rank not in (1, 2):

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfx_largeout.ops.factored_slot_checks import check_all_rows
 from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.runtime_checks import after
 from tfx_largeout.ops.variable_rows import gather, scatter_update
 
 _BLOCK_ELEMENTS = 2**21  # of V that exist a second time at a time: 8 MiB in float32
@@ -56,18 +58,32 @@ def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
 def settle(state: FactoredState) -> None:
     """Catches every row up. W doesn't change.
 
-    Cost: O(1) if no row is stale, else O(C) and O(D^2) a stale row; memory for a block of rows.
+    Cost: O(C), and O(D^2) a stale row; memory for a block of rows.
 
     Args:
         state: Of TensorFlow's variables.
     """
-    current = state.current_slot.read_value()
+    with after(check_all_rows(state)):
+        current = state.current_slot.read_value()
     stale = state.num_classes - state.slot_rows.read_value()[current]
     tf.cond(
         stale > 0,
         lambda: _for_each_block(state, lambda ids: catch_up(state, ids)),
         lambda: tf.constant(0),
     )
+
+
+def checked_reanchor(state: FactoredState) -> None:
+    """As `reanchor` with the U of the state, after a look at all rows.
+
+    Cost: O(C) more.
+
+    Args:
+        state: Of TensorFlow's variables.
+    """
+    with after(check_all_rows(state)):
+        u = state.u.read_value()
+    reanchor(state, u)
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
@@ -106,6 +122,7 @@ def _slots(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 
 def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
     transitions = state.transitions.read_value()
+    slots = tf.minimum(slots, NUM_SLOTS - 1)  # a row that stands for padding may be in none
     parts = tf.dynamic_partition(rows, slots, NUM_SLOTS)
     places = tf.dynamic_partition(tf.range(tf.shape(rows)[0]), slots, NUM_SLOTS)
     moved = [tf.matmul(part, transitions[slot]) for slot, part in enumerate(parts)]

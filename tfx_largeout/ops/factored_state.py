@@ -59,6 +59,40 @@ class FactoredState(NamedTuple):
         """T."""
         return tf.as_dtype(self.v.dtype)
 
+    def check(self) -> None:
+        """Refuses variables that don't fit each other.
+
+        Raises:
+            ValueError: One has a wrong shape.
+            TypeError: One has a wrong dtype.
+        """
+        if len(self.v.shape) != 2 or 0 in self.v.shape:
+            raise ValueError(
+                f"v must be a matrix [C, D] with C and D at least 1; got shape {self.v.shape}"
+            )
+        classes, width = self.v.shape
+        square, vector = (width, width), (width,)
+        shapes = FactoredState(
+            v=(classes, width),
+            u=square,
+            u_inverse_transpose=square,
+            gram=square,
+            shift=vector,
+            row_sum=vector,
+            transitions=(NUM_SLOTS, *square),
+            row_slot=(classes,),
+            slot_rows=(NUM_SLOTS,),
+            current_slot=(),
+        )
+        dtypes = (self.dtype,) * 7 + (tf.uint8, tf.int64, tf.int32)
+        for name, variable, shape, dtype in zip(self._fields, self, shapes, dtypes, strict=True):
+            if tuple(variable.shape) != shape:
+                raise ValueError(f"{name} must have shape {shape}; got {tuple(variable.shape)}")
+            if variable.dtype != dtype:
+                raise TypeError(
+                    f"{name} must be {dtype.name}; got {tf.as_dtype(variable.dtype).name}"
+                )
+
     @property
     def variables(self) -> FactoredState:
         """The same with TensorFlow's variables in the place of Keras's."""

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.factored_coordinates_composed import reanchor, settle
+from tfx_largeout.ops.factored_coordinates_composed import checked_reanchor, settle
 from tfx_largeout.ops.factored_state import FactoredState
 from tfx_largeout.ops.factored_update_composed import (
     factored_statistics_composed,
@@ -63,12 +64,14 @@ def factored_statistics(
         A `FactoredStatistics`. No gradient is defined.
 
     Raises:
+        ValueError: The shape of a variable is wrong.
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: h is not finite, a label is out of range, or shapes
-            disagree. The state is unchanged.
+        tf.errors.InvalidArgumentError: h is not finite, a label is out of range, the slot of a
+            label's row is none, or shapes disagree. The state is unchanged.
     """
     state = state.variables
+    state.check()
     _check_dtypes(state, hidden=hidden)
     module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
@@ -119,13 +122,18 @@ def factored_update(
         dL/dH = 2 G H Q + Abar^T W, `[B, D]`, at the W before the step.
 
     Raises:
+        ValueError: The shape of a variable is wrong; `max_condition` is NaN.
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A number is not finite, a rate or a label is out of range,
-            shapes disagree, or the step would diverge in the naive layer as well, because 2 eta
-            times the largest eigenvalue of H^T G H is above 2. The state is unchanged.
+            the slot of a label's row is none, shapes disagree, or the step would diverge in the
+            naive layer as well, because 2 eta times the largest eigenvalue of H^T G H is above 2.
+            The state is unchanged.
     """
     state = state.variables
+    state.check()
+    if max_condition is not None and math.isnan(max_condition):
+        raise ValueError(f"max_condition must be a number or None; got {max_condition}")
     learning_rate = tf.convert_to_tensor(learning_rate, state.dtype)
     weight_decay = tf.convert_to_tensor(weight_decay, state.dtype)
     g_target, g_squares, g_sum = gradients
@@ -150,13 +158,20 @@ def factored_update(
 def factored_settle(state: FactoredState, *, implementation: str = "auto") -> None:
     """Brings every row of V to the current coordinates; W = V U + 1 w^T is then true as it stands.
 
-    Cost: O(1) if no row is stale, else O(C) and O(D^2) a stale row; no temporary of V's size.
+    Cost: O(C) to look at the slots of all rows, and O(D^2) a stale row; no temporary of V's size.
 
     Args:
         state: The state, changed in place. W doesn't change.
         implementation: As `factored_statistics`.
+
+    Raises:
+        ValueError: The shape of a variable is wrong.
+        TypeError: The dtype of one is.
+        tf.errors.InvalidArgumentError: The slot of a row is none, or `slot_rows` does not count the
+            rows of each. The state is unchanged.
     """
     state = state.variables
+    state.check()
     module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
         settle(state)
@@ -167,16 +182,19 @@ def factored_settle(state: FactoredState, *, implementation: str = "auto") -> No
 def factored_reanchor(state: FactoredState, *, implementation: str = "auto") -> None:
     """Starts afresh with U = P = I; the rows of V follow when they are needed. W doesn't change.
 
-    Cost: O(D^3); O(C) and O(D^2) a row of the smallest slot, if all slots are taken.
+    Cost: O(C + D^3), and O(D^2) a row of the smallest slot if all slots are taken.
 
     Args:
         state: The state, changed in place.
         implementation: As `factored_statistics`.
+
+    Raises: As `factored_settle`.
     """
     state = state.variables
+    state.check()
     module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
-        reanchor(state, state.u.read_value())
+        checked_reanchor(state)
     else:
         module.tfx_factored_reanchor(*state.handles, dtype=state.dtype)
 

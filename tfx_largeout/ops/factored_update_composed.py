@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.factored_coordinates_composed import catch_up, current_rows, reanchor
+from tfx_largeout.ops.factored_slot_checks import check_slots, check_slots_of_rows
 from tfx_largeout.ops.factored_state import FactoredState
 from tfx_largeout.ops.ranks_from_logits import check_labels
+from tfx_largeout.ops.runtime_checks import after, check_finite
 
 # Up to this bound of 2 eta lambda_max, M = I - 2 eta H^T G H is positive definite by a margin.
 _SAFE_STEP = 0.95
@@ -32,11 +34,11 @@ def factored_statistics_composed(
     Returns:
         The five fields of `FactoredStatistics`, in order.
     """
-    with tf.control_dependencies(_input_checks(state, hidden, labels)):
+    with after(_input_checks(state, hidden, labels)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
     ids = tf.maximum(labels, 0)
     if update_rows:
-        catch_up(state, tf.unique(tf.reshape(ids, [-1])).y)
+        catch_up(state, _different(labels))
     u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
     gram_hidden = tf.matmul(hidden, state.gram.read_value())
     targets = tf.einsum("bkd,bd->bk", _rows(state, ids), u_hidden)
@@ -135,20 +137,25 @@ def factored_update_composed(
     Returns:
         dL/dH, `[B, D]`.
     """
+    checks = _input_checks(state, hidden, labels)
     by_example = hidden[:, 0]
-    checks = _input_checks(state, hidden, labels) + _there(
-        [
-            _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
-            _check_shape("u_hidden", u_hidden, hidden, "hidden"),
-            _check_shape("g_target", g_target, labels, "labels"),
-            _check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
-            _check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
-        ]
-    )
+    checks += [
+        _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
+        _check_shape("u_hidden", u_hidden, hidden, "hidden"),
+        _check_shape("g_target", g_target, labels, "labels"),
+        _check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
+        _check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+    ]
     checks += _rate_checks(learning_rate, weight_decay)
-    gradients = {"g_target": g_target, "g_squares": g_squares, "g_sum": g_sum}
-    checks += _there([_check_finite(name, values) for name, values in gradients.items()])
-    with tf.control_dependencies(checks):
+    finite = {
+        "gram_hidden": gram_hidden,
+        "u_hidden": u_hidden,
+        "g_target": g_target,
+        "g_squares": g_squares,
+        "g_sum": g_sum,
+    }
+    checks += [check_finite(name, values) for name, values in finite.items()]
+    with after(checks):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
     step = Step(
         hidden,
@@ -217,7 +224,7 @@ def _update(
         lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
         lambda: _reanchor(state, u),
     )
-    catch_up(state, ids)
+    catch_up(state, _different(step.labels))
     tf.raw_ops.ResourceScatterSub(
         resource=state.v.handle,
         indices=ids,
@@ -281,7 +288,7 @@ def _checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf
     largest = _lambda_max(step)
     product = 2 * step.learning_rate * largest
     check = tf.debugging.Assert(
-        product <= 2 - step.decay,
+        tf.math.is_finite(product) & (product <= 2 - step.decay),
         [
             "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
             "diverges, in a naive layer as well; got eta",
@@ -291,7 +298,7 @@ def _checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf
             "of H^T diag(dL/dq) H: lower the learning rate",
         ],
     )
-    with tf.control_dependencies([] if check is None else [check]):
+    with after([check]):
         return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
 
 
@@ -389,6 +396,11 @@ def _rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(rows, shape), ids.shape.concatenate(state.width))
 
 
+def _different(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the classes among labels, each once."""
+    return tf.unique(tf.boolean_mask(labels, labels >= 0)).y
+
+
 def _few_examples(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor | bool:
     if hidden.shape[0] is not None:
         return bool(hidden.shape[0] <= state.width)
@@ -404,7 +416,11 @@ def _if(condition: tf.Tensor | bool, if_true: Any, if_false: Any) -> Any:
 # Checks, before anything changes.
 
 
-def _input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) -> list[tf.Operation]:
+def _input_checks(
+    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor
+) -> list[tf.Operation | None]:
+    _require_rank("hidden", hidden, 2)
+    _require_rank("labels", labels, 2)
     width = tf.debugging.assert_equal(
         tf.shape(hidden)[1],
         state.width,
@@ -416,7 +432,10 @@ def _input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) ->
         message="labels must be [B, K] with the B of hidden",
     )
     in_range = check_labels(labels, tf.constant(state.num_classes, tf.int64))
-    return _there([width, batch, _check_finite("hidden", hidden), in_range])
+    checks = [width, batch, in_range, check_finite("hidden", hidden), *check_slots(state)]
+    with after(checks):
+        ids = tf.boolean_mask(labels, labels >= 0)
+    return checks + check_slots_of_rows(state, ids)
 
 
 def _check_shape(
@@ -428,16 +447,12 @@ def _check_shape(
     return tf.debugging.assert_equal(tf.shape(values), tf.shape(like), message=message)
 
 
-def _check_finite(name: str, values: tf.Tensor) -> tf.Operation | None:
-    wrong = ~tf.math.is_finite(values)
-    position = tf.where(wrong)[:1]
-    return tf.debugging.Assert(
-        ~tf.reduce_any(wrong),
-        [f"{name} must be finite; got", tf.gather_nd(values, position), "at position", position],
-    )
+def _require_rank(name: str, tensor: tf.Tensor, rank: int) -> None:
+    if tensor.shape.rank not in (None, rank):
+        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
 
 
-def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation]:
+def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation | None]:
     scalars = [
         _check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
         _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
@@ -455,9 +470,4 @@ def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.O
             learning_rate,
         ],
     )
-    return _there([*scalars, positive, decay])
-
-
-def _there(checks: list[tf.Operation | None]) -> list[tf.Operation]:
-    """Drops the checks that ran eagerly, which are None."""
-    return [check for check in checks if check is not None]
+    return [*scalars, positive, decay]

@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.ops.hash_codes_composed import MAX_BUCKETS as MAX_BUCKETS
 from tfx_largeout.ops.hash_codes_composed import hash_codes_composed
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.row_update import check_dtypes
-
-MAX_BUCKETS = 2**24
-"""Of a table."""
 
 
 class HashFunctions(NamedTuple):
@@ -70,6 +68,7 @@ def hash_codes(
         `[n, L]` int32.
 
     Raises:
+        ValueError: Shapes don't fit each other (composed ops; the custom op says so as below).
         TypeError: `vectors` is not float32.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A vector is not finite; shapes disagree.

@@ -7,9 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.hash_codes_composed import hash_codes_composed
+from tfx_largeout.ops.hash_codes_composed import (
+    MAX_BUCKETS,
+    check_functions,
+    hash_codes_composed,
+)
 from tfx_largeout.ops.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.runtime_checks import after, check_ids
+from tfx_largeout.ops.row_update import check_dtypes
+from tfx_largeout.ops.runtime_checks import after, check_ids, require_shape
 from tfx_largeout.ops.variable_rows import gather, scatter_update
 
 _BLOCK_ROWS = 4096
@@ -28,19 +33,29 @@ def update_tables_composed(
 ) -> tf.Tensor:
     """As `update_tables`."""
     num_classes, num_tables = kernel.shape[0], tables.built_at.shape[0]
+    _check_shapes(kernel, biases, tables, touched, now, which, radii)
+    width = kernel.shape[1] + (2 if radii.shape[0] else 0)
+    are_functions = check_functions(functions, width, num_tables, hashes_per_table)
+    _check_buckets(tables, functions, hashes_per_table, radii)
     with after(
         [
+            *are_functions,
             check_ids("touched", touched, -1, num_classes),
+            tf.debugging.Assert(now >= 0, ["now must be at least 0; got", now]),
             _check_range(which, num_tables),
             _check_radii(radii),
         ]
     ):
         touched = tf.boolean_mask(touched, touched >= 0)
-    scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
+    times = tf.fill(tf.shape(touched), now)
 
     def build() -> tf.Tensor:
-        since = tf.reduce_min(gather(tables.built_at, tf.range(which[0], which[1])))
-        changed = tf.where(tables.touched_at.read_value() > since)[:, 0]
+        built_at = gather(tables.built_at, tf.range(which[0], which[1]))
+        # A time that can't be is that of a damaged table: as if it had never been built.
+        since = tf.reduce_min(tf.where((built_at < -1) | (built_at > now), -1, built_at))
+        touched_at = tables.touched_at.read_value()
+        touched_at = tf.tensor_scatter_nd_update(touched_at, touched[:, tf.newaxis], times)
+        changed = tf.where(touched_at > since)[:, 0]
         rows = HashedRows(kernel, biases, radii)
         codes = _codes_of_rows(rows, changed, functions, tables, hashes_per_table)
         is_good = _are_good(tables, which)
@@ -62,7 +77,10 @@ def update_tables_composed(
             parallel_iterations=1,
         )[1]
 
-    return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
+    moved = tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
+    with tf.control_dependencies([moved]):  # which is refused where something is wrong
+        scatter_update(tables.touched_at, touched, times)
+    return moved
 
 
 def _codes_of_rows(
@@ -124,6 +142,56 @@ def _build(
     return tf.math.count_nonzero((codes >= 0) & (codes != before))
 
 
+def _check_shapes(
+    kernel: tf.Variable,
+    biases: list[tf.Variable],
+    tables: Any,
+    touched: tf.Tensor,
+    now: tf.Tensor,
+    which: tf.Tensor,
+    radii: tf.Tensor,
+) -> None:
+    """Refuses static shapes and dtypes that don't fit each other.
+
+    Raises:
+        ValueError: A shape is wrong.
+        TypeError: A dtype is wrong.
+    """
+    if kernel.shape.rank != 2 or kernel.shape[0] == 0:
+        raise ValueError(f"kernel must be [C, D] with C at least 1; got shape {kernel.shape}")
+    num_classes = kernel.shape[0]
+    for bias in biases:
+        check_dtypes(kernel.dtype, bias=bias)
+        require_shape("bias", "[C] with the C of kernel", bias, [num_classes])
+    for name, variable in zip(tables._fields, tables, strict=True):
+        check_dtypes(tf.int32, **{name: variable})
+    if tables.built_at.shape.rank != 1:
+        raise ValueError(f"built_at must be [L]; got shape {tables.built_at.shape}")
+    num_tables = tables.built_at.shape[0]
+    require_shape("entries", "[L, C]", tables.entries, [num_tables, num_classes])
+    require_shape("starts", "[L, buckets + 1]", tables.starts, [num_tables, None])
+    require_shape("touched_at", "[C]", tables.touched_at, [num_classes])
+    require_shape("touched", "[n]", touched, [None])
+    require_shape("now", "a scalar", now, [])
+    require_shape("tables", "[first, the one behind the last]", which, [2])
+    require_shape("radii", "[m]", radii, [None])
+
+
+def _check_buckets(tables: Any, functions: Any, hashes_per_table: int, radii: tf.Tensor) -> None:
+    """Refuses tables with another number of buckets than the functions have values.
+
+    Raises:
+        ValueError: They have.
+    """
+    base = functions.elements.shape[1] if 0 not in functions.elements.shape else 2
+    num_buckets = max(radii.shape[0], 1) * base**hashes_per_table
+    if num_buckets > MAX_BUCKETS or tables.starts.shape[1] != num_buckets + 1:
+        raise ValueError(
+            f"starts must be [L, buckets + 1] with {num_buckets} buckets, 2^24 at most; "
+            f"got shape {tables.starts.shape}"
+        )
+
+
 def _check_range(which: tf.Tensor, num_tables: int) -> tf.Operation | None:
     """Asserts that tables are a range."""
     return tf.debugging.Assert(
@@ -149,9 +217,9 @@ def _check_rows(rows: tf.Tensor, ids: tf.Tensor) -> tf.Operation | None:
 
 def _check_radii(radii: tf.Tensor) -> tf.Operation | None:
     """Asserts that radii fall."""
-    falls = tf.reduce_all(radii[1:] < radii[:-1]) & tf.reduce_all(radii > 0)
-    is_finite = tf.reduce_all(tf.math.is_finite(radii))
-    rule = "radii must fall, and be finite and above 0; got"
+    falls = tf.reduce_all(radii[1:] < radii[:-1]) & tf.reduce_all((radii > 0) & (radii**2 > 0))
+    is_finite = tf.reduce_all(tf.math.is_finite(radii**2))
+    rule = "radii must fall, and be finite and above 0, and so their squares; got"
     return tf.debugging.Assert(falls & is_finite, [rule, radii, "; rebuild the index"])
 
 

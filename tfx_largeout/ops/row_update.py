@@ -78,7 +78,8 @@ class RowRule(NamedTuple):
             )
         if self.method == "sgd":
             _require("momentum", self.hyperparameters[0], at_least=0, below=1)
-            _require("nesterov", self.hyperparameters[1], at_least=0, below=2)
+            if self.hyperparameters[1] not in (0, 1):
+                raise ValueError(f"nesterov must be 0 or 1; got {self.hyperparameters[1]}")
         else:
             for beta in self.hyperparameters[:-1]:
                 _require("beta", beta, at_least=0, below=1)

@@ -44,6 +44,19 @@ def check_shape(name: str, rule: str, tensor: tf.Tensor, want: tf.Tensor) -> tf.
     )
 
 
+def require_shape(
+    name: str, rule: str, tensor: tf.Tensor | tf.Variable, want: list[int | None]
+) -> None:
+    """Refuses a static shape that can't become one with these dimensions (None: any).
+
+    Raises:
+        ValueError: It can't.
+    """
+    if not tensor.shape.is_compatible_with(want):
+        sizes = ", ".join("any" if size is None else str(size) for size in want)
+        raise ValueError(f"{name} must be {rule}, here [{sizes}]; got shape {tensor.shape}")
+
+
 def check_learning_rate(learning_rate: tf.Tensor, weight_decay: float) -> tf.Operation | None:
     """Asserts that a rate is finite, not negative, and no more than a weight decay allows."""
     return tf.debugging.Assert(

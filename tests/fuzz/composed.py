@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same calls through the package's functions, from TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from fuzz.calls import Call, Outcome, run
+
+from tfx_largeout.ops import factored_update
+from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
+from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidate_update import candidate_update
+from tfx_largeout.ops.factored_state import FactoredState
+from tfx_largeout.ops.hash_codes import HashFunctions, hash_codes
+from tfx_largeout.ops.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.row_update import RowRule, row_update
+from tfx_largeout.ops.streamed_logits import streamed_logits
+
+
+class CannotSay(Exception):
+    """The package's functions have no way to make this call."""
+
+
+def run_composed(call: Call) -> Outcome | None:
+    """Makes the call, or returns None where the package's functions can't say it."""
+    if call.op not in _FUNCTIONS or any(v.handle != "variable" for _, v in call.variables()):
+        return None
+    variables = {name: tf.Variable(tf.constant(v.values)) for name, v in call.variables()}
+    inputs = {name: _input(name, value, variables) for name, value in call.inputs.items()}
+    try:
+        function = _FUNCTIONS[call.op](inputs, call.attributes)
+    except CannotSay:
+        return None
+    return run(function, call, variables)
+
+
+def _input(name: str, value: Any, variables: dict[str, tf.Variable]) -> Any:
+    if name in variables:
+        return variables[name]
+    if isinstance(value, list):
+        return [variables[f"{name} {i}"] for i in range(len(value))]
+    return tf.constant(value)
+
+
+def _say(condition: bool) -> None:
+    if not condition:
+        raise CannotSay
+
+
+def _only(variables: list[tf.Variable]) -> tf.Variable | None:
+    return variables[0] if variables else None
+
+
+def _check_dtype(weights: Any, attributes: dict[str, Any]) -> None:
+    _say(weights.dtype == attributes["dtype"])
+
+
+# Each returns a function that makes the call.
+
+
+def _candidate_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["kernel"], attributes)
+    kernel, biases, *tensors = inputs.values()
+    return lambda: candidate_logits(kernel, _only(biases), *tensors, implementation="composed")
+
+
+def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["kernel"], attributes)
+    kernel, biases, kernel_slots, bias_slots, *tensors, learning_rate, numbers = inputs.values()
+    rule = _rule(attributes["method"], numbers)
+    return lambda: candidate_update(
+        kernel,
+        _only(biases),
+        kernel_slots,
+        bias_slots,
+        *tensors,
+        rule,
+        learning_rate,
+        update=attributes["update"],
+        implementation="composed",
+    )
+
+
+def _row_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["variable"], attributes)
+    variable, slots, ids, gradient, learning_rate, numbers = inputs.values()
+    rule = _rule(attributes["method"], numbers)
+    return lambda: row_update(
+        variable, slots, ids, gradient, rule, learning_rate, implementation="composed"
+    )
+
+
+def _rule(method: str, numbers: tf.Tensor) -> RowRule:
+    _say(numbers.shape.rank == 1 and numbers.shape[0] >= 2)
+    weight_decay, clip_norm, *rest = numbers.numpy().tolist()
+    return RowRule(method, tuple(rest), weight_decay, None if clip_norm == np.inf else clip_norm)
+
+
+def _state_and_rest(
+    inputs: dict[str, Any], attributes: dict[str, Any]
+) -> tuple[FactoredState, list[Any]]:
+    values = list(inputs.values())
+    _check_dtype(values[0], attributes)
+    return FactoredState(*values[:10]), values[10:]
+
+
+def _factored_statistics(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    state, tensors = _state_and_rest(inputs, attributes)
+    return lambda: factored_update.factored_statistics(
+        state, *tensors, update_rows=attributes["update_rows"], implementation="composed"
+    )
+
+
+def _factored_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    state, tensors = _state_and_rest(inputs, attributes)
+    hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay = tensors
+    return lambda: factored_update.factored_update(
+        state,
+        hidden,
+        labels,
+        gram_hidden,
+        u_hidden,
+        tuple(gradients),
+        learning_rate,
+        weight_decay,
+        update=attributes["update"],
+        max_condition=attributes["max_condition"],
+        implementation="composed",
+    )
+
+
+def _factored_settle(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    state, _ = _state_and_rest(inputs, attributes)
+    return lambda: factored_update.factored_settle(state, implementation="composed")
+
+
+def _factored_reanchor(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    state, _ = _state_and_rest(inputs, attributes)
+    return lambda: factored_update.factored_reanchor(state, implementation="composed")
+
+
+def _hash_codes(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    functions = HashFunctions(inputs["elements"], inputs["planes"], attributes["bins"])
+    return lambda: hash_codes(
+        inputs["vectors"],
+        functions,
+        attributes["num_tables"],
+        attributes["hashes_per_table"],
+        implementation="composed",
+    )
+
+
+def _hash_index_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["kernel"], attributes)
+    built_at = inputs["built_at"]
+    # The function takes the number of tables from there.
+    _say(built_at.shape.rank == 1 and built_at.shape[0] == attributes["num_tables"])
+    tables = HashTables(*list(inputs.values())[:4])
+    functions = HashFunctions(inputs["elements"], inputs["planes"], attributes["bins"])
+    return lambda: update_tables(
+        inputs["kernel"],
+        _only(inputs["bias"]),
+        tables,
+        functions,
+        attributes["hashes_per_table"],
+        inputs["touched"],
+        inputs["now"],
+        inputs["tables"],
+        inputs["radii"],
+        implementation="composed",
+    )
+
+
+def _bucket_candidates(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _say(inputs["budget"].shape.rank == 0)
+    unused = tf.Variable(0)
+    tables = HashTables(inputs["entries"], inputs["starts"], unused, unused)
+    order = BucketOrder(inputs["order"], inputs["rotations"], inputs["first_class"])
+    budget = int(inputs["budget"])
+    return lambda: bucket_candidates(
+        tables, inputs["codes"], budget, order, implementation="composed", **attributes
+    )
+
+
+def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    hidden, kernel, bias, labels = inputs.values()
+    bias = None if bias.shape == [0] else bias
+    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    return lambda: streamed_logits(
+        hidden, kernel, bias, labels, attributes["k"], implementation="composed"
+    )
+
+
+_FUNCTIONS = {
+    "TfxBucketCandidates": _bucket_candidates,
+    "TfxCandidateLogits": _candidate_logits,
+    "TfxCandidateUpdate": _candidate_update,
+    "TfxFactoredReanchor": _factored_reanchor,
+    "TfxFactoredSettle": _factored_settle,
+    "TfxFactoredStatistics": _factored_statistics,
+    "TfxFactoredUpdate": _factored_update,
+    "TfxHashCodes": _hash_codes,
+    "TfxHashIndexUpdate": _hash_index_update,
+    "TfxResourceStreamedLogits": _streamed_logits,
+    "TfxRowUpdate": _row_update,
+    "TfxStreamedLogits": _streamed_logits,
+}

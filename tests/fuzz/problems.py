@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random calls of each op that are in order: shapes fit, ids are in range, states are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from fuzz.calls import Call, Variable
+
+Rng = np.random.Generator
+_BFLOAT16 = tf.bfloat16.as_numpy_dtype
+
+
+def random_call(op: str, rng: Rng) -> Call:
+    """Draws a call of an op of the library, from what is registered for it."""
+    return PROBLEMS[op](rng)
+
+
+def _size(rng: Rng, *, least: int = 0, most: int = 40) -> int:
+    """Draws a dimension: small ones and those next to a vector's length are frequent."""
+    if rng.random() < 0.6:
+        return int(rng.integers(least, min(most, 5) + 1))
+    return int(rng.integers(least, most + 1))
+
+
+def _floats(rng: Rng, *shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return rng.normal(size=shape).astype(dtype)
+
+
+def _integers(rng: Rng, *shape: int) -> np.ndarray:
+    """Small whole numbers: the sums of their products are exact, and ties are frequent."""
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def _ids(rng: Rng, num_classes: int, *shape: int) -> np.ndarray:
+    """Draws class ids, with padding among them."""
+    if num_classes == 0:
+        return np.full(shape, -1, np.int64)
+    ids = rng.integers(0, num_classes, shape)
+    return np.where(rng.random(shape) < rng.choice([0.0, 0.3]), -1, ids).astype(np.int64)
+
+
+def _dtype_of_weights(rng: Rng) -> tf.DType:
+    return tf.bfloat16 if rng.random() < 0.3 else tf.float32
+
+
+# Candidates and row updates
+
+
+def _candidate_logits(rng: Rng) -> Call:
+    inputs, attributes = _candidate_problem(rng)
+    return Call("TfxCandidateLogits", inputs, attributes)
+
+
+def _candidate_update(rng: Rng) -> Call:
+    inputs, attributes = _candidate_problem(rng)
+    kernel = inputs["kernel"].values
+    method, rule = _rule(rng)
+    slots = _slots(rng, method, rule, kernel)
+    inputs["kernel_slots"] = slots
+    inputs["bias_slots"] = [
+        slot for bias in inputs["bias"] for slot in _slots(rng, method, rule, bias.values)
+    ]
+    batch, num_candidates = len(inputs["hidden"]), inputs["candidates"].shape[-1]
+    arguments = {name: inputs.pop(name) for name in ("hidden", "labels", "candidates")}
+    inputs |= arguments
+    inputs["true_gradient"] = _floats(rng, *inputs["labels"].shape)
+    inputs["candidate_gradient"] = _floats(rng, batch, num_candidates)
+    inputs["learning_rate"], inputs["rule"] = _learning_rate(rng), rule
+    attributes |= {"method": method, "update": bool(rng.random() < 0.8)}
+    return Call("TfxCandidateUpdate", inputs, attributes)
+
+
+def _candidate_problem(rng: Rng) -> tuple[dict[str, Any], dict[str, Any]]:
+    classes, width = _size(rng, least=1), _size(rng, least=int(rng.random() < 0.9))
+    batch, num_labels, num_candidates = _size(rng), _size(rng, most=5), _size(rng)
+    dtype = _dtype_of_weights(rng)
+    numpy_dtype = dtype.as_numpy_dtype
+    shape = (batch, num_candidates) if rng.random() < 0.5 else (num_candidates,)
+    inputs = {
+        "kernel": Variable(_floats(rng, classes, width, dtype=numpy_dtype)),
+        "bias": [Variable(_floats(rng, classes, dtype=numpy_dtype))] * int(rng.integers(0, 2)),
+        "hidden": _floats(rng, batch, width),
+        "labels": _ids(rng, classes, batch, num_labels),
+        "candidates": _ids(rng, classes, *shape),
+    }
+    return inputs, {"dtype": dtype}
+
+
+def _row_update(rng: Rng) -> Call:
+    classes, dtype = _size(rng), _dtype_of_weights(rng)
+    shape = [(classes,), (classes, _size(rng)), (classes, 2, 3)][rng.integers(0, 3)]
+    weights = _floats(rng, *shape, dtype=dtype.as_numpy_dtype)
+    ids = rng.permutation(classes)[: rng.integers(0, classes + 1)].astype(np.int64)
+    method, rule = _rule(rng)
+    inputs = {
+        "variable": Variable(weights),
+        "slots": _slots(rng, method, rule, weights),
+        "ids": ids,
+        "gradient": _floats(rng, len(ids), *shape[1:]),
+        "learning_rate": _learning_rate(rng),
+        "rule": rule,
+    }
+    return Call("TfxRowUpdate", inputs, {"method": method, "dtype": dtype})
+
+
+def _learning_rate(rng: Rng) -> np.ndarray:
+    return np.float32(rng.choice([0.0, 0.01, 0.5]))
+
+
+def _rule(rng: Rng) -> tuple[str, np.ndarray]:
+    """Draws a method and its numbers; no epsilon is so small that rounding errors grow by it."""
+    method = str(rng.choice(["sgd", "adagrad", "adam"]))
+    numbers = {
+        "sgd": [rng.choice([0.0, 0.9]), rng.choice([0.0, 1.0])],
+        "adagrad": [0.1],
+        "adam": [rng.choice([0.0, 0.9]), rng.choice([0.5, 0.999]), 0.1],
+    }[method]
+    shared = [rng.choice([0.0, 0.1]), rng.choice([np.inf, 0.5])]
+    return method, np.array([*shared, *numbers], np.float64)
+
+
+def _slots(rng: Rng, method: str, rule: np.ndarray, weights: np.ndarray) -> list[Variable]:
+    """Draws what the method keeps for each weight."""
+    some = [Variable(rng.uniform(0.1, 1, weights.shape).astype(np.float32)) for _ in range(2)]
+    if method == "sgd":
+        return some[: int(rule[2] != 0)]
+    if method == "adagrad":
+        return some[:1]
+    return [*some, Variable(rng.integers(0, 50, weights.shape[:1]).astype(np.int32))]
+
+
+# The factored layer
+
+
+def _factored_state(rng: Rng) -> tuple[dict[str, Any], tf.DType]:
+    """Draws a state whose rows are in several slots, and what goes with it."""
+    dtype = tf.float32 if rng.random() < 0.5 else tf.float64
+    classes, width = _size(rng, least=1), _size(rng, least=1, most=20)
+    unit = np.eye(width)
+    num_slots = 8
+    v, w = rng.normal(size=(classes, width)), rng.normal(size=width) / 10
+    u = unit + 0.3 * rng.normal(size=(width, width)) / np.sqrt(width)
+    current = int(rng.integers(0, num_slots))
+    transitions = unit + 0.2 * rng.normal(size=(num_slots, width, width)) / np.sqrt(width)
+    transitions[current] = unit
+    used = rng.permutation(num_slots)[: rng.integers(1, num_slots + 1)]
+    row_slot = rng.choice(used if rng.random() < 0.5 else [current], classes)
+    weights = np.einsum("cd,cde->ce", v, transitions[row_slot]) @ u + w
+    gram = weights.T @ weights
+    floats = {
+        "v": v,
+        "u": u,
+        "u_inverse_transpose": np.linalg.inv(u).T,
+        "gram": (gram + gram.T) / 2,
+        "shift": w,
+        "row_sum": weights.sum(axis=0),
+        "transitions": transitions,
+    }
+    integers = {
+        "row_slot": row_slot.astype(np.uint8),
+        "slot_rows": np.bincount(row_slot, minlength=num_slots).astype(np.int64),
+        "current_slot": np.int32(current),
+    }
+    inputs = {name: Variable(x.astype(dtype.as_numpy_dtype)) for name, x in floats.items()}
+    return inputs | {name: Variable(x) for name, x in integers.items()}, dtype
+
+
+def _factored_batch(rng: Rng, inputs: dict[str, Any], dtype: tf.DType) -> None:
+    classes, width = inputs["v"].values.shape
+    batch = _size(rng, most=30)
+    inputs["hidden"] = _floats(rng, batch, width, dtype=dtype.as_numpy_dtype)
+    inputs["labels"] = _ids(rng, classes, batch, _size(rng, most=4))
+
+
+def _factored_statistics(rng: Rng) -> Call:
+    inputs, dtype = _factored_state(rng)
+    _factored_batch(rng, inputs, dtype)
+    update_rows = bool(rng.random() < 0.7)
+    return Call("TfxFactoredStatistics", inputs, {"dtype": dtype, "update_rows": update_rows})
+
+
+def _factored_update(rng: Rng) -> Call:
+    inputs, dtype = _factored_state(rng)
+    _factored_batch(rng, inputs, dtype)
+    hidden, numpy_dtype = inputs["hidden"], dtype.as_numpy_dtype
+    batch = len(hidden)
+    eta = float(rng.choice([0.01, 0.3]))
+    g_squares = rng.normal(size=batch) if rng.random() < 0.5 else rng.random(batch)
+    norm = np.linalg.norm(hidden.T @ (np.abs(g_squares)[:, np.newaxis] * hidden), 2)
+    if norm > 0:  # 2 eta |H^T |G| H|_2 is then up to 0.9, or the step is large but converges
+        g_squares *= rng.choice([0.1, 0.9, 1.5]) / (2 * eta * norm)
+    floats = {
+        "gram_hidden": hidden @ inputs["gram"].values,
+        "u_hidden": hidden @ inputs["u"].values.T,
+        "g_target": rng.normal(size=inputs["labels"].shape),
+        "g_squares": g_squares,
+        "g_sum": 0.1 * rng.normal(size=batch),
+        "learning_rate": np.asarray(eta),
+        "weight_decay": np.asarray(rng.choice([0.0, 0.1])),
+    }
+    inputs |= {name: x.astype(numpy_dtype) for name, x in floats.items()}
+    attributes = {
+        "dtype": dtype,
+        "update": bool(rng.random() < 0.8),
+        "max_condition": float(rng.choice([0.5, 4.0, np.inf])),
+    }
+    return Call("TfxFactoredUpdate", inputs, attributes)
+
+
+def _factored_settle(rng: Rng) -> Call:
+    inputs, dtype = _factored_state(rng)
+    return Call("TfxFactoredSettle", inputs, {"dtype": dtype})
+
+
+def _factored_reanchor(rng: Rng) -> Call:
+    inputs, dtype = _factored_state(rng)
+    return Call("TfxFactoredReanchor", inputs, {"dtype": dtype})
+
+
+# The hash index
+
+
+def _functions(rng: Rng, width: int, num_tables: int) -> tuple[dict[str, np.ndarray], dict]:
+    """Draws hash functions of vectors of a width, of at least 1, and the attributes for them."""
+    hashes_per_table = int(rng.integers(1, 4))
+    count, bins = num_tables * hashes_per_table, 1
+    elements, planes = np.zeros([0, 0], np.int32), np.zeros([0, 0], np.float32)
+    kind = rng.choice(["sign", "wta", "dwta"])
+    if kind == "sign" or width < 2:
+        planes = _integers(rng, count + int(rng.integers(0, 3)), width)
+    else:
+        window = int(rng.integers(2, min(width, 4) + 1))
+        bins = width // window if kind == "dwta" else 1
+        groups = [
+            rng.permutation(width)[: bins * window].reshape(bins, window)
+            for _ in range(-(-count // bins))
+        ]
+        elements = np.concatenate(groups).astype(np.int32)
+    attributes = {
+        "num_tables": num_tables,
+        "hashes_per_table": hashes_per_table,
+        "bins": bins,
+    }
+    return {"elements": elements, "planes": planes}, attributes
+
+
+def _hash_codes(rng: Rng) -> Call:
+    width = _size(rng, least=1, most=20)
+    functions, attributes = _functions(rng, width, int(rng.integers(1, 5)))
+    vectors = _integers(rng, _size(rng, most=80), width)
+    vectors[rng.random(vectors.shape) < rng.choice([0.0, 0.7])] = 0
+    return Call("TfxHashCodes", {"vectors": vectors, **functions}, attributes)
+
+
+def _tables(rng: Rng, num_tables: int, num_classes: int, num_buckets: int) -> dict[str, Variable]:
+    """Draws tables with all classes, but some, in some bucket."""
+    entries = np.full([num_tables, num_classes], -1, np.int32)
+    starts = np.zeros([num_tables, num_buckets + 1], np.int32)
+    for t in range(num_tables):
+        codes = rng.integers(-1 if rng.random() < 0.3 else 0, num_buckets, num_classes)
+        order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
+        entries[t, : len(order)] = order
+        starts[t, 1:] = np.cumsum(np.bincount(codes[codes >= 0], minlength=num_buckets))
+    return {"entries": Variable(entries), "starts": Variable(starts)}
+
+
+def _hash_index_update(rng: Rng) -> Call:
+    num_tables, classes = int(rng.integers(1, 4)), _size(rng, least=1, most=100)
+    width, dtype = _size(rng, least=1, most=20), _dtype_of_weights(rng)
+    # Squares of lengths of whole numbers are none of those of the radii: no ties to round.
+    radii = np.array([7.5, 3.5, 1.5], np.float32)[: rng.choice([0, 0, 1, 3])]
+    longer = 2 if len(radii) else 0
+    functions, attributes = _functions(rng, width + longer, num_tables)
+    base = functions["elements"].shape[1] if len(functions["elements"]) else 2
+    num_buckets = max(len(radii), 1) * base ** attributes["hashes_per_table"]
+    now, numpy_dtype = int(rng.integers(1, 9)), dtype.as_numpy_dtype
+    tables = np.sort(rng.integers(0, num_tables + 1, 2)) if rng.random() < 0.8 else [0, num_tables]
+    inputs = {
+        **_tables(rng, num_tables, classes, num_buckets),
+        "touched_at": Variable(rng.integers(0, now, classes).astype(np.int32)),
+        "built_at": Variable(rng.integers(-1, now, num_tables).astype(np.int32)),
+        "kernel": Variable(_integers(rng, classes, width).astype(numpy_dtype)),
+        "bias": [Variable(_integers(rng, classes).astype(numpy_dtype))] * int(rng.integers(0, 2)),
+        **functions,
+        "touched": _ids(rng, classes, _size(rng)),
+        "now": np.int32(now),
+        "tables": np.array(tables, np.int64),
+        "radii": radii,
+    }
+    return Call("TfxHashIndexUpdate", inputs, attributes | {"dtype": dtype})
+
+
+def _bucket_candidates(rng: Rng) -> Call:
+    num_tables, classes = int(rng.integers(1, 5)), _size(rng, least=1, most=60)
+    num_ranges, of_range = int(rng.integers(1, 3)), int(rng.integers(1, 9))
+    shape = (_size(rng, most=20), int(rng.integers(1, 4)), num_tables)
+    inputs = {
+        **_tables(rng, num_tables, classes, num_ranges * of_range),
+        "codes": rng.integers(-1, of_range, shape).astype(np.int32),
+        "order": rng.permutation(num_tables).astype(np.int32),
+        "rotations": rng.integers(0, 2**32, num_tables),
+        "first_class": np.int64(rng.integers(0, classes)),
+        "budget": np.int64(rng.integers(1, classes + 1)),
+    }
+    attributes = {
+        "own": bool(rng.random() < 0.5),
+        "most_of_bucket": int(rng.choice([1, 3, 1000])),
+        "num_ranges": num_ranges,
+    }
+    return Call("TfxBucketCandidates", inputs, attributes)
+
+
+# Exact evaluation, and the rest
+
+
+def _streamed_logits(rng: Rng, op: str = "TfxStreamedLogits") -> Call:
+    classes, width, batch = _size(rng, most=80), _size(rng), _size(rng)
+    dtype = _dtype_of_weights(rng)
+    numpy_dtype = dtype.as_numpy_dtype
+    kernel = _integers(rng, classes, width).astype(numpy_dtype)
+    inputs = {
+        "hidden": _integers(rng, batch, width),
+        "kernel": kernel if op == "TfxStreamedLogits" else Variable(kernel),
+        "bias": _integers(rng, classes if rng.random() < 0.5 else 0).astype(numpy_dtype),
+        "labels": _ids(rng, classes, batch, _size(rng, most=5)),
+    }
+    attributes: dict[str, Any] = {"k": int(rng.integers(0, classes + 1))}
+    if op == "TfxResourceStreamedLogits":  # what the other one takes from its inputs
+        return Call(op, inputs, attributes)
+    return Call(op, inputs, attributes)
+
+
+def _resource_streamed_logits(rng: Rng) -> Call:
+    return _streamed_logits(rng, "TfxResourceStreamedLogits")
+
+
+def _instruction_set(rng: Rng) -> Call:
+    return Call("TfxInstructionSet", {}, {})
+
+
+def _phase_seconds(rng: Rng) -> Call:
+    return Call("TfxPhaseSeconds", {"record": np.bool_(rng.random() < 0.5)}, {})
+
+
+PROBLEMS: dict[str, Callable[[Rng], Call]] = {
+    "TfxBucketCandidates": _bucket_candidates,
+    "TfxCandidateLogits": _candidate_logits,
+    "TfxCandidateUpdate": _candidate_update,
+    "TfxFactoredReanchor": _factored_reanchor,
+    "TfxFactoredSettle": _factored_settle,
+    "TfxFactoredStatistics": _factored_statistics,
+    "TfxFactoredUpdate": _factored_update,
+    "TfxHashCodes": _hash_codes,
+    "TfxHashIndexUpdate": _hash_index_update,
+    "TfxInstructionSet": _instruction_set,
+    "TfxPhaseSeconds": _phase_seconds,
+    "TfxResourceStreamedLogits": _resource_streamed_logits,
+    "TfxRowUpdate": _row_update,
+    "TfxStreamedLogits": _streamed_logits,
+}
