@@ -5,7 +5,6 @@
 #include <limits>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/bucket_candidates.h"
@@ -226,12 +225,9 @@ class HashIndexUpdateOp : public tf::OpKernel {
     for (int i = 0; i < kKernel; ++i) TF_RETURN_IF_ERROR(variables.Own(i));
     TF_RETURN_IF_ERROR(GetTables(variables, 0, family.NumBuckets(), &tables));
     *moved = 0;
-    const std::vector<int32_t> before = Touch(touched, now, variables);
+    Touch(touched, now, variables);
     if (begin == end) return absl::OkStatus();
-    const absl::Status status =
-        Build(context, set, family, variables, tables, begin, end, now, moved);
-    if (!status.ok()) TakeBack(touched, before, variables);
-    return status;
+    return Build(context, set, family, variables, tables, begin, end, now, moved);
   }
 
   static absl::Status CheckRadii(const tf::Tensor& radii) {
@@ -312,25 +308,12 @@ class HashIndexUpdateOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
-  // Returns what stood there before.
-  static std::vector<int32_t> Touch(const tf::Tensor& touched, int32_t now,
-                                    const LockedVariables& variables) {
+  // Marks stay where Build refuses what it finds: W has changed.
+  static void Touch(const tf::Tensor& touched, int32_t now, const LockedVariables& variables) {
     int32_t* touched_at = static_cast<int32_t*>(variables.tensor(2)->data());
     const auto ids = touched.flat<int64_t>();
-    std::vector<int32_t> before(ids.size());
     for (int64_t i = 0; i < ids.size(); ++i) {
-      if (ids(i) >= 0) before[i] = std::exchange(touched_at[ids(i)], now);
-    }
-    return before;
-  }
-
-  // Undoes Touch; from the end, for a row that was touched twice.
-  static void TakeBack(const tf::Tensor& touched, const std::vector<int32_t>& before,
-                       const LockedVariables& variables) {
-    int32_t* touched_at = static_cast<int32_t*>(variables.tensor(2)->data());
-    const auto ids = touched.flat<int64_t>();
-    for (int64_t i = ids.size() - 1; i >= 0; --i) {
-      if (ids(i) >= 0) touched_at[ids(i)] = before[i];
+      if (ids(i) >= 0) touched_at[ids(i)] = now;
     }
   }
 
@@ -394,9 +377,10 @@ class BucketCandidatesOp : public tf::OpKernel {
                      &given_rotations = context->input(4);
     TF_RETURN_IF_ERROR(CheckScalar("budget", context->input(6)));
     const int64_t budget = context->input(6).scalar<int64_t>()();
-    if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables || codes.dim_size(1) < 1) {
+    if (codes.dims() != 3 || codes.dim_size(2) != tables.num_tables ||
+        codes.dim_size(0) > std::numeric_limits<int32_t>::max()) {
       return InvalidArgument("codes must be [N, Q, L] with L = ", tables.num_tables,
-                             " and Q at least 1; got shape ", codes.shape().DebugString());
+                             " and N below 2^31; got shape ", codes.shape().DebugString());
     }
     if (budget < 1 || budget > tables.num_classes) {
       return InvalidArgument("budget must be in [1, C] = [1, ", tables.num_classes, "]; got ",

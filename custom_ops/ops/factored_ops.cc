@@ -139,6 +139,8 @@ REGISTER_OP("TfxFactoredSettle")
     .SetShapeFn(NoOutputsShapeFn)
     .Doc(R"doc(
 Brings every row of V to the current coordinates. W stays what it is.
+
+A row_slot or slot_rows that is wrong anywhere is refused: O(C).
 )doc");
 
 REGISTER_OP("TfxFactoredReanchor")

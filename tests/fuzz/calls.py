@@ -87,8 +87,15 @@ class Outcome(NamedTuple):
     after: dict[str, np.ndarray]
 
     def changed(self) -> list[str]:
-        """Returns the names of variables that are not what they were, to the bit."""
-        return [name for name, old in self.before.items() if not _same(old, self.after[name])]
+        """Returns the names of variables that are not what they were, to the bit.
+
+        `touched_at` may be: its marks stay where W or a table is at fault.
+        """
+        return [
+            name
+            for name, old in self.before.items()
+            if name != "touched_at" and not _same(old, self.after[name])
+        ]
 
 
 def registration(op: str) -> Any:

@@ -253,9 +253,14 @@ def _of_bucket_candidates(op: str) -> list[Refusal]:
         Refusal(op, "starts", lambda s: s + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s[:, :1], "starts.* must be"),
         Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes? "),
-        Refusal(op, "codes", lambda c: c[:, :0], "codes.* must be .*at least 1"),
-        # [2^40, 2^40, 0] has no element, but as many examples.
-        Refusal(op, "codes", lambda c: np.zeros([_LARGE, 0, c.shape[2]], np.int32), "codes.* must"),
+        # No element, but many examples.
+        Refusal(
+            op,
+            "codes",
+            lambda c: np.zeros([_LARGE, 0, c.shape[2]], np.int32),
+            "codes must",
+            False,
+        ),
         Refusal(op, "order", lambda o: o * 0 - 1, "order must be a permutation"),
         Refusal(op, "rotations", lambda r: r * 0 - 1, r"rotations must be in \[0, 2\^32\).*-1"),
         Refusal(op, "rotations", lambda r: r[1:], r"rotations must be \[L\]"),

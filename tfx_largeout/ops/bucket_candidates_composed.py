@@ -90,7 +90,6 @@ def _check_shapes(
     require_shape("first_class", "a scalar", first_class, [])
     least = {
         "starts, buckets + 1": (tables.starts.shape[1], 2),
-        "codes, Q": (codes.shape[1], 1),
         "most_of_bucket": (most_of_bucket, 1),
         "num_ranges": (num_ranges, 1),
     }

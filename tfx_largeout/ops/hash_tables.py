@@ -80,7 +80,7 @@ def update_tables(
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A row that has changed is not finite, a table is corrupt
             while not all rows have changed, an id or a table is out of range, radii do not fall.
-            The tables are as before then.
+            The tables are as before then; marks stay where W or a table is at fault.
     """
     kernel, tables = bare_variable(kernel), tables.variables
     biases = [] if bias is None else [bare_variable(bias)]

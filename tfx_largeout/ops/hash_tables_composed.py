@@ -47,15 +47,14 @@ def update_tables_composed(
         ]
     ):
         touched = tf.boolean_mask(touched, touched >= 0)
-    times = tf.fill(tf.shape(touched), now)
+    # Marks stay where `build` refuses what it finds: W has changed.
+    scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
 
     def build() -> tf.Tensor:
         built_at = gather(tables.built_at, tf.range(which[0], which[1]))
         # A time that can't be is that of a damaged table: as if it had never been built.
         since = tf.reduce_min(tf.where((built_at < -1) | (built_at > now), -1, built_at))
-        touched_at = tables.touched_at.read_value()
-        touched_at = tf.tensor_scatter_nd_update(touched_at, touched[:, tf.newaxis], times)
-        changed = tf.where(touched_at > since)[:, 0]
+        changed = tf.where(tables.touched_at.read_value() > since)[:, 0]
         rows = HashedRows(kernel, biases, radii)
         codes = _codes_of_rows(rows, changed, functions, tables, hashes_per_table)
         is_good = _are_good(tables, which)
@@ -77,10 +76,7 @@ def update_tables_composed(
             parallel_iterations=1,
         )[1]
 
-    moved = tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
-    with tf.control_dependencies([moved]):  # which is refused where something is wrong
-        scatter_update(tables.touched_at, touched, times)
-    return moved
+    return tf.cond(which[0] < which[1], build, lambda: tf.zeros([], tf.int64))
 
 
 def _codes_of_rows(
