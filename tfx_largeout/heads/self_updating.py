@@ -173,14 +173,14 @@ class SelfUpdatingHead(Head):
             values, residuals = self.forward(hidden, labels)
             note_forward_pass(values)
 
-            def gradient(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 with after_forward_passes():
                     hidden_gradient = self._step(
                         hidden, labels, residuals, gradients[:-1], only_look
                     )
                 return hidden_gradient, gradients[-1]
 
-            return (*values, tf.identity(anchor)), gradient
+            return (*values, tf.identity(anchor)), backward_pass
 
         *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
         return self.as_statistics(labels, tuple(values), residuals, anchor)
@@ -208,10 +208,10 @@ class SelfUpdatingHead(Head):
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:
-            def gradient(upstream: tf.Tensor) -> Any:
+            def refuse(upstream: tf.Tensor) -> Any:
                 raise TypeError(self._refusal_of_logits())
 
-            return tf.identity(logits), gradient
+            return tf.identity(logits), refuse
 
         # The anchor makes sure that somebody asks for the gradient.
         return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
