@@ -155,10 +155,17 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
-    """Returns a learning rate, a number of Python or a tensor, as a tensor of a dtype."""
+    """Returns a learning rate, a number of Python or a tensor, as a tensor of a dtype.
+
+    Raises:
+        ValueError: It is no scalar.
+    """
     if isinstance(learning_rate, (int, float)):
         return tf.constant(learning_rate, dtype)
-    return tf.cast(learning_rate, dtype)
+    rate = tf.cast(learning_rate, dtype)
+    if rate.shape.rank not in (0, None):
+        raise ValueError(f"learning_rate must be a scalar; got shape {rate.shape}")
+    return rate
 
 
 def compute_dtype(variable: tf.Variable) -> tf.DType:
