@@ -271,8 +271,8 @@ def _tables(rng: Rng, num_tables: int, num_classes: int, num_buckets: int) -> di
 def _hash_index_update(rng: Rng) -> Call:
     num_tables, classes = int(rng.integers(1, 4)), _size(rng, least=1, most=100)
     width, dtype = _size(rng, least=1, most=20), _dtype_of_weights(rng)
-    # The last coordinate of a vector of whole numbers, sqrt(R^2 - |w|^2), is then no fraction that a
-    # plane of small whole numbers could make a tie of: op and fallback round alike.
+    # sqrt(R^2 - |w|^2) of whole numbers w is then no fraction that a plane of small whole numbers
+    # could make a tie of, which op and fallback may round to either side.
     radii = np.array([7.3, 3.3, 1.3], np.float32)[: rng.choice([0, 0, 1, 3])]
     longer = 2 if len(radii) else 0
     functions, attributes = _functions(rng, width + longer, num_tables)
