@@ -42,6 +42,20 @@ def test_sparse_out_of_order():
     assert normal(y) == [[5], [4]]
 
 
+@pytest.mark.parametrize(
+    ("labels", "spec"),
+    [
+        (tf.ragged.constant([[1, 2], [3]]), tf.RaggedTensorSpec(None, tf.int32, ragged_rank=1)),
+        (tf.sparse.from_dense([[1, 2], [3, 0]]), tf.SparseTensorSpec(None, tf.int32)),
+        (tf.constant([[1, 2], [3, -1]]), tf.TensorSpec(None, tf.int32)),
+    ],
+    ids=["ragged", "sparse", "dense"],
+)
+def test_a_rank_that_is_not_known_while_a_step_is_traced(labels, spec):
+    ids = tf.function(lambda y: normalize_labels(y, 10, [2]).ids, input_signature=[spec])
+    assert ids(labels).numpy().tolist() == [[1, 2], [3, -1]]
+
+
 def test_positions_are_flattened():
     assert normal([[1, 2], [3, 4]], batch_shape=[2, 2]) == [[1], [2], [3], [4]]
     assert normal([[[1, -1], [2, 3]]], batch_shape=[1, 2]) == [[1, -1], [2, 3]]

@@ -47,7 +47,7 @@ class ModelRate:
             # The count of the model's steps at the last update; not saved.
             self._last_step = tf.Variable(-1, trainable=False, dtype=tf.int64)
 
-    def meet(self, optimizer: Any, highest: Any) -> None:
+    def meet(self, optimizer: Any, highest: tf.Variable) -> None:
         """Takes notice of the optimizer of the model whose training step is traced or run.
 
         Args:
@@ -64,7 +64,7 @@ class ModelRate:
                     highest.assign(0.0)  # the rates of two methods don't compare
                 self._kind = type(optimizer)
 
-    def factor(self, highest: Any) -> tf.Tensor | None:
+    def factor(self, highest: tf.Variable) -> tf.Tensor | None:
         """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""
         if self._optimizer() is None or self.reference is None:
             return None
@@ -73,7 +73,7 @@ class ModelRate:
             return present / self.reference
         return tf.math.divide_no_nan(present, tf.maximum(present, highest))
 
-    def note(self, highest: Any) -> None:
+    def note(self, highest: tf.Variable) -> None:
         """Keeps what there is to know of a step that was taken; warns, each once.
 
         Of a rate that rose above the highest so far, which is a warm-up without the head, and of a
@@ -84,18 +84,21 @@ class ModelRate:
             return
         risen = again = tf.constant(False)
         if self.reference == HIGHEST:
-            present, before = self._present(), tf.convert_to_tensor(highest)
-            risen = (present > before) & (before > 0)
-            highest.assign(tf.maximum(present, before))
+            risen = self._present() > highest
         if not optimizer.gradient_accumulation_steps:  # there, several updates are a step
             step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
             again = tf.equal(step, self._last_step)
             self._last_step.assign(step)
 
-        def warn() -> tf.Tensor:
-            return tf.numpy_function(self._warn, [risen, again], tf.int32)
+        def tell() -> tf.Tensor:
+            with_a_past = risen & (highest > 0)
+            told = tf.numpy_function(self._warn, [with_a_past, again], tf.int32)
+            with tf.control_dependencies([told]):
+                highest.assign(tf.maximum(self._present(), highest))
+            return told
 
-        tf.cond(risen | again, warn, lambda: tf.constant(0))
+        # Few ops stand outside of the rare case: each takes as long as a small op of the step.
+        tf.cond(risen | again, tell, lambda: tf.constant(0))
 
     def _present(self) -> tf.Tensor:
         return tf.cast(tf.convert_to_tensor(self._optimizer().learning_rate), tf.float32)

@@ -148,7 +148,7 @@ class SelfUpdatingHead(Head):
         Args:
             learning_rate: The head's own, a number, a variable, or a tensor.
         """
-        factor = self._model_rate.factor(tf.convert_to_tensor(self.highest_model_rate))
+        factor = self._model_rate.factor(self.highest_model_rate.value)
         if factor is None:
             return learning_rate
         learning_rate = tf.convert_to_tensor(learning_rate)
@@ -204,7 +204,7 @@ class SelfUpdatingHead(Head):
                 f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
                 "optimizer, which trains what lies below the head; got optimizer=None"
             )
-        self._model_rate.meet(optimizer, self.highest_model_rate)
+        self._model_rate.meet(optimizer, self.highest_model_rate.value)
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:
@@ -232,7 +232,7 @@ class SelfUpdatingHead(Head):
             hidden_gradient = backward(update=self.trainable)
             with tf.control_dependencies([hidden_gradient]):
                 self.count_step()
-                self._model_rate.note(self.highest_model_rate)
+                self._model_rate.note(self.highest_model_rate.value)
                 if self.trainable:
                     self.after_update(labels, residuals)
                 return tf.identity(hidden_gradient)

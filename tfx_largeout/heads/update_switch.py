@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_UPDATING = 0  # above it: no update, and the number of the draw plus one
+_UPDATING = -1  # above it: no update, and the number of the draw
 
 
 class UpdateSwitch:
@@ -28,16 +28,15 @@ class UpdateSwitch:
     @contextlib.contextmanager
     def off(self, draw: int) -> Iterator[None]:
         """Within it nothing is updated, and candidates are those of another draw."""
-        state = draw + 1
         if tf.executing_eagerly():
             before = self._state.numpy()
-            self._state.assign(state)
+            self._state.assign(draw)
             try:
                 yield
             finally:
                 self._state.assign(before)
         else:
-            traced, self._traced = self._traced, state
+            traced, self._traced = self._traced, draw
             try:
                 yield
             finally:
@@ -46,7 +45,7 @@ class UpdateSwitch:
     @property
     def draw(self) -> tf.Tensor:
         """The number of the draw, int64: 0 in training."""
-        return tf.maximum(self._present() - 1, 0)
+        return tf.maximum(self._present(), 0)
 
     @property
     def is_off(self) -> bool:
