@@ -97,7 +97,8 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
     if batch_shape is not None:
         ids = _check_batch_shape(ids, batch_shape)
     ids = _flatten_batch(ids, batch_rank)
-    ids = _check_no_indicators(_check_range(ids, num_classes), num_classes)
+    is_sparse = isinstance(y_true, tf.SparseTensor)
+    ids = _check_no_indicators(_check_range(ids, num_classes), num_classes, is_sparse)
     return Labels(_drop_repeats(ids))
 
 
@@ -244,17 +245,19 @@ def _check_range(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
         return tf.identity(ids)
 
 
-def _check_no_indicators(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Refuses what `[N, C]` zeros and ones become, as ids, or a sparse matrix of ones (and -1).
+def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> tf.Tensor:
+    """Refuses zeros and ones in C columns; of a sparse matrix ones, and -1 where nothing stood.
 
-    With more than two classes such rows of ids could not be sets.
+    With more than two classes a row of C different ids has other values, or padding.
     """
     if num_classes == 2 or ids.shape[1] not in (None, num_classes):
         return ids
+    if is_sparse:
+        indicators = tf.reduce_any(ids == 1) & tf.reduce_all((ids == 1) | (ids == PADDING))
+    else:
+        indicators = (tf.size(ids) > 0) & tf.reduce_all((ids == 0) | (ids == 1))
     check = tf.debugging.Assert(
-        tf.not_equal(tf.shape(ids)[1], num_classes)
-        | tf.reduce_any(ids > 1)
-        | tf.reduce_all(ids < 1),
+        tf.not_equal(tf.shape(ids)[1], num_classes) | ~indicators,
         [
             f"labels must be class ids; got a matrix with {num_classes} columns, one a class, and "
             "no value above 1, which looks like indicators. Pass ids padded with -1, such as "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 
@@ -14,6 +15,7 @@ from keras import layers
 
 import tfx_largeout as tfx
 from tfx_largeout.callbacks import Checkpoint
+from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.datasets import SparseExamples
@@ -318,15 +320,16 @@ def test_global_random_states_come_back(tmp_path):
 
 
 def test_a_seed_that_the_head_has_drawn_comes_back(tmp_path):
-    def make():
+    def make(seed):
         keras.utils.set_random_seed(5)
+        random.seed(seed)
         return model_with(sampled_head(seed=None), tfx.losses.SampledSoftmax())
 
-    first, second = make(), make()
+    first, second = make(1), make(2)
     assert first.layers[-1].seed != second.layers[-1].seed
     second.fit(of_epoch(0), verbose=0, shuffle=False)  # its step is traced, with its own seed
     fit(first, Checkpoint(tmp_path / "whole", 4))
-    start = make()
+    start = make(3)
     start.layers[-1].seed = first.layers[-1].seed
     with pytest.raises(Killed):
         fit(start, Checkpoint(tmp_path / "run", 4), after=9)
@@ -347,6 +350,67 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     assert_same_state(whole, longer)
     longer.fit(of_epoch(0), epochs=1, verbose=0, shuffle=False)
     assert len(longer.history.epoch) == 1, "other calls of fit begin with epoch 0 again"
+
+
+class Stop(keras.callbacks.Callback):
+    """Stops training after an epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+
+def test_a_run_that_a_callback_behind_it_stopped_is_at_its_end(tmp_path):
+    def run(model):
+        checkpoint = Checkpoint(tmp_path / "run")
+        data = checkpoint.data(of_epoch)
+        callbacks = [checkpoint, Stop()]
+        arguments = {"epochs": EPOCHS + 2, "shuffle": False, "verbose": 0}
+        return model.fit(data, callbacks=callbacks, **arguments).epoch
+
+    first, second = model_of(), model_of()
+    assert run(first) == [0, 1]
+    assert run(second) == [0, 1]
+    assert_same_state(first, second)
+
+
+class Logs(keras.callbacks.Callback):
+    """Puts an array into the logs, as metrics of several numbers do."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["several"] = np.array([epoch, 2.0], np.float32)
+
+
+def test_arrays_among_the_logs(tmp_path):
+    history = fit(model_of(), Checkpoint(tmp_path / "run"), called=[Logs()])
+    again = fit(model_of(), Checkpoint(tmp_path / "run"), called=[Logs()])
+    assert [list(values) for values in again["several"]] == [[e, 2.0] for e in range(EPOCHS)]
+    assert history["loss"] == again["loss"]
+
+
+def test_models_that_run_eagerly_are_not_traced(tmp_path):
+    class Eager(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(CLASSES)
+
+        def call(self, inputs):
+            return self.dense(inputs) * float(tf.reduce_mean(inputs).numpy())
+
+    model = Eager()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, run_eagerly=True)
+    model(np.zeros((1, WIDTH), "float32"))
+    assert len(fit(model, Checkpoint(tmp_path / "run"))["loss"]) == EPOCHS
+
+
+def test_weights_that_a_callback_keeps_in_bfloat16():
+    callback = keras.callbacks.EarlyStopping()
+    callback.best_weights = [np.array([1.5, -2.0], tf.bfloat16.as_numpy_dtype)]
+    state, arrays = callback_state(callback)
+    other = keras.callbacks.EarlyStopping()
+    restore_callback(other, json.loads(json.dumps(state)), arrays)
+    assert other.best_weights[0].dtype == tf.bfloat16.as_numpy_dtype
+    np.testing.assert_array_equal(other.best_weights[0], callback.best_weights[0])
 
 
 def hessian_free(folder, after=None, trainer=None):

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 from conformance.heads_table import HEADS
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
-from misuse.misuse_table import factored, row_updating, sampled, self_updating
+from misuse.misuse_table import factored, row_updating, sampled, self_updating, tree
 
 import tfx_largeout as tfx
+from tfx_largeout.labels import normalize_labels
 
 FIRST_OF_A_CLASS = {type(row.make_head(CLASSES)): row.name for row in reversed(HEADS)}.values()
 
@@ -161,6 +162,50 @@ def test_another_optimizer_of_the_model_sets_another_reference(case):
     np.testing.assert_array_equal(second, first)
 
 
+@rows(counts_steps)
+def test_after_loading_another_optimizer_sets_another_reference_too(case):
+    model = case.make_model()
+    first = rates(model, case)
+    model.save(case.folder / "model.keras")
+    loaded = keras.saving.load_model(case.folder / "model.keras", compile=False)
+    second = rates(loaded, case, optimizer=keras.optimizers.Adam(0.001))
+    np.testing.assert_array_equal(second, first)
+
+
+@rows(counts_steps)
+def test_a_head_that_is_called_alone_follows_nothing_but_the_fit_around_it(case):
+    head = case.make_head()
+    x, loss = tf.constant(case.x), case.row.make_loss()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = loss(case.y, head(x, training=True))
+    tape.gradient(value, x)
+    owner = getattr(head, "optimizer", head)
+    owner.learning_rate = 0.01
+    assert float(head.followed(owner.learning_rate)) == pytest.approx(0.01)
+    assert float(head.highest_model_rate) == 0
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = head
+
+        def call(self, inputs):
+            return self.head(inputs)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                value = loss(data[1], self.head(data[0], training=True))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+            return {"loss": value}
+
+    model = Own()
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    model.fit(case.x, case.y, verbose=0)
+    assert float(head.highest_model_rate) == pytest.approx(0.1)
+
+
 # Updates
 
 
@@ -223,6 +268,48 @@ def test_without_update_within_a_function_and_around_it(case):
     np.testing.assert_array_equal(looked, around)
     np.testing.assert_array_equal(gradient(False), around)
     assert steps_of(head) == start + 1
+
+
+@rows(counts_steps)
+def test_without_update_is_refused_where_another_function_would_keep_it(case):
+    head, model = case.head, case.model
+    start = steps_of(head)
+
+    @tf.function
+    def inner():
+        with tf.GradientTape() as tape:
+            value = case.row.make_loss()(case.y, model(case.x, training=True))
+        return tape.gradient(value, model.get_layer("trunk").kernel)
+
+    @tf.function
+    def outer():
+        with head.without_update():
+            return inner()
+
+    with pytest.raises(RuntimeError, match="must be entered in the function that calls the head"):
+        outer()
+    assert steps_of(head) == start
+    inner()
+    assert steps_of(head) == start + 1
+
+
+@rows(counts_steps)
+def test_without_update_within_a_loop_of_a_function(case):
+    head, model = case.head, case.model
+    start = steps_of(head)
+
+    @tf.function
+    def look():
+        total = tf.zeros_like(model.get_layer("trunk").kernel)
+        with head.without_update():
+            for _ in tf.range(3):
+                with tf.GradientTape() as tape:
+                    value = case.row.make_loss()(case.y, model(case.x, training=True))
+                total += tape.gradient(value, model.get_layer("trunk").kernel)
+        return total
+
+    assert np.any(look().numpy() != 0)
+    assert steps_of(head) == start
 
 
 class Look(keras.callbacks.Callback):
@@ -349,6 +436,19 @@ def test_class_weight_with_one_label_an_example_is_right(case):
         history = model.fit(case.x, case.y, verbose=0, shuffle=False, **arguments).history
         results.append(history["loss"])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+@rows(tree)
+def test_the_average_of_weights_of_one_tree_is_taken(case):
+    weights = case.model.get_weights()
+    case.model.set_weights([np.mean([weight, weight], axis=0) for weight in weights])
+    assert np.isfinite(case.model.evaluate(case.x, case.y, verbose=0))
+
+
+@pytest.mark.parametrize("labels", [[[0, 1, -1], [1, -1, -1]], [[1, -1, -1], [1, -1, -1]]])
+def test_few_classes_as_padded_ids_are_no_indicators(labels):
+    ids = normalize_labels(np.array(labels), 3).ids
+    assert ids.numpy().tolist() == labels
 
 
 # Names

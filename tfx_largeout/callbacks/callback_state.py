@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 _OWN_OF_KERAS = ("params", "_model")
 _PLAIN = (type(None), bool, int, float, str)
@@ -48,6 +49,9 @@ def _packed(value: Any, path: str, arrays: Arrays) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
         arrays[path] = np.asarray(value)
         return {"array": path, "scalar": isinstance(value, np.generic)}
+    if isinstance(value, np.ndarray) and value.dtype == tf.bfloat16.as_numpy_dtype:
+        arrays[path] = value.view(np.uint16)
+        return {"bfloat16": path}
     if isinstance(value, (list, tuple)):
         items = [_packed(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
@@ -68,6 +72,8 @@ def _unpacked(value: Any, arrays: Arrays) -> Any:
         array = arrays[value["array"]]
         return array[()] if value["scalar"] else array
     ((kind, content),) = value.items()
+    if kind == "bfloat16":
+        return arrays[content].view(tf.bfloat16.as_numpy_dtype)
     if kind == "keras.ops":
         return getattr(keras.ops, content)
     if kind == "dict":

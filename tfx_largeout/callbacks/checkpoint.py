@@ -98,6 +98,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._folder = CheckpointFolder(Path(folder), integer_argument("keep", keep, at_least=1))
         self._callbacks = list(callbacks)
         self._batches: EpochBatches | None = None
+        self._is_stopped = False
 
     def data(self, batches: MakeEpoch | tf.data.Dataset) -> tf.data.Dataset:
         """Returns the data for `fit`, in which a run finds its place again.
@@ -163,6 +164,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._put_history_back()
         batch = self._start.batch if epoch == self._start.epoch else 0
         self._epoch, self._passed, self._is_due = epoch, batch, False
+        self._is_stopped = False
         if self._batches is not None:
             self._batches.begin(epoch, batch)
             if batch:
@@ -192,10 +194,14 @@ class Checkpoint(keras.callbacks.Callback):
         for name, value in (logs or {}).items():
             self._history["history"].setdefault(name, []).append(_number(value))
         is_last = self.model.stop_training or epoch + 1 == self.params["epochs"]
+        self._is_stopped = self.model.stop_training
         if self._every is None or self._is_due or is_last:
             self._save(Position(epoch + 1, 0), {})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self.model.stop_training and not self._is_stopped:
+            # By a callback behind this one, after the save.
+            self._save(Position(self._epoch + 1, 0), {})
         self._put_history_back()
         self.model._initial_epoch = None
 
@@ -217,12 +223,12 @@ class Checkpoint(keras.callbacks.Callback):
     def _make_variables(self) -> None:
         """Makes the variables that a step needs, and warns of what can't be saved."""
         graph = None
-        if self._batches is not None:
+        if self._batches is not None and not self.model.run_eagerly:
             graph = StepGraph(self.model, self._batches.element_spec)
         elif not self.model.built:
             raise ValueError(
-                "the model must be built before fit for data that do not come from "
-                f"Checkpoint.data; got {self.model.name!r}, which is not"
+                "the model must be built before fit if it runs eagerly, or for data that do not "
+                f"come from Checkpoint.data; got {self.model.name!r}, which is not"
             )
         elif self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
@@ -384,7 +390,7 @@ def _arrays_under(prefix: str, source: CheckpointFile) -> dict[str, np.ndarray]:
 
 def _number(value: Any) -> Any:
     """Returns a value of the logs as Python's number, which JSON can hold."""
-    return value if isinstance(value, (int, float)) else np.asarray(value).item()
+    return value if isinstance(value, (int, float)) else np.asarray(value).tolist()
 
 
 def _numpy_state() -> list[Any]:

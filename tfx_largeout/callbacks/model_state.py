@@ -93,8 +93,9 @@ class ModelState:
         return is_new
 
     def handles(self) -> set[int]:
-        """Returns the identities of the resource handles of all variables."""
-        return {id(found.variable.handle) for found in self._found}
+        """Returns the identities of the handles of all variables, and of those of no account."""
+        unsaved = [v for layer in self._layers for v in getattr(layer, "unsaved_variables", [])]
+        return {id(v.handle) for v in [*(found.variable for found in self._found), *unsaved]}
 
     def _heads(self) -> list[Head]:
         return [layer for layer in self._layers if isinstance(layer, Head)]

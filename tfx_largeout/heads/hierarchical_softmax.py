@@ -286,9 +286,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
 
 def _digest(places: np.ndarray) -> int:
-    """Returns 63 bits of a digest of integers."""
+    """Returns 53 bits of a digest of integers: a float64 holds it, as in an average of weights."""
     digest = hashlib.blake2b(np.asarray(places, np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return int.from_bytes(digest, "little") >> 11
 
 
 def _checked_counts(counts: Any, num_classes: int) -> np.ndarray:

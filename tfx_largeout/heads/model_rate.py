@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+import zlib
 from typing import Any
 
 import numpy as np
@@ -41,28 +42,30 @@ class ModelRate:
             except ValueError as error:
                 raise ValueError(f"{error}; 'highest' and None are allowed, too") from error
         self._optimizer: Any = lambda: None
-        self._kind: type | None = None
         self._warned: set[str] = set()
         with tf.init_scope():
-            # The count of the model's steps at the last update; not saved.
-            self._last_step = tf.Variable(-1, trainable=False, dtype=tf.int64)
+            # The count of the model's steps at the last update.
+            self.last_step = tf.Variable(-1, trainable=False, dtype=tf.int64, name="last_step")
 
-    def meet(self, optimizer: Any, highest: tf.Variable) -> None:
+    def meet(self, optimizer: Any, highest: tf.Variable, kind: tf.Variable) -> None:
         """Takes notice of the optimizer of the model whose training step is traced or run.
 
         Args:
             optimizer: The optimizer, or None where a loop of the user's own trains.
             highest: The head's weight that keeps the highest rate, `[]`; 0 if there was none yet.
+            kind: Its weight that keeps the class of the optimizer, `[]` int64; 0 likewise.
         """
         if optimizer is self._optimizer():
             return
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
-            self._last_step.assign(-1)
-            if optimizer is not None:
-                if self._kind not in (None, type(optimizer)):
-                    highest.assign(0.0)  # the rates of two methods don't compare
-                self._kind = type(optimizer)
+            self.last_step.assign(-1)
+            if optimizer is None:
+                return
+            present = zlib.crc32(type(optimizer).__name__.encode())
+            if kind.numpy() not in (0, present):
+                highest.assign(0.0)  # the rates of two methods don't compare
+            kind.assign(present)
 
     def factor(self, highest: tf.Variable) -> tf.Tensor | None:
         """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""
@@ -87,8 +90,8 @@ class ModelRate:
             risen = self._present() > highest
         if not optimizer.gradient_accumulation_steps:  # there, several updates are a step
             step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
-            again = tf.equal(step, self._last_step)
-            self._last_step.assign(step)
+            again = tf.equal(step, self.last_step)
+            self.last_step.assign(step)
 
         def tell() -> tf.Tensor:
             with_a_past = risen & (highest > 0)

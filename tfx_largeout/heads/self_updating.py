@@ -65,7 +65,6 @@ class SelfUpdatingHead(Head):
 
     def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)
-        self.model_rate = model_rate
         self._model_rate = ModelRate(self.name, model_rate)
         self._switch = UpdateSwitch()
 
@@ -85,6 +84,24 @@ class SelfUpdatingHead(Head):
             trainable=False,
             autocast=False,
         )
+        self.model_optimizer = self.add_weight(
+            name="model_optimizer",
+            shape=(),
+            initializer="zeros",
+            dtype="int64",
+            trainable=False,
+            autocast=False,
+        )
+
+    @property
+    def model_rate(self) -> float | str | None:
+        """The rate of the model with which the head's own holds: see the argument."""
+        return self._model_rate.reference
+
+    @property
+    def unsaved_variables(self) -> list[tf.Variable]:
+        """Variables of a step that need no saving: they bear on warnings and `without_update`."""
+        return [self._switch.state, self._model_rate.last_step]
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         """Computes the statistics.
@@ -158,7 +175,7 @@ class SelfUpdatingHead(Head):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """As `Head`."""
-        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
+        optimizer = self._optimizer_of_model()
         self._refuse_scaling(optimizer)
         self._refuse_averaging(optimizer)
         return super().call(inputs, training=training)
@@ -188,23 +205,37 @@ class SelfUpdatingHead(Head):
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which a gradient through the head's statistics changes nothing.
 
-        It works around `fit` and around any function, traced before or not, and within a function
-        that is traced. Eagerly and within a function it is enough that the model is called in it.
+        Entered eagerly it works around `fit` and around any function, traced before or not. Entered
+        in a function that is traced, it is for heads that this function itself calls, not for
+        functions that it calls. Without a function around, it is enough that the model is called
+        in it.
+
+        Raises:
+            RuntimeError: It was entered in one function, and the head is called in another one.
         """
         return self._switch.off(draw)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "model_rate": self.model_rate}
 
+    def _optimizer_of_model(self) -> Any:
+        """Returns the optimizer of the model that is called, or whose `fit` runs; else None."""
+        entry = self._get_call_context().entry_layer
+        if isinstance(entry, keras.Model) and getattr(entry, "optimizer", None) is not None:
+            return entry.optimizer
+        fit = enclosing_fit()  # a `train_step` of the user's own may call layers one by one
+        return None if fit is None else fit["self"].optimizer
+
     def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
-        optimizer = getattr(self._get_call_context().entry_layer, "optimizer", None)
         fit = enclosing_fit()
         if fit is not None and fit["self"].optimizer is None:
             raise ValueError(
                 f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
                 "optimizer, which trains what lies below the head; got optimizer=None"
             )
-        self._model_rate.meet(optimizer, self.highest_model_rate.value)
+        self._model_rate.meet(
+            self._optimizer_of_model(), self.highest_model_rate.value, self.model_optimizer.value
+        )
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:

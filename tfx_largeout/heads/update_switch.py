@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
+_CONTROL_FLOW = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileCondFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+)
 _UPDATING = -1  # above it: no update, and the number of the draw
 
 
@@ -22,21 +28,23 @@ class UpdateSwitch:
 
     def __init__(self) -> None:
         with tf.init_scope():
-            self._state = tf.Variable(_UPDATING, trainable=False, dtype=tf.int64)
-        self._traced: int | None = None
+            self.state = tf.Variable(
+                _UPDATING, trainable=False, dtype=tf.int64, name="update_switch"
+            )
+        self._traced: tuple[tf.Graph, int] | None = None
 
     @contextlib.contextmanager
     def off(self, draw: int) -> Iterator[None]:
         """Within it nothing is updated, and candidates are those of another draw."""
         if tf.executing_eagerly():
-            before = self._state.numpy()
-            self._state.assign(draw)
+            before = self.state.numpy()
+            self.state.assign(draw)
             try:
                 yield
             finally:
-                self._state.assign(before)
+                self.state.assign(before)
         else:
-            traced, self._traced = self._traced, draw
+            traced, self._traced = self._traced, (_function_graph(), draw)
             try:
                 yield
             finally:
@@ -51,16 +59,36 @@ class UpdateSwitch:
     def is_off(self) -> bool:
         """Whether it is known to be off while Python runs: eagerly, or in the function traced."""
         if tf.executing_eagerly():
-            return bool(self._state.numpy() != _UPDATING)
-        return self._traced is not None
+            return bool(self.state.numpy() != _UPDATING)
+        return self._traced_draw() is not None
 
     def either(self, update: Callable[[], Any], look: Callable[[], Any]) -> Any:
         """Returns what `update` returns while the switch is on, else what `look` does."""
         if self.is_off:
             return look()
-        return tf.cond(tf.equal(self._state, _UPDATING), update, look)
+        return tf.cond(tf.equal(self.state, _UPDATING), update, look)
 
     def _present(self) -> tf.Tensor:
-        if self._traced is not None:
-            return tf.constant(self._traced, tf.int64)
-        return self._state.read_value()
+        draw = None if tf.executing_eagerly() else self._traced_draw()
+        return self.state.read_value() if draw is None else tf.constant(draw, tf.int64)
+
+    def _traced_draw(self) -> int | None:
+        """Returns the draw if the function that is traced has switched updates off, else None."""
+        if self._traced is None:
+            return None
+        graph, draw = self._traced
+        if graph is not _function_graph():
+            raise RuntimeError(
+                "without_update must be entered in the function that calls the head, or eagerly, "
+                "around functions; got a head called in another function, which would keep the "
+                "switch when it is called again"
+            )
+        return draw
+
+
+def _function_graph() -> tf.Graph:
+    """Returns the graph of the function that is traced, whatever its control flow."""
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, _CONTROL_FLOW):
+        graph = graph.outer_graph
+    return graph

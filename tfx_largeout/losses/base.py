@@ -68,7 +68,7 @@ class HeadLoss(keras.losses.Loss):
         Raises:
             TypeError: `y_pred` comes from no head, or from a head of another family.
             ValueError: `fit` was given `class_weight` with several labels an example, which Keras
-                reads wrongly.
+                reads wrongly (noticed when a step is traced).
         """
         output = self._output(y_pred)
         with tf.name_scope(self.name):
