@@ -60,12 +60,8 @@ class ModelRate:
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
             self.last_step.assign(-1)
-            if optimizer is None:
-                return
-            present = zlib.crc32(type(optimizer).__name__.encode())
-            if kind.numpy() not in (0, present):
+            if optimizer is not None and kind.numpy() not in (0, _kind_of(optimizer)):
                 highest.assign(0.0)  # the rates of two methods don't compare
-            kind.assign(present)
 
     def factor(self, highest: tf.Variable) -> tf.Tensor | None:
         """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""
@@ -76,7 +72,7 @@ class ModelRate:
             return present / self.reference
         return tf.math.divide_no_nan(present, tf.maximum(present, highest))
 
-    def note(self, highest: tf.Variable) -> None:
+    def note(self, highest: tf.Variable, kind: tf.Variable) -> None:
         """Keeps what there is to know of a step that was taken; warns, each once.
 
         Of a rate that rose above the highest so far, which is a warm-up without the head, and of a
@@ -98,6 +94,7 @@ class ModelRate:
             told = tf.numpy_function(self._warn, [with_a_past, again], tf.int32)
             with tf.control_dependencies([told]):
                 highest.assign(tf.maximum(self._present(), highest))
+                kind.assign(_kind_of(optimizer))
             return told
 
         # Few ops stand outside of the rare case: each takes as long as a small op of the step.
@@ -126,3 +123,8 @@ class ModelRate:
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _kind_of(optimizer: Any) -> int:
+    """Returns a number above 0 that stands for the class of an optimizer."""
+    return 1 + zlib.crc32(type(optimizer).__name__.encode())

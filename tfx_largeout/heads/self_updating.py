@@ -263,7 +263,7 @@ class SelfUpdatingHead(Head):
             hidden_gradient = backward(update=self.trainable)
             with tf.control_dependencies([hidden_gradient]):
                 self.count_step()
-                self._model_rate.note(self.highest_model_rate.value)
+                self._model_rate.note(self.highest_model_rate.value, self.model_optimizer.value)
                 if self.trainable:
                     self.after_update(labels, residuals)
                 return tf.identity(hidden_gradient)
