@@ -6,6 +6,7 @@ from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.heads.tf_nce import TFNCEHead
@@ -18,6 +19,7 @@ __all__ = [
     "HeadOutput",
     "HierarchicalSoftmaxHead",
     "KernelHead",
+    "RowUpdatingHead",
     "SampledHead",
     "SelfUpdatingHead",
     "TFNCEHead",
