@@ -60,7 +60,8 @@ class ModelRate:
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
             self.last_step.assign(-1)
-            if optimizer is not None and kind.numpy() not in (0, _kind_of(optimizer)):
+            known = kind.numpy()  # empty while the first trace of an unbuilt model makes weights
+            if optimizer is not None and known.size and known not in (0, _kind_of(optimizer)):
                 highest.assign(0.0)  # the rates of two methods don't compare
 
     def factor(self, highest: tf.Variable) -> tf.Tensor | None:

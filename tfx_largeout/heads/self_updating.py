@@ -233,9 +233,9 @@ class SelfUpdatingHead(Head):
                 f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
                 "optimizer, which trains what lies below the head; got optimizer=None"
             )
-        self._model_rate.meet(
-            self._optimizer_of_model(), self.highest_model_rate.value, self.model_optimizer.value
-        )
+        highest, kind = self.highest_model_rate.value, self.model_optimizer.value
+        if isinstance(kind, tf.Variable):  # none while Keras only finds out shapes
+            self._model_rate.meet(self._optimizer_of_model(), highest, kind)
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:
