@@ -71,6 +71,7 @@ def check_all_rows(state: FactoredState) -> list[tf.Operation | None]:
     """
     slots = tf.cast(state.row_slot.read_value(), tf.int32)
     rows = tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
+    rows = tf.ensure_shape(rows, [NUM_SLOTS])  # graphs lose it
     counts = state.slot_rows.read_value()
     wrong = rows != counts
     return [
