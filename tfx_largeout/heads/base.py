@@ -159,6 +159,11 @@ class Head(keras.layers.Layer):
         self.check_saved(store)
         super().load_own_variables(store)
 
+    @property
+    def saved_weights(self) -> list[Any]:
+        """The weights in the order in which Keras saves them."""
+        return [*self._trainable_variables, *self._non_trainable_variables]
+
     def check_saved(self, store: Any) -> None:
         """Refuses saved weights that are not for this head, before the first one is assigned.
 
@@ -169,8 +174,7 @@ class Head(keras.layers.Layer):
         Raises:
             ValueError: They are of other shapes.
         """
-        own = [*self._trainable_variables, *self._non_trainable_variables]
-        check_saved_shapes(f"{type(self).__name__} {self.name!r}", own, store)
+        check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():

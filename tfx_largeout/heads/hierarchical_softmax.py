@@ -217,8 +217,8 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def check_saved(self, store: Any) -> None:
         super().check_saved(store)
-        own = [*self._trainable_variables, *self._non_trainable_variables]
-        name = str(next(i for i, weight in enumerate(own) if weight is self.tree_digest))
+        places = enumerate(self.saved_weights)
+        name = str(next(i for i, weight in places if weight is self.tree_digest))
         if name in store and int(np.asarray(store[name])) != self._digest:
             raise ValueError(
                 f"the saved weights must be those of the tree of {type(self).__name__} "

@@ -76,22 +76,11 @@ class SelfUpdatingHead(Head):
             initializer=keras.initializers.Constant(self.initial_anchor),
             dtype="float32",
         )
+        number = {"shape": (), "initializer": "zeros", "trainable": False, "autocast": False}
         self.highest_model_rate = self.add_weight(
-            name="highest_model_rate",
-            shape=(),
-            initializer="zeros",
-            dtype="float32",
-            trainable=False,
-            autocast=False,
+            name="highest_model_rate", dtype="float32", **number
         )
-        self.model_optimizer = self.add_weight(
-            name="model_optimizer",
-            shape=(),
-            initializer="zeros",
-            dtype="int64",
-            trainable=False,
-            autocast=False,
-        )
+        self.model_optimizer = self.add_weight(name="model_optimizer", dtype="int64", **number)
 
     @property
     def model_rate(self) -> float | str | None:
