@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many random calls of the custom ops went well: see tests/fuzz.
 
-    python benchmarks/fuzz.py --calls 10000 --seeds 100
+    python benchmarks/random_calls.py --calls 10000 --seeds 100
 
 makes 10,000 calls of each of 100 seeds, in a child process, and writes a row a seed to
-results/fuzz.csv; the finding itself is printed, with the command that makes the call again.
+results/random_calls.csv; the finding itself is printed, with the command that makes the call again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10_000, help="of each seed")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--compare-every", type=int, default=50)
-    parser.add_argument("--csv", type=Path, default=RESULTS / "fuzz.csv")
+    parser.add_argument("--csv", type=Path, default=RESULTS / "random_calls.csv")
     options = parser.parse_args()
     facts, rows = machine(), []
     for seed in range(1, options.seeds + 1):
