@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import harness
 import tensorflow as tf
 
-from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 WIDTH = 128
 Setting = tuple[int, int, int]  # classes, batch, k

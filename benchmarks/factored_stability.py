@@ -23,8 +23,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads import FactoredHead
-from tfx_largeout.ops.factored_update import MAX_CONDITION, factored_statistics, factored_update
-from tfx_largeout.ops.singular_value_stabilization import METHODS, stabilize
+from tfx_largeout.ops.factored.factored_update import (
+    MAX_CONDITION,
+    factored_statistics,
+    factored_update,
+)
+from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
 
 CLASSES, WIDTH, BATCH = 500, 32, 16
 RATES = (0.02, 0.2, 0.8)

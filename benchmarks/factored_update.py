@@ -34,7 +34,7 @@ import tensorflow as tf
 
 import tfx_largeout as tfx
 from tfx_largeout.ops import library
-from tfx_largeout.ops.factored_update import (
+from tfx_largeout.ops.factored.factored_update import (
     factored_reanchor,
     factored_statistics,
     factored_update,

@@ -44,8 +44,7 @@ from keras import layers
 
 import tfx_largeout as tfx
 from tfx_largeout import datasets
-from tfx_largeout.optimizers import HessianFree
-from tfx_largeout.optimizers.hessian_free import (
+from tfx_largeout.hessian_free import (
     Curvature,
     DiagonalPreconditioner,
     Examples,
@@ -54,6 +53,7 @@ from tfx_largeout.optimizers.hessian_free import (
     LBFGSPreconditioner,
     LevenbergMarquardt,
     LocalWorker,
+    Trainer,
     VarianceSample,
     conjugate_gradient,
 )
@@ -218,7 +218,7 @@ Settings = dict[str, Any]
 
 
 def trainers(network: Network) -> dict[str, Callable[[], Settings]]:
-    """Returns the arguments of HessianFree for each method of the table."""
+    """Returns the arguments of Trainer for each method of the table."""
     n = network
     fixed = {"cg_sample": FixedSample(n.cg_share)}
 
@@ -271,7 +271,7 @@ def hessian_free_run(
     model = network.make()
     arguments = {"damping": network.damping, "batch_size": network.batch_size, **settings}
     stop = Stop(network.target, seconds)
-    HessianFree(seed=seed, **arguments).fit(
+    Trainer(seed=seed, **arguments).fit(
         model,
         *network.training,
         line_search_data=network.held_out,
@@ -470,7 +470,7 @@ def system_rows(network: Network) -> list[dict[str, Any]]:
     """Solves one system without a preconditioner, then again with pairs of the run before."""
     keras.utils.set_random_seed(0)
     model = network.make()
-    HessianFree(cg_sample=FixedSample(0.02), damping=network.damping, batch_size=4096).fit(
+    Trainer(cg_sample=FixedSample(0.02), damping=network.damping, batch_size=4096).fit(
         model, *network.training, line_search_data=network.held_out, epochs=15, verbose=0
     )
     examples = Examples(*network.training)

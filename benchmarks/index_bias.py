@@ -29,7 +29,7 @@ import tensorflow as tf
 
 from tfx_largeout.indexes import HashIndex, SimHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.samplers import LogUniform, LSHEmbedding, Sampler
 
 EXAMPLES, TABLES, CANDIDATES = 64, 50, 1000

@@ -34,7 +34,7 @@ import tensorflow as tf
 import tfx_largeout as tfx
 from tfx_largeout import indexes, losses, optimizers, samplers
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 
 WIDTH, TABLES, BATCHES = 128, 50, 8
 

@@ -29,9 +29,9 @@ import harness
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidate_update import candidate_update
-from tfx_largeout.ops.row_update import RowRule
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.rows.row_rule import RowRule
 
 DRAWS = 256  # of labels and candidates, used in turns
 RULE = RowRule("adam", (0.9, 0.999, 1e-7))

@@ -17,6 +17,7 @@ if keras.backend.backend() != "tensorflow":
 from tfx_largeout import (
     callbacks,
     heads,
+    hessian_free,
     indexes,
     layers,
     losses,
@@ -24,13 +25,14 @@ from tfx_largeout import (
     optimizers,
     samplers,
 )
-from tfx_largeout.top_k import TopK, TopKModel, top_k_model
+from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
 
 __all__ = [
     "TopK",
     "TopKModel",
     "callbacks",
     "heads",
+    "hessian_free",
     "indexes",
     "layers",
     "losses",

@@ -417,8 +417,8 @@ def hessian_free(folder, after=None, trainer=None):
     model.add(layers.Dense(CLASSES))
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     kill = [] if after is None else [Kill(after)]
-    free = tfx.optimizers.hessian_free
-    trainer = trainer or tfx.optimizers.HessianFree(
+    free = tfx.hessian_free
+    trainer = trainer or tfx.hessian_free.Trainer(
         free.LBFGSPreconditioner(4), cg_sample=free.GeometricSample(10, 1.2), damping=0.1
     )
     history = trainer.fit(
@@ -437,8 +437,8 @@ def test_hessian_free_training(tmp_path):
         np.testing.assert_array_equal(one, two)
     assert history == expected
     with pytest.raises(ValueError, match="the state must be of"):
-        hessian_free(tmp_path / "run", trainer=tfx.optimizers.HessianFree())
-    with pytest.raises(ValueError, match=r"must come from Sequential.fit; got .* HessianFree.fit"):
+        hessian_free(tmp_path / "run", trainer=tfx.hessian_free.Trainer())
+    with pytest.raises(ValueError, match=r"must come from Sequential.fit; got .* Trainer.fit"):
         model.fit(X, Y, callbacks=[Checkpoint(tmp_path / "run")], verbose=0)
 
 

@@ -16,7 +16,7 @@ from tfx_largeout import losses
 from tfx_largeout.callbacks import Probe
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash
 from tfx_largeout.labels import normalize_labels
-from tfx_largeout.ops import exact_hidden_gradient as module
+from tfx_largeout.ops.exact import exact_hidden_gradient as module
 from tfx_largeout.optimizers import RowAdam, RowSGD
 from tfx_largeout.samplers import LSHEmbedding, Uniform
 

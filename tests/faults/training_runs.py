@@ -76,8 +76,8 @@ def train_hessian_free(kind: str, folder: Path, every: str | int) -> tuple[keras
         [keras.Input((FEATURES,)), layers.Dense(8, "tanh"), tfx.heads.DenseHead(40)]
     )
     model.compile(loss=tfx.losses.SoftmaxCrossEntropy())
-    free = tfx.optimizers.hessian_free
-    trainer = tfx.optimizers.HessianFree(
+    free = tfx.hessian_free
+    trainer = tfx.hessian_free.Trainer(
         free.LBFGSPreconditioner(8),
         free.GeometricSample(100, 1.1),
         free.GeometricSample(40, 1.1),

@@ -10,15 +10,16 @@ import numpy as np
 import tensorflow as tf
 from fuzz.calls import Call, Outcome, run
 
-from tfx_largeout.ops import factored_update
-from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
-from tfx_largeout.ops.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidate_update import candidate_update
-from tfx_largeout.ops.factored_state import FactoredState
-from tfx_largeout.ops.hash_codes import HashFunctions, hash_codes
-from tfx_largeout.ops.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.row_update import RowRule, row_update
-from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.ops.factored import factored_update
+from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
+from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update import row_update
 
 
 class CannotSay(Exception):

@@ -372,7 +372,7 @@ def test_the_papers_stabilization_keeps_the_weights_right_in_float64(method):
 
 @pytest.mark.parametrize("method", ["svd", "power_iteration"])
 def test_singular_values_out_of_range_become_one(method):
-    from tfx_largeout.ops.singular_value_stabilization import stabilize
+    from tfx_largeout.ops.factored.singular_value_stabilization import stabilize
 
     rng = np.random.default_rng(0)
     head = FactoredHead(CLASSES, 0.1, dtype="float64", kernel_initializer=normal())

@@ -11,7 +11,7 @@ import tensorflow as tf
 from oracles import hash_index as oracle
 
 from tfx_largeout.indexes import DWTAHash, HashFamily, HashIndex, SimHash, WTAHash
-from tfx_largeout.ops.hash_codes import hash_codes
+from tfx_largeout.ops.hashing.hash_codes import hash_codes
 
 COSINES = [-1.0, -0.7, 0.0, 0.4, 0.8, 0.97, 1.0]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ops import streamed_logits_cases
 
 from tfx_largeout.ops import library
-from tfx_largeout.ops.row_update import RowRule
+from tfx_largeout.ops.rows.row_rule import RowRule
 
 # Each compiled instruction set of the custom op, and the fallback.
 IMPLEMENTATIONS = streamed_logits_cases.IMPLEMENTATIONS

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfx_largeout.ops import library
-from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 
 # Each compiled instruction set of the custom op, and the fallback.
 IMPLEMENTATIONS = ["baseline", "avx2", "avx512", "composed"]

@@ -10,8 +10,8 @@ from ops import streamed_logits_cases
 from oracles import hash_index as oracle
 
 from tfx_largeout.ops import library
-from tfx_largeout.ops.hash_codes import HashFunctions
-from tfx_largeout.ops.hash_tables import HashTables
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions
+from tfx_largeout.ops.hashing.hash_tables import HashTables
 
 # Each compiled instruction set of the custom op, and the fallback.
 IMPLEMENTATIONS = streamed_logits_cases.IMPLEMENTATIONS

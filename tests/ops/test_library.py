@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfx_largeout.ops import library
-from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, NamedArray
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
 from tfx_largeout.callbacks.model_state import ModelState, global_seed, restore_global_seed
 from tfx_largeout.callbacks.step_graph import StepGraph
-from tfx_largeout.integer_argument import integer_argument
 
 _GLOBAL_SEED = "random/keras"
 _NOT_AS_IT_IS = (
@@ -53,7 +53,7 @@ class Checkpoint(keras.callbacks.Callback):
     A run that has come to its end, or that a callback has stopped, is not trained again: `fit`
     returns its history. With more `epochs`, it goes on.
 
-    With `HessianFree.fit`, which takes its data as they are, its state is saved too.
+    With `hessian_free.Trainer.fit`, which takes its data as they are, its state is saved too.
 
     Cost: a save writes all variables once and computes a digest; some 16 MiB of memory, and a copy
     of the largest variable that TensorFlow can't read in place. To begin, one more trace of the

@@ -15,7 +15,7 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
 from tfx_largeout.heads.base import Head
-from tfx_largeout.ops.factored_state import bare_variable
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 # Keys of a head's configuration that say nothing about the meaning of its variables: they are free,
 # or in variables themselves.

@@ -11,14 +11,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
-from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.exact_hidden_gradient import exact_hidden_gradient
+from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
 
 _RECALL_AT = 10
 _MOST_OF_BUCKET = 0.1

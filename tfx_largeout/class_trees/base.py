@@ -10,8 +10,7 @@ import tensorflow as tf
 from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.prunable_rows import prunable_gather
+from tfx_largeout.ops.rows.variable_rows import bare_variable, prunable_gather
 
 
 class RowTable(NamedTuple):

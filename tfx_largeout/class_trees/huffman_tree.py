@@ -12,8 +12,8 @@ from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
 from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_logits import candidate_logits
-from tfx_largeout.sorted_search import upper_bound
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.sorted_search import upper_bound
 
 NODES = "node"
 _MOST_SHIFT = 62  # no class has a number this long, and shifts of 64 are undefined

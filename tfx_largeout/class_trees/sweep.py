@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfx_largeout.ops.ranks_from_logits import count_above, order_keys
-from tfx_largeout.sorted_search import lower_bound
+from tfx_largeout.ops.exact.ranks_from_logits import count_above, order_keys
+from tfx_largeout.ops.sorted_search import lower_bound
 
 _BLOCK_ELEMENTS = 2**20  # log-probabilities that exist at a time: 4 MiB in float32
 _BLOCK_CLASSES = 2**14

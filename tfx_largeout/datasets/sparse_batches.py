@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 
 
 def sparse_batches(

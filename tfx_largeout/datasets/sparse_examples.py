@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

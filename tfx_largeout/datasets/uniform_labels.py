@@ -7,8 +7,8 @@ import dataclasses
 
 import numpy as np
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.datasets.sparse_examples import SparseExamples
-from tfx_largeout.integer_argument import integer_argument
 
 
 def uniform_labels(

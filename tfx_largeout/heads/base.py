@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
-from tfx_largeout.saved_shapes import check_saved_shapes
+from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics
 
 _ATTRIBUTE = "_tfx_largeout_head_output"

@@ -10,27 +10,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument, number_argument
 from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.factored_state import NUM_SLOTS, FactoredState, bare_variable
-from tfx_largeout.ops.factored_update import (
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored.factored_update import (
     MAX_CONDITION,
     factored_settle,
     factored_statistics,
     factored_update,
 )
-from tfx_largeout.ops.factored_weights import (
+from tfx_largeout.ops.factored.factored_weights import (
     factored_logits,
     moments_of_rows,
     refresh_bookkeeping,
     relative_drift,
     weight_blocks,
 )
-from tfx_largeout.ops.singular_value_stabilization import METHODS, stabilize
-from tfx_largeout.ops.streamed_logits import streamed_logits
-from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
+from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # of weights that are assigned from outside; a drift of 1% would be a defect
@@ -118,12 +119,9 @@ class FactoredHead(SelfUpdatingHead):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        if stabilization not in ("lazy", *METHODS, "none"):
-            raise ValueError(
-                "stabilization must be 'lazy', 'svd', 'power_iteration' or 'none'; "
-                f"got {stabilization!r}"
-            )
-        self.stabilization = stabilization
+        self.stabilization = choice_argument(
+            "stabilization", stabilization, ("lazy", *METHODS, "none")
+        )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         width = input_shape[-1]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
@@ -23,11 +24,11 @@ from tfx_largeout.class_trees.sweep import all_log_probabilities, best_classes, 
 from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_update import candidate_update
-from tfx_largeout.ops.runtime_checks import after, check_finite
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.optimizers import RowOptimizer
-from tfx_largeout.packed_array import pack_array, unpack_array
-from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import ExactStatistics, LogProbabilityStatistics
 
 _TREES = ("two_level", "huffman")
@@ -104,8 +105,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, optimizer=optimizer, **kwargs)
-        if tree not in _TREES:
-            raise ValueError(f"tree must be one of {', '.join(_TREES)}; got {tree!r}")
+        choice_argument("tree", tree, _TREES)
         if clusters is not None and tree != "two_level":
             raise ValueError(f"clusters must be None unless tree is 'two_level'; got tree={tree!r}")
         if clusters is not None and counts is not None:

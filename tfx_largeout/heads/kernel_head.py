@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfx_largeout.heads.base import Head, TopScores
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.streamed_logits import streamed_logits
-from tfx_largeout.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.number_argument import number_argument
+from tfx_largeout.arguments import number_argument
 
 HIGHEST = "highest"
 

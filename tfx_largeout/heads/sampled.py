@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead
-from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidate_update import candidate_update
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain

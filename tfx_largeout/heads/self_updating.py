@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.update_switch import UpdateSwitch

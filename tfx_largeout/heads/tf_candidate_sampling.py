@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.dense import DenseHead
-from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.tf_sampler import (
     callable_of,

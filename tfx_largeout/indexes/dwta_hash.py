@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tfx_largeout.indexes.wta_hash import WTAHash
-from tfx_largeout.ops.hash_codes import HashFunctions
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

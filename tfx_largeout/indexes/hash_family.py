@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.hash_codes import HashFunctions
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions
 
 
 class HashFamily:

@@ -9,17 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.sim_hash import SimHash
-from tfx_largeout.integer_argument import integer_argument
-from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.bucket_candidates import BucketOrder, bucket_candidates
-from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
-from tfx_largeout.ops.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.variable_rows import gather
+from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
+from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
+from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
 
 _SIMILARITIES = ("angle", "inner_product")
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
@@ -122,8 +120,7 @@ class HashIndex(keras.layers.Layer):
         self.max_drift = max_drift
         if max_drift is not None:
             self.max_drift = number_argument("max_drift", max_drift, above=0)
-        if similarity not in _SIMILARITIES:
-            raise ValueError(f"similarity must be one of {_SIMILARITIES}; got {similarity!r}")
+        choice_argument("similarity", similarity, _SIMILARITIES)
         if similarity == "inner_product" and not isinstance(self.family, SimHash):
             raise ValueError(f"similarity='inner_product' must go with SimHash; got {family!r}")
         self.similarity = similarity

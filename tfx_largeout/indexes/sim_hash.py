@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.indexes.hash_family import HashFamily
-from tfx_largeout.ops.hash_codes import HashFunctions
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes.hash_family import HashFamily
-from tfx_largeout.integer_argument import integer_argument
-from tfx_largeout.ops.hash_codes import HashFunctions
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

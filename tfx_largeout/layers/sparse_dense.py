@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.losses.candidate_loss import CandidateLoss, mean_over_negatives, sum_over
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -41,9 +42,7 @@ class NegativeSampling(CandidateLoss):
 
     def __init__(self, negatives: str = "mean", **kwargs: Any) -> None:
         super().__init__(**{"name": "negative_sampling", **kwargs})
-        if negatives not in _SCALES:
-            raise ValueError(f"negatives must be one of {_SCALES}; got {negatives!r}")
-        self.negatives = negatives
+        self.negatives = choice_argument("negatives", negatives, _SCALES)
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         raised = statistics.labels.mean(tf.math.softplus(-statistics.true_logits))

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     corrected_candidates,
@@ -77,9 +76,7 @@ class NoiseContrastive(CandidateLoss):
 def _checked(log_partition: Any) -> float | str:
     if log_partition == _LEARNED:
         return _LEARNED
-    is_number = isinstance(log_partition, numbers.Real) and not isinstance(log_partition, bool)
-    if not is_number or not math.isfinite(log_partition):
-        raise ValueError(
-            f"log_partition must be a finite number or {_LEARNED!r}; got {log_partition!r}"
-        )
-    return float(log_partition)
+    try:
+        return number_argument("log_partition", log_partition)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_LEARNED!r} is allowed, too") from error

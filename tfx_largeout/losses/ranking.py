@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument, number_argument
 from tfx_largeout.losses.candidate_loss import CandidateLoss, mean_over_negatives
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -49,9 +49,7 @@ class Ranking(CandidateLoss):
     ) -> None:
         super().__init__(**{"name": "ranking", **kwargs})
         self.margin = margin if margin == _LIKELIHOOD_MARGIN else _number(margin)
-        if kind not in _KINDS:
-            raise ValueError(f"kind must be one of {_KINDS}; got {kind!r}")
-        self.kind = kind
+        self.kind = choice_argument("kind", kind, _KINDS)
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         margin = self.margin
@@ -66,9 +64,7 @@ class Ranking(CandidateLoss):
 
 
 def _number(margin: Any) -> float:
-    is_number = isinstance(margin, numbers.Real) and not isinstance(margin, bool)
-    if not is_number or not math.isfinite(margin):
-        raise ValueError(
-            f"margin must be {_LIKELIHOOD_MARGIN!r} or a finite number; got {margin!r}"
-        )
-    return float(margin)
+    try:
+        return number_argument("margin", margin)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_LIKELIHOOD_MARGIN!r} is allowed, too") from error

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -36,9 +37,7 @@ class SphericalSoftmax(SphericalFamilyLoss):
 
     def __init__(self, epsilon: float = 1e-3, **kwargs: Any) -> None:
         super().__init__(**{"name": "spherical_softmax", **kwargs})
-        self.epsilon = float(epsilon)
-        if not 0 < self.epsilon < float("inf"):
-            raise ValueError(f"epsilon must be above 0 and finite; got {epsilon!r}")
+        self.epsilon = number_argument("epsilon", epsilon, above=0)
 
     def from_statistics(self, statistics: SphericalStatistics) -> tf.Tensor:
         scores = tf.math.log(statistics.target_logits**2 + self.epsilon)

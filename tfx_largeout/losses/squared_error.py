@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -40,9 +41,7 @@ class SquaredError(SphericalFamilyLoss):
 
     def __init__(self, target_value: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**{"name": "squared_error", **kwargs})
-        self.target_value = float(target_value)
-        if not abs(self.target_value) < float("inf"):
-            raise ValueError(f"target_value must be finite; got {target_value!r}")
+        self.target_value = number_argument("target_value", target_value)
 
     def from_statistics(self, statistics: SphericalStatistics) -> tf.Tensor:
         labels, targets = statistics.labels, statistics.target_logits

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -37,11 +38,8 @@ class ZLoss(SphericalFamilyLoss):
 
     def __init__(self, a: float = 0.1, b: float = 10.0, **kwargs: Any) -> None:
         super().__init__(**{"name": "z_loss", **kwargs})
-        self.a, self.b = float(a), float(b)
-        if not 0 < self.a < float("inf"):
-            raise ValueError(f"a must be above 0 and finite; got {a!r}")
-        if not abs(self.b) < float("inf"):
-            raise ValueError(f"b must be finite; got {b!r}")
+        self.a = number_argument("a", a, above=0)
+        self.b = number_argument("b", b)
 
     def from_statistics(self, statistics: SphericalStatistics) -> tf.Tensor:
         mean = statistics.sum_of_logits / statistics.num_classes

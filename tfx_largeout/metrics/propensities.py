@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument, number_argument
 
 
 def propensities(
@@ -50,10 +50,8 @@ def propensities(
             f"label_counts must not exceed num_examples={num_examples}; "
             f"got {counts.max()} for label {counts.argmax()}"
         )
-    if not (math.isfinite(a) and a >= 0):
-        raise ValueError(f"a must be finite and not negative; got {a}")
-    if not (math.isfinite(b) and b > 0):
-        raise ValueError(f"b must be finite and positive; got {b}")
+    a = number_argument("a", a, at_least=0)
+    b = number_argument("b", b, above=0)
     c = (math.log(num_examples) - 1) * (b + 1) ** a
     return 1 / (1 + c * (counts + b) ** -a)
 

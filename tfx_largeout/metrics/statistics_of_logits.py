@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.labels import normalize_labels
-from tfx_largeout.ops.ranks_from_logits import ranks_from_logits
+from tfx_largeout.ops.exact.ranks_from_logits import ranks_from_logits
 from tfx_largeout.statistics import ExactStatistics
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.ops import library
 
 IMPLEMENTATIONS = ("auto", "op", "composed")
@@ -35,8 +36,7 @@ def op_module(
         TypeError: `"op"`, and the op does not serve the dtype.
         RuntimeError: `"op"`, and the library is not there.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {IMPLEMENTATIONS}; got {implementation!r}")
+    choice_argument("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "composed":
         return None
     insist = implementation == "op"

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.row_update import RowRule
+from tfx_largeout.arguments import number_argument
+from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
 

@@ -9,11 +9,12 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tfx_largeout.number_argument import number_argument
-from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.row_update import RowRule, compute_dtype, row_update
-from tfx_largeout.ops.row_update_composed import row_step
-from tfx_largeout.saved_shapes import check_saved_shapes
+from tfx_largeout.arguments import number_argument
+from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
+from tfx_largeout.ops.rows.row_update import row_update
+from tfx_largeout.ops.rows.row_update_composed import row_step
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.saving.saved_shapes import check_saved_shapes
 
 
 class RowOptimizer(keras.optimizers.Optimizer):

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
@@ -58,10 +58,7 @@ class Bernoulli(Sampler):
 
     def __init__(self, counts: Any, expected: float, own: bool = False) -> None:
         self.counts = class_counts(counts)
-        is_number = isinstance(expected, numbers.Real) and not isinstance(expected, bool)
-        if not is_number or not 0 < expected < math.inf:
-            raise ValueError(f"expected must be a number above 0 and finite; got {expected!r}")
-        self.expected = float(expected)
+        self.expected = number_argument("expected", expected, above=0)
         self.own = bool(own)
 
     def tabulate(self, num_classes: int) -> None:

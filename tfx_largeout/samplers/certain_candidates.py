@@ -9,8 +9,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.sorted_search import is_in, is_in_rows
 from tfx_largeout.samplers.base import Candidates
-from tfx_largeout.sorted_search import is_in, is_in_rows
 
 IsCertain = Callable[[tf.Tensor], tf.Tensor]
 

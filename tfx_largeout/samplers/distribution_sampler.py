@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
 from tfx_largeout.samplers.class_distribution import ClassDistribution

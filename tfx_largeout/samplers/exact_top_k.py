@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.streamed_logits import streamed_logits
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.samplers.base import Candidates, Sampler
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes import HashIndex
-from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.factored_state import bare_variable
-from tfx_largeout.ops.variable_rows import gather
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
 from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
 

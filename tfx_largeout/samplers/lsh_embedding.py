@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.samplers.base import Candidates
 from tfx_largeout.samplers.index_sampler import IndexSampler
 

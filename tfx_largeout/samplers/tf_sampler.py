@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.integer_argument import integer_argument
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, Sampler
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
 from tfx_largeout.samplers.class_distribution import ClassDistribution
@@ -45,10 +45,7 @@ class Unigram(DistributionSampler):
     ) -> None:
         super().__init__(num_sampled, unique, own)
         self.counts = class_counts(counts)
-        is_number = isinstance(power, numbers.Real) and not isinstance(power, bool)
-        if not is_number or not 0 <= power <= 1:
-            raise ValueError(f"power must be a number from 0 to 1; got {power!r}")
-        self.power = float(power)
+        self.power = number_argument("power", power, at_least=0, at_most=1)
 
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes import HashIndex, WTAHash
-from tfx_largeout.integer_argument import integer_argument
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.samplers.base import Candidates
 from tfx_largeout.samplers.index_sampler import IndexSampler
-from tfx_largeout.top_candidates import top_candidates
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

@@ -7,6 +7,7 @@ import lzma
 import pathlib
 from collections.abc import Sequence
 
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.xc_format import read_xc
 
@@ -43,7 +44,7 @@ def load_wordnet(
         Miller 1995, WordNet: a lexical database for English. The data are under the licence in
         `LICENSE.wordnet`, next to them.
     """
-    _check_config(config)
+    choice_argument("config", config, CONFIGS)
     for split in splits:
         if split not in SPLITS:
             raise ValueError(f"splits must be among {SPLITS}; got {split!r}")
@@ -63,15 +64,10 @@ def wordnet_names(config: str = "hyper") -> tuple[list[str], list[str]]:
     Raises:
         ValueError: `config` is unknown.
     """
-    _check_config(config)
+    choice_argument("config", config, CONFIGS)
     return _read_names(config, "features"), _read_names(config, "labels")
 
 
 def _read_names(config: str, stem: str) -> list[str]:
     with lzma.open(DATA_FOLDER / config / f"{stem}.txt.xz", "rt", encoding="utf-8") as lines:
         return lines.read().splitlines()
-
-
-def _check_config(config: str) -> None:
-    if config not in CONFIGS:
-        raise ValueError(f"config must be one of {CONFIGS}; got {config!r}")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of plain arguments: whole numbers, numbers, and choices by name."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def integer_argument(name: str, value: Any, at_least: int) -> int:
+    """Returns an argument that counts something as an int.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave: an integer of Python or NumPy.
+        at_least: The smallest value that is allowed.
+
+    Raises:
+        ValueError: The value is not an integer (a boolean is none), or it is too small.
+    """
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or value < at_least:
+        raise ValueError(f"{name} must be an integer of at least {at_least}; got {value!r}")
+    return int(value)
+
+
+def number_argument(
+    name: str,
+    value: Any,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """Returns an argument that is a finite number as a float.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave: whatever `float` takes, but for booleans and strings.
+        above: The value must be above this. Default None: see `at_least`.
+        at_least: The value must be at least this. Default None: it may be negative.
+        below: The value must be below this. Default infinity.
+        at_most: The value must be at most this. Default infinity.
+
+    Raises:
+        ValueError: The value is not such a number.
+    """
+    number = math.nan
+    if not isinstance(value, (bool, np.bool_, str, bytes)):
+        with contextlib.suppress(TypeError, ValueError):
+            number = float(value)
+    low_enough = number > above if above is not None else number >= _or(at_least, -math.inf)
+    if not (low_enough and number < below and number <= at_most and math.isfinite(number)):
+        rules = [
+            f"{words} {limit:g}"
+            for words, limit in (
+                ("above", _or(above, math.inf)),
+                ("at least", _or(at_least, math.inf)),
+                ("below", below),
+                ("at most", at_most),
+            )
+            if limit < math.inf
+        ]
+        rule = " ".join(["a finite number", " and ".join(rules)]).rstrip()
+        raise ValueError(f"{name} must be {rule}; got {value!r}")
+    return number
+
+
+def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Returns an argument that is one of a few names.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave.
+        choices: The names that are allowed.
+
+    Raises:
+        ValueError: The value is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        names = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {names}; got {value!r}")
+    return value
+
+
+def _or(limit: float | None, default: float) -> float:
+    return default if limit is None else limit

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlatParameters: all trainable weights of a model as one vector."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+
+
+class FlatParameters:
+    """Reads and writes variables as one vector theta `[n]`, one variable after the other.
+
+    The vector is float64 if all variables are, else float32.
+
+    Cost: a copy of all weights to read or to write.
+
+    Args:
+        variables: Keras's or TensorFlow's variables, floating.
+
+    Raises:
+        ValueError: There is none.
+    """
+
+    def __init__(self, variables: Any) -> None:
+        self.variables: list[tf.Variable] = [bare_variable(variable) for variable in variables]
+        if not self.variables:
+            raise ValueError("the model must have at least one trainable weight; got none")
+        every_float64 = all(variable.dtype == tf.float64 for variable in self.variables)
+        self.dtype = tf.float64 if every_float64 else tf.float32
+        self._sizes = [math.prod(variable.shape) for variable in self.variables]
+
+    @property
+    def size(self) -> int:
+        """The number n of weights."""
+        return sum(self._sizes)
+
+    def read(self) -> tf.Tensor:
+        """Returns theta, `[n]`."""
+        return self.join([tf.convert_to_tensor(variable) for variable in self.variables])
+
+    def assign(self, vector: tf.Tensor) -> None:
+        """Sets the variables to theta, `[n]`."""
+        for variable, part in zip(self.variables, self.split(vector), strict=True):
+            variable.assign(part)
+
+    def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        """Returns a vector `[n]` in parts, with the shapes and dtypes of the variables."""
+        parts = tf.split(vector, self._sizes)
+        return [
+            tf.cast(tf.reshape(part, variable.shape), variable.dtype)
+            for part, variable in zip(parts, self.variables, strict=True)
+        ]
+
+    def join(self, tensors: Any) -> tf.Tensor:
+        """Returns one tensor a variable (None is 0) as a vector `[n]`."""
+        parts = [
+            tf.zeros([size], self.dtype)
+            if tensor is None
+            else tf.cast(tf.reshape(tf.convert_to_tensor(tensor), [-1]), self.dtype)
+            for tensor, size in zip(tensors, self._sizes, strict=True)
+        ]
+        return tf.concat(parts, axis=0)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LBFGSPreconditioner: the inverse that L-BFGS builds from pairs of the previous run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
+from tfx_largeout.hessian_free.preconditioner import Preconditioner
+
+_LEAST_COSINE = 1e-10
+
+
+class LBFGSPreconditioner(Preconditioner):
+    """M = the L-BFGS matrix of up to m pairs of the run before.
+
+    From pairs s_i, y_i, oldest first, and M_0 = gamma I with gamma = s^T y / y^T y of the last,
+
+        M_{i+1} = (I - rho_i s_i y_i^T) M_i (I - rho_i y_i s_i^T) + rho_i s_i s_i^T,
+        rho_i = 1 / y_i^T s_i
+
+    The matrix of all pairs is applied at once, in its compact form: with the s_i and y_i as columns
+    of S and Y, R the upper triangle of S^T Y and D its diagonal,
+
+        M = gamma I + [S, gamma Y] [[R^-T (D + gamma Y^T Y) R^-1, -R^-T], [-R^-1, 0]] [S, gamma Y]^T
+
+    Pairs come from the run before: within a run, each residual is orthogonal to all earlier steps,
+    so that its own pairs would add nothing. When the damping has changed since, B has changed by
+    (lambda - lambda_pairs) I, and so y_i has by (lambda - lambda_pairs) s_i. Pairs with
+    s^T y <= 1e-10 |s| |y| are left out. Before the first pairs M = I.
+
+    Cost: 4 m n multiplications and additions an application (a Gauss-Newton product has about 10 n
+    an example); 2 m n numbers of memory, and as many again for the corrected copies.
+
+    Args:
+        num_pairs: m >= 1. Default 32.
+
+    Raises:
+        ValueError: `num_pairs` is not an integer of at least 1.
+
+    Deviations: the paper changes the preconditioner within a run; see above.
+
+    References:
+        Sainath et al. 2013, Algorithm 2 and section 3.1.2.
+        Morales, Nocedal 2000, Automatic Preconditioning by Limited Memory Quasi-Newton Updating.
+        Byrd, Nocedal, Schnabel 1994, Representations of quasi-Newton matrices, theorem 2.2.
+    """
+
+    def __init__(self, num_pairs: int = 32) -> None:
+        self.num_pairs = integer_argument("num_pairs", num_pairs, at_least=1)
+        self._pairs: CurvaturePairs | None = None
+        self._pairs_damping = 0.0
+        self._matrix: _CompactInverse | None = None
+
+    def prepare(
+        self, damping: float, squared_gradients: Callable[[], tf.Tensor] | None = None
+    ) -> None:
+        self._matrix = None
+        if self._pairs is None:
+            return
+        steps, change = tf.stack(self._pairs.steps), damping - self._pairs_damping
+        differences = tf.stack(self._pairs.differences) + change * steps
+        length, products = tf.norm(steps, axis=1), tf.reduce_sum(steps * differences, axis=1)
+        good = products > _LEAST_COSINE * length * tf.norm(differences, axis=1)
+        if not tf.reduce_any(good):
+            return
+        # The matrix stays the same if a pair is scaled; of one length they round alike.
+        scale = (1 / length[good])[:, tf.newaxis]
+        self._matrix = _compact_inverse(steps[good] * scale, differences[good] * scale)
+
+    def observe(self, pairs: CurvaturePairs, damping: float) -> None:
+        if len(pairs):
+            self._pairs, self._pairs_damping = pairs, damping
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        return residual if self._matrix is None else self._matrix.times(residual)
+
+    def state(self) -> dict[str, Any]:
+        if self._pairs is None:
+            return {}
+        return {
+            "steps": np.stack(self._pairs.steps),
+            "differences": np.stack(self._pairs.differences),
+            "damping": np.float64(self._pairs_damping),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._pairs, self._matrix = None, None
+        if state:
+            vectors = (list(map(tf.constant, state[name])) for name in ("steps", "differences"))
+            self.observe(CurvaturePairs.of(*vectors), float(state["damping"]))
+
+
+class _CompactInverse(NamedTuple):
+    """S^T and Y^T `[m, n]`, gamma, R^-1 and D + gamma Y^T Y `[m, m]` float64."""
+
+    steps: tf.Tensor
+    differences: tf.Tensor
+    gamma: tf.Tensor
+    r_inverse: tf.Tensor
+    middle: tf.Tensor
+
+    def times(self, vector: tf.Tensor) -> tf.Tensor:
+        """Returns M times a vector `[n]`."""
+        by_steps = tf.cast(tf.linalg.matvec(self.steps, vector), tf.float64)
+        by_differences = tf.cast(tf.linalg.matvec(self.differences, vector), tf.float64)
+        lower = tf.linalg.matvec(self.r_inverse, by_steps)
+        upper = tf.linalg.matvec(self.middle, lower) - self.gamma * by_differences
+        upper = tf.linalg.matvec(self.r_inverse, upper, transpose_a=True)
+        gamma = tf.cast(self.gamma, vector.dtype)
+        combined = tf.linalg.matvec(self.steps, tf.cast(upper, vector.dtype), transpose_a=True)
+        lower = tf.cast(lower, vector.dtype)
+        combined -= gamma * tf.linalg.matvec(self.differences, lower, transpose_a=True)
+        return gamma * vector + combined
+
+
+def _compact_inverse(steps: tf.Tensor, differences: tf.Tensor) -> _CompactInverse:
+    products = tf.cast(tf.matmul(steps, differences, transpose_b=True), tf.float64)
+    squares = tf.cast(tf.matmul(differences, differences, transpose_b=True), tf.float64)
+    diagonal = tf.linalg.diag_part(products)
+    gamma = diagonal[-1] / squares[-1, -1]
+    upper = tf.linalg.band_part(products, 0, -1)
+    r_inverse = tf.linalg.triangular_solve(
+        upper, tf.eye(tf.shape(upper)[0], dtype=tf.float64), lower=False
+    )
+    middle = tf.linalg.diag(diagonal) + gamma * squares
+    return _CompactInverse(steps, differences, gamma, r_inverse, middle)

@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainer: trains Keras models by Gauss-Newton steps of conjugate gradients."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.hessian_free.conjugate_gradient import (
+    CGStatistics,
+    conjugate_gradient,
+)
+from tfx_largeout.hessian_free.curvature import Curvature
+from tfx_largeout.hessian_free.damping import LevenbergMarquardt
+from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.hessian_free.fixed_sample import FixedSample
+from tfx_largeout.hessian_free.identity_preconditioner import IdentityPreconditioner
+from tfx_largeout.hessian_free.line_search import armijo, backtrack
+from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.objective import Gradient, Objective
+from tfx_largeout.hessian_free.preconditioner import Preconditioner
+from tfx_largeout.hessian_free.sample_schedule import SampleSchedule
+from tfx_largeout.hessian_free.state import TrainerState
+from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
+from tfx_largeout.hessian_free.worker import Worker
+
+_START_DECAY = 0.95
+_MOST_REFUSALS = 2
+
+MakeWorker = Callable[[Curvature, Examples, int], Worker]
+
+
+class Trainer:
+    """Hessian-free training of a Keras model, with implicit preconditioning and growing samples.
+
+    An iteration, which counts as an epoch:
+
+    1. g, the gradient of the mean loss on a sample S_g.
+    2. Conjugate gradients on (G + lambda I) d = -g from d_0, with the Gauss-Newton matrix G on
+       another sample S_c. They minimize q(d) = g^T d + d^T (G + lambda I) d / 2, and leave iterates
+       d_1, d_2, ... behind.
+    3. From the last iterate back to the one with the least loss L on the data of the line search;
+       then shorter steps alpha, until L(theta + alpha d_i) <= L(theta) + 0.01 alpha g^T d_i.
+    4. theta <- theta + alpha d_i, d_0 <- 0.95 times the last iterate, and the damping follows
+       rho = (L(theta + d_i) - L(theta)) / q(d_i): see `LevenbergMarquardt`.
+
+    Where no step lowers L, or something is not finite, theta stays, d_0 <- 0 and lambda rises. The
+    gradient is used again, unless a larger sample is due, or a sample that is not all examples has
+    failed twice: its gradient may not be one of descent at all.
+
+    It is no `keras.optimizers.Optimizer`: a step needs products, samples and losses of its own
+    choice, and `update_step` gets one gradient of one batch.
+
+    Cost: an iteration takes |S_g| examples through a gradient, |S_c| examples through a product for
+    each iteration of conjugate gradients, and the data of the line search through the model some
+    10 to 30 times. Memory: about 30 vectors of the size of the weights, and 4 m more with an
+    L-BFGS preconditioner of m pairs.
+
+    Args:
+        preconditioner: Default None: `IdentityPreconditioner()`.
+        gradient_sample: The sizes of S_g. Default None: `FixedSample(1.0)`, all examples.
+        cg_sample: The sizes of S_c. Default None: `FixedSample(0.1)`, a tenth of them.
+        damping: `LevenbergMarquardt`, or its lambda_0. Default 1.
+        max_cg_iterations: At least 1. Default 250.
+        line_search_split: The share of the examples that is set aside for the line search, above 0
+            and below 1, unless `fit` gets `line_search_data`. Default 0.1.
+        batch_size: Examples that go through the model at a time. It bounds the memory, and has no
+            effect on the results but for rounding. Default 1024.
+        seed: Of the samples. Default 0.
+        make_worker: Makes a `Worker` from a `Curvature`, `Examples` and the batch size. Default
+            `LocalWorker`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Deviations: in docs/hessian_free.md.
+
+    References:
+        Sainath, Horesh, Kingsbury, Aravkin, Ramabhadran 2013, Accelerating Hessian-Free
+        Optimization for Deep Neural Networks by Implicit Preconditioning and Sampling.
+        Martens 2010, Deep learning via Hessian-free optimization.
+    """
+
+    def __init__(
+        self,
+        preconditioner: Preconditioner | None = None,
+        gradient_sample: SampleSchedule | None = None,
+        cg_sample: SampleSchedule | None = None,
+        damping: LevenbergMarquardt | float = 1.0,
+        max_cg_iterations: int = 250,
+        line_search_split: float = 0.1,
+        batch_size: int = 1024,
+        seed: int = 0,
+        make_worker: MakeWorker = LocalWorker,
+    ) -> None:
+        self.preconditioner = _instance(
+            "preconditioner", preconditioner, Preconditioner, IdentityPreconditioner
+        )
+        self.gradient_sample = _instance(
+            "gradient_sample", gradient_sample, SampleSchedule, FixedSample
+        )
+        self.cg_sample = _instance(
+            "cg_sample", cg_sample, SampleSchedule, functools.partial(FixedSample, 0.1)
+        )
+        if self.cg_sample is self.gradient_sample:
+            raise ValueError("cg_sample must be an object of its own; got that of gradient_sample")
+        if not isinstance(damping, LevenbergMarquardt):
+            damping = LevenbergMarquardt(number_argument("damping", damping, above=0))
+        self.damping = damping
+        self.max_cg_iterations = integer_argument("max_cg_iterations", max_cg_iterations, 1)
+        self.line_search_split = number_argument(
+            "line_search_split", line_search_split, above=0, below=1
+        )
+        self.batch_size = integer_argument("batch_size", batch_size, at_least=1)
+        self.seed = integer_argument("seed", seed, at_least=0)
+        self._make_worker = make_worker
+        self._state = TrainerState(self.damping.initial, np.random.default_rng(self.seed))
+
+    def fit(
+        self,
+        model: keras.Model,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        validation_data: Any = None,
+        epochs: int = 1,
+        callbacks: Any = None,
+        line_search_data: Any = None,
+        initial_epoch: int = 0,
+        verbose: int | str = "auto",
+    ) -> keras.callbacks.History:
+        """Trains a compiled model; a further call goes on where this one ends.
+
+        The logs of an epoch, beside `val_` and the names of what `compile` asks for:
+
+        | name | what |
+        |---|---|
+        | `loss` | of the sample of the gradient, before the step |
+        | `line_search_loss` | L, after the step |
+        | `step_size` | alpha; 0 where the step was refused |
+        | `rho` | how well q predicted L; NaN without a step to judge |
+        | `damping` | lambda of this iteration |
+        | `cg_iterations` | of conjugate gradients |
+        | `gradient_sample`, `cg_sample` | the sizes of S_g and S_c |
+        | `data_points` | examples that went through the model so far, for all purposes |
+        | `gradient_points`, `cg_points`, `line_search_points` | the same in this epoch |
+        | `gradient_seconds`, `cg_seconds`, `line_search_seconds` | time of this epoch |
+
+        `ReduceLROnPlateau`, `LearningRateScheduler` and their like set the learning rate of the
+        compiled optimizer, which takes no steps here. What they change it by, relative to its value
+        when training began, is the longest step size that is tried: 1 at first.
+
+        Args:
+            model: Compiled with one of the losses of `ConvexLoss`; `training` is False throughout.
+            x: Inputs as the model takes them, or a finite `tf.data.Dataset` of batches (x, y) or
+                (x, y, sample_weight), which is read into memory once.
+            y: Targets; None with a dataset.
+            sample_weight: As for `keras.Model.fit`.
+            validation_data: As for `keras.Model.fit`; evaluated after each epoch. It has no part in
+                the training.
+            epochs: The number of the last epoch.
+            callbacks: Keras callbacks.
+            line_search_data: (x, y), (x, y, sample_weight) or a dataset for the line search.
+                Default None: a part of the examples that depends on `seed` alone; they take no part
+                in gradients and products.
+            initial_epoch: The number of epochs before the first.
+            verbose: As for `keras.Model.fit`.
+
+        Returns:
+            The `History` of this call.
+
+        Raises:
+            TypeError: Data is no dense array.
+            ValueError: The model or its loss does not fit; data is empty or does not fit together;
+                the loss of the line search is not finite to begin with; or the state is that of a
+                model of another size. Weights and state are unchanged.
+        """
+        epochs = integer_argument("epochs", epochs, at_least=0)
+        examples = Examples.of(x, y, sample_weight)
+        objective = self._objective(model, examples, line_search_data)
+        self._begin(model, objective)
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=verbose,
+            epochs=epochs,
+            steps=1,
+            trainer=self,  # for callbacks.Checkpoint, which saves its state
+        )
+        model.stop_training = False
+        state = self._state
+        callbacks.on_train_begin()
+        if self._state is not state:  # Checkpoint has set one
+            self._begin(model, objective)
+        logs: dict[str, float] = {}
+        # Where BackupAndRestore has found a backup, it says so in `_initial_epoch`.
+        for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
+            callbacks.on_epoch_begin(epoch)
+            callbacks.on_train_batch_begin(0)
+            logs = self._iterate(objective, self._longest_step(model))
+            callbacks.on_train_batch_end(0, logs)
+            logs |= self._evaluate(model, validation_data, callbacks)
+            callbacks.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        callbacks.on_train_end(logs)
+        return model.history
+
+    def save_state(self, path: str | Path) -> None:
+        """Writes all that the next iteration needs, the model aside, to a file.
+
+        Training that goes on from the file, with the model's weights and the same data, takes
+        exactly the steps that it would have taken otherwise.
+
+        Args:
+            path: Of an `.npz` file; it appears whole or not at all.
+        """
+        self._state.save(path, self._parts())
+
+    def load_state(self, path: str | Path) -> None:
+        """Takes back what `save_state` wrote.
+
+        Args:
+            path: Of the file.
+
+        Raises:
+            ValueError: It is no such file, or was written with another kind of preconditioner or
+                samples.
+        """
+        self._state = TrainerState.load(path, self._parts())
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns what `save_state` writes, as arrays."""
+        return self._state.to_arrays(self._parts())
+
+    def set_state(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes back what `get_state` returned. Errors: as `load_state`."""
+        self._state = TrainerState.from_arrays(arrays, self._parts())
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "preconditioner": self.preconditioner,
+            "gradient_sample": self.gradient_sample,
+            "cg_sample": self.cg_sample,
+        }
+
+    def _objective(self, model: keras.Model, examples: Examples, held_out: Any) -> Objective:
+        if held_out is None:
+            examples, held_out = self._split(examples)
+        else:
+            held_out = _line_search_examples(held_out)
+            if held_out.spec != examples.spec:
+                raise ValueError(
+                    "line_search_data must have the shapes and dtypes of the other examples, "
+                    f"{examples.spec}; got {held_out.spec}"
+                )
+        if not model.built:
+            model(examples.take(np.arange(1))[0], training=False)
+        curvature = Curvature(model, examples.spec)
+        make_worker = functools.partial(self._make_worker, curvature)
+        return Objective(
+            curvature.parameters,
+            make_worker(examples, self.batch_size),
+            make_worker(held_out, self.batch_size),
+            WeightPenalty(model.trainable_variables),
+        )
+
+    def _split(self, examples: Examples) -> tuple[Examples, Examples]:
+        held_out = math.ceil(self.line_search_split * len(examples))
+        if held_out >= len(examples):
+            raise ValueError(
+                "x must have examples for the gradient beside those for the line search; got "
+                f"{len(examples)} in all"
+            )
+        order = np.random.default_rng([self.seed, 1]).permutation(len(examples))
+        return examples.part(np.sort(order[held_out:])), examples.part(np.sort(order[:held_out]))
+
+    def _begin(self, model: keras.Model, objective: Objective) -> None:
+        state, theta = self._state, objective.read()
+        if state.parameters is not None and state.parameters.shape != theta.shape:
+            raise ValueError(
+                f"the model must have {state.parameters.shape[0]} weights, as the state has; "
+                f"got {theta.shape[0]}"
+            )
+        loss = _finite(objective.loss_at(theta))
+        if loss != state.loss or not state.is_at(theta):  # or the data is not what it was
+            state.parameters, state.loss, state.gradient = theta, loss, None
+        if state.learning_rate is None:
+            state.learning_rate = _learning_rate(model)
+
+    def _longest_step(self, model: keras.Model) -> float:
+        rate = _learning_rate(model)
+        if rate is None or not self._state.learning_rate:
+            return 1.0
+        return rate / self._state.learning_rate
+
+    def _evaluate(self, model: keras.Model, data: Any, callbacks: Any) -> dict[str, float]:
+        if data is None:
+            return {}
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        values = model.evaluate(
+            x,
+            y,
+            sample_weight=weights,
+            batch_size=None if isinstance(x, tf.data.Dataset) else self.batch_size,
+            callbacks=callbacks,
+            verbose=0,
+            return_dict=True,
+        )
+        return {f"val_{name}": value for name, value in values.items()}
+
+    def _iterate(self, objective: Objective, longest: float) -> dict[str, float]:
+        """Makes an iteration; returns its logs."""
+        state, theta = self._state, objective.read()
+        points = objective.points.copy()
+        objective.start_clock()
+        if not state.is_at(theta):  # a callback has changed the weights
+            state.loss, state.gradient = _finite(objective.loss_at(theta)), None
+        with objective.timed("gradient"):
+            gradient = self._gradient(objective)
+        step = _no_step(theta)
+        run: CGStatistics | None = None
+        cg_size = self.cg_sample.size(state.iteration, objective.num_examples)
+        if _is_finite(gradient.vector):
+            with objective.timed("cg"):
+                objective.hold(self._draw(cg_size, objective.num_examples))
+                solution, run = self._solve(objective, gradient.vector)
+            with objective.timed("line_search"):
+                step = self._line_search(objective, theta, gradient.vector, run, longest)
+        logs = {
+            "loss": gradient.loss,
+            "step_size": step.size,
+            "rho": step.rho,
+            "damping": state.damping,
+            "cg_iterations": run.iterations if run else 0,
+            "gradient_sample": gradient.size,
+            "cg_sample": cg_size,
+        }
+        if step.size:
+            state.start = _START_DECAY * solution
+            state.gradient, state.refusals = None, 0
+            state.damping = self.damping.after_step(state.damping, step.rho)
+            state.loss = step.loss
+        else:
+            state.start = None
+            state.gradient, state.refusals = gradient if run else None, state.refusals + 1
+            state.damping = self.damping.after_refusal(state.damping)
+        state.parameters = objective.read()
+        state.iteration += 1
+        spent = objective.points - points
+        state.data_points += spent.total()
+        return {
+            **logs,
+            "line_search_loss": state.loss,
+            "data_points": state.data_points,
+            **{f"{name}_points": spent[name] for name in ("gradient", "cg", "line_search")},
+            **{f"{name}_seconds": value for name, value in objective.seconds.items()},
+        }
+
+    def _gradient(self, objective: Objective) -> Gradient:
+        population = objective.num_examples
+        schedules = (self.gradient_sample, self.cg_sample)
+        size = self.gradient_sample.size(self._state.iteration, population)
+        last = self._state.gradient
+        if last is not None and self._can_use_again(last, size, population):
+            return last
+        self._state.refusals = 0
+        with_noise = any(schedule.needs_variance for schedule in schedules)
+        gradient = objective.gradient(self._draw(size, population), with_noise)
+        if gradient.noise is not None:
+            for schedule in schedules:
+                schedule.observe(gradient.noise, population)
+        return gradient
+
+    def _can_use_again(self, gradient: Gradient, size: int, population: int) -> bool:
+        is_whole = gradient.size == population
+        return is_whole or (gradient.size >= size and self._state.refusals < _MOST_REFUSALS)
+
+    def _draw(self, size: int, population: int) -> np.ndarray:
+        if size == population:
+            return np.arange(population)
+        return np.sort(self._state.generator.choice(population, size, replace=False))
+
+    def _solve(self, objective: Objective, g: tf.Tensor) -> tuple[tf.Tensor, CGStatistics]:
+        state = self._state
+        squared_gradients = functools.partial(objective.squared_gradients, state.generator)
+        self.preconditioner.prepare(state.damping, squared_gradients)
+        damping = tf.constant(state.damping, g.dtype)
+        solution, run = conjugate_gradient(
+            lambda v: objective.product(v) + damping * v,
+            -g,
+            state.start,
+            self.preconditioner,
+            self.max_cg_iterations,
+            num_pairs=self.preconditioner.num_pairs,
+        )
+        if run.pairs is not None:
+            self.preconditioner.observe(run.pairs, state.damping)
+        return solution, run
+
+    def _line_search(
+        self,
+        objective: Objective,
+        theta: tf.Tensor,
+        g: tf.Tensor,
+        run: CGStatistics,
+        longest: float,
+    ) -> _Step:
+        """Returns the step, with the weights set to where it leads."""
+        previous, step = self._state.loss, _no_step(theta)
+        try:
+            if run.iterates:
+                step = _best_step(objective, theta, g, run, previous, longest)
+        finally:
+            objective.assign(step.theta)
+        return step
+
+
+class _Step(NamedTuple):
+    """Where a step leads, its size (0: refused), rho and L there."""
+
+    theta: tf.Tensor
+    size: float
+    rho: float
+    loss: float
+
+
+def _no_step(theta: tf.Tensor, rho: float = math.nan) -> _Step:
+    return _Step(theta, 0.0, rho, math.nan)
+
+
+def _best_step(
+    objective: Objective,
+    theta: tf.Tensor,
+    g: tf.Tensor,
+    run: CGStatistics,
+    previous: float,
+    longest: float,
+) -> _Step:
+    def loss(step: tf.Tensor) -> float:
+        return objective.loss_at(theta + step)
+
+    chosen, backtracked = backtrack(loss, run.iterates, previous)
+    if chosen.value >= 0:
+        return _no_step(theta)
+    rho = (backtracked.loss - previous) / chosen.value
+    if backtracked.loss > previous:
+        return _no_step(theta, rho)
+    slope = float(tf.reduce_sum(g * chosen.solution))
+    alpha, found = armijo(loss, chosen.solution, slope, previous, backtracked.loss, longest)
+    if not found.accepted:
+        return _no_step(theta, rho)
+    return _Step(theta + alpha * chosen.solution, alpha, rho, found.loss)
+
+
+def _instance(name: str, value: Any, kind: type, default: Callable[[], Any]) -> Any:
+    if value is None:
+        return default()
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
+    return value
+
+
+def _line_search_examples(data: Any) -> Examples:
+    if isinstance(data, tf.data.Dataset):
+        return Examples.of(data)
+    if not isinstance(data, (tuple, list)) or not 2 <= len(data) <= 3:
+        raise ValueError(
+            "line_search_data must be (x, y), (x, y, sample_weight) or a dataset; got a "
+            f"{type(data).__name__}"
+        )
+    return Examples.of(*data)
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"the loss of the data of the line search must be finite to begin with; got {loss}"
+        )
+    return loss
+
+
+def _is_finite(vector: tf.Tensor) -> bool:
+    return bool(tf.reduce_all(tf.math.is_finite(vector)))
+
+
+def _learning_rate(model: keras.Model) -> float | None:
+    rate = getattr(model.optimizer, "learning_rate", None)
+    return None if rate is None else float(keras.ops.convert_to_numpy(rate))

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best classes of a head: TopK, a layer, and top_k_model, for a whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.indexes import HashIndex
+from tfx_largeout.ops.candidates.top_candidates import top_candidates
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TopK(keras.layers.Layer):
+    """The k best classes of a head, without building the logits: exactly, or by an index.
+
+    `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
+    lower id. The layer shares the head's weights. (`keras.models.clone_model` makes a head of its
+    own for it: Keras clones each layer by its configuration.)
+
+    With an index, only the classes that it finds are looked at; they are ranked by their exact
+    logits. What the index misses is missing: measure the recall against the exact layer. Where
+    fewer than k are found, -inf and -1 follow (0 with an activation).
+
+    Cost: O(B C D) time; memory independent of C. With an index O(B `num_found` D).
+
+    Args:
+        head: A head.
+        k: The number of classes, 1 <= k <= C.
+        activation: None for logits (default); `"softmax"` for probabilities among all C classes, or
+            with an index among those that it finds; `"sigmoid"` for each class's own logistic
+            probability.
+        index: `"head"`: that of the head's sampler; or a `HashIndex` of your own, after
+            `index.rebuild(head.kernel, head.bias)`. Default None: exact.
+        num_found: How many classes the index finds at most, k <= `num_found` <= C. Default: 1,000
+            or 10 k, the greater, or C.
+        **kwargs: `name`, `dtype`, as for any Keras layer.
+
+    Raises:
+        TypeError: `head` is not a head; `index` is none; at the first call: it does not go with the
+            head.
+        ValueError: `k`, `activation` or `num_found` is out of range; `index` is that of a sampler.
+        RuntimeError: At the first call: `index` was not built.
+
+    References:
+        Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        k: int,
+        activation: str | None = None,
+        index: HashIndex | str | None = None,
+        num_found: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(autocast=False, **kwargs)
+        if not isinstance(head, Head):
+            raise TypeError(f"head must be a Head; got {head!r}")
+        self.k = integer_argument("k", k, at_least=1)
+        _check_activation(activation)
+        if k > head.num_classes:
+            raise ValueError(f"k must be at most num_classes={head.num_classes}; got {k}")
+        self.head = head
+        self.activation = activation
+        self.index, self.num_found = index, num_found
+        _check_index(index, num_found, self.k)
+        _check_num_found(num_found, head)
+        self.supports_jit = False
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if not self.head.built:
+            self.head.build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        output = HeadOutput(self.head, inputs, training=False)
+        return top_classes(output, self.k, self.activation, self.index, self.num_found)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "head": keras.saving.serialize_keras_object(self.head),
+            "k": self.k,
+            "activation": self.activation,
+            "index": keras.saving.serialize_keras_object(self.index),
+            "num_found": self.num_found,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TopK:
+        return cls(**{**config, **_parts(config, "head", "index")})
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TopKModel(keras.Model):
+    """A model that gives `(scores, ids)` of the k best classes: see `top_k_model`."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        k: int,
+        activation: str | None = None,
+        index: HashIndex | str | None = None,
+        num_found: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.k = integer_argument("k", k, at_least=1)
+        _check_activation(activation)
+        self.model = model
+        self.activation = activation
+        self.index, self.num_found = index, num_found
+        _check_index(index, num_found, self.k)
+
+    def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        y_pred = self.model(inputs, training=False)
+        output = head_output(y_pred)
+        if output is None:
+            raise TypeError("model must end in a head; got one that ends in something else")
+        return top_classes(output, self.k, self.activation, self.index, self.num_found)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "model": keras.saving.serialize_keras_object(self.model),
+            "k": self.k,
+            "activation": self.activation,
+            "index": keras.saving.serialize_keras_object(self.index),
+            "num_found": self.num_found,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TopKModel:
+        return cls(**{**config, **_parts(config, "model", "index")})
+
+
+def top_k_model(
+    model: keras.Model,
+    k: int,
+    activation: str | None = None,
+    index: HashIndex | str | None = None,
+    num_found: int | None = None,
+) -> keras.Model:
+    """Returns a model that gives the k best classes of `model`, which ends in a head.
+
+    `top_k_model(model, 5).predict(x)` returns `(scores, ids)`, both `[N, 5]`. It shares the weights
+    of `model`, so that it may be made once and used while `model` goes on training.
+
+    Args:
+        model: A model (Functional, Sequential, subclassed) whose only output is a head's.
+        k: The number of classes, 1 <= k <= C.
+        activation: As `TopK`.
+        index: As `TopK`.
+        num_found: As `TopK`.
+
+    Raises:
+        TypeError: `model` does not end in a head. Raised at the first call. Else as `TopK`.
+        ValueError: As `TopK`.
+    """
+    return TopKModel(model, k, activation, index, num_found)
+
+
+def top_classes(
+    output: HeadOutput,
+    k: int,
+    activation: str | None = None,
+    index: HashIndex | str | None = None,
+    num_found: int | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `(scores, ids)`, both `[..., k]`, of the k best classes behind a head's output."""
+    if index is None:
+        top = output.head.top_k(output.flat_hidden, k)
+    else:
+        top = _top_found(output.head, output.flat_hidden, k, index, num_found)
+    scores = top.scores
+    if activation == "softmax":
+        probabilities = tf.exp(scores - top.log_partition[:, tf.newaxis])
+        scores = tf.where(top.ids < 0, tf.zeros_like(scores), probabilities)
+    elif activation == "sigmoid":
+        scores = tf.sigmoid(scores)
+    return output.unflatten(scores), output.unflatten(top.ids)
+
+
+def _check_activation(activation: str | None) -> None:
+    if activation not in (None, "softmax", "sigmoid"):
+        raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
+
+
+def _top_found(
+    head: Head, hidden: tf.Tensor, k: int, index: HashIndex | str, num_found: int | None
+) -> TopScores:
+    if not isinstance(head, KernelHead):
+        raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
+    found_by = getattr(head, "index", None) if isinstance(index, str) else index
+    if found_by is None:
+        raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
+    _check_num_found(num_found, head)
+    found_by.check_built_for(head.kernel)
+    most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
+    queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
+    if found_by.in_use:
+        found_by.build_once(head.kernel, head.bias)
+    found = found_by.candidates(queries, most, tf.constant([0, 0]), own=True)
+    return top_candidates(head.kernel, head.bias, hidden, found, k)
+
+
+def _check_index(index: Any, num_found: int | None, k: int) -> None:
+    if num_found is not None:
+        integer_argument("num_found", num_found, at_least=k)
+    if isinstance(index, HashIndex) and index.in_use:
+        raise ValueError(f"index must be 'head' for the one of its sampler; got {index!r}")
+    if index not in (None, "head") and not isinstance(index, HashIndex):
+        raise TypeError(f"index must be a HashIndex, 'head' or None; got {index!r}")
+
+
+def _check_num_found(num_found: int | None, head: Head) -> None:
+    if num_found is not None and num_found > head.num_classes:
+        raise ValueError(
+            f"num_found must be at most num_classes={head.num_classes}; got {num_found}"
+        )
+
+
+def _parts(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: keras.saving.deserialize_keras_object(config[name]) for name in names}

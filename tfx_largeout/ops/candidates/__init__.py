@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logits of candidate classes, and the update of their rows."""

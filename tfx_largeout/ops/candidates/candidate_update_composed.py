@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward step of labels and candidates, in TensorFlow's own ops alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.checks import (
+    after,
+    check_finite,
+    check_learning_rate,
+    check_shape,
+)
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update_composed import step_on_rows
+from tfx_largeout.ops.rows.variable_rows import gather
+
+
+class _Terms(NamedTuple):
+    """Entries of a sparse matrix G `[N, n]` of gradients: rows are examples, columns classes."""
+
+    examples: tf.Tensor
+    classes: tf.Tensor
+    values: tf.Tensor
+
+    @classmethod
+    def of(cls, ids: tf.Tensor, gradient: tf.Tensor) -> _Terms:
+        """Takes the entries of `[N, n]` ids and gradients that are no padding."""
+        places = tf.where(ids >= 0)
+        return cls(places[:, 0], tf.gather_nd(ids, places), tf.gather_nd(gradient, places))
+
+
+def candidate_update_composed(
+    arguments: CandidateArguments,
+    slots: tuple[Sequence[tf.Variable], Sequence[tf.Variable]],
+    true_gradient: tf.Tensor,
+    candidate_gradient: tf.Tensor,
+    rule: RowRule,
+    learning_rate: tf.Tensor,
+    update: bool,
+) -> tf.Tensor:
+    """Same results as the custom op of `candidate_update`.
+
+    Cost: O(N (K + S) D). Memory: O(n D) for n different classes.
+
+    Args:
+        arguments: Not checked yet.
+        slots: Of kernel and bias.
+        true_gradient: `[N, K]`.
+        candidate_gradient: `[N, S]`.
+        rule: What to do with a row.
+        learning_rate: Scalar, of the dtype of hidden.
+        update: Whether to change the variables.
+
+    Returns:
+        dL/dh, `[N, D]`.
+    """
+    labels, candidates = arguments.labels, arguments.candidates
+    batch, num_candidates = tf.shape(arguments.hidden)[0], tf.shape(candidates)[-1]
+    sizes = tf.stack([batch, num_candidates])
+    rule_of_sizes = "[N, S] with the N of hidden and the S of candidates"
+    shapes = [
+        check_shape("true_gradient", "[N, K] as the labels", true_gradient, tf.shape(labels)),
+        check_shape("candidate_gradient", rule_of_sizes, candidate_gradient, sizes),
+    ]
+    arguments = arguments.checked([*shapes, check_learning_rate(learning_rate, rule.weight_decay)])
+    labels, candidates = arguments.labels, arguments.candidates
+    true_gradient = _finite_gradient("true_gradient", labels, true_gradient)
+    candidate_gradient = _finite_gradient("candidate_gradient", candidates, candidate_gradient)
+    gradients = _own if arguments.is_own else _shared
+    ids, hidden_gradient, kernel_gradient, bias_gradient = gradients(
+        arguments, true_gradient, candidate_gradient
+    )
+    if update:
+        with tf.control_dependencies([hidden_gradient]):  # which is that of the old W
+            ids = tf.identity(ids)
+        step_on_rows(arguments.kernel, slots[0], ids, kernel_gradient, rule, learning_rate)
+        if arguments.bias is not None:
+            step_on_rows(arguments.bias, slots[1], ids, bias_gradient, rule, learning_rate)
+    return tf.ensure_shape(hidden_gradient, arguments.hidden.shape)
+
+
+def _finite_gradient(name: str, ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient with 0 where an id is padding; refuses numbers that are not finite."""
+    gradient = tf.where(ids >= 0, gradient, 0)
+    with after([check_finite(name, gradient)]):
+        return tf.identity(gradient)
+
+
+# Each returns the touched classes [n], dL/dh, and dL/dW [n, D] and dL/db [n] at those classes.
+
+
+def _own(
+    arguments: CandidateArguments, true_gradient: tf.Tensor, candidate_gradient: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    labels = _Terms.of(arguments.labels, true_gradient)
+    candidates = _Terms.of(arguments.candidates, candidate_gradient)
+    terms = _Terms(*(tf.concat(pair, axis=0) for pair in zip(labels, candidates, strict=True)))
+    ids, places = tf.unique(terms.classes, tf.int64)
+    return ids, *_products(arguments, terms._replace(classes=places), ids)
+
+
+def _shared(
+    arguments: CandidateArguments, true_gradient: tf.Tensor, candidate_gradient: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    labels = _Terms.of(arguments.labels, true_gradient)
+    there = arguments.candidates >= 0
+    candidates = tf.boolean_mask(arguments.candidates, there)
+    gradient = tf.boolean_mask(candidate_gradient, there, axis=1)
+    ids, places = tf.unique(tf.concat([labels.classes, candidates], axis=0), tf.int64)
+    label_places, candidate_places = tf.split(places, [tf.size(labels.classes), -1])
+    hidden_gradient, kernel_gradient, bias_gradient = _products(
+        arguments, labels._replace(classes=label_places), ids
+    )
+    rows = tf.cast(gather(arguments.kernel, candidates), gradient.dtype)
+    hidden_gradient += tf.matmul(gradient, rows)
+    by_candidate = tf.matmul(gradient, arguments.hidden, transpose_a=True)
+    kernel_gradient += _sum_by_place(by_candidate, candidate_places, ids)
+    bias_gradient += _sum_by_place(tf.reduce_sum(gradient, axis=0), candidate_places, ids)
+    return ids, hidden_gradient, kernel_gradient, bias_gradient
+
+
+def _sum_by_place(values: tf.Tensor, places: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, places, tf.size(ids))
+
+
+def _products(
+    arguments: CandidateArguments, terms: _Terms, ids: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns G W, G^T H and G^T 1, where column p of G is that of class ids[p]."""
+    hidden = arguments.hidden
+    indices = tf.stack([terms.examples, terms.classes], axis=1)
+    shape = tf.stack([tf.shape(hidden, tf.int64)[0], tf.size(ids, tf.int64)])
+    sparse = {"a_indices": indices, "a_values": terms.values, "a_shape": shape}
+    rows = tf.cast(gather(arguments.kernel, ids), hidden.dtype)
+    hidden_gradient = tf.raw_ops.SparseTensorDenseMatMul(**sparse, b=rows)
+    kernel_gradient = tf.raw_ops.SparseTensorDenseMatMul(**sparse, b=hidden, adjoint_a=True)
+    bias_gradient = tf.math.unsorted_segment_sum(terms.values, terms.classes, tf.size(ids))
+    return hidden_gradient, kernel_gradient, bias_gradient

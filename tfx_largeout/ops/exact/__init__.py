@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact passes over all classes, in bounded memory."""

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact statistics of the logits of all classes, which are never built."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.ops.exact.streamed_logits_composed import streamed_logits_composed
+from tfx_largeout.ops.implementation import op_module
+
+_OP_DTYPES = (tf.float32, tf.bfloat16)
+_KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
+_NO_GRADIENT = (
+    "streamed_logits is exact evaluation and has no gradient: call the model with training=True"
+)
+
+
+class StreamedLogits(NamedTuple):
+    """What `streamed_logits` returns; floats are float32, or float64 for a float64 kernel."""
+
+    logsumexp: tf.Tensor
+    """`[B]`: log sum_c exp(o_c)."""
+    target_logits: tf.Tensor
+    """`[B, K]`; 0 where the label is -1."""
+    target_ranks: tf.Tensor
+    """`[B, K]` int64: how many classes rank above the label; -1 where the label is -1."""
+    top_scores: tf.Tensor
+    """`[B, k]`, falling, ties by lower id."""
+    top_ids: tf.Tensor
+    """`[B, k]` int64."""
+
+
+def streamed_logits(
+    hidden: Any,
+    kernel: Any,
+    bias: Any,
+    labels: Any,
+    k: int,
+    *,
+    implementation: str = "auto",
+) -> StreamedLogits:
+    """Partition function, target logits, target ranks and best classes, without the logits.
+
+    With o = W h + b, in one pass over blocks of classes: log sum_c exp(o_c); o_y for each label y;
+    its rank #{c : o_c > o_y} + #{c < y : o_c = o_y}; and the k best classes, ties by lower id.
+    Ids and ranks don't depend on the number of threads.
+
+    NaN and infinity: the logsumexp is NaN if any logit of the example is NaN, else +inf if any is
+    +inf; it is -inf if all are -inf and where there is no class. Target logits and top scores are
+    reported as they are. For ranks and the best k, where `tf.math.top_k` has no rule, a NaN logit
+    counts as -inf: it never beats a number, and ties go to the lower id.
+
+    Cost: O(B C D) time, W read once. Memory O(B (D + T (K + k) + N)) for T threads and N chunks of
+    classes; N is at most 256, so that this does not grow with C.
+
+    Args:
+        hidden: h, `[B, D]`, floating; cast to the dtype to compute in.
+        kernel: W, `[C, D]`, a `tf.Variable`, `keras.Variable` or tensor; float32, bfloat16,
+            float16 or float64. A variable is passed by its resource handle and never copied.
+        bias: b, `[C]`, likewise, or None. (The custom op reads it as a tensor.)
+        labels: `[B, K]` integer class ids, padded with -1; K may be 0.
+        k: How many of the best classes to return, 0 <= k <= C; a Python int.
+        implementation: `"auto"` (default): the custom op where the library loads, it has the
+            kernel's dtype and the kernel isn't on a GPU, else TensorFlow's own ops; `"op"` or
+            `"composed"` to insist.
+
+    Returns:
+        A `StreamedLogits`. All arithmetic is float32 for a kernel of at most 32 bits, float64 for
+        a float64 kernel.
+
+    Raises:
+        ValueError: An argument has a wrong shape or value.
+        TypeError: An argument has a wrong dtype.
+        RuntimeError: `implementation="op"` and the library is not there.
+        InvalidArgumentError: A label is not in [-1, C), or shapes known only at run time disagree.
+        LookupError: A gradient is asked for.
+    """
+    kernel, bias = _unwrap(kernel), None if bias is None else _unwrap(bias)
+    hidden, labels = tf.convert_to_tensor(hidden), _as_labels(labels)
+    _check(hidden, kernel, bias, labels, k)
+    compute_dtype = tf.float64 if kernel.dtype == tf.float64 else tf.float32
+    hidden = tf.cast(hidden, compute_dtype)
+    module = op_module(implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES)
+    if module is None:
+        outputs = streamed_logits_composed(hidden, kernel, bias, labels, int(k))
+    else:
+        outputs = _custom_op(module, hidden, kernel, bias, labels, int(k))
+    logsumexp, targets, ranks, scores, ids = outputs
+    return StreamedLogits(
+        _without_gradient(logsumexp),
+        _without_gradient(targets),
+        ranks,
+        _without_gradient(scores),
+        ids,
+    )
+
+
+def _without_gradient(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.PreventGradient(input=tensor, message=_NO_GRADIENT)
+
+
+def _unwrap(table: Any) -> tf.Tensor | tf.Variable:
+    if isinstance(table, keras.Variable):
+        # `.value` would cast, and so copy, the table inside an autocast scope.
+        return table._value
+    return table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
+
+
+def _as_labels(labels: Any) -> tf.Tensor:
+    labels = tf.convert_to_tensor(labels)
+    if not labels.dtype.is_integer:
+        raise TypeError(f"labels must be integers; got dtype {labels.dtype.name}")
+    return tf.cast(labels, tf.int64)
+
+
+def _custom_op(
+    module: ModuleType,
+    hidden: tf.Tensor,
+    kernel: tf.Tensor | tf.Variable,
+    bias: tf.Tensor | tf.Variable | None,
+    labels: tf.Tensor,
+    k: int,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    bias = tf.zeros([0], kernel.dtype) if bias is None else tf.convert_to_tensor(bias)
+    if isinstance(kernel, tf.Variable):
+        return module.tfx_resource_streamed_logits(hidden, kernel.handle, bias, labels, k=k)
+    return module.tfx_streamed_logits(hidden, kernel, bias, labels, k=k)
+
+
+def _check(
+    hidden: tf.Tensor,
+    kernel: tf.Tensor | tf.Variable,
+    bias: tf.Tensor | tf.Variable | None,
+    labels: tf.Tensor,
+    k: int,
+) -> None:
+    if not hidden.dtype.is_floating:
+        raise TypeError(f"hidden must be floating; got dtype {hidden.dtype.name}")
+    if kernel.dtype not in _KERNEL_DTYPES:
+        raise TypeError(
+            f"kernel must be float32, bfloat16, float16 or float64; got dtype {kernel.dtype.name}"
+        )
+    if bias is not None and bias.dtype != kernel.dtype:
+        raise TypeError(
+            f"bias must have the dtype of kernel, {kernel.dtype.name}; got {bias.dtype.name}"
+        )
+    for name, tensor, rank in (("hidden", hidden, 2), ("kernel", kernel, 2), ("labels", labels, 2)):
+        _check_rank(name, tensor, rank)
+    num_classes, width = kernel.shape
+    _check_dimension("hidden", "[B, D] with the D of kernel", hidden.shape[1], width)
+    _check_dimension("labels", "[B, K] with the B of hidden", labels.shape[0], hidden.shape[0])
+    if bias is not None:
+        _check_rank("bias", bias, 1)
+        _check_dimension("bias", "[C] with the C of kernel", bias.shape[0], num_classes)
+    integer_argument("k", k, at_least=0)
+    if num_classes is not None and k > num_classes:
+        raise ValueError(f"k must be at most num_classes={num_classes}; got {k}")
+
+
+def _check_rank(name: str, tensor: tf.Tensor | tf.Variable, rank: int) -> None:
+    if tensor.shape.rank != rank:
+        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
+
+
+def _check_dimension(name: str, rule: str, got: int | None, want: int | None) -> None:
+    if got is not None and want is not None and got != want:
+        raise ValueError(f"{name} must be {rule}, which is {want}; got {got}")

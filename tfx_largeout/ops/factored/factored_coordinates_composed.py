@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy re-anchoring: each row of V is brought to the current coordinates when it is needed.
+
+W = V U stays exact while U gets ill-conditioned, but float32 doesn't. `reanchor` starts afresh with
+U = I, without the product V U over all rows: it notes U in a transition, and each row carries the
+number of the transition that it still needs. See docs/factored_head.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfx_largeout.ops.checks import after
+from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
+
+_BLOCK_ELEMENTS = 2**21  # of V that exist a second time at a time: 8 MiB in float32
+
+
+def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    """Returns V[id] T[slot of id], `[n, D]`: rows in the current coordinates. Changes nothing.
+
+    Cost: O(n D), and O(D^2) a row that is stale.
+
+    Args:
+        state: Of TensorFlow's variables.
+        ids: `[n]` int64, in range.
+    """
+    rows, slots = gather(state.v, ids), _slots(state, ids)
+    current = state.current_slot.read_value()
+    return tf.cond(
+        tf.reduce_any(tf.not_equal(slots, current)),
+        lambda: _to_current(state, rows, slots),
+        lambda: rows,
+    )
+
+
+def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
+    """Writes those rows of `ids` that are stale back in the current coordinates.
+
+    Cost: O(n), and O(D^2) a stale row.
+
+    Args:
+        state: Of TensorFlow's variables.
+        ids: `[n]` int64, in range, without repeats.
+    """
+    stale = tf.not_equal(_slots(state, ids), state.current_slot.read_value())
+    tf.cond(
+        tf.reduce_any(stale),
+        lambda: _move_to_current(state, tf.boolean_mask(ids, stale)),
+        lambda: tf.constant(0),
+    )
+
+
+def settle(state: FactoredState) -> None:
+    """Catches every row up. W doesn't change.
+
+    Cost: O(C), and O(D^2) a stale row; memory for a block of rows.
+
+    Args:
+        state: Of TensorFlow's variables.
+    """
+    with after(check_all_rows(state)):
+        current = state.current_slot.read_value()
+    stale = state.num_classes - state.slot_rows.read_value()[current]
+    tf.cond(
+        stale > 0,
+        lambda: _for_each_block(state, lambda ids: catch_up(state, ids)),
+        lambda: tf.constant(0),
+    )
+
+
+def checked_reanchor(state: FactoredState) -> None:
+    """As `reanchor` with the U of the state, after a look at all rows.
+
+    Cost: O(C) more.
+
+    Args:
+        state: Of TensorFlow's variables.
+    """
+    with after(check_all_rows(state)):
+        u = state.u.read_value()
+    reanchor(state, u)
+
+
+def reanchor(state: FactoredState, u: tf.Tensor) -> None:
+    """Starts afresh with U = P = I: W stays what it is with `u` in the place of U.
+
+    T[e] <- T[e] u for every slot e, and an empty slot becomes the current one, with T = I. If none
+    is empty, the slot with the fewest rows is emptied: its rows are multiplied by their T.
+
+    Cost: O(8 D^3); O(C) and O(D^2) a row of that slot, if there is no empty one.
+
+    Args:
+        state: Of TensorFlow's variables.
+        u: `[D, D]`, U or what is to take its place; need not be invertible.
+    """
+    transitions = tf.matmul(state.transitions.read_value(), u)
+    counts = state.slot_rows.read_value()
+    slot = tf.argmin(counts, output_type=tf.int32)
+    transition = transitions[slot]
+
+    def move(ids: tf.Tensor) -> None:
+        ids = tf.boolean_mask(ids, tf.equal(_slots(state, ids), slot))
+        scatter_update(state.v, ids, tf.matmul(gather(state.v, ids), transition))
+
+    tf.cond(counts[slot] > 0, lambda: _for_each_block(state, move), lambda: tf.constant(0))
+    unit = tf.eye(state.width, dtype=state.dtype)
+    is_new = tf.equal(tf.range(NUM_SLOTS), slot)[:, tf.newaxis, tf.newaxis]
+    state.transitions.assign(tf.where(is_new, unit, transitions))
+    state.current_slot.assign(slot)
+    state.u.assign(unit)
+    state.u_inverse_transpose.assign(unit)
+
+
+def _slots(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    return tf.cast(gather(state.row_slot, ids), tf.int32)
+
+
+def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
+    transitions = state.transitions.read_value()
+    slots = tf.minimum(slots, NUM_SLOTS - 1)  # a row that stands for padding may be in none
+    parts = tf.dynamic_partition(rows, slots, NUM_SLOTS)
+    places = tf.dynamic_partition(tf.range(tf.shape(rows)[0]), slots, NUM_SLOTS)
+    moved = [tf.matmul(part, transitions[slot]) for slot, part in enumerate(parts)]
+    return tf.ensure_shape(tf.dynamic_stitch(places, moved), rows.shape)
+
+
+def _move_to_current(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    slots, current = _slots(state, ids), state.current_slot.read_value()
+    scatter_update(state.v, ids, _to_current(state, gather(state.v, ids), slots))
+    scatter_update(state.row_slot, ids, tf.cast(tf.fill(tf.shape(ids), current), tf.uint8))
+    left = tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
+    arrived = tf.size(ids, tf.int64) * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64)
+    state.slot_rows.assign_add(arrived - left)
+    return tf.constant(0)
+
+
+def _for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> tf.Tensor:
+    num_classes = tf.constant(state.num_classes, tf.int64)
+    block = max(_BLOCK_ELEMENTS // state.width, 1)
+
+    def body(start: tf.Tensor) -> tuple[tf.Tensor]:
+        end = tf.minimum(start + block, num_classes)
+        visit(tf.range(start, end))
+        return (end,)
+
+    start = (tf.zeros([], tf.int64),)
+    tf.while_loop(lambda start: start < num_classes, body, start, parallel_iterations=1)
+    return tf.constant(0)

@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The factored update in TensorFlow's own ops alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.exact.ranks_from_logits import check_labels
+from tfx_largeout.ops.factored.factored_coordinates_composed import catch_up, current_rows, reanchor
+from tfx_largeout.ops.factored.factored_slot_checks import check_slots, check_slots_of_rows
+from tfx_largeout.ops.factored.factored_state import FactoredState
+
+# Up to this bound of 2 eta lambda_max, M = I - 2 eta H^T G H is positive definite by a margin.
+_SAFE_STEP = 0.95
+_POWER_ITERATIONS = 100
+
+
+def factored_statistics_composed(
+    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor, update_rows: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Same results as the custom op of `factored_statistics`.
+
+    Cost: O(B D^2 + B K D).
+
+    Args:
+        state: Of TensorFlow's variables.
+        hidden: H, `[B, D]`, of the state's dtype.
+        labels: `[B, K]` int64, padded with -1.
+        update_rows: Whether stale target rows are written back in the current coordinates.
+
+    Returns:
+        The five fields of `FactoredStatistics`, in order.
+    """
+    with after(_input_checks(state, hidden, labels)):
+        hidden, labels = tf.identity(hidden), tf.identity(labels)
+    ids = tf.maximum(labels, 0)
+    if update_rows:
+        catch_up(state, _different(labels))
+    u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
+    gram_hidden = tf.matmul(hidden, state.gram.read_value())
+    targets = tf.einsum("bkd,bd->bk", _rows(state, ids), u_hidden)
+    targets += tf.linalg.matvec(hidden, state.shift.read_value())[:, tf.newaxis]
+    return (
+        tf.where(labels >= 0, targets, 0),
+        tf.reduce_sum(hidden * gram_hidden, axis=1),
+        tf.linalg.matvec(hidden, state.row_sum.read_value()),
+        gram_hidden,
+        u_hidden,
+    )
+
+
+class Step(NamedTuple):
+    """A batch, the gradients of its statistics, and the rates.
+
+    Attributes:
+        hidden: H, `[B, D]`.
+        labels: `[B, K]`.
+        gram_hidden: H Q, `[B, D]`.
+        u_hidden: H U^T, `[B, D]`.
+        g_target: g_a, `[B, K]`; 0 at padding.
+        g_squares: g_q, `[B]`.
+        g_sum: g_s, `[B]`.
+        learning_rate: Scalar.
+        decay: learning_rate weight_decay, a scalar: the share of W that goes.
+    """
+
+    hidden: tf.Tensor
+    labels: tf.Tensor
+    gram_hidden: tf.Tensor
+    u_hidden: tf.Tensor
+    g_target: tf.Tensor
+    g_squares: tf.Tensor
+    g_sum: tf.Tensor
+    learning_rate: tf.Tensor
+    decay: tf.Tensor
+
+    @property
+    def eta(self) -> tf.Tensor:
+        """The learning rate of the step before W decays."""
+        return self.learning_rate / (1 - self.decay)
+
+    @property
+    def alpha(self) -> tf.Tensor:
+        """`[B]`: the sum of g_a over the labels of an example."""
+        return tf.reduce_sum(self.g_target, axis=1)
+
+    @property
+    def weighted_hidden(self) -> tf.Tensor:
+        """G H, `[B, D]`."""
+        return self.g_squares[:, tf.newaxis] * self.hidden
+
+
+def factored_update_composed(
+    state: FactoredState,
+    hidden: tf.Tensor,
+    labels: tf.Tensor,
+    gram_hidden: tf.Tensor,
+    u_hidden: tf.Tensor,
+    g_target: tf.Tensor,
+    g_squares: tf.Tensor,
+    g_sum: tf.Tensor,
+    learning_rate: tf.Tensor,
+    weight_decay: tf.Tensor,
+    update: bool,
+    max_condition: float | None,
+) -> tf.Tensor:
+    """Same results as the custom op of `factored_update`.
+
+    With G = diag(g_q), E = dL/dH = 2 G H Q + Y, Y = Abar^T W, M = I - 2 eta H^T G H:
+
+        U <- U M,  P <- P M^-1,  w <- M w - eta H^T g_s,  c <- M c - eta H^T (alpha + C g_s)
+        V[y] <- V[y] - eta P x_y,  x_y = sum of g_a,ik h_i over the labels y_ik = y
+        Q <- Q - eta (R H + H^T R^T),  R = E^T - eta/2 H^T T,
+        T = 2 E H^T G + 2 G H Y^T + Abar^T Abar
+
+    Where M may be close to singular, P is not needed: V is re-anchored through the step.
+
+    Cost: O(B D^2 + B K D) and min(B, D)^3.
+
+    Args:
+        state: Of TensorFlow's variables.
+        hidden: H, `[B, D]`.
+        labels: `[B, K]` int64, padded with -1.
+        gram_hidden: H Q of the present state.
+        u_hidden: H U^T of the present state.
+        g_target: g_a, `[B, K]`.
+        g_squares: g_q, `[B]`.
+        g_sum: g_s, `[B]`.
+        learning_rate: Scalar, eta.
+        weight_decay: Scalar, lambda.
+        update: Whether to change the state.
+        max_condition: V is re-anchored when |U| |P| / D is larger; None: never.
+
+    Returns:
+        dL/dH, `[B, D]`.
+    """
+    checks = _input_checks(state, hidden, labels)
+    by_example = hidden[:, 0]
+    checks += [
+        _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
+        _check_shape("u_hidden", u_hidden, hidden, "hidden"),
+        _check_shape("g_target", g_target, labels, "labels"),
+        _check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
+        _check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+    ]
+    checks += _rate_checks(learning_rate, weight_decay)
+    finite = {
+        "gram_hidden": gram_hidden,
+        "u_hidden": u_hidden,
+        "g_target": g_target,
+        "g_squares": g_squares,
+        "g_sum": g_sum,
+    }
+    checks += [check_finite(name, values) for name, values in finite.items()]
+    with after(checks):
+        hidden, labels = tf.identity(hidden), tf.identity(labels)
+    step = Step(
+        hidden,
+        labels,
+        gram_hidden,
+        u_hidden,
+        tf.where(labels >= 0, g_target, 0),
+        g_squares,
+        g_sum,
+        learning_rate,
+        learning_rate * weight_decay,
+    )
+    y = _target_gradient(state, step)
+    error = 2 * g_squares[:, tf.newaxis] * gram_hidden + y
+    if update:
+        # The gradient is taken before the state changes.
+        with tf.control_dependencies([error]):
+            checked = _update(state, step, y, error, max_condition)
+        with tf.control_dependencies([checked]):
+            error = tf.identity(error)
+    return error
+
+
+def _target_gradient(state: FactoredState, step: Step) -> tf.Tensor:
+    """Returns Y = Abar^T W, `[B, D]`."""
+    rows = _rows(state, tf.maximum(step.labels, 0))
+    summed = tf.einsum("bk,bkd->bd", step.g_target, rows)
+    y = tf.matmul(summed, state.u.read_value())
+    y += step.alpha[:, tf.newaxis] * state.shift.read_value()
+    return y + step.g_sum[:, tf.newaxis] * state.row_sum.read_value()
+
+
+def _update(
+    state: FactoredState, step: Step, y: tf.Tensor, error: tf.Tensor, max_condition: float | None
+) -> tf.Tensor:
+    """Changes the state; returns a tensor that is there once the last check has passed."""
+    eta, decay, hidden = step.eta, step.decay, step.hidden
+    ids, places = tf.unique(tf.reshape(tf.maximum(step.labels, 0), [-1]))
+    few = _few_examples(state, hidden)
+    bound = _if(few, lambda: _bound_by_examples(step), lambda: _bound_by_width(step))
+    is_safe = bound < _SAFE_STEP
+    p, row_directions = tf.cond(
+        is_safe,
+        lambda: _if(few, lambda: _solve_examples(state, step), lambda: _solve_width(state, step)),
+        lambda: _checked_directions(state, step),
+    )
+    # Nothing is written before the last check, which `row_directions` waits for.
+    with tf.control_dependencies([row_directions]):
+        u = state.u.read_value()
+        u -= 2 * eta * tf.matmul(step.u_hidden, step.weighted_hidden, transpose_a=True)
+        t_hidden = _if(
+            few,
+            lambda: _t_hidden_by_examples(step, y, error),
+            lambda: _t_hidden_by_width(step, y, error),
+        ) + _a_bar_hidden(state, step, ids, places)
+        half = tf.matmul(error - eta / 2 * t_hidden, hidden, transpose_a=True)
+        gram = state.gram.read_value() - eta * (half + tf.transpose(half))
+        shift, row_sum = _vectors(state, step)
+    # Not times 1 - decay, which has an error of up to 3e-8 in float32, the same in every step.
+    u -= decay * u
+    state.gram.assign(gram - decay * (2 - decay) * gram)
+    state.shift.assign(shift - decay * shift)
+    state.row_sum.assign(row_sum - decay * row_sum)
+    tf.cond(
+        is_safe,
+        lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
+        lambda: _reanchor(state, u),
+    )
+    catch_up(state, _different(step.labels))
+    tf.raw_ops.ResourceScatterSub(
+        resource=state.v.handle,
+        indices=ids,
+        updates=eta * _sum_by_label(step, row_directions, ids, places),
+    )
+    if max_condition is not None:
+        tf.cond(
+            condition_bound(state) > max_condition,
+            lambda: _reanchor(state, state.u.read_value()),
+            lambda: tf.constant(0),
+        )
+    return row_directions
+
+
+def condition_bound(state: FactoredState) -> tf.Tensor:
+    """Returns |U|_F |P|_F / D: 1 for U = I, and at most the condition number of U."""
+    norms = tf.norm(state.u.read_value()) * tf.norm(state.u_inverse_transpose.read_value())
+    return norms / state.width
+
+
+# A bound of 2 eta lambda_max of H^T G H: the Frobenius norm of H^T max(G, 0) H, which is above it.
+
+
+def _bound_by_examples(step: Step) -> tf.Tensor:
+    root = tf.sqrt(tf.maximum(step.g_squares, 0))[:, tf.newaxis] * step.hidden
+    return 2 * step.eta * tf.norm(tf.matmul(root, root, transpose_b=True))
+
+
+def _bound_by_width(step: Step) -> tf.Tensor:
+    positive = tf.maximum(step.g_squares, 0)[:, tf.newaxis] * step.hidden
+    return 2 * step.eta * tf.norm(tf.matmul(positive, step.hidden, transpose_a=True))
+
+
+# P' = P M^-1 and, for the rows of V, H P'^T.
+
+
+def _solve_examples(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+    """By H M^-1 = (I - 2 eta H H^T G)^-1 H, and P' = P + 2 eta P' H^T G H."""
+    p, hidden = state.u_inverse_transpose.read_value(), step.hidden
+    kernel = tf.matmul(hidden, step.weighted_hidden, transpose_b=True)
+    small = tf.eye(tf.shape(hidden)[0], dtype=hidden.dtype) - 2 * step.eta * kernel
+    directions = tf.linalg.solve(small, tf.matmul(hidden, p, transpose_b=True))
+    change = tf.matmul(directions, step.weighted_hidden, transpose_a=True)
+    return p + 2 * step.eta * change, directions
+
+
+def _solve_width(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+    """By M = I - K itself, which is symmetric: M^-1 = I + M^-1 K.
+
+    P M^-1 at once would have errors of the size of P, not of the step.
+    """
+    p, hidden = state.u_inverse_transpose.read_value(), step.hidden
+    k = 2 * step.eta * tf.matmul(hidden, step.weighted_hidden, transpose_a=True)
+    m = tf.eye(state.width, dtype=hidden.dtype) - k
+    p += tf.transpose(tf.linalg.solve(m, tf.matmul(k, p, transpose_b=True)))
+    return p, tf.matmul(hidden, p, transpose_b=True)
+
+
+def _checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+    """Refuses a step that diverges; else U' is multiplied into V, and P' is I."""
+    largest = _lambda_max(step)
+    product = 2 * step.learning_rate * largest
+    check = tf.debugging.Assert(
+        tf.math.is_finite(product) & (product <= 2 - step.decay),
+        [
+            "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
+            "diverges, in a naive layer as well; got eta",
+            step.learning_rate,
+            "and lambda_max",
+            largest,
+            "of H^T diag(dL/dq) H: lower the learning rate",
+        ],
+    )
+    with after([check]):
+        return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
+
+
+def _lambda_max(step: Step) -> tf.Tensor:
+    """Returns the largest eigenvalue of H^T G H, by power iteration."""
+    hidden, weights = step.hidden, step.g_squares
+    negative = tf.minimum(weights, 0)
+    shift = -tf.reduce_sum(negative * tf.reduce_sum(hidden**2, axis=1))  # at least -lambda_min
+
+    def product(x: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.matvec(hidden, weights * tf.linalg.matvec(hidden, x), transpose_a=True)
+
+    def body(_: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        x /= tf.norm(x)
+        image = product(x)
+        return tf.reduce_sum(x * image), image + shift * x
+
+    # The largest of the positive terms is a start that is not orthogonal to the answer.
+    norms = weights * tf.reduce_sum(hidden**2, axis=1)
+    start = (tf.zeros([], hidden.dtype), hidden[tf.argmax(norms)])
+    value, _ = tf.while_loop(
+        lambda *_: True,
+        body,
+        start,
+        maximum_iterations=_POWER_ITERATIONS,
+        parallel_iterations=1,
+    )
+    return value
+
+
+# H^T T: that of 2 E H^T G + 2 G H Y^T, and that of Abar^T Abar.
+
+
+def _t_hidden_by_examples(step: Step, y: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
+    weighted = step.weighted_hidden
+    t = tf.matmul(error, weighted, transpose_b=True) + tf.matmul(weighted, y, transpose_b=True)
+    return 2 * tf.matmul(t, step.hidden)
+
+
+def _t_hidden_by_width(step: Step, y: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
+    weighted, hidden = step.weighted_hidden, step.hidden
+    left = tf.matmul(error, tf.matmul(weighted, hidden, transpose_a=True))
+    return 2 * (left + tf.matmul(weighted, tf.matmul(y, hidden, transpose_a=True)))
+
+
+def _a_bar_hidden(state: FactoredState, step: Step, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns Abar^T Abar H: A^T A H through the sums over equal labels, and the rank-2 rest."""
+    sums = _sum_by_label(step, step.hidden, ids, places)
+    sums = tf.gather(sums, tf.reshape(places, tf.shape(step.labels)))
+    product = tf.einsum("bk,bkd->bd", step.g_target, sums)
+    product += step.alpha[:, tf.newaxis] * _times(step.g_sum, step.hidden)
+    weights = step.alpha + state.num_classes * step.g_sum
+    return product + step.g_sum[:, tf.newaxis] * _times(weights, step.hidden)
+
+
+def _sum_by_label(step: Step, rows: tf.Tensor, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns the sum over (i, k) with y_ik = id of g_a,ik rows_i, `[ids, D]`."""
+    terms = step.g_target[:, :, tf.newaxis] * rows[:, tf.newaxis, :]
+    terms = tf.reshape(terms, [-1, rows.shape[-1]])
+    return tf.math.unsorted_segment_sum(terms, places, tf.size(ids))
+
+
+def _vectors(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns w' and c', before the decay."""
+    eta, hidden, g_sum = step.eta, step.hidden, step.g_sum
+    w, c = state.shift.read_value(), state.row_sum.read_value()
+
+    def moved(x: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+        images = tf.linalg.matvec(hidden, x)
+        return x - eta * _times(2 * step.g_squares * images + added, hidden)
+
+    return moved(w, g_sum), moved(c, step.alpha + state.num_classes * g_sum)
+
+
+def _times(weights: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    """Returns H^T weights, `[D]`."""
+    return tf.linalg.matvec(hidden, weights, transpose_a=True)
+
+
+def _assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    state.u.assign(u)
+    state.u_inverse_transpose.assign(p)
+    return tf.constant(0)
+
+
+def _reanchor(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
+    reanchor(state, u)
+    return tf.constant(0)
+
+
+def _rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the current rows of `[B, K]` ids, `[B, K, D]`."""
+    rows = current_rows(state, tf.reshape(ids, [-1]))
+    shape = tf.concat([tf.shape(ids), [state.width]], axis=0)
+    return tf.ensure_shape(tf.reshape(rows, shape), ids.shape.concatenate(state.width))
+
+
+def _different(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the classes among labels, each once."""
+    return tf.unique(tf.boolean_mask(labels, labels >= 0)).y
+
+
+def _few_examples(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor | bool:
+    if hidden.shape[0] is not None:
+        return bool(hidden.shape[0] <= state.width)
+    return tf.shape(hidden)[0] <= state.width
+
+
+def _if(condition: tf.Tensor | bool, if_true: Any, if_false: Any) -> Any:
+    if isinstance(condition, bool):
+        return if_true() if condition else if_false()
+    return tf.cond(condition, if_true, if_false)
+
+
+# Checks, before anything changes.
+
+
+def _input_checks(
+    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor
+) -> list[tf.Operation | None]:
+    _require_rank("hidden", hidden, 2)
+    _require_rank("labels", labels, 2)
+    width = tf.debugging.assert_equal(
+        tf.shape(hidden)[1],
+        state.width,
+        message=f"hidden must be [B, D] with the D of the state, which is {state.width}",
+    )
+    batch = tf.debugging.assert_equal(
+        tf.shape(labels)[0],
+        tf.shape(hidden)[0],
+        message="labels must be [B, K] with the B of hidden",
+    )
+    in_range = check_labels(labels, tf.constant(state.num_classes, tf.int64))
+    checks = [width, batch, in_range, check_finite("hidden", hidden), *check_slots(state)]
+    with after(checks):
+        ids = tf.boolean_mask(labels, labels >= 0)
+    return checks + check_slots_of_rows(state, ids)
+
+
+def _check_shape(
+    name: str, values: tf.Tensor, like: tf.Tensor, name_of_like: str
+) -> tf.Operation | None:
+    message = f"{name} must have the shape of {name_of_like}"
+    if values.shape.rank not in (None, like.shape.rank):
+        raise ValueError(f"{message}, {like.shape}; got {values.shape}")
+    return tf.debugging.assert_equal(tf.shape(values), tf.shape(like), message=message)
+
+
+def _require_rank(name: str, tensor: tf.Tensor, rank: int) -> None:
+    if tensor.shape.rank not in (None, rank):
+        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
+
+
+def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation | None]:
+    scalars = [
+        _check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
+        _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
+    ]
+    positive = tf.debugging.Assert(
+        tf.math.is_finite(learning_rate) & (learning_rate >= 0),
+        ["learning_rate must be at least 0 and finite; got", learning_rate],
+    )
+    decay = tf.debugging.Assert(
+        (weight_decay >= 0) & (learning_rate * weight_decay < 1),
+        [
+            "weight_decay must be at least 0, and less than 1 / learning_rate; got weight_decay",
+            weight_decay,
+            "and learning_rate",
+            learning_rate,
+        ],
+    )
+    return [*scalars, positive, decay]

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""W of a factored state as it stands: logits, rows, moments, and how far Q and U^-T have drifted.
+
+Functions of rows go through them in blocks; a state must be settled where they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.rows.variable_rows import gather
+
+_BLOCK_ELEMENTS = 2**21
+_NUM_PROBES = 8
+
+
+def factored_logits(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor:
+    """Returns all logits `[B, C]`, also of rows that are not in the current coordinates.
+
+    Cost: O(B C D); O(8 B D^2) for the slots. Nothing is changed.
+
+    Args:
+        state: The state.
+        hidden: H, `[B, D]`, of the state's dtype.
+    """
+    state = state.variables
+    u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
+    shift = tf.linalg.matvec(hidden, state.shift.read_value())[:, tf.newaxis]
+    settled = tf.equal(
+        state.slot_rows.read_value()[state.current_slot.read_value()], state.num_classes
+    )
+    logits = tf.cond(
+        settled,
+        lambda: tf.matmul(u_hidden, state.v.read_value(), transpose_b=True),
+        lambda: _logits_by_slot(state, u_hidden),
+    )
+    return tf.ensure_shape(logits, [hidden.shape[0], state.num_classes]) + shift
+
+
+def _logits_by_slot(state: FactoredState, u_hidden: tf.Tensor) -> tf.Tensor:
+    slots = tf.cast(state.row_slot.read_value(), tf.int32)
+    ids = tf.dynamic_partition(tf.range(state.num_classes), slots, NUM_SLOTS)
+    transitions = state.transitions.read_value()
+    parts = []
+    for slot, rows in enumerate(ids):
+        own = tf.matmul(transitions[slot], u_hidden, transpose_b=True)
+        parts.append(tf.matmul(gather(state.v, rows), own))
+    return tf.transpose(tf.dynamic_stitch(ids, parts))
+
+
+def weight_blocks(state: FactoredState) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the first class and the rows of W of each block, `[n, D]`, of a settled state."""
+    state = state.variables
+    u, shift = state.u.read_value(), state.shift.read_value()
+    for start, rows in _blocks(state.v):
+        yield start, (tf.matmul(rows, u) + shift).numpy()
+
+
+def moments_of_rows(v: tf.Variable) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns V^T V and V^T 1 in float64.
+
+    Cost: O(C D^2); memory for a block of rows.
+    """
+    width = v.shape[1]
+    gram, row_sum = tf.zeros([width, width], tf.float64), tf.zeros([width], tf.float64)
+    for _, rows in _blocks(v):
+        wide = tf.cast(rows, tf.float64)
+        gram += tf.matmul(wide, wide, transpose_a=True)
+        row_sum += tf.reduce_sum(wide, axis=0)
+    return gram, row_sum
+
+
+def refresh_bookkeeping(state: FactoredState) -> None:
+    """Computes Q, c and U^-T of a settled state anew, in float64. W doesn't change.
+
+    Q = U^T V^T V U + (U^T V^T 1) w^T + w (U^T V^T 1)^T + C w w^T,  c = U^T V^T 1 + C w
+
+    Cost: O(C D^2).
+    """
+    state = state.variables
+    row_gram, row_sum = moments_of_rows(state.v)
+    u = tf.cast(state.u.read_value(), tf.float64)
+    w = tf.cast(state.shift.read_value(), tf.float64)
+    moved = tf.linalg.matvec(u, row_sum, transpose_a=True)
+    cross = moved[:, tf.newaxis] * w
+    gram = tf.matmul(u, tf.matmul(row_gram, u), transpose_a=True) + cross + tf.transpose(cross)
+    gram += state.num_classes * w[:, tf.newaxis] * w
+    gram = tf.cast((gram + tf.transpose(gram)) / 2, state.dtype)
+    state.gram.assign(gram)
+    state.row_sum.assign(tf.cast(moved + state.num_classes * w, state.dtype))
+    inverse = tf.transpose(tf.linalg.inv(u))
+    state.u_inverse_transpose.assign(tf.cast(inverse, state.dtype))
+
+
+def relative_drift(state: FactoredState) -> tuple[float, float]:
+    """Returns |Q Z - W^T W Z| / |W^T W Z| and |P^T U Z - Z| / |Z| for random Z, of a settled state.
+
+    Cost: O(8 C D).
+    """
+    state = state.variables
+    width = state.width
+    probes = np.random.default_rng(0).normal(size=(width, _NUM_PROBES))
+    u, p, gram, shift = (
+        x.numpy().astype(np.float64)
+        for x in (state.u, state.u_inverse_transpose, state.gram, state.shift)
+    )
+    images = np.zeros((width, _NUM_PROBES))
+    for _, rows in _blocks(state.v):
+        wide = rows.numpy().astype(np.float64)
+        logits = wide @ (u @ probes) + shift @ probes
+        images += u.T @ (wide.T @ logits) + np.outer(shift, logits.sum(axis=0))
+    tiny = np.finfo(np.float64).tiny
+    gram_drift = np.linalg.norm(gram @ probes - images) / (np.linalg.norm(images) + tiny)
+    inverse_drift = np.linalg.norm(p.T @ (u @ probes) - probes) / np.linalg.norm(probes)
+    return float(gram_drift), float(inverse_drift)
+
+
+def _blocks(v: tf.Variable) -> Iterator[tuple[int, tf.Tensor]]:
+    num_classes, width = v.shape
+    block = max(_BLOCK_ELEMENTS // width, 1)
+    for start in range(0, num_classes, block):
+        ids = tf.range(start, min(start + block, num_classes), dtype=tf.int64)
+        yield start, gather(v, ids)

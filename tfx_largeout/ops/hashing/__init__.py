@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hash tables over the rows of W."""

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidate classes from the buckets of hash tables."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfx_largeout.ops.checks import check_dtypes
+from tfx_largeout.ops.hashing.bucket_candidates_composed import bucket_candidates_composed
+from tfx_largeout.ops.hashing.hash_tables import HashTables
+from tfx_largeout.ops.implementation import op_module
+
+
+class BucketOrder(NamedTuple):
+    """The chance in a visit of buckets.
+
+    Attributes:
+        tables: `[L]` int32, a permutation: the order in which tables are visited.
+        rotations: `[L]` int64, in [0, 2^32): the part of a bucket, times 2^32, where reading
+            begins.
+        first_class: `[]` int64: among classes with equally many votes, those go first that come
+            first from here on, in a circle.
+    """
+
+    tables: tf.Tensor
+    rotations: tf.Tensor
+    first_class: tf.Tensor
+
+    @classmethod
+    def draw(cls, num_tables: int, num_classes: int, seed: tf.Tensor) -> BucketOrder:
+        """Draws all of them."""
+        seeds = tf.random.split(seed, 3)
+        return cls(
+            tf.random.experimental.stateless_shuffle(tf.range(num_tables), seeds[0]),
+            _integers([num_tables], 2**32, seeds[1]),
+            _integers([], num_classes, seeds[2]),
+        )
+
+
+def bucket_candidates(
+    tables: HashTables,
+    codes: tf.Tensor,
+    budget: int,
+    order: BucketOrder,
+    *,
+    own: bool,
+    most_of_bucket: int,
+    num_ranges: int = 1,
+    implementation: str = "auto",
+) -> tf.Tensor:
+    """Collects candidate classes from the buckets that queries fall into.
+
+    `own`: for each example the first S different classes that come up, range by range, table by
+    table and query by query. Otherwise the S classes that come up most often over all examples, by
+    id.
+
+    Cost: O(N Q (L ranges + visited classes)), whatever C is.
+
+    Args:
+        tables: Of an index.
+        codes: `[N, Q, L]` int32, codes of each example's queries, in the first range; -1 where
+            there is none.
+        budget: S, 1 <= S <= C.
+        order: In which order things come.
+        own: Whether each example gets candidates of its own.
+        most_of_bucket: How many classes of a bucket are read at most.
+        num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
+            bucket of each.
+        implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
+
+    Returns:
+        `[N, S]` or `[S]` int64, without repeats; -1 where there are no more.
+
+    Raises:
+        TypeError: A dtype is wrong.
+        RuntimeError: `implementation="op"` and the library is not there.
+        tf.errors.InvalidArgumentError: A code is out of range, or a table is corrupt.
+    """
+    tables = tables.variables
+    check_dtypes(tf.int32, codes=codes)
+    arguments = (codes, *order, tf.constant(budget, tf.int64))
+    attributes: dict[str, Any] = {
+        "own": own,
+        "most_of_bucket": most_of_bucket,
+        "num_ranges": num_ranges,
+    }
+    module = op_module(
+        implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
+    )
+    if module is None:
+        return bucket_candidates_composed(tables, *arguments, **attributes)
+    handles = tables.entries.handle, tables.starts.handle
+    return module.tfx_bucket_candidates(*handles, *arguments, **attributes)
+
+
+def _integers(shape: list[int], end: int, seed: tf.Tensor) -> tf.Tensor:
+    return tf.random.stateless_uniform(shape, seed, 0, end, tf.int64, alg="philox")

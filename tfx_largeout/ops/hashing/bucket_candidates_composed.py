@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bucket_candidates from TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.checks import after, check_dtypes, check_ids, require_shape
+
+
+def bucket_candidates_composed(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    first_class: tf.Tensor,
+    budget: tf.Tensor,
+    *,
+    own: bool,
+    most_of_bucket: int,
+    num_ranges: int,
+) -> tf.Tensor:
+    """As `bucket_candidates`."""
+    _check_shapes(tables, codes, table_order, rotations, first_class, most_of_bucket, num_ranges)
+    num_tables, num_classes = tables.entries.shape
+    num_buckets = tables.starts.shape[1] - 1
+    with after(
+        [
+            _check(
+                tf.sort(table_order) == tf.range(num_tables),
+                f"order must be a permutation of the {num_tables} tables; got",
+                table_order,
+            ),
+            _check(
+                (rotations >= 0) & (rotations < 2**32),
+                "rotations must be in [0, 2^32); got",
+                rotations,
+            ),
+            check_ids("first_class", tf.reshape(first_class, [1]), 0, num_classes),
+            _check(
+                (budget >= 1) & (budget <= num_classes),
+                f"budget must be in [1, C] = [1, {num_classes}]; got",
+                budget,
+            ),
+            _check(
+                num_buckets % num_ranges == 0,
+                f"starts must have as many buckets in each of num_ranges={num_ranges}; got",
+                num_buckets,
+            ),
+        ]
+    ):
+        codes = tf.identity(codes)
+    visited = _visited(tables, codes, table_order, rotations, most_of_bucket, num_ranges)
+    if not own:
+        elected = _elected(visited.values, num_classes, first_class, budget)
+        missing = budget - tf.size(elected, tf.int64)
+        ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
+        return tf.reshape(ids, tf.stack([budget]))
+    return _first(visited, num_classes).to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
+
+
+def _check_shapes(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    first_class: tf.Tensor,
+    most_of_bucket: int,
+    num_ranges: int,
+) -> None:
+    """Refuses static shapes, dtypes and numbers that are wrong.
+
+    Raises:
+        ValueError: A shape or a number is wrong.
+        TypeError: A dtype is wrong.
+    """
+    check_dtypes(tf.int32, entries=tables.entries, starts=tables.starts)
+    if tables.entries.shape.rank != 2 or 0 in tables.entries.shape:
+        raise ValueError(
+            f"entries must be [L, C] with L and C at least 1; got shape {tables.entries.shape}"
+        )
+    num_tables = tables.entries.shape[0]
+    require_shape("starts", "[L, buckets + 1]", tables.starts, [num_tables, None])
+    require_shape("codes", "[N, Q, L]", codes, [None, None, num_tables])
+    require_shape("order", "a permutation of the tables", table_order, [num_tables])
+    require_shape("rotations", "[L]", rotations, [num_tables])
+    require_shape("first_class", "a scalar", first_class, [])
+    least = {
+        "starts, buckets + 1": (tables.starts.shape[1], 2),
+        "most_of_bucket": (most_of_bucket, 1),
+        "num_ranges": (num_ranges, 1),
+    }
+    for name, (number, limit) in least.items():
+        if number is not None and number < limit:
+            raise ValueError(f"{name} must be at least {limit}; got {number}")
+
+
+def _visited(
+    tables: Any,
+    codes: tf.Tensor,
+    table_order: tf.Tensor,
+    rotations: tf.Tensor,
+    most_of_bucket: int,
+    num_ranges: int,
+) -> tf.RaggedTensor:
+    """Returns the classes that each example comes across, in order."""
+    num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
+    num_buckets //= num_ranges
+    by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
+    too_large = tf.boolean_mask(by_table, by_table >= num_buckets)[:1]
+    rule = f"codes must be below {num_buckets}, the number of buckets of a range; got"
+    with after([_check(by_table < num_buckets, rule, too_large)]):
+        by_table = tf.tile(by_table, [1, num_ranges, 1])  # range by range, table by table
+    table_order = tf.tile(table_order, [num_ranges])
+    table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
+    first_bucket = tf.repeat(tf.range(num_ranges, dtype=tf.int64), rotations.shape[0]) * num_buckets
+    code = tf.cast(tf.maximum(by_table, 0), tf.int64) + first_bucket[:, tf.newaxis]
+    starts = tf.cast(tables.starts.read_value(), tf.int64)
+    begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
+    end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
+    good = (begin >= 0) & (begin <= end) & (end <= num_classes)
+    size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
+    rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
+    with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
+        taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
+    offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
+    count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
+    begin, size, offset, table = (
+        tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table)
+    )
+    place = tf.ragged.range(taken).values
+    flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
+    entries = tf.reshape(tables.entries.read_value(), [-1])
+    classes = tf.cast(tf.gather(entries, flat), tf.int64)
+    is_class = (classes >= 0) & (classes < num_classes)
+    rule = f"entries must be in [0, {num_classes}): a table is corrupt; rebuild the index; got"
+    with after([_check(is_class, rule, tf.boolean_mask(classes, ~is_class)[:1])]):
+        classes = tf.identity(classes)
+    of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)
+    return tf.RaggedTensor.from_row_lengths(classes, of_example)
+
+
+def _first(classes: tf.RaggedTensor, num_classes: int) -> tf.RaggedTensor:
+    """Returns the different classes of each row, in the order in which they come first."""
+    keys, _ = tf.unique(classes.value_rowids() * num_classes + classes.values)
+    return tf.RaggedTensor.from_value_rowids(
+        keys % num_classes, keys // num_classes, classes.nrows()
+    )
+
+
+def _elected(
+    classes: tf.Tensor, num_classes: int, first_class: tf.Tensor, most: tf.Tensor
+) -> tf.Tensor:
+    """Returns the classes that come up most often, at most `most`."""
+    found, _, votes = tf.unique_with_counts(classes, tf.int64)
+    circle = (found - first_class) % num_classes
+    best = tf.argsort(circle - votes * num_classes)[:most]
+    return tf.gather(found, best)
+
+
+def _check(condition: tf.Tensor, rule: str, value: tf.Tensor) -> tf.Operation | None:
+    return tf.debugging.Assert(tf.reduce_all(condition), [rule, value])
