@@ -32,7 +32,7 @@ def methods(num_classes: int) -> dict[str, Callable[[], Any]]:
     hidden = tf.Variable(tf.random.normal([BATCH, WIDTH], seed=1))
     head(hidden)
     labels = tf.random.uniform([BATCH], 0, num_classes, tf.int64, seed=1)
-    loss = tfx.losses.SoftmaxCrossEntropy()
+    loss = tfx.losses.SoftmaxCrossentropy()
 
     def gather_rows() -> tf.Tensor:
         return loss(labels, head(hidden, training=True))

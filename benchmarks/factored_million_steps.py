@@ -189,7 +189,8 @@ def _head_step(head: FactoredHead, loss: Any, hidden: tf.Tensor, labels: tf.Tens
     """Takes a step of the head; returns the gradients with respect to a, q and s."""
     with tf.GradientTape() as tape:
         tape.watch(hidden)
-        statistics = head.statistics(hidden, normalize_labels(labels, CLASSES))
+        normal = normalize_labels(labels, CLASSES)
+        statistics = head.statistics(loss.trains_on, hidden, normal, training=True)
         value = tf.reduce_sum(loss.from_statistics(statistics))
     by = (statistics.target_logits, statistics.sum_of_squares, statistics.sum_of_logits)
     *gradients, of_hidden = tape.gradient(value, [*by, hidden], unconnected_gradients="zero")

@@ -155,7 +155,7 @@ def wide() -> Network:
                 tfx.heads.DenseHead(classes),
             ]
         )
-        model.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+        model.compile(loss=tfx.losses.SoftmaxCrossentropy())
         return model
 
     training, held_out = (x[2000:], y[2000:]), (x[:2000], y[:2000])
@@ -426,7 +426,7 @@ def product_rows() -> list[dict[str, Any]]:
     head = keras.Sequential(
         [keras.Input((64,)), layers.Dense(64, "tanh"), tfx.heads.DenseHead(10000)]
     )
-    head.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+    head.compile(loss=tfx.losses.SoftmaxCrossentropy())
     networks = {
         "264-4x128-30": (_classifier(264, [128] * 4, 30)(), (264,), 30, 4096),
         "784-1000-500-250-30 autoencoder": (

@@ -36,7 +36,7 @@ def dense_step(num_classes: int) -> Callable[..., Any]:
     """Returns a step of the full softmax with SGD."""
     head = tfx.heads.DenseHead(num_classes)
     head.build((None, WIDTH))
-    loss, weights = tfx.losses.SoftmaxCrossEntropy(), [head.kernel.value, head.bias.value]
+    loss, weights = tfx.losses.SoftmaxCrossentropy(), [head.kernel.value, head.bias.value]
 
     @tf.function
     def run(hidden: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

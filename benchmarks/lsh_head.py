@@ -140,7 +140,8 @@ class IndexedStep:
         loss = losses.ActiveSetSoftmax()
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            values = loss.from_statistics(self.head.statistics(hidden, labels))
+            statistics = self.head.statistics(loss.trains_on, hidden, labels, training=True)
+            values = loss.from_statistics(statistics)
         return tape.gradient(values, hidden)[0, 0]
 
 

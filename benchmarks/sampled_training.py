@@ -56,9 +56,9 @@ def own_head(setting: Setting) -> keras.Layer:
 
 SIDES: dict[str, tuple[Callable[[Setting], keras.Layer], Callable[[], Any], Callable[[], Any]]] = {
     "row_adam": (own_head, losses.SampledSoftmax, keras.optimizers.SGD),
-    "tf_sgd": (tf_head, losses.BuiltInLoss, keras.optimizers.SGD),
-    "tf_row_adam": (tf_head, losses.BuiltInLoss, optimizers.RowAdam),
-    "tf_keras_adam": (tf_head, losses.BuiltInLoss, keras.optimizers.Adam),
+    "tf_sgd": (tf_head, losses.TFCandidateSamplingLoss, keras.optimizers.SGD),
+    "tf_row_adam": (tf_head, losses.TFCandidateSamplingLoss, optimizers.RowAdam),
+    "tf_keras_adam": (tf_head, losses.TFCandidateSamplingLoss, keras.optimizers.Adam),
 }
 
 

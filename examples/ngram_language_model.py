@@ -90,7 +90,7 @@ def build_model(num_words: int, arguments: Any) -> keras.Model:
 def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
     """Returns the head and its loss."""
     if loss == "softmax":
-        return tfx.heads.DenseHead(num_words), tfx.losses.SoftmaxCrossEntropy()
+        return tfx.heads.DenseHead(num_words), tfx.losses.SoftmaxCrossentropy()
     if loss == "spherical_softmax":
         # From positive logits, the order of the logits is that of the probabilities.
         head = tfx.heads.FactoredHead(num_words, rate, use_bias=True, bias_initializer="ones")

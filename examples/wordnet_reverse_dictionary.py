@@ -38,7 +38,7 @@ def main() -> None:
     model = build_model(train.num_features, train.num_labels)
     model.compile(
         keras.optimizers.SGD(10.0),
-        loss=tfx.losses.BuiltInLoss(),
+        loss=tfx.losses.TFCandidateSamplingLoss(),
         metrics=[tfx.metrics.PrecisionAtK(1), tfx.metrics.PrecisionAtK(5)],
     )
     model.fit(

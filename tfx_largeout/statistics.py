@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a head tells a loss about the logits: a few numbers an example, never all of them.
 
-A head names the family of statistics it gives in training (`Head.statistics_type`), a loss the
-family it is a function of (`HeadLoss.statistics_type`); every loss of a family works with every
-head of that family. N is the number of examples (batch dimensions flattened), K the labels of an
-example.
+Each class here is a kind of statistics. A head says which kinds it gives in training
+(`Head.gives`), and gives `ExactStatistics` always; a loss says of which kind it is a function in
+training (`HeadLoss.trains_on`) and in evaluation (`HeadLoss.evaluates_on`). So every loss works
+with every head that gives its kinds. The first field of a kind is `labels`. N is the number of
+examples (batch dimensions flattened), K the number of labels of an example.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -112,7 +113,9 @@ class PerExampleLoss(NamedTuple):
 
 
 class ExactStatistics(NamedTuple):
-    """What every head gives in evaluation, from one streamed pass over all classes.
+    """What every head gives, from one streamed pass over all classes. It has no gradient.
+
+    All that `SoftmaxStatistics` have is among them.
 
     Attributes:
         labels: The labels, normal form.
@@ -127,17 +130,22 @@ class ExactStatistics(NamedTuple):
     log_partition: tf.Tensor
     target_ranks: tf.Tensor
 
+    def cross_entropy(self) -> tf.Tensor:
+        """Returns the softmax cross-entropy of each example, `[N]`.
 
-def without_gradient(statistics: SphericalStatistics) -> SphericalStatistics:
+        log Z - 1/|Y| sum_{c in Y} o_c: the target distribution is spread evenly over the labels Y.
+        """
+        return self.log_partition - self.labels.mean(self.target_logits)
+
+
+def without_gradient(statistics: Any) -> Any:
     """Returns the same statistics; whoever asks for a gradient through them gets a LookupError."""
 
-    def prevent(values: tf.Tensor) -> tf.Tensor:
+    def prevent(value: Any) -> Any:
+        if not tf.is_tensor(value) or not value.dtype.is_floating:
+            return value
         return tf.raw_ops.PreventGradient(
-            input=values, message="an exact loss has no gradient: call the model with training=True"
+            input=value, message="an exact loss has no gradient: call the model with training=True"
         )
 
-    return statistics._replace(
-        target_logits=prevent(statistics.target_logits),
-        sum_of_squares=prevent(statistics.sum_of_squares),
-        sum_of_logits=prevent(statistics.sum_of_logits),
-    )
+    return type(statistics)(*(prevent(value) for value in statistics))

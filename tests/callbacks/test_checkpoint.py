@@ -49,7 +49,7 @@ def indexed_head():
 
 HEADS = {
     "keras": (layers.Dense, lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
-    "dense": (tfx.heads.DenseHead, tfx.losses.SoftmaxCrossEntropy),
+    "dense": (tfx.heads.DenseHead, tfx.losses.SoftmaxCrossentropy),
     "sampled": (lambda _: sampled_head(), tfx.losses.SampledSoftmax),
     "index": (lambda _: indexed_head(), tfx.losses.ComplementarySum),
     "factored": (
@@ -630,7 +630,7 @@ def test_arguments(every, tmp_path):
 
 def test_ops_with_a_random_state_of_their_own(tmp_path):
     head = tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
-    model = model_with(head, tfx.losses.BuiltInLoss())
+    model = model_with(head, tfx.losses.TFCandidateSamplingLoss())
     with pytest.warns(UserWarning, match="a state within ops: LogUniformCandidateSampler"):
         fit(model, Checkpoint(tmp_path), epochs=1)
 

@@ -104,8 +104,11 @@ def test_it_changes_nothing():
 @pytest.mark.parametrize(
     ("head", "loss"),
     [
-        (lambda: tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossEntropy),
-        (lambda: tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=9), tfx.losses.BuiltInLoss),
+        (lambda: tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossentropy),
+        (
+            lambda: tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=9),
+            tfx.losses.TFCandidateSamplingLoss,
+        ),
     ],
     ids=["dense", "tf"],
 )
@@ -224,3 +227,15 @@ def test_short_rows_that_share_a_bucket_are_no_alarm():
 def test_short_rows_that_share_a_bucket_with_the_long_ones_are_reported():
     with pytest.warns(RuntimeWarning, match="by inner products more length_ranges"):
         probe_run(model_with_one_long_row(length_ranges=1))
+
+
+@pytest.mark.parametrize(
+    "loss", [losses.ZLoss(), losses.SoftmaxCrossentropy()], ids=["z", "softmax"]
+)
+def test_a_dense_head_is_probed_with_any_loss_that_trains_it(loss):
+    probe, _ = probe_run(model_with(tfx.heads.DenseHead(CLASSES), loss))
+    values = probe.history[-1]
+    assert np.isfinite(list(values.values())).all()
+    is_exact = isinstance(loss, losses.SoftmaxCrossentropy)
+    assert (values["probe_relative_bias"] < 1e-4) == is_exact
+    assert (abs(values["probe_loss"] - values["probe_exact_loss"]) < 1e-4) == is_exact

@@ -91,11 +91,11 @@ def _small_normal() -> Any:
 
 
 HEADS = [
-    Row("dense", tfx.heads.DenseHead, tfx.losses.SoftmaxCrossEntropy, _sgd),
+    Row("dense", tfx.heads.DenseHead, tfx.losses.SoftmaxCrossentropy, _sgd),
     Row(
         "tf_sampled_softmax",
         lambda classes, **kw: tfx.heads.TFSampledSoftmaxHead(classes, num_sampled=20, seed=3, **kw),
-        tfx.losses.BuiltInLoss,
+        tfx.losses.TFCandidateSamplingLoss,
         _sgd,
     ),
     Row(
@@ -103,7 +103,7 @@ HEADS = [
         lambda classes, **kw: tfx.heads.TFNCEHead(
             classes, num_sampled=20, sampler="uniform", seed=3, **kw
         ),
-        tfx.losses.BuiltInLoss,
+        tfx.losses.TFCandidateSamplingLoss,
         lambda: keras.optimizers.SGD(2.0),
     ),
     Row(
@@ -184,5 +184,5 @@ HEADS = [
         tfx.losses.ComplementarySum,
         _sgd,
     ),
-    Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossEntropy, _sgd),
+    Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossentropy, _sgd),
 ]

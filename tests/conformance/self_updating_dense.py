@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from tfx_largeout.heads import DenseHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.statistics import SoftmaxStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout_tests")
 class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
     """o = W h + b; backward, W <- W - eta dW and b <- b - eta db."""
 
-    trains_spherical = False
+    gives = (SoftmaxStatistics,)
     trainable_kernel = False
 
     def __init__(self, num_classes, learning_rate=0.5, **kwargs):
@@ -26,7 +27,7 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
 
     def forward(self, hidden, labels):
         hidden = tf.debugging.check_numerics(hidden, "h must be finite")
-        statistics = DenseHead.statistics(self, hidden, labels)
+        statistics = DenseHead.statistics(self, SoftmaxStatistics, hidden, labels, training=True)
         logits = tf.cast(self.logits(hidden), tf.float32)
         return (statistics.target_logits, statistics.log_partition), logits
 

@@ -540,11 +540,11 @@ def test_a_loss_of_another_family(row):
     other = next(
         other.make_loss()
         for other in HEADS
-        if other.make_loss.statistics_type is not row.make_loss.statistics_type
+        if other.make_loss.trains_on is not row.make_loss.trains_on
     )
     model = functional(row)
     model.compile("sgd", loss=other)
-    with pytest.raises(TypeError, match="Use a loss and a head of one family"):
+    with pytest.raises(TypeError, match="Use a loss that is a function of what the head gives"):
         model.fit(x, labels, verbose=0)
 
 

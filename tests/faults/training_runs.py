@@ -75,7 +75,7 @@ def train_hessian_free(kind: str, folder: Path, every: str | int) -> tuple[keras
     model = keras.Sequential(
         [keras.Input((FEATURES,)), layers.Dense(8, "tanh"), tfx.heads.DenseHead(40)]
     )
-    model.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+    model.compile(loss=tfx.losses.SoftmaxCrossentropy())
     free = tfx.hessian_free
     trainer = tfx.hessian_free.Trainer(
         free.LBFGSPreconditioner(8),

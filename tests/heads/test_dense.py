@@ -8,6 +8,7 @@ import tensorflow as tf
 from oracles import softmax as oracle
 
 import tfx_largeout as tfx
+from tfx_largeout.statistics import ExactStatistics
 
 
 def numeric_gradient(function, at, step=1e-5):
@@ -33,7 +34,7 @@ def test_loss_and_gradients_equal_the_oracle(use_bias):
     if use_bias:
         variables.append(head.bias.value)
     with tf.GradientTape() as tape:
-        loss = tfx.losses.SoftmaxCrossEntropy()(labels, head(variables[0], training=True))
+        loss = tfx.losses.SoftmaxCrossentropy()(labels, head(variables[0], training=True))
     gradients = [tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, variables)]
 
     values = [v.numpy().astype("float64") for v in variables]
@@ -83,15 +84,17 @@ def test_another_width_is_refused():
 def test_rows_of_labels_must_match_the_batch():
     head = tfx.heads.DenseHead(7)
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be the batch dimensions"):
-        tfx.losses.SoftmaxCrossEntropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
+        tfx.losses.SoftmaxCrossentropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
 
 
 def test_the_exact_pass_is_made_once_for_all_who_ask():
     head = tfx.heads.DenseHead(7)
     output = tfx.heads.head_output(head(np.ones((2, 3), "float32")))
     labels = np.array([1, 2])
-    assert output.exact(labels) is output.exact(labels)
-    assert output.exact(np.array([1, 2])) is not output.exact(labels)
+    for kind in (ExactStatistics, *head.gives):
+        assert output.statistics(kind, labels) is output.statistics(kind, labels)
+        assert isinstance(output.statistics(kind, labels), kind)
+        assert output.statistics(kind, np.array([1, 2])) is not output.statistics(kind, labels)
 
 
 def test_none_rides_on_other_tensors():
@@ -103,7 +106,7 @@ def test_training_loss_is_never_negative_in_mixed_bfloat16():
     head = tfx.heads.DenseHead(5, kernel_initializer=keras.initializers.RandomNormal(stddev=30))
     hidden = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
     labels = np.argmax(head(hidden), axis=-1)
-    losses = tfx.losses.SoftmaxCrossEntropy(reduction="none")(labels, head(hidden, training=True))
+    losses = tfx.losses.SoftmaxCrossentropy(reduction="none")(labels, head(hidden, training=True))
     assert np.min(losses) >= -1e-5
 
 

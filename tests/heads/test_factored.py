@@ -91,7 +91,7 @@ def test_float64_follows_the_oracle():
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             output = tfx.heads.head_output(head(hidden, training=True))
-            statistics = output.statistics(output.labels(rows))
+            statistics = output.statistics(SphericalStatistics, rows)
             values = [tf.identity(x) for x in statistics[1:4]]
             with tf.GradientTape() as inner:
                 inner.watch(values)
@@ -208,7 +208,7 @@ def test_bad_learning_rates(rate):
 def test_bad_arguments():
     with pytest.raises(ValueError, match="weight_decay must be a finite number at least 0; got -1"):
         FactoredHead(CLASSES, 0.5, weight_decay=-1)
-    with pytest.raises(ValueError, match=r"stabilization must be .lazy.*got .often."):
+    with pytest.raises(ValueError, match=r"stabilization must be one of .lazy.*got .often."):
         FactoredHead(CLASSES, 0.5, stabilization="often")
     with pytest.raises(ValueError, match="must be known"):
         FactoredHead(CLASSES, 0.5).build((None, None))

@@ -16,6 +16,7 @@ from tfx_largeout.class_trees import (
 )
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
+from tfx_largeout.statistics import ExactStatistics
 
 CLASSES, WIDTH, BATCH = 40, 6, 9
 COUNTS = np.random.default_rng(5).integers(1, 1000, CLASSES)
@@ -325,7 +326,7 @@ def rank_and_top(head, hidden, labels, k):
     def run(hidden):
         own = normalize_labels(labels, CLASSES, [len(labels)])
         top = head.top_k(hidden, k)
-        exact = head.exact_statistics(hidden, own)
+        exact = head.statistics(ExactStatistics, hidden, own, training=False)
         return head(hidden), exact[1:], top.scores, top.ids, top.log_partition
 
     return run(hidden), tf.function(run)(hidden)
@@ -445,7 +446,7 @@ def test_a_million_counts_make_a_small_configuration():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tree": "binary"}, r"tree must be one of two_level, huffman; got 'binary'"),
+        ({"tree": "binary"}, r"tree must be one of 'two_level', 'huffman'; got 'binary'"),
         ({"counts": np.ones(3)}, r"counts must have shape \[C\] = \[40\]; got \(3,\)"),
         ({"counts": np.ones((40, 1))}, r"counts must have shape"),
         ({"counts": np.arange(40)}, "counts must be finite and above 0; got 0 for class 0"),

@@ -13,6 +13,7 @@ from tfx_largeout.labels import normalize_labels
 from tfx_largeout.losses import ComplementarySum, NoiseContrastive, SampledSoftmax
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
 from tfx_largeout.samplers import LogUniform, Uniform
+from tfx_largeout.statistics import CandidateStatistics
 
 CLASSES, WIDTH, EXAMPLES = 30, 4, 64
 RNG = np.random.default_rng(0)
@@ -64,7 +65,7 @@ def test_with_all_classes_as_candidates_it_is_the_full_softmax(row, dense, eager
     head = sampled(Uniform(CLASSES), row())
     model = model_with(head, run_eagerly=eagerly)
     full = model_with(
-        tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossEntropy(), optimizer=dense()
+        tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossentropy(), optimizer=dense()
     )
     full.layers[-1].kernel.assign(head.kernel)
     losses, expected = fit(model, epochs=3)["loss"], fit(full, epochs=3)["loss"]
@@ -109,7 +110,7 @@ def test_what_lies_below_gets_the_gradient_of_the_weights_before_the_step():
     start, model = gradient([])
     full = model_with(
         tfx.heads.DenseHead(CLASSES),
-        tfx.losses.SoftmaxCrossEntropy(),
+        tfx.losses.SoftmaxCrossentropy(),
         layers=[keras.layers.Dense(WIDTH, name="trunk")],
         optimizer=keras.optimizers.SGD(0.01),
     )
@@ -245,7 +246,8 @@ def test_without_update_the_gradient_leaves_everything_alone():
     for draw in (0, 1, 1):
         with head.without_update(draw), tf.GradientTape() as tape:
             tape.watch(hidden)
-            value = ComplementarySum().from_statistics(head.statistics(hidden, labels))
+            statistics = head.statistics(CandidateStatistics, hidden, labels, training=True)
+            value = ComplementarySum().from_statistics(statistics)
         gradients.append(tape.gradient(value, hidden).numpy())
     for a, b in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -50,11 +50,11 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         ),
         "nce": tfx.heads.TFNCEHead(CLASSES, num_sampled=50, unique=False, sampler="uniform"),
     }
-    losses = {"dense": tfx.losses.SoftmaxCrossEntropy, "factored": tfx.losses.SphericalSoftmax}
+    losses = {"dense": tfx.losses.SoftmaxCrossentropy, "factored": tfx.losses.SphericalSoftmax}
     values = {}
     for name, head in heads.items():
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        own = losses.get(name, tfx.losses.BuiltInLoss)
+        own = losses.get(name, tfx.losses.TFCandidateSamplingLoss)
         metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCGAtK(5)]
         model.compile("adam", own(reduction="sum"), metrics=metrics)
         model.fit(x, y, verbose=0)

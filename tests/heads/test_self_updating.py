@@ -16,7 +16,7 @@ CLASSES, WIDTH, BATCH, STEPS = 11, 3, 8, 6
 def model_with(head, optimizer, **arguments):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
-    model.compile(optimizer, tfx.losses.SoftmaxCrossEntropy(), **arguments)
+    model.compile(optimizer, tfx.losses.SoftmaxCrossentropy(), **arguments)
     return model
 
 
@@ -52,7 +52,7 @@ def test_one_update_a_step_and_none_elsewhere(arguments):
     model.predict(data()[0], verbose=0)
     assert float(head.updates) == 2 * STEPS
     head.trainable = False
-    model.compile("sgd", tfx.losses.SoftmaxCrossEntropy(), **arguments)
+    model.compile("sgd", tfx.losses.SoftmaxCrossentropy(), **arguments)
     model.fit(*data(), batch_size=BATCH, verbose=0)
     assert float(head.updates) == 2 * STEPS
 
@@ -87,6 +87,6 @@ def test_loss_scaling_is_refused_under_a_float32_layer_of_a_mixed_float16_model(
             SelfUpdatingDense(CLASSES, dtype="float32"),
         ]
     )
-    model.compile("sgd", tfx.losses.SoftmaxCrossEntropy())
+    model.compile("sgd", tfx.losses.SoftmaxCrossentropy())
     with pytest.raises(ValueError, match="can't be trained with loss scaling"):
         model.fit(*data(), verbose=0)

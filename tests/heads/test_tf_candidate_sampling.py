@@ -31,7 +31,7 @@ def batch():
 
 
 def training_loss(head, hidden, labels):
-    return tfx.losses.BuiltInLoss()(labels, head(hidden, training=True))
+    return tfx.losses.TFCandidateSamplingLoss()(labels, head(hidden, training=True))
 
 
 @both
@@ -89,7 +89,7 @@ def test_a_seed_makes_training_reproducible(head_class):
         keras.utils.set_random_seed(1)
         head = head_class(CLASSES, num_sampled=8, seed=5)
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        model.compile(keras.optimizers.SGD(0.1), loss=tfx.losses.BuiltInLoss())
+        model.compile(keras.optimizers.SGD(0.1), loss=tfx.losses.TFCandidateSamplingLoss())
         model.fit(*batch(), epochs=3, verbose=0)
         return head.kernel.numpy()
 

@@ -42,7 +42,7 @@ def head_model(hidden=6):
     model = keras.Sequential(
         [keras.Input((WIDTH,)), layers.Dense(hidden, "tanh"), tfx.heads.DenseHead(CLASSES)]
     )
-    model.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+    model.compile(loss=tfx.losses.SoftmaxCrossentropy())
     return model
 
 
@@ -78,7 +78,7 @@ def architecture(name, examples=12):
     shape, make = ARCHITECTURES[name]
     model = keras.Sequential([keras.Input(shape), *make()])
     model.compile(
-        loss=tfx.losses.SoftmaxCrossEntropy() if name == "head" else sparse_softmax(),
+        loss=tfx.losses.SoftmaxCrossentropy() if name == "head" else sparse_softmax(),
     )
     rng = np.random.default_rng(3)
     x = rng.normal(size=(examples, *shape)).astype("float32")

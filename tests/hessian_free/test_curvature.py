@@ -351,9 +351,9 @@ def test_losses_whose_terms_do_not_fit_are_refused():
     sampled = keras.Sequential(
         [keras.Input((WIDTH,)), tfx.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
     )
-    sampled.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+    sampled.compile(loss=tfx.losses.SoftmaxCrossentropy())
     refused(sampled, "behind a DenseHead as the model's last layer, .* got TFSampledSoftmaxHead")
-    refused(dense_model(tfx.losses.SoftmaxCrossEntropy()), "behind a DenseHead .* got no head")
+    refused(dense_model(tfx.losses.SoftmaxCrossentropy()), "behind a DenseHead .* got no head")
 
 
 def test_layers_that_differ_in_training_are_warned_of():

@@ -517,7 +517,7 @@ def test_what_can_not_be_trained_is_refused_and_nothing_changes():
     sampled = keras.Sequential(
         [keras.Input((WIDTH,)), tfx.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
     )
-    sampled.compile(loss=tfx.losses.SoftmaxCrossEntropy())
+    sampled.compile(loss=tfx.losses.SoftmaxCrossentropy())
     refused("behind a DenseHead as the model's last layer", x, y, model=sampled)
     with pytest.raises(ValueError, match="must be compiled with a loss"):
         trainer.fit(keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)]), x, y)

@@ -109,7 +109,7 @@ def test_unused_logits_cost_nothing_not_even_a_read_of_the_kernel():
     x = tf.ones([2, 4])
     assert "ReadVariableOp" in operations_that_run(tf.function(lambda x: model(x)), x)
     top = tfx.top_k_model(model, 3)
-    loss = tfx.losses.SoftmaxCrossEntropy()
+    loss = tfx.losses.SoftmaxCrossentropy()
     for function in (
         tf.function(lambda x: top(x)),
         tf.function(lambda x: loss([1, 2], model(x, training=False))),

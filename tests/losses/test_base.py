@@ -32,7 +32,7 @@ def test_reductions_are_those_of_keras(case, reduction, weights, training):
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)(
         labels, tf.identity(logits), sample_weight=weights
     )
-    value = tfx.losses.SoftmaxCrossEntropy(reduction=reduction)(labels, logits, weights)
+    value = tfx.losses.SoftmaxCrossentropy(reduction=reduction)(labels, logits, weights)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_an_example_of_weight_zero_needs_no_label(case, training):
     head, hidden, labels = case
     labels[1] = -1
     logits = head(hidden, training=training)
-    loss = tfx.losses.SoftmaxCrossEntropy()
+    loss = tfx.losses.SoftmaxCrossentropy()
     assert np.isfinite(loss(labels, logits, np.array([1.0, 0.0, 1.0, 1.0])))
     with pytest.raises(tf.errors.InvalidArgumentError, match="at least one label"):
         loss(labels, logits, np.array([1.0, 0.1, 1.0, 1.0]))
@@ -58,7 +58,7 @@ def test_a_weight_an_example_weighs_all_its_positions(training):
     )
     expected = np.mean(values * weights[:, np.newaxis])
     for shaped in (weights, weights[:, np.newaxis], np.repeat(weights[:, np.newaxis], 3, axis=1)):
-        value = tfx.losses.SoftmaxCrossEntropy()(labels, logits, shaped)
+        value = tfx.losses.SoftmaxCrossentropy()(labels, logits, shaped)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_a_loss_in_ten_lines(case):
     class LargestTarget(tfx.losses.HeadLoss):
         """Asks only for the best of an example's labels."""
 
-        statistics_type = SoftmaxStatistics
+        trains_on = SoftmaxStatistics
 
         def from_statistics(self, statistics):
             masked = tf.where(statistics.labels.mask, statistics.target_logits, -np.inf)
@@ -82,7 +82,7 @@ def test_a_loss_in_ten_lines(case):
 
 
 def test_config_round_trip():
-    loss = tfx.losses.BuiltInLoss(reduction="sum", name="mine")
+    loss = tfx.losses.TFCandidateSamplingLoss(reduction="sum", name="mine")
     copy = keras.losses.deserialize(keras.losses.serialize(loss))
     assert type(copy) is type(loss)
     assert copy.get_config() == loss.get_config()

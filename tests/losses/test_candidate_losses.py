@@ -376,7 +376,7 @@ def test_config_round_trip(name):
 @pytest.mark.parametrize(
     ("make_loss", "message"),
     [
-        (lambda: losses.Ranking(margin="log(C)"), r"margin must be 'log\(C-1\)' or a finite"),
+        (lambda: losses.Ranking(margin="log(C)"), "margin must be a finite number; got .*allowed"),
         (lambda: losses.Ranking(margin=float("nan")), "finite number; got nan"),
         (lambda: losses.Ranking(margin=True), "finite number; got True"),
         (lambda: losses.Ranking(kind="square"), "kind must be one of .* got 'square'"),

@@ -37,11 +37,11 @@ def test_defaults_are_the_papers():
         ({"label_counts": [4, 11]}, ValueError, "exceed num_examples=10; got 11 for label 1"),
         ({"num_examples": 2}, ValueError, "num_examples must be an integer of at least 3; got 2"),
         ({"num_examples": 9.5}, ValueError, "num_examples must be an integer of .* got 9.5"),
-        ({"a": -0.1}, ValueError, "a must be finite and not negative; got -0.1"),
-        ({"a": float("nan")}, ValueError, "a must be finite and not negative; got nan"),
-        ({"b": 0.0}, ValueError, "b must be finite and positive; got 0.0"),
-        ({"b": -1.0}, ValueError, "b must be finite and positive; got -1.0"),
-        ({"b": float("inf")}, ValueError, "b must be finite and positive; got inf"),
+        ({"a": -0.1}, ValueError, "a must be a finite number at least 0; got -0.1"),
+        ({"a": float("nan")}, ValueError, "a must be a finite number at least 0; got nan"),
+        ({"b": 0.0}, ValueError, "b must be a finite number above 0; got 0.0"),
+        ({"b": -1.0}, ValueError, "b must be a finite number above 0; got -1.0"),
+        ({"b": float("inf")}, ValueError, "b must be a finite number above 0; got inf"),
     ],
 )
 def test_bad_arguments(change, error, message):

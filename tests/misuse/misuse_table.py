@@ -553,7 +553,7 @@ TRAINING = [
         "a loss of another family",
         lambda case: case.fit_with(loss=_other_loss(case.row)),
         TypeError,
-        "Use a loss and a head of one family",
+        "Use a loss that is a function of what the head gives",
     ),
     Misuse("the loss on a Dense layer", lambda case: _on_dense(case), TypeError, _NO_HEAD),
     Misuse(
@@ -697,8 +697,8 @@ def _exact_gradient(case: Case) -> None:
 
 
 def _other_loss(row: Row) -> Any:
-    family = row.make_loss.statistics_type
-    return next(r.make_loss() for r in HEADS if r.make_loss.statistics_type is not family)
+    kind = row.make_loss.trains_on
+    return next(r.make_loss() for r in HEADS if r.make_loss.trains_on is not kind)
 
 
 def _on_dense(case: Case) -> None:

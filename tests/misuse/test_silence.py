@@ -465,7 +465,7 @@ def test_the_losses_that_errors_name_are_those_of_the_family(head):
             for name, loss in vars(tfx.losses).items()
             if isinstance(loss, type)
             and issubclass(loss, tfx.losses.HeadLoss)
-            and getattr(loss, "statistics_type", None) is head.statistics_type
+            and getattr(loss, "trains_on", None) in head.gives
             and loss.from_statistics is not tfx.losses.HeadLoss.from_statistics
         }
         assert set(head.trained_by) == family

@@ -143,7 +143,7 @@ def embedding_model(optimizer):
             tfx.heads.TFSampledSoftmaxHead(ROWS, num_sampled=10, seed=2),
         ]
     )
-    model.compile(optimizer, loss=tfx.losses.BuiltInLoss())
+    model.compile(optimizer, loss=tfx.losses.TFCandidateSamplingLoss())
     return model
 
 

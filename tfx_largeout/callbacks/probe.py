@@ -18,6 +18,7 @@ from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
+from tfx_largeout.statistics import ExactStatistics
 
 _RECALL_AT = 10
 _MOST_OF_BUCKET = 0.1
@@ -154,7 +155,7 @@ class Probe(keras.callbacks.Callback):
         output = _kernel_output(self.model(x, training=False))
         head, loss, labels = output.head, self.model.loss, output.labels(y)
         hidden = tf.stop_gradient(tf.cast(output.flat_hidden, tf.float32))
-        exact = output.exact(y)
+        exact = output.statistics(ExactStatistics, y)
         exact_gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, head.kernel, head.bias
         )
@@ -162,15 +163,15 @@ class Probe(keras.callbacks.Callback):
         for draw in range(1, self.draws + 1):
             with head.without_update(draw), tf.GradientTape() as tape:
                 tape.watch(hidden)
-                values = loss.from_statistics(head.statistics(hidden, labels))
+                statistics = head.statistics(loss.trains_on, hidden, labels, training=True)
+                values = loss.from_statistics(statistics)
             gradients.append(tape.gradient(values, hidden))
             losses.append(tf.reduce_mean(values))
         bias = tf.add_n(gradients) / self.draws - exact_gradient
         cosines = [_cosine(gradient, exact_gradient) for gradient in gradients]
-        softmax_loss = exact.log_partition - labels.mean(exact.target_logits)
         return {
             "loss": tf.add_n(losses) / self.draws,
-            "exact_loss": tf.reduce_mean(softmax_loss),
+            "exact_loss": tf.reduce_mean(exact.cross_entropy()),
             "cosine": tf.add_n(cosines) / self.draws,
             "relative_bias": tf.norm(bias) / tf.norm(exact_gradient),
             **_of_candidates(head, hidden, labels),

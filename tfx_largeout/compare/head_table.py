@@ -51,12 +51,12 @@ _TRUNK = {
 
 
 def _full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossEntropy()
+    return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossentropy()
 
 
 def _tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     arguments = _candidate_sampling(label_counts, seed, options)
-    return heads.TFSampledSoftmaxHead(num_classes, **arguments), losses.BuiltInLoss()
+    return heads.TFSampledSoftmaxHead(num_classes, **arguments), losses.TFCandidateSamplingLoss()
 
 
 def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -64,7 +64,7 @@ def _tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any
     # NCE learns normalized scores: from a bias of 0 it first has to push every class down.
     bias = keras.initializers.Constant(-math.log(num_classes))
     head = heads.TFNCEHead(num_classes, bias_initializer=bias, **arguments)
-    return head, losses.BuiltInLoss()
+    return head, losses.TFCandidateSamplingLoss()
 
 
 def _factored_zloss(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -15,7 +16,7 @@ from tensorflow.python.ops import control_flow_util
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
-from tfx_largeout.statistics import ExactStatistics, SphericalStatistics
+from tfx_largeout.statistics import ExactStatistics
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
 
@@ -27,8 +28,8 @@ class Head(keras.layers.Layer):
     also carries a `HeadOutput`: the head, h, and whether the call trains. A `HeadLoss` reads that
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
-    A head implements `build`, `logits`, `statistics`, `exact_statistics` and `top_k`, and names
-    its family of statistics in `statistics_type`.
+    A head implements `build`, `logits`, `statistics` and `top_k`, and says in `gives` which kinds
+    of statistics it can be trained with.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -40,9 +41,8 @@ class Head(keras.layers.Layer):
             one: its loss scaling would multiply the updates that heads apply themselves.
     """
 
-    statistics_type: ClassVar[type]
-    # Whether the head also gives `SphericalStatistics` in training, beside its own family.
-    trains_spherical: ClassVar[bool] = False
+    # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
+    gives: ClassVar[tuple[type, ...]]
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -86,50 +86,29 @@ class Head(keras.layers.Layer):
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in the compute dtype."""
         raise NotImplementedError
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
-        """Returns the training statistics, differentiable in `hidden`.
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        """Returns the statistics of the logits that a loss or a metric is a function of.
+
+        A head overrides this for the kinds it gives, and leaves others to `super()`.
 
         Args:
+            kind: `ExactStatistics`, which every head gives, in bounded memory; or one of `gives`.
             hidden: `[N, D]`, floating.
             labels: N examples, normal form, checked.
+            training: True: as a training step has them, differentiable in `hidden`
+                (`ExactStatistics` aside). False: exact values, which have no gradient.
 
         Returns:
-            An instance of `statistics_type`.
-        """
-        raise NotImplementedError
-
-    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
-        """Returns the exact statistics over all classes in bounded memory. Has no gradient.
-
-        Args:
-            hidden: `[N, D]`, floating.
-            labels: N examples, normal form, checked.
-        """
-        raise NotImplementedError
-
-    def spherical_statistics(
-        self, hidden: tf.Tensor, labels: Labels, training: bool
-    ) -> SphericalStatistics:
-        """Returns target logits, sum of squares and sum of all logits.
-
-        Args:
-            hidden: `[N, D]`, floating.
-            labels: N examples, normal form, checked.
-            training: Whether a gradient is wanted. False: the exact values, without a gradient.
+            An instance of `kind`.
 
         Raises:
             TypeError: The head does not give them.
         """
+        kinds = " and ".join(kind.__name__ for kind in self.gives)
         raise TypeError(
-            f"a spherical loss needs a head that gives SphericalStatistics, such as FactoredHead; "
-            f"got {type(self).__name__}"
+            f"kind must be ExactStatistics or, in training, what {type(self).__name__} gives, "
+            f"{kinds}; got {kind.__name__} with training={training}"
         )
-
-    def gives(self, statistics_type: type) -> bool:
-        """Says whether the head gives these statistics in training."""
-        if statistics_type is SphericalStatistics and self.trains_spherical:
-            return True
-        return statistics_type is self.statistics_type
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
@@ -224,7 +203,7 @@ class HeadOutput:
         self.head = head
         self.hidden = hidden
         self.training = training
-        self._exact: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
+        self._kept: dict[tuple[type, int, int], tuple[Any, Any]] = {}
 
     @property
     def batch_rank(self) -> int:
@@ -242,26 +221,32 @@ class HeadOutput:
         """Returns the labels of this batch in the normal form, checked against h and C."""
         return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
 
-    def statistics(self, labels: Labels) -> Any:
-        """Returns the head's training statistics of this batch."""
-        return self.head.statistics(self.flat_hidden, labels)
+    def statistics(
+        self, kind: type, y_true: Any, check: Callable[[Labels], Labels] | None = None
+    ) -> Any:
+        """Returns statistics of this batch: those of a training step, if this is one.
 
-    def spherical_statistics(self, labels: Labels) -> SphericalStatistics:
-        """Returns the head's spherical statistics of this batch: exact ones unless it trains."""
-        return self.head.spherical_statistics(self.flat_hidden, labels, self.training)
+        Those that have no gradient are computed once for each kind, `y_true` object and graph: the
+        loss and all metrics of a step share a pass over all classes.
 
-    def exact(self, y_true: Any) -> ExactStatistics:
-        """Returns the exact statistics of this batch.
-
-        The pass over all classes is made once for each `y_true` object and graph: the loss and
-        all metrics of a step share it.
+        Args:
+            kind: See `Head.statistics`.
+            y_true: Labels, in any form of `normalize_labels`.
+            check: Returns the labels, once it has found nothing wrong with them. Default: none.
         """
-        key = (id(y_true), 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph()))
-        if key not in self._exact:
+        if self.training and kind is not ExactStatistics:
+            labels = self.labels(y_true)
+            labels = labels if check is None else check(labels)
+            return self.head.statistics(kind, self.flat_hidden, labels, training=True)
+        graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
+        key = (kind, id(y_true), graph)
+        if key not in self._kept:
+            labels = self.labels(y_true)
+            statistics = self.head.statistics(kind, self.flat_hidden, labels, training=False)
             # y_true is kept beside the result so that its id stays its own.
-            exact = self.head.exact_statistics(self.flat_hidden, self.labels(y_true))
-            self._exact[key] = (y_true, exact)
-        return self._exact[key][1]
+            self._kept[key] = (y_true, statistics)
+        statistics = self._kept[key][1]
+        return statistics if check is None else statistics._replace(labels=check(statistics.labels))
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""

@@ -25,24 +25,24 @@ class DenseHead(KernelHead):
     Args and errors: as `KernelHead`.
     """
 
-    statistics_type: ClassVar[type] = SoftmaxStatistics
-    trains_spherical: ClassVar[bool] = True
+    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, SphericalStatistics)
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind not in (SoftmaxStatistics, SphericalStatistics):
+            return super().statistics(kind, hidden, labels, training)
+        logits = self.flat_logits(hidden, "float32")
         # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
         # would be one more [B, C] tensor (1.3 times the time of a step at C = 139,536; see
         # benchmarks/dense_head.py).
-        log_partition = tf.reduce_logsumexp(self.flat_logits(hidden, "float32"), axis=-1)
-        return SoftmaxStatistics(labels, self._target_logits(hidden, labels), log_partition)
-
-    def spherical_statistics(
-        self, hidden: tf.Tensor, labels: Labels, training: bool
-    ) -> SphericalStatistics:
-        # All logits at once, in training and outside: for comparisons with FactoredHead.
-        logits = self.flat_logits(hidden, "float32")
-        targets = tf.where(labels.mask, self._target_logits(hidden, labels), 0)
-        squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
-        statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
+        targets = self._target_logits(hidden, labels)
+        statistics: Any
+        if kind is SoftmaxStatistics:
+            log_partition = tf.reduce_logsumexp(logits, axis=-1)
+            statistics = SoftmaxStatistics(labels, targets, log_partition)
+        else:
+            targets = tf.where(labels.mask, targets, 0)
+            squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
+            statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
         return statistics if training else without_gradient(statistics)
 
     def _target_logits(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:

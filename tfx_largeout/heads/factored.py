@@ -94,8 +94,14 @@ class FactoredHead(SelfUpdatingHead):
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.
     """
 
-    statistics_type: ClassVar[type] = SphericalStatistics
-    trained_by = ("SphericalLoss", "SphericalSoftmax", "SquaredError", "TaylorSoftmax", "ZLoss")
+    gives: ClassVar[tuple[type, ...]] = (SphericalStatistics,)
+    trained_by = (
+        "LambdaSphericalLoss",
+        "SphericalSoftmax",
+        "SquaredError",
+        "TaylorSoftmax",
+        "ZLoss",
+    )
 
     def __init__(
         self,
@@ -238,29 +244,18 @@ class FactoredHead(SelfUpdatingHead):
         targets, squares, total = values
         return SphericalStatistics(labels, targets, squares, total, self.num_classes)
 
-    def spherical_statistics(
-        self, hidden: tf.Tensor, labels: Labels, training: bool
-    ) -> SphericalStatistics:
-        if training:
-            return self.statistics(hidden, labels)
-        values = factored_statistics(
-            self.state, self._state_input(hidden), labels.ids, update_rows=False
-        )
-        return without_gradient(
-            SphericalStatistics(
-                labels,
-                values.target_logits,
-                values.sum_of_squares,
-                values.sum_of_logits,
-                self.num_classes,
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind is ExactStatistics:
+            u_hidden, shift = self._settled(hidden)
+            exact = streamed_logits(u_hidden, self.state.v, None, labels.ids, k=0)
+            targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
+            return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
+        if kind is SphericalStatistics and not training:
+            values = factored_statistics(
+                self.state, self._state_input(hidden), labels.ids, update_rows=False
             )
-        )
-
-    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
-        u_hidden, shift = self._settled(hidden)
-        exact = streamed_logits(u_hidden, self.state.v, None, labels.ids, k=0)
-        targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
-        return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
+            return without_gradient(SphericalStatistics(labels, *values[:3], self.num_classes))
+        return super().statistics(kind, hidden, labels, training)
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         u_hidden, shift = self._settled(hidden)

@@ -29,7 +29,11 @@ from tfx_largeout.ops.checks import after, check_finite
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.saving.packed_array import pack_array, unpack_array
-from tfx_largeout.statistics import ExactStatistics, LogProbabilityStatistics
+from tfx_largeout.statistics import (
+    ExactStatistics,
+    LogProbabilityStatistics,
+    without_gradient,
+)
 
 _TREES = ("two_level", "huffman")
 
@@ -89,7 +93,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         Phrases and their Compositionality.
     """
 
-    statistics_type: ClassVar[type] = LogProbabilityStatistics
+    gives: ClassVar[tuple[type, ...]] = (LogProbabilityStatistics,)
     trained_by = ("NegativeLogLikelihood",)
 
     def __init__(
@@ -183,14 +187,13 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
                 total += self._update_table(table, wide, rows, gradient, update)
         return tf.cast(total, hidden.dtype)
 
-    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind is not ExactStatistics:
+            return super().statistics(kind, hidden, labels, training)
         wide = self._of_this_tree(hidden)
         values, _ = self.class_tree.log_probabilities(self.tables, wide, labels)
-        values = tf.raw_ops.PreventGradient(
-            input=values, message="an exact loss has no gradient: call the model with training=True"
-        )
         ranks = target_ranks(self.class_tree.sweep(self.tables, wide), labels.ids)
-        return ExactStatistics(labels, values, tf.zeros_like(wide[:, 0]), ranks)
+        return without_gradient(ExactStatistics(labels, values, tf.zeros_like(wide[:, 0]), ranks))
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         wide = self._of_this_tree(hidden)

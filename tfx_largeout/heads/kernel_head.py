@@ -87,7 +87,9 @@ class KernelHead(Head):
         logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(self.kernel, dtype), transpose_b=True)
         return logits if self.bias is None else logits + tf.cast(self.bias, dtype)
 
-    def exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind is not ExactStatistics:
+            return super().statistics(kind, hidden, labels, training)
         exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)
         return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
 

@@ -68,7 +68,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         Barber, Botev 2016, Dealing with a large number of classes.
     """
 
-    statistics_type: ClassVar[type] = CandidateStatistics
+    gives: ClassVar[tuple[type, ...]] = (CandidateStatistics,)
     trainable_kernel: ClassVar[bool] = False
     trained_by = (
         "ActiveSetSoftmax",

@@ -138,7 +138,7 @@ class SelfUpdatingHead(Head):
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
     ) -> Any:
-        """Returns an instance of `statistics_type`.
+        """Returns the statistics that the head gives in training.
 
         Args:
             labels: N examples.
@@ -146,7 +146,8 @@ class SelfUpdatingHead(Head):
             residuals: What `forward` returned as such.
             anchor: `[]`, the value of `gradient_anchor`, with a gradient.
         """
-        return self.statistics_type(labels, *values)
+        (kind,) = self.gives
+        return kind(labels, *values)
 
     def followed(self, learning_rate: Any) -> Any:
         """Returns the rate of the present step: the head's own, times what the model's has changed.
@@ -169,7 +170,9 @@ class SelfUpdatingHead(Head):
         self._refuse_averaging(optimizer)
         return super().call(inputs, training=training)
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind not in self.gives or not training:
+            return super().statistics(kind, hidden, labels, training)
         residuals: Any = None
         only_look = self._switch.is_off  # the gradient may be taken when it is on again
 
@@ -260,13 +263,14 @@ class SelfUpdatingHead(Head):
         return self._switch.either(train, functools.partial(backward, update=False))
 
     def _refusal_of_logits(self) -> str:
-        family = self.statistics_type.__name__
+        (kind,) = self.gives
         losses = f", such as {', '.join(self.trained_by)}" if self.trained_by else ""
         return (
-            f"{type(self).__name__} {self.name!r} is trained by losses of {family} alone{losses}; "
-            "got a gradient with respect to its logits, as of a Keras loss or of an activation "
-            "behind the head, which would train what lies below and never the head. Compile the "
-            "model with one of these losses, use DenseHead, or call it with training=False."
+            f"{type(self).__name__} {self.name!r} is trained by losses of {kind.__name__} "
+            f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
+            "an activation behind the head, which would train what lies below and never the head. "
+            "Compile the model with one of these losses, use DenseHead, or call it with "
+            "training=False."
         )
 
     def _refuse_scaling(self, optimizer: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.tf_sampler import (
     callable_of,
@@ -21,7 +21,7 @@ from tfx_largeout.samplers.tf_sampler import (
 from tfx_largeout.statistics import PerExampleLoss
 
 
-class TFCandidateSamplingHead(DenseHead):
+class TFCandidateSamplingHead(KernelHead):
     """A dense layer that trains through a candidate sampling loss of `tf.nn`, just as it is.
 
     Weights, logits and exact evaluation are those of `DenseHead`. The gradient of the kernel is
@@ -47,7 +47,7 @@ class TFCandidateSamplingHead(DenseHead):
         unique: Whether the candidates of a batch are all different. Default True.
         remove_accidental_hits: Whether a candidate that is also a target is left out.
         seed: Of the sampler and of the choice of labels. Default None: not reproducible.
-        **kwargs: As for `DenseHead`.
+        **kwargs: As for `KernelHead`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -56,8 +56,7 @@ class TFCandidateSamplingHead(DenseHead):
         `tf.nn` has no notion of a number of labels that differs between examples: see `num_true`.
     """
 
-    statistics_type: ClassVar[type] = PerExampleLoss
-    trains_spherical: ClassVar[bool] = False
+    gives: ClassVar[tuple[type, ...]] = (PerExampleLoss,)
 
     def __init__(
         self,
@@ -85,7 +84,9 @@ class TFCandidateSamplingHead(DenseHead):
         self.remove_accidental_hits = remove_accidental_hits
         self.seed = seed
 
-    def statistics(self, hidden: tf.Tensor, labels: Labels) -> Any:
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind is not PerExampleLoss or not training:
+            return super().statistics(kind, hidden, labels, training)
         targets = self._choose_targets(labels)
         values = self.sampled_loss(
             weights=self.kernel.value,

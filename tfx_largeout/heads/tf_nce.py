@@ -16,7 +16,8 @@ class TFNCEHead(TFCandidateSamplingHead):
     """A dense layer that trains through `tf.nn.nce_loss`: a peer to compare with.
 
     The loss is logistic: targets against S candidates drawn from the sampler, each logit lowered
-    by the log of the class's expected count. Compile the model with `losses.BuiltInLoss()`.
+    by the log of the class's expected count. Compile the model with
+    `losses.TFCandidateSamplingLoss()`.
 
     Args and errors: as `TFCandidateSamplingHead`, but `remove_accidental_hits` is False by default,
     as in `tf.nn`.

@@ -16,7 +16,7 @@ class TFSampledSoftmaxHead(TFCandidateSamplingHead):
     """A dense layer that trains through `tf.nn.sampled_softmax_loss`: a peer to compare with.
 
     The loss is the softmax over the targets and S candidates, each logit lowered by the log of the
-    class's expected count. Compile the model with `losses.BuiltInLoss()`.
+    class's expected count. Compile the model with `losses.TFCandidateSamplingLoss()`.
 
     Args and errors: as `TFCandidateSamplingHead`; `remove_accidental_hits` is True by default, as
     in `tf.nn`.

@@ -12,11 +12,12 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.labels import require_labels
-from tfx_largeout.losses.softmax_cross_entropy import SoftmaxCrossEntropy
+from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
+from tfx_largeout.statistics import SoftmaxStatistics
 
 _SUPPORTED = (
     "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
-    "MeanSquaredError of Keras, or SoftmaxCrossEntropy behind a DenseHead"
+    "MeanSquaredError of Keras, or SoftmaxCrossentropy behind a DenseHead"
 )
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -151,7 +152,9 @@ class _HeadSoftmax(ConvexLoss):
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
         output = _dense_output(y_pred)
         labels = require_labels(output.labels(y_true), needed)
-        return self.loss.from_statistics(output.statistics(labels))
+        head, hidden = output.head, output.flat_hidden
+        statistics = head.statistics(SoftmaxStatistics, hidden, labels, training=True)
+        return self.loss.from_statistics(statistics)
 
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
         return _softmax_hessian_product(z, tangent)
@@ -183,7 +186,7 @@ def convex_loss(loss: Any) -> ConvexLoss:
     found = keras.losses.get(loss) if isinstance(loss, str) else loss
     if callable(found) and found in _FUNCTIONS:
         found = _FUNCTIONS[found]()
-    if type(found) is SoftmaxCrossEntropy:
+    if type(found) is SoftmaxCrossentropy:
         return _HeadSoftmax(found)
     if type(found) in _KERAS:
         return _KERAS[type(found)](found)
@@ -197,7 +200,7 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
     if output is None or type(output.head) is not DenseHead:
         found = "no head" if output is None else type(output.head).__name__
         raise ValueError(
-            "SoftmaxCrossEntropy must stand behind a DenseHead as the model's last layer, for "
+            "SoftmaxCrossentropy must stand behind a DenseHead as the model's last layer, for "
             f"Hessian-free training; got {found}"
         )
     return output

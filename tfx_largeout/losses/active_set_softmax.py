@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.candidate_loss import CandidateLoss, softmax_cross_entropy
+from tfx_largeout.losses.candidate_loss import CandidateLoss, candidate_cross_entropy
 from tfx_largeout.statistics import CandidateStatistics
 
 
@@ -34,6 +34,6 @@ class ActiveSetSoftmax(CandidateLoss):
         super().__init__(**{"name": "active_set_softmax", **kwargs})
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
-        return softmax_cross_entropy(
+        return candidate_cross_entropy(
             statistics, statistics.true_logits, statistics.candidate_logits
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import keras
@@ -18,22 +19,23 @@ from tfx_largeout.statistics import ExactStatistics
 class HeadLoss(keras.losses.Loss):
     """A loss that asks the head behind `y_pred` for statistics, instead of reading the logits.
 
-    To add a loss, name the family of statistics it is a function of, and write the function:
+    To add a loss, say of which kind of statistics it is a function, and write the function:
 
     ```python
     @keras.saving.register_keras_serializable(package="my_package")
-    class SoftmaxCrossEntropy(HeadLoss):
-        statistics_type = SoftmaxStatistics
+    class LargestTarget(HeadLoss):
+        trains_on = SoftmaxStatistics
 
         def from_statistics(self, statistics):
-            return statistics.log_partition - statistics.labels.mean(statistics.target_logits)
+            targets = tf.where(statistics.labels.mask, statistics.target_logits, -np.inf)
+            return statistics.log_partition - tf.reduce_max(targets, axis=-1)
     ```
 
     In a training step (`training=True` in the call of the model, as `fit` does) the loss is
-    `from_statistics`. Anywhere else (`evaluate`, a plain call) it is `exact`; then nothing is
-    updated, and there is no gradient. A loss whose statistics are estimates says in `exact` what
-    quantity over all classes they estimate. Sample weights, masks and reductions are Keras's own.
-    A loss carries configuration only and is bound to no head, so that it is saved with the model.
+    `from_statistics` of the statistics `trains_on`. Anywhere else (`evaluate`, a plain call) it is
+    `exact` of the statistics `evaluates_on`; then nothing is updated, and there is no gradient.
+    Sample weights, masks and reductions are Keras's own. A loss carries configuration only and is
+    bound to no head, so that it is saved with the model.
 
     Args:
         reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.
@@ -41,21 +43,33 @@ class HeadLoss(keras.losses.Loss):
         dtype: As `keras.losses.Loss`; of the reduction. Statistics are float32.
     """
 
-    statistics_type: ClassVar[type]
+    trains_on: ClassVar[type]
+    evaluates_on: ClassVar[type] = ExactStatistics
     needs_labels: ClassVar[bool] = True
     takes_values: ClassVar[bool] = False  # of the targets, beside their ids
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
-        """Returns the training loss of each example, `[N]`."""
+        """Returns the training loss of each example, `[N]`.
+
+        Args:
+            statistics: An instance of `trains_on`.
+        """
         raise NotImplementedError
 
-    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
-        """Returns the loss of each example over all classes, `[N]`.
+    def exact(self, statistics: Any) -> tf.Tensor:
+        """Returns the loss of each example in evaluation, `[N]`.
 
-        By default `from_statistics` of the exact statistics, which serves each loss that is a
-        function of `SoftmaxStatistics`.
+        By default it is the same function, if the statistics of evaluation have all that those of
+        training have. Otherwise it is the softmax cross-entropy over all classes, so that training
+        losses can be compared that are estimates, each on a scale of its own.
+
+        Args:
+            statistics: An instance of `evaluates_on`.
         """
-        return self.from_statistics(statistics)
+        if set(self.trains_on._fields) <= set(statistics._fields):  # type: ignore[attr-defined]
+            return self.from_statistics(statistics)
+        result: tf.Tensor = statistics.cross_entropy()
+        return result
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         """Returns the reduced loss.
@@ -66,7 +80,7 @@ class HeadLoss(keras.losses.Loss):
             sample_weight: `[B]`, or for h `[B, T, D]` also `[B, T]`. Default 1.
 
         Raises:
-            TypeError: `y_pred` comes from no head, or from a head of another family.
+            TypeError: `y_pred` comes from no head, or from one that does not give the statistics.
             ValueError: `fit` was given `class_weight` with several labels an example, which Keras
                 reads wrongly (noticed when a step is traced).
         """
@@ -95,25 +109,23 @@ class HeadLoss(keras.losses.Loss):
                 "last layer, with nothing (no activation, no reshape, no cast) behind it, and call "
                 "model and loss in the same tf.function."
             )
-        if output.training and not output.head.gives(self.statistics_type):
+        kind = self._kind(output)
+        if kind is not ExactStatistics and kind not in output.head.gives:
+            kinds = " and ".join(given.__name__ for given in output.head.gives)
             raise TypeError(
-                f"{type(self).__name__} is a function of {self.statistics_type.__name__}; got "
-                f"{type(output.head).__name__}, which gives "
-                f"{output.head.statistics_type.__name__}. Use a loss and a head of one family."
+                f"{type(self).__name__} is a function of {kind.__name__}; got "
+                f"{type(output.head).__name__}, which gives {kinds}. Use a loss that is a function "
+                "of what the head gives."
             )
         return output
 
+    def _kind(self, output: HeadOutput) -> type:
+        return self.trains_on if output.training else self.evaluates_on
+
     def _values(self, output: HeadOutput, y_true: Any, needed: tf.Tensor | None) -> tf.Tensor:
-        if not output.training:
-            return self._exact_values(output, y_true, needed)
-        return self._training_values(output, self._checked(output.labels(y_true), needed))
-
-    def _training_values(self, output: HeadOutput, labels: Labels) -> tf.Tensor:
-        return self.from_statistics(output.statistics(labels))
-
-    def _exact_values(self, output: HeadOutput, y_true: Any, needed: tf.Tensor | None) -> tf.Tensor:
-        exact = output.exact(y_true)
-        return self.exact(exact._replace(labels=self._checked(exact.labels, needed)))
+        check = functools.partial(self._checked, needed=needed)
+        statistics = output.statistics(self._kind(output), y_true, check)
+        return self.from_statistics(statistics) if output.training else self.exact(statistics)
 
     def _checked(self, labels: Labels, needed: tf.Tensor | None) -> Labels:
         if labels.values is not None and not self.takes_values:

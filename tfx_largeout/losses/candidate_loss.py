@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.statistics import CandidateStatistics, ExactStatistics
+from tfx_largeout.statistics import CandidateStatistics
 
 NO_LOGIT = -1e30  # exp of it is 0 beside any logit; it survives arithmetic in float32
 _SMALLEST_SUM = 1e-30  # of no terms at all
@@ -32,10 +32,7 @@ class CandidateLoss(HeadLoss):
         Ranking? Equations are numbered as there.
     """
 
-    statistics_type: ClassVar[type] = CandidateStatistics
-
-    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
-        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)
+    trains_on: ClassVar[type] = CandidateStatistics
 
 
 def corrected_candidates(statistics: CandidateStatistics) -> tf.Tensor:
@@ -48,7 +45,7 @@ def corrected_labels(statistics: CandidateStatistics) -> tf.Tensor:
     return statistics.true_logits - statistics.true_log_expected
 
 
-def softmax_cross_entropy(
+def candidate_cross_entropy(
     statistics: CandidateStatistics, true_scores: tf.Tensor, candidate_scores: tf.Tensor
 ) -> tf.Tensor:
     """Returns the cross-entropy of the labels in a softmax over labels and negatives.

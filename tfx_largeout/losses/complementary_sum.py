@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
+    candidate_cross_entropy,
     corrected_candidates,
-    softmax_cross_entropy,
 )
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -45,6 +45,6 @@ class ComplementarySum(CandidateLoss):
         super().__init__(**{"name": "complementary_sum", **kwargs})
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
-        return softmax_cross_entropy(
+        return candidate_cross_entropy(
             statistics, statistics.true_logits, corrected_candidates(statistics)
         )

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.statistics import ExactStatistics, LogProbabilityStatistics
+from tfx_largeout.statistics import LogProbabilityStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -25,10 +25,7 @@ class NegativeLogLikelihood(HeadLoss):
     Args and errors: as `HeadLoss`. Each example needs a label.
     """
 
-    statistics_type: ClassVar[type] = LogProbabilityStatistics
+    trains_on: ClassVar[type] = LogProbabilityStatistics
 
     def from_statistics(self, statistics: LogProbabilityStatistics) -> tf.Tensor:
         return -statistics.labels.mean(statistics.target_log_probabilities)
-
-    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
-        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
+    candidate_cross_entropy,
     corrected_candidates,
     corrected_labels,
-    softmax_cross_entropy,
 )
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -43,6 +43,6 @@ class SampledSoftmax(CandidateLoss):
         super().__init__(**{"name": "sampled_softmax", **kwargs})
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
-        return softmax_cross_entropy(
+        return candidate_cross_entropy(
             statistics, corrected_labels(statistics), corrected_candidates(statistics)
         )

@@ -1,59 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SphericalLoss: a function of yours of the spherical statistics."""
+"""The base of the losses that depend on the logits through o_y, sum o^2 and sum o alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
-import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
+from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.statistics import SphericalStatistics
 
 
-@keras.saving.register_keras_serializable(package="tfx_largeout")
-class SphericalLoss(SphericalFamilyLoss):
-    """A loss of the spherical family that you write.
+class SphericalLoss(HeadLoss):
+    """A loss of the spherical family: a function of `SphericalStatistics`.
 
-    ```python
-    @keras.saving.register_keras_serializable(package="my_package")
-    def unit_logits(statistics):
-        error = (statistics.target_logits - 1) ** 2
-        return statistics.labels.mean(error) + 1e-3 * statistics.sum_of_squares
+    With `FactoredHead` a training step costs O(D^2) an example, whatever C is. `DenseHead` trains
+    with it as well, through all C logits.
 
-    loss = SphericalLoss(unit_logits)
-    ```
+    In evaluation it is the same function of the same statistics, which are exact, without an
+    update. A subclass writes `from_statistics`.
 
-    Args:
-        fn: From `SphericalStatistics` to `[N]` losses, in TensorFlow, differentiable. To be saved
-            with a model it must be registered with Keras.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
-
-    Raises:
-        TypeError: `fn` can't be called.
-        ValueError: When saved: `fn` is not registered.
+    References:
+        Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091, section on other losses.
     """
 
-    def __init__(self, fn: Callable[[SphericalStatistics], tf.Tensor], **kwargs: Any) -> None:
-        super().__init__(**{"name": "spherical_loss", **kwargs})
-        if not callable(fn):
-            raise TypeError(f"fn must be a function of SphericalStatistics; got {fn!r}")
-        self.fn = fn
+    trains_on: ClassVar[type] = SphericalStatistics
+    evaluates_on: ClassVar[type] = SphericalStatistics
 
-    def from_statistics(self, statistics: SphericalStatistics) -> tf.Tensor:
-        return self.fn(statistics)
+    def probabilities(self, logits: tf.Tensor, statistics: SphericalStatistics) -> tf.Tensor:
+        """Returns the probabilities that the loss gives to classes with these logits.
 
-    def get_config(self) -> dict[str, Any]:
-        name = keras.saving.get_registered_name(self.fn)
-        if keras.saving.get_registered_object(name) is None:
-            raise ValueError(
-                "fn must be registered with keras.saving.register_keras_serializable to be saved; "
-                f"got {self.fn!r}"
-            )
-        return {**super().get_config(), "fn": keras.saving.serialize_keras_object(self.fn)}
+        Args:
+            logits: `[N, k]`, o of any k classes, such as the scores of `TopK`.
+            statistics: Of the same N examples.
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> SphericalLoss:
-        return cls(**{**config, "fn": keras.saving.deserialize_keras_object(config["fn"])})
+        Returns:
+            `[N, k]`.
+
+        Raises:
+            NotImplementedError: The loss defines no probabilities.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no probabilities")

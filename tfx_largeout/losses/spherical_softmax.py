@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
+from tfx_largeout.losses.spherical_loss import SphericalLoss
 from tfx_largeout.statistics import SphericalStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SphericalSoftmax(SphericalFamilyLoss):
+class SphericalSoftmax(SphericalLoss):
     """The negative log-likelihood under the spherical softmax.
 
     p_c = (o_c^2 + epsilon) / (q + C epsilon),  loss = -1/|Y| sum_{c in Y} log p_c

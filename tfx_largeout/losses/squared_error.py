@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
+from tfx_largeout.losses.spherical_loss import SphericalLoss
 from tfx_largeout.statistics import SphericalStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SquaredError(SphericalFamilyLoss):
+class SquaredError(SphericalLoss):
     """The squared error over all C outputs against a target t that is 0 but at the labels.
 
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
+from tfx_largeout.losses.spherical_loss import SphericalLoss
 from tfx_largeout.statistics import SphericalStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TaylorSoftmax(SphericalFamilyLoss):
+class TaylorSoftmax(SphericalLoss):
     """The negative log-likelihood under the Taylor softmax.
 
     p_c = (1 + o_c + o_c^2 / 2) / (C + s + q / 2),  loss = -1/|Y| sum_{c in Y} log p_c

@@ -9,14 +9,14 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.losses.spherical_family import SphericalFamilyLoss
+from tfx_largeout.losses.spherical_loss import SphericalLoss
 from tfx_largeout.statistics import SphericalStatistics
 
 _SMALLEST_VARIANCE = 1e-30
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class ZLoss(SphericalFamilyLoss):
+class ZLoss(SphericalLoss):
     """The Z-loss, which shifting or scaling all logits does not change.
 
     loss = 1/|Y| sum_{c in Y} 1/a softplus(a (b - z_c)),  z_c = (o_c - mu) / sigma,

@@ -78,7 +78,7 @@ class ExactMetric(keras.metrics.Metric):
             return
         else:
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
-            statistics, batch = output.exact(y_true), output.hidden
+            statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden
         numerator, denominator = self.example_ratio(statistics)
         weights = example_weights(batch, sample_weight, getattr(y_pred, "_keras_mask", None))
         self.numerator.assign_add(_weighted_sum(numerator, weights))

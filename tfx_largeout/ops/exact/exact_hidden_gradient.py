@@ -24,7 +24,7 @@ def exact_hidden_gradient(
     Args:
         hidden: h, `[N, D]` float32.
         labels: N examples.
-        log_partition: log Z `[N]` float32, as `Head.exact_statistics` has it.
+        log_partition: log Z `[N]` float32, as `ExactStatistics` has it.
         kernel: W, a variable `[C, D]`.
         bias: b, a variable `[C]`, or None.
 

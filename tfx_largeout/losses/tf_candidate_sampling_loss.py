@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BuiltInLoss: the loss that a head of TensorFlow's built-ins comes with."""
+"""TFCandidateSamplingLoss: the loss that a head of TensorFlow's built-ins comes with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.statistics import ExactStatistics, PerExampleLoss
+from tfx_largeout.statistics import PerExampleLoss
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class BuiltInLoss(HeadLoss):
+class TFCandidateSamplingLoss(HeadLoss):
     """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
 
     In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
@@ -22,10 +22,7 @@ class BuiltInLoss(HeadLoss):
     Args and errors: as `HeadLoss`. Each example needs a label.
     """
 
-    statistics_type: ClassVar[type] = PerExampleLoss
+    trains_on: ClassVar[type] = PerExampleLoss
 
     def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
         return statistics.values
-
-    def exact(self, statistics: ExactStatistics) -> tf.Tensor:
-        return statistics.log_partition - statistics.labels.mean(statistics.target_logits)

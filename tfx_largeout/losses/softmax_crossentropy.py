@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SoftmaxCrossEntropy: the exact softmax loss."""
+"""SoftmaxCrossentropy: the exact softmax loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfx_largeout.statistics import SoftmaxStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SoftmaxCrossEntropy(HeadLoss):
+class SoftmaxCrossentropy(HeadLoss):
     """The exact softmax cross-entropy, for heads that give `SoftmaxStatistics`.
 
     loss = log Z - 1/|Y| sum_{c in Y} o_c, with log Z = log sum_c exp(o_c): the target distribution
@@ -22,7 +22,7 @@ class SoftmaxCrossEntropy(HeadLoss):
     Args and errors: as `HeadLoss`. Each example needs a label.
     """
 
-    statistics_type: ClassVar[type] = SoftmaxStatistics
+    trains_on: ClassVar[type] = SoftmaxStatistics
 
     def from_statistics(self, statistics: SoftmaxStatistics) -> tf.Tensor:
         return statistics.log_partition - statistics.labels.mean(statistics.target_logits)

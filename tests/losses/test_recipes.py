@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The losses that docs/heads_and_losses.md writes out, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tfx
+
+PAGE = Path(__file__).parents[2] / "docs" / "heads_and_losses.md"
+CLASSES, WIDTH, EXAMPLES = 30, 6, 40
+RNG = np.random.default_rng(8)
+X = RNG.standard_normal((EXAMPLES, WIDTH)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, EXAMPLES)
+
+
+def optimizer():
+    return tfx.optimizers.RowSGD(0.05)
+
+
+# The heads that a recipe is for, and whether `evaluate` is the softmax cross-entropy.
+RECIPES = {
+    "SmallLogPartition": ([lambda: tfx.heads.DenseHead(CLASSES)], False),
+    "UnitTargets": (
+        [lambda: tfx.heads.FactoredHead(CLASSES, 0.01), lambda: tfx.heads.DenseHead(CLASSES)],
+        False,
+    ),
+    "SquaredHinge": (
+        [lambda: tfx.heads.SampledHead(CLASSES, tfx.samplers.Uniform(9), optimizer(), seed=1)],
+        True,
+    ),
+    "FocalLoss": ([lambda: tfx.heads.HierarchicalSoftmaxHead(CLASSES, optimizer())], True),
+}
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    """What the code blocks of the section define."""
+    section = PAGE.read_text().split("## Add a loss")[1].split("\n## ")[0]
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(block, names)
+    return names
+
+
+def test_every_loss_of_the_section_is_tried(recipes):
+    written = {
+        name
+        for name, value in recipes.items()
+        if isinstance(value, type) and value.__module__ == "builtins"
+    }
+    assert written == set(RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, i) for name, (heads, _) in RECIPES.items() for i in range(len(heads))],
+)
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+def test_a_recipe_trains_and_evaluates(recipes, name, number, run_eagerly):
+    heads, is_cross_entropy = RECIPES[name]
+    loss, head = recipes[name](), heads[number]()
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
+    model.compile(keras.optimizers.SGD(0.05), loss=loss, run_eagerly=run_eagerly)
+    losses = model.fit(X, LABELS, batch_size=10, epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.9 * losses[0]
+    logits = model.predict(X, verbose=0)
+    if is_cross_entropy:
+        expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(LABELS, logits)
+    else:
+        kind = loss.trains_on
+        dense = tfx.heads.DenseHead(CLASSES, use_bias=False, kernel_initializer="identity")
+        dense.build((None, CLASSES))
+        labels = tfx.labels.normalize_labels(LABELS, CLASSES)
+        statistics = dense.statistics(kind, tf.constant(logits), labels, training=True)
+        expected = tf.reduce_mean(loss.from_statistics(statistics))
+    np.testing.assert_allclose(model.evaluate(X, LABELS, verbose=0), expected, rtol=1e-4)
