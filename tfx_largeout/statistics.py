@@ -138,6 +138,20 @@ class ExactStatistics(NamedTuple):
         return self.log_partition - self.labels.mean(self.target_logits)
 
 
+class TopScores(NamedTuple):
+    """The k best classes of each example, and the partition function from the same pass.
+
+    Attributes:
+        scores: `[N, k]` float32, logits, descending.
+        ids: `[N, k]` int64, ties by lower id.
+        log_partition: `[N]` float32, log Z.
+    """
+
+    scores: tf.Tensor
+    ids: tf.Tensor
+    log_partition: tf.Tensor
+
+
 def without_gradient(statistics: Any) -> Any:
     """Returns the same statistics; whoever asks for a gradient through them gets a LookupError."""
 

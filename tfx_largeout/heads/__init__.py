@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output layers. A file a method; `base.py` says what a head is."""
 
-from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
+from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
@@ -24,6 +24,5 @@ __all__ = [
     "SelfUpdatingHead",
     "TFNCEHead",
     "TFSampledSoftmaxHead",
-    "TopScores",
     "head_output",
 ]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from tensorflow.python.ops import control_flow_util
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
-from tfx_largeout.statistics import ExactStatistics
+from tfx_largeout.statistics import ExactStatistics, TopScores
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
 
@@ -173,21 +172,6 @@ class Head(keras.layers.Layer):
                 "policy multiplies the loss by a scale, and the updates that heads apply "
                 "themselves with it; got float16. Use the policy 'mixed_bfloat16' or 'float32'."
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class TopScores:
-    """The k best classes, and the partition function from the same pass.
-
-    Attributes:
-        scores: `[N, k]` float32, logits, descending.
-        ids: `[N, k]` int64, ties by lower id.
-        log_partition: `[N]` float32, log Z.
-    """
-
-    scores: tf.Tensor
-    ids: tf.Tensor
-    log_partition: tf.Tensor
 
 
 class HeadOutput:

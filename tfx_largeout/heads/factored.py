@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, number_argument
-from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
@@ -32,7 +31,12 @@ from tfx_largeout.ops.factored.factored_weights import (
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
+from tfx_largeout.statistics import (
+    ExactStatistics,
+    SphericalStatistics,
+    TopScores,
+    without_gradient,
+)
 
 _MOST_DRIFT = 0.01  # of weights that are assigned from outside; a drift of 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper

@@ -21,7 +21,6 @@ from tfx_largeout.class_trees import (
     huffman_code_lengths,
 )
 from tfx_largeout.class_trees.sweep import all_log_probabilities, best_classes, target_ranks
-from tfx_largeout.heads.base import TopScores
 from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -32,6 +31,7 @@ from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
     LogProbabilityStatistics,
+    TopScores,
     without_gradient,
 )
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.heads.base import Head, TopScores
+from tfx_largeout.heads.base import Head
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
-from tfx_largeout.statistics import ExactStatistics
+from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
 class KernelHead(Head):

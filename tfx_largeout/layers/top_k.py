@@ -9,10 +9,11 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.heads.base import Head, HeadOutput, TopScores, head_output
+from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
+from tfx_largeout.statistics import TopScores
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.heads.base import TopScores
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.statistics import TopScores
 
 
 def top_candidates(kernel: Any, bias: Any, hidden: tf.Tensor, ids: tf.Tensor, k: int) -> TopScores:
