@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,25 @@ def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {names}; got {value!r}")
+    return value
+
+
+def instance_argument(name: str, value: Any, kind: type, default: Callable[[], Any]) -> Any:
+    """Returns an argument that is an object of a kind, or a new one where it is None.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave.
+        kind: The class that it must be of.
+        default: Makes the object that None stands for.
+
+    Raises:
+        ValueError: The value is of another class.
+    """
+    if value is None:
+        return default()
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
     return value
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from datasets.test_xc_format import rows_of
 
-from tfx_largeout.datasets import read_xc, xc_format
+from tfx_largeout.datasets import line_blocks, read_xc, xc_format
 
 COUNT = "the header must be three integers of at most 18 digits"
 LABEL, FEATURE = "a label must be an integer in", "a feature must be an integer in"
@@ -97,7 +97,7 @@ REFUSED = {
 def test_refused(tmp_path, monkeypatch, name, is_fast):
     content, line, message = REFUSED[name]
     if not is_fast:
-        monkeypatch.setattr(xc_format, "_parse_fast", lambda block, header: None)
+        monkeypatch.setattr(xc_format, "parse_fast", lambda block, header: None)
     path = tmp_path / "data.txt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"data\.txt:{line}: .*{message}"):
@@ -132,7 +132,7 @@ READ = {
 @pytest.mark.parametrize("name", list(READ))
 @pytest.mark.parametrize("block_bytes", [1, 7, 1 << 20])
 def test_read_rightly(tmp_path, monkeypatch, name, block_bytes):
-    monkeypatch.setattr(xc_format, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", block_bytes)
     path = tmp_path / "data"
     path.write_bytes(READ[name])
     assert rows_of(read_xc(path)) == ROWS
@@ -170,14 +170,14 @@ def test_damage_is_named_with_a_line_near_it(tmp_path, compress):
     with pytest.raises(ValueError, match="a compressed file must be whole") as caught:
         read_xc(path)
     line = int(str(caught.value).split(":")[1])
-    assert num_lines - 2 * xc_format._BLOCK_BYTES // len("1 2:3\n") < line <= num_lines + 1
+    assert num_lines - 2 * line_blocks._BLOCK_BYTES // len("1 2:3\n") < line <= num_lines + 1
 
 
 @pytest.mark.parametrize("block_bytes", [64, 1000])
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_that_is_too_long(tmp_path, monkeypatch, block_bytes, end):
-    monkeypatch.setattr(xc_format, "_BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(xc_format, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(line_blocks, "_MAX_LINE_BYTES", 1000)
     path, header, longest = tmp_path / "data", b"2 10 10\n1 2:3\n", b"1 2:3".ljust(1000)
     path.write_bytes(header + longest + end)
     assert rows_of(read_xc(path)) == [([1], {2: 3.0})] * 2
@@ -215,7 +215,7 @@ def test_both_parsers_agree_on_what_is_broken(tmp_path, monkeypatch):
         path.write_bytes(bytes(changed))
         fast = outcome()
         with monkeypatch.context() as patch:
-            patch.setattr(xc_format, "_parse_fast", lambda block, header: None)
+            patch.setattr(xc_format, "parse_fast", lambda block, header: None)
             assert outcome() == fast
         num_read += isinstance(fast, list)
     assert 30 < num_read < 470

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracles import xc_files
 
-from tfx_largeout.datasets import SparseExamples, read_xc, xc_format
+from tfx_largeout.datasets import SparseExamples, line_blocks, read_xc, xc_format
 from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import DATA_FOLDER
 
 
@@ -46,14 +46,14 @@ def only_fast(monkeypatch):
     def refuse(*args):
         raise AssertionError("the file was parsed line by line")
 
-    monkeypatch.setattr(xc_format, "_parse_slowly", refuse)
+    monkeypatch.setattr(xc_format, "parse_slowly", refuse)
 
 
 def read_with_both_parsers(path: Path, monkeypatch) -> list[xc_files.Row]:
     """The rows, read by array operations and line by line, which must agree."""
     fast = rows_of(read_xc(path))
     with monkeypatch.context() as patch:
-        patch.setattr(xc_format, "_parse_fast", lambda block, header: None)
+        patch.setattr(xc_format, "parse_fast", lambda block, header: None)
         assert rows_of(read_xc(path)) == fast
     return fast
 
@@ -61,7 +61,7 @@ def read_with_both_parsers(path: Path, monkeypatch) -> list[xc_files.Row]:
 @pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz"])
 @pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
 def test_random_files_round_trip(tmp_path, monkeypatch, only_fast, suffix, block_bytes):
-    monkeypatch.setattr(xc_format, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", block_bytes)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         num_rows, num_features, num_labels = rng.integers([0, 1, 1], [60, 100_000, 2_000_000])
@@ -177,13 +177,13 @@ def test_malformed_file_is_refused_with_line_and_rule(tmp_path, monkeypatch, tex
     message = message.replace("'9999.*9'...", r"'9{57}\.\.\.'")
     with pytest.raises(ValueError, match=rf"data\.txt:{line}: .*{message}"):
         read_xc(path)
-    monkeypatch.setattr(xc_format, "_parse_fast", lambda block, header: None)
+    monkeypatch.setattr(xc_format, "parse_fast", lambda block, header: None)
     with pytest.raises(ValueError, match=rf"data\.txt:{line}: .*{message}"):
         read_xc(path)
 
 
 def test_line_number_is_right_after_many_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(xc_format, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", 64)
     lines = ["1000 10 10"] + ["1 2:3"] * 1000
     lines[777] = "1 2:x"
     path = tmp_path / "data.txt"
@@ -227,7 +227,7 @@ def test_no_examples(tmp_path):
 
 
 def test_progress(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(xc_format, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", 64)
     path = tmp_path / "data.txt"
     path.write_text("100 10 10\n" + "1 2:3\n" * 100)
     reports = []

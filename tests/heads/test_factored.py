@@ -193,7 +193,7 @@ def test_a_schedule_follows_the_steps_of_the_head():
         head.learning_rate = 0.1
     copy = FactoredHead.from_config(head.get_config())
     assert copy.get_config() == head.get_config()
-    assert isinstance(copy._schedule, keras.optimizers.schedules.PiecewiseConstantDecay)
+    assert isinstance(copy._own_rate.schedule, keras.optimizers.schedules.PiecewiseConstantDecay)
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "fast", None])
@@ -245,7 +245,7 @@ def test_a_step_that_diverges_is_refused():
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
-def test_to_dense_and_assign(use_bias):
+def test_to_dense_and_set_dense_weights(use_bias):
     x, labels = data()
     head = FactoredHead(CLASSES, 0.5, use_bias=use_bias, bias_initializer=normal(2))
     model = model_with(head)
@@ -255,7 +255,7 @@ def test_to_dense_and_assign(use_bias):
     np.testing.assert_allclose(dense(hidden), np.maximum(head(hidden), 0), rtol=1e-4, atol=1e-6)
     other = FactoredHead(CLASSES, 0.1, use_bias=use_bias)
     other.build((None, WIDTH))
-    other.assign(*head.materialize())
+    other.set_dense_weights(*head.materialize())
     np.testing.assert_allclose(other(hidden), head(hidden), rtol=1e-4, atol=1e-6)
     assert max(other.drift()) < 1e-6
 
@@ -264,11 +264,11 @@ def test_assign_checks_shapes():
     head = FactoredHead(CLASSES, 0.1, use_bias=True)
     head.build((None, WIDTH))
     with pytest.raises(ValueError, match=r"kernel must have shape \(30, 5\); got \(30, 4\)"):
-        head.assign(np.zeros((CLASSES, 4)), np.zeros(CLASSES))
+        head.set_dense_weights(np.zeros((CLASSES, 4)), np.zeros(CLASSES))
     with pytest.raises(ValueError, match="bias must be given with use_bias, and only then"):
-        head.assign(np.zeros((CLASSES, WIDTH)))
+        head.set_dense_weights(np.zeros((CLASSES, WIDTH)))
     with pytest.raises(ValueError, match=r"bias must have shape \(30,\); got \(3,\)"):
-        head.assign(np.zeros((CLASSES, WIDTH)), np.zeros(3))
+        head.set_dense_weights(np.zeros((CLASSES, WIDTH)), np.zeros(3))
 
 
 def test_logits_of_stale_rows():
@@ -277,7 +277,7 @@ def test_logits_of_stale_rows():
     model = model_with(head)
     for _ in range(4):
         model.fit(x[:BATCH], labels[:BATCH], verbose=0)
-        tfx.ops.factored_update.factored_reanchor(head.state)
+        tfx.ops.factored.factored_update.factored_reanchor(head.state)
     stale = model.predict(x, verbose=0)
     assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # predict settles nothing
     kernel, _ = head.materialize()
@@ -424,7 +424,7 @@ if start:
 for step in range(start, end):
     model.train_on_batch(x[step], y[step])
     if step % 7 == 0:
-        tfx.ops.factored_update.factored_reanchor(head.state)
+        tfx.ops.factored.factored_update.factored_reanchor(head.state)
 checkpoint.save(folder + "/state") if kill else None
 if kill:
     os.kill(os.getpid(), 9)

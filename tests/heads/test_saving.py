@@ -55,7 +55,7 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
     for name, head in heads.items():
         model = keras.Sequential([keras.Input((WIDTH,)), head])
         own = losses.get(name, tfx.losses.TFCandidateSamplingLoss)
-        metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCGAtK(5)]
+        metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCG(5)]
         model.compile("adam", own(reduction="sum"), metrics=metrics)
         model.fit(x, y, verbose=0)
         values[name] = model.evaluate(x, y, verbose=0)

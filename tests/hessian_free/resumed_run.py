@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of the tests
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the folder of the tests
 
 import keras
 import numpy as np

@@ -51,7 +51,7 @@ CASES = [
         for make, expected, stem in (
             (metrics.PrecisionAtK, oracle.precision_at_k, "precision"),
             (metrics.RecallAtK, oracle.recall_at_k, "recall"),
-            (metrics.NDCGAtK, oracle.ndcg_at_k, "ndcg"),
+            (metrics.NDCG, oracle.ndcg_at_k, "ndcg"),
         )
         for k in (1, 3, NUM_CLASSES + 2)
     ),

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import lzma
-import math
 import os
-import re
 import sys
 import time
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
+from tfx_largeout.datasets.line_blocks import LineBlocks, open_unpacked, shorten
 from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.datasets.xc_fast_parser import parse_fast
+from tfx_largeout.datasets.xc_rows import Header, Rows
+from tfx_largeout.datasets.xc_slow_parser import parse_header, parse_slowly
 
 Progress = Callable[[int, int], None]
 
@@ -60,9 +56,9 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
     """
     path = os.fspath(path)
     report = _print_progress(path) if progress is True else (progress or None)
-    with _open(path) as stream:
-        lines = _LineBlocks(path, stream)
-        header = _parse_header(path, lines.header())
+    with open_unpacked(path) as stream:
+        lines = LineBlocks(path, stream)
+        header = parse_header(path, lines.header())
         blocks = []
         num_read = 0
         for number, block in lines:
@@ -80,290 +76,26 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
     return _concatenate(blocks, header)
 
 
-class _Header(NamedTuple):
-    num_examples: int
-    num_features: int
-    num_labels: int
-
-
-class _Rows(NamedTuple):
-    """A block of parsed examples; lengths, not splits, so that blocks can be joined."""
-
-    feature_lengths: np.ndarray
-    feature_ids: np.ndarray
-    feature_values: np.ndarray
-    label_lengths: np.ndarray
-    label_ids: np.ndarray
-
-    @property
-    def num_examples(self) -> int:
-        return len(self.label_lengths)
-
-
-# ---- bytes -> blocks of whole lines ----------------------------------------------------------
-
-_BLOCK_BYTES = 1 << 20
-_MAX_LINE_BYTES = 1 << 24  # of more than a million features
-_MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
-
-
-def _open(path: str) -> BinaryIO:
-    with open(path, "rb") as file:
-        magic = file.read(6)
-    if magic.startswith(b"\x1f\x8b"):
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    if magic == b"\xfd7zXZ\x00":
-        return io.BufferedReader(_XzStream(path))
-    return open(path, "rb")
-
-
-class _XzStream(io.RawIOBase):
-    """The content of an xz file.
-
-    Unlike `lzma.LZMAFile`, it limits the memory that the file may ask for, and refuses what stands
-    behind the compressed data.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = io.FileIO(path)
-        self._decoder = self._new_decoder()
-        self._input = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            if self._decoder.eof:
-                self._input = self._next_stream()
-                if not self._input:
-                    return 0
-                self._decoder = self._new_decoder()
-            elif self._decoder.needs_input and not self._input:
-                self._input = self._file.read(_BLOCK_BYTES)
-                if not self._input:
-                    raise EOFError("the end of the compressed data is missing")
-            data, self._input = self._input, b""
-            content = self._decoder.decompress(data, len(buffer))
-            if content:
-                buffer[: len(content)] = content
-                return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def _next_stream(self) -> bytes:
-        """Returns the beginning of what follows a stream and its padding; empty at the end."""
-        following = self._decoder.unused_data.lstrip(b"\0")
-        while not following:
-            block = self._file.read(_BLOCK_BYTES)
-            if not block:
-                break
-            following = block.lstrip(b"\0")
-        return following
-
-    @staticmethod
-    def _new_decoder() -> lzma.LZMADecompressor:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
-
-
-class _LineBlocks:
-    """Iterates over (number of the first line, whole lines); line ends are all a newline."""
-
-    def __init__(self, path: str, stream: BinaryIO) -> None:
-        self._path = path
-        self._stream = stream
-        self._rest = b""  # the beginning of line `_number`
-        self._number = 1
-
-    def header(self) -> bytes:
-        """The first line, without its end."""
-        while b"\n" not in self._rest:
-            block = self._read()
-            if not block:
-                break
-            self._rest += block
-            self._check_length(self._rest)
-        line, _, self._rest = self._rest.partition(b"\n")
-        self._number = 2
-        return line.removesuffix(b"\r")
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        while True:
-            block = self._read()
-            data = self._rest + block
-            if not block and data and not data.endswith(b"\n"):
-                data += b"\n"
-            # No other line but the first can be longer than a block.
-            self._check_length(data)
-            end = data.rfind(b"\n") + 1
-            self._rest = data[end:]
-            if end:
-                lines = data[:end].replace(b"\r\n", b"\n")
-                yield self._number, lines
-                self._number += lines.count(b"\n")
-            if not block:
-                return
-
-    def _check_length(self, data: bytes) -> None:
-        """Refuses data whose first line is too long."""
-        length = data.find(b"\n")
-        if (len(data) if length < 0 else length) > _MAX_LINE_BYTES:
-            raise ValueError(
-                f"{self._path}:{self._number}: a line must have at most {_MAX_LINE_BYTES} bytes; "
-                f"got more: {_shorten(data)}"
-            )
-
-    def _read(self) -> bytes:
-        try:
-            return self._stream.read(_BLOCK_BYTES)
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            rule = "whole; it is cut short or damaged"
-            if "memory" in str(error).lower():
-                rule = f"one that needs at most {_MAX_XZ_BYTES} bytes of memory to unpack"
-            raise ValueError(
-                f"{self._path}:{self._number}: a compressed file must be {rule} ({error})"
-            ) from error
-
-
-# ---- a block of lines -> arrays --------------------------------------------------------------
-
-
-def _parse_block(path: str, number: int, block: bytes, wanted: int, header: _Header) -> _Rows:
+def _parse_block(path: str, number: int, block: bytes, wanted: int, header: Header) -> Rows:
     """Parses whole lines, the first of which is line `number`, as at most `wanted` examples."""
     if block.count(b"\n") > wanted:
         block = _drop_blank_tail(path, number, block, wanted, header)
-    rows = _parse_fast(block, header)
-    return _parse_slowly(path, number, block, header) if rows is None else rows
+    rows = parse_fast(block, header)
+    return parse_slowly(path, number, block, header) if rows is None else rows
 
 
-def _drop_blank_tail(path: str, number: int, block: bytes, wanted: int, header: _Header) -> bytes:
+def _drop_blank_tail(path: str, number: int, block: bytes, wanted: int, header: Header) -> bytes:
     lines = block.split(b"\n")
     for extra, line in enumerate(lines[wanted:]):
         if line.strip():
             raise ValueError(
                 f"{path}:{number + wanted + extra}: the header promises {header.num_examples} "
-                f"examples; got more: {_shorten(line)}"
+                f"examples; got more: {shorten(line)}"
             )
     return b"".join(line + b"\n" for line in lines[:wanted])
 
 
-# Kinds of bytes. A separator's kind is its place in the two-separator code of a token, below.
-_SPACE, _COMMA, _COLON, _NEWLINE, _DIGIT, _NUMERIC, _ILLEGAL = range(7)
-# Roles of the (perhaps empty) token between two neighbouring separators.
-_NOTHING, _LABEL, _FEATURE, _VALUE, _WRONG = range(5)
-
-
-def _kinds() -> bytes:
-    kinds = bytearray([_ILLEGAL] * 256)
-    for kind, characters in [
-        (_SPACE, b" \t"),
-        (_COMMA, b","),
-        (_COLON, b":"),
-        (_NEWLINE, b"\n"),
-        (_DIGIT, b"0123456789"),
-        (_NUMERIC, b"+-.eE"),
-    ]:
-        for character in characters:
-            kinds[character] = kind
-    return bytes(kinds)
-
-
-def _roles() -> np.ndarray:
-    """The grammar: role of a token by [is it empty, separator before it, separator after it]."""
-    roles = np.full([2, 4, 4], _WRONG, np.uint8)
-    for before, after in [(_NEWLINE, _SPACE), (_SPACE, _SPACE), (_SPACE, _NEWLINE)]:
-        roles[1, before, after] = _NOTHING
-    for before in (_NEWLINE, _COMMA):
-        for after in (_COMMA, _SPACE, _NEWLINE):
-            roles[0, before, after] = _LABEL
-    for before in (_NEWLINE, _SPACE):
-        roles[0, before, _COLON] = _FEATURE
-    for after in (_SPACE, _NEWLINE):
-        roles[0, _COLON, after] = _VALUE
-    return roles.ravel()
-
-
-_KINDS = _kinds()
-_ROLES = _roles()
-_BLANKED = bytes.maketrans(b"\t,:\n", b"    ")
-
-
-def _parse_fast(block: bytes, header: _Header) -> _Rows | None:
-    """Parses lines with array operations; None if anything is wrong with any of them."""
-    kinds = np.frombuffer(block.translate(_KINDS), np.uint8)
-    if kinds.max(initial=0) == _ILLEGAL:
-        return None
-    ends = np.flatnonzero(kinds < _DIGIT)
-    after = kinds[ends]
-    before = np.roll(after, 1)  # the block ends with a newline
-    starts = np.roll(ends, 1) + 1
-    starts[:1] = 0
-    roles = _ROLES[(starts == ends) * np.uint8(16) + before * np.uint8(4) + after]
-    if roles.max(initial=0) == _WRONG:
-        return None
-    is_label, is_feature = roles == _LABEL, roles == _FEATURE
-    numeric_until = np.cumsum(kinds == _NUMERIC, dtype=np.int32)[ends]
-    is_numeric = np.diff(numeric_until, prepend=np.int32(0)) > 0
-    if np.any(is_numeric & (is_label | is_feature)):
-        return None
-    token_roles = roles[roles != _NOTHING]
-    try:
-        with warnings.catch_warnings():
-            # With which NumPy before 2.3 gives the numbers up to one that is none.
-            warnings.simplefilter("error", DeprecationWarning)
-            # The leading 0 is for a block without any number, which NumPy refuses.
-            numbers = np.fromstring(b"0 " + block.translate(_BLANKED), np.float64, sep=" ")[1:]
-    except (ValueError, DeprecationWarning):
-        return None
-    if len(numbers) != len(token_roles):
-        return None
-    is_line_end = after == _NEWLINE
-    label_lengths = np.diff(np.cumsum(is_label)[is_line_end], prepend=0)
-    feature_lengths = np.diff(np.cumsum(is_feature)[is_line_end], prepend=0)
-    labels = numbers[token_roles == _LABEL]
-    features = numbers[token_roles == _FEATURE]
-    with np.errstate(over="ignore"):
-        values = numbers[token_roles == _VALUE].astype(np.float32)
-    if (
-        labels.max(initial=-1) >= header.num_labels
-        or features.max(initial=-1) >= header.num_features
-        or not np.isfinite(values).all()
-    ):
-        return None
-    return _checked_rows(
-        _Rows(
-            feature_lengths,
-            features.astype(np.int32),
-            values,
-            label_lengths,
-            labels.astype(np.int64),
-        ),
-        header,
-    )
-
-
-def _checked_rows(rows: _Rows, header: _Header) -> _Rows | None:
-    """The rows with their features sorted; None if an id occurs twice in a row."""
-    row_of_label = np.repeat(np.arange(rows.num_examples), rows.label_lengths)
-    label_keys = np.sort(row_of_label * header.num_labels + rows.label_ids)
-    if np.any(label_keys[1:] == label_keys[:-1]):
-        return None
-    row_of_feature = np.repeat(np.arange(rows.num_examples), rows.feature_lengths)
-    keys = row_of_feature * header.num_features + rows.feature_ids
-    if np.all(keys[1:] > keys[:-1]):
-        return rows
-    order = np.argsort(keys)
-    keys = keys[order]
-    if np.any(keys[1:] == keys[:-1]):
-        return None
-    return rows._replace(
-        feature_ids=rows.feature_ids[order], feature_values=rows.feature_values[order]
-    )
-
-
-def _concatenate(blocks: list[_Rows], header: _Header) -> SparseExamples:
+def _concatenate(blocks: list[Rows], header: Header) -> SparseExamples:
     def join(name: str) -> np.ndarray:
         arrays = [getattr(block, name) for block in blocks]
         return np.concatenate(arrays) if arrays else np.zeros([0], np.int64)
@@ -377,109 +109,6 @@ def _concatenate(blocks: list[_Rows], header: _Header) -> SparseExamples:
         num_features=header.num_features,
         num_labels=header.num_labels,
     )
-
-
-# ---- one line at a time: the rules, for messages -----------------------------------------------
-
-_INTEGER = re.compile(rb"0*([0-9]{1,18})")
-# There is one way only to match some digits, so that long ones take linear time.
-_NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_MAX_IDS = np.iinfo(np.int32).max
-_SHOWN_BYTES = 240  # of a word in a message, which takes 60 characters of them
-
-
-def _parse_header(path: str, line: bytes) -> _Header:
-    numbers = [_parse_integer(word) for word in re.split(rb"[ \t]+", line.strip(b" \t"))]
-    counts = [number for number in numbers if number is not None]
-    if len(numbers) != 3 or len(counts) != 3:
-        raise ValueError(
-            f"{path}:1: the header must be three integers of at most 18 digits, the numbers of "
-            f"examples, features and labels; got {_shorten(line)}"
-        )
-    header = _Header(*counts)
-    for what, count in (("features", header.num_features), ("labels", header.num_labels)):
-        if count > _MAX_IDS:
-            raise ValueError(
-                f"{path}:1: the number of {what} must be at most {_MAX_IDS}; got {count}"
-            )
-    return header
-
-
-def _parse_slowly(path: str, number: int, block: bytes, header: _Header) -> _Rows:
-    """Parses lines one by one; raises ValueError at the first that breaks a rule."""
-    feature_lengths, label_lengths = [], []
-    all_features: list[tuple[int, float]] = []
-    all_labels: list[int] = []
-    for offset, line in enumerate(block[:-1].split(b"\n")):
-        try:
-            labels, features = _parse_line(line, header)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number + offset}: {error}") from None
-        label_lengths.append(len(labels))
-        all_labels += labels
-        feature_lengths.append(len(features))
-        all_features += sorted(features.items())
-    return _Rows(
-        np.array(feature_lengths, np.int64),
-        np.array([feature for feature, _ in all_features], np.int32),
-        np.array([value for _, value in all_features], np.float32),
-        np.array(label_lengths, np.int64),
-        np.array(all_labels, np.int64),
-    )
-
-
-def _parse_line(line: bytes, header: _Header) -> tuple[list[int], dict[int, float]]:
-    """Labels and features of one line. This is the definition of the format."""
-    if not line:
-        raise ValueError("a line must hold an example; got a blank line")
-    words = line.replace(b"\t", b" ").split(b" ")
-    labels: dict[int, None] = {}  # a set in the order of the line
-    if words[0] and b":" not in words[0]:
-        for word in words.pop(0).split(b","):
-            label = _parse_id("label", word, header.num_labels)
-            if label in labels:
-                raise ValueError(f"a label must not occur twice in a line; got {label} again")
-            labels[label] = None
-    features: dict[int, float] = {}
-    for word in filter(None, words):
-        key, colon, value = word.partition(b":")
-        if not colon:
-            raise ValueError(f"a feature must be written id:value; got {_shorten(word)}")
-        feature = _parse_id("feature", key, header.num_features)
-        if feature in features:
-            raise ValueError(f"a feature must not occur twice in a line; got {feature} again")
-        features[feature] = _parse_value(feature, value)
-    return list(labels), features
-
-
-def _parse_id(what: str, word: bytes, limit: int) -> int:
-    value = _parse_integer(word)
-    if value is None or value >= limit:
-        raise ValueError(f"a {what} must be an integer in [0, {limit}); got {_shorten(word)}")
-    return value
-
-
-def _parse_integer(word: bytes) -> int | None:
-    match = _INTEGER.fullmatch(word)
-    return int(match[1]) if match else None
-
-
-def _parse_value(feature: int, word: bytes) -> float:
-    with np.errstate(over="ignore"):
-        value = float(np.float32(float(word))) if _NUMBER.fullmatch(word) else math.nan
-    if not math.isfinite(value):
-        raise ValueError(
-            f"the value of feature {feature} must be a finite float32 number; got {_shorten(word)}"
-        )
-    return value
-
-
-def _shorten(text: bytes) -> str:
-    shown = text[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
-    return repr(shown if len(shown) <= 60 else shown[:57] + "...")
-
-
-# ---- progress ----------------------------------------------------------------------------------
 
 
 def _print_progress(path: str) -> Progress:

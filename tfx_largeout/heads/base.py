@@ -27,8 +27,8 @@ class Head(keras.layers.Layer):
     also carries a `HeadOutput`: the head, h, and whether the call trains. A `HeadLoss` reads that
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
-    A head implements `build`, `logits`, `statistics` and `top_k`, and says in `gives` which kinds
-    of statistics it can be trained with.
+    A head implements `build`, `flat_logits`, `statistics` and `top_k`, and says in `gives` which
+    kinds of statistics it can be trained with.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -50,6 +50,16 @@ class Head(keras.layers.Layer):
         self.supports_jit = False
         self.supports_masking = True
         self._refuse_float16(self.compute_dtype)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        width = input_shape[-1]
+        if width is None:
+            raise ValueError(
+                f"the last dimension of the hidden activations must be known; got {input_shape}"
+            )
+        super().build(input_shape)
+        self.width: int = width
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Returns the logits `[..., C]`, carrying what a loss or a metric needs.
@@ -83,6 +93,16 @@ class Head(keras.layers.Layer):
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in the compute dtype."""
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        logits = self.flat_logits(flat, self.compute_dtype)
+        if hidden.shape.rank == 2:
+            return logits
+        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
+        static = hidden.shape[:-1].concatenate(self.num_classes)
+        return tf.ensure_shape(tf.reshape(logits, shape), static)
+
+    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        """Returns all logits `[N, C]` of hidden activations `[N, D]`, in a dtype."""
         raise NotImplementedError
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:

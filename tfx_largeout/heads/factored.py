@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, number_argument
+from tfx_largeout.heads.own_learning_rate import OwnLearningRate
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
-from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored.factored_state import (
+    NUM_SLOTS,
+    FactoredState,
+    all_in_first_slot,
+    unit_transitions,
+)
 from tfx_largeout.ops.factored.factored_update import (
     MAX_CONDITION,
     factored_settle,
@@ -22,11 +28,13 @@ from tfx_largeout.ops.factored.factored_update import (
     factored_update,
 )
 from tfx_largeout.ops.factored.factored_weights import (
+    Drift,
+    dense_weights,
     factored_logits,
     moments_of_rows,
     refresh_bookkeeping,
     relative_drift,
-    weight_blocks,
+    start_from_rows,
 )
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
@@ -40,18 +48,6 @@ from tfx_largeout.statistics import (
 
 _MOST_DRIFT = 0.01  # of weights that are assigned from outside; a drift of 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
-
-
-class Drift(NamedTuple):
-    """How far the bookkeeping is from what it stands for, relative, by random probes.
-
-    Attributes:
-        gram: Of Q from W^T W.
-        inverse: Of U^-T from the inverse of U.
-    """
-
-    gram: float
-    inverse: float
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -119,12 +115,7 @@ class FactoredHead(SelfUpdatingHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
-        self._schedule: Any = None
-        self._rate: Any = None
-        if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-            self._schedule = learning_rate
-        else:
-            self._first_rate = number_argument("learning_rate", learning_rate, above=0)
+        self._own_rate = OwnLearningRate(learning_rate)
         self.weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -134,15 +125,8 @@ class FactoredHead(SelfUpdatingHead):
         )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        width = input_shape[-1]
-        if width is None:
-            raise ValueError(
-                f"the last dimension of the hidden activations must be known; got {input_shape}"
-            )
         super().build(input_shape)
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
-        self.width = width
-        size = width + 1 if self.use_bias else width
+        size = self.width + 1 if self.use_bias else self.width
         self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
         matrix, vector = (size, size), (size,)
         # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
@@ -156,48 +140,28 @@ class FactoredHead(SelfUpdatingHead):
             gram=self._add("gram", matrix, lambda _, dtype: tf.cast(moments()[0], dtype)),
             shift=self._add("shift", vector, "zeros"),
             row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
-            transitions=self._add("transitions", (NUM_SLOTS, *matrix), _units),
+            transitions=self._add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
             row_slot=self._add("row_slot", (self.num_classes,), "zeros", "uint8"),
-            slot_rows=self._add("slot_rows", (NUM_SLOTS,), self._all_in_first_slot, "int64"),
+            slot_rows=self._add("slot_rows", (NUM_SLOTS,), self._initial_slots, "int64"),
             current_slot=self._add("current_slot", (), "zeros", "int32"),
         )
         self.iterations = self._add("iterations", (), "zeros", "int64")
         # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
         self._assign_iterations = self.iterations.assign
         self.iterations.assign = self._assign_last
-        if self._schedule is None:
-            # Not `Constant`, which goes through float32.
-            first = self._first_rate
-            self._rate = self._add("learning_rate", (), lambda _, dtype: tf.constant(first, dtype))
+        self._own_rate.build(lambda initializer: self._add("learning_rate", (), initializer))
 
     @property
     def learning_rate(self) -> Any:
         """eta: a variable (before the layer is built a number), or the schedule's present value."""
-        if self._schedule is not None:
-            return self._schedule(self.iterations.value if self.built else 0)
-        return self._first_rate if self._rate is None else self._rate
+        return self._own_rate.at(self.iterations.value if self.built else 0)
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        if self._schedule is not None:
-            raise TypeError(
-                "learning_rate can't be set on a head that was made with a "
-                f"LearningRateSchedule; got {value!r}"
-            )
-        value = number_argument("learning_rate", value, above=0)
-        if self._rate is None:
-            self._first_rate = value
-        else:
-            self._rate.assign(value)
+        self._own_rate.set(value)
 
-    # What the base class asks for
-
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = tf.cast(factored_logits(self.state, self._state_input(flat)), self.compute_dtype)
-        if hidden.shape.rank == 2:
-            return logits
-        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
+    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         statistics = factored_statistics(self.state, self._state_input(hidden), labels.ids)
@@ -283,13 +247,7 @@ class FactoredHead(SelfUpdatingHead):
         Cost: O(C D^2); memory for the result and a block of rows.
         """
         self.settle()
-        kernel = np.empty((self.num_classes, self.width), self.state_dtype)
-        bias = np.empty(self.num_classes, self.state_dtype) if self.use_bias else None
-        for start, rows in weight_blocks(self.state):
-            kernel[start : start + len(rows)] = rows[:, : self.width]
-            if bias is not None:
-                bias[start : start + len(rows)] = rows[:, self.width]
-        return kernel, bias
+        return dense_weights(self.state, self.width)
 
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
         """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
@@ -306,7 +264,7 @@ class FactoredHead(SelfUpdatingHead):
         dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
         return dense
 
-    def assign(self, kernel: Any, bias: Any = None) -> None:
+    def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
         """Starts afresh from W and b: V = W, U = I. The count of steps goes on.
 
         Cost: O(C D^2); memory for another W.
@@ -330,15 +288,7 @@ class FactoredHead(SelfUpdatingHead):
             if bias.shape != (self.num_classes,):
                 raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
             kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
-        unit = np.eye(kernel.shape[1])
-        self.state.v.assign(kernel)
-        self.state.u.assign(unit)
-        self.state.u_inverse_transpose.assign(unit)
-        self.state.shift.assign(np.zeros(len(unit)))
-        self.state.transitions.assign(_units((NUM_SLOTS, *unit.shape), self.state_dtype))
-        self.state.row_slot.assign(np.zeros(self.num_classes, np.uint8))
-        self.state.slot_rows.assign(self._all_in_first_slot(None))
-        self.state.current_slot.assign(0)
+        start_from_rows(self.state, kernel)
         self.refresh()
 
     # Its numerical health
@@ -353,7 +303,7 @@ class FactoredHead(SelfUpdatingHead):
         Cost: O(8 C D).
         """
         self.settle()
-        return Drift(*relative_drift(self.state))
+        return relative_drift(self.state)
 
     def refresh(self) -> None:
         """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is.
@@ -364,25 +314,15 @@ class FactoredHead(SelfUpdatingHead):
         refresh_bookkeeping(self.state)
 
     def get_config(self) -> dict[str, Any]:
-        rate: Any = self._schedule
         return {
             **super().get_config(),
-            "learning_rate": self._first_rate
-            if rate is None
-            else keras.optimizers.schedules.serialize(rate),
+            "learning_rate": self._own_rate.config,
             "weight_decay": self.weight_decay,
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "stabilization": self.stabilization,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> FactoredHead:
-        rate = config["learning_rate"]
-        if isinstance(rate, dict):
-            rate = keras.optimizers.schedules.deserialize(rate)
-        return cls(**{**config, "learning_rate": rate})
 
     def _add(
         self, name: str, shape: tuple[int, ...], initializer: Any, dtype: str | None = None
@@ -404,8 +344,8 @@ class FactoredHead(SelfUpdatingHead):
         kernel_shape = (self.num_classes, self.width)
         return initialize_by_blocks(self.kernel_initializer, kernel_shape, dtype, bias)
 
-    def _all_in_first_slot(self, shape: Any, dtype: Any = None) -> np.ndarray:
-        return np.array([self.num_classes] + [0] * (NUM_SLOTS - 1), np.int64)
+    def _initial_slots(self, shape: Any, dtype: Any) -> np.ndarray:
+        return all_in_first_slot(self.num_classes)
 
     def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in the state's dtype, with its constant 1 if there is a bias."""
@@ -445,13 +385,13 @@ class FactoredHead(SelfUpdatingHead):
                 f"weights that do not (relative differences of {drift.gram:.2g} between Q and "
                 f"W^T W, {drift.inverse:.2g} between U^-T and the inverse of U), as an average of "
                 "two states, weight by weight, does. They have been assigned. To average heads, "
-                "use head.assign with the mean of what materialize() returns."
+                "use head.set_dense_weights with the mean of what materialize() returns."
             )
         return result
 
     def _present_rate(self) -> Any:
         rate = self.learning_rate
-        return rate if self._schedule is not None else self.followed(rate)
+        return rate if self._own_rate.schedule is not None else self.followed(rate)
 
     def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""
@@ -459,7 +399,3 @@ class FactoredHead(SelfUpdatingHead):
         state_input = self._state_input(hidden)
         u_hidden = tf.matmul(state_input, self.state.u.value, transpose_b=True)
         return u_hidden, tf.linalg.matvec(state_input, self.state.shift.value)
-
-
-def _units(shape: tuple[int, ...], dtype: Any) -> tf.Tensor:
-    return tf.eye(shape[-1], batch_shape=[shape[0]], dtype=tf.as_dtype(dtype))

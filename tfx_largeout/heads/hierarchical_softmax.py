@@ -122,13 +122,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        width = input_shape[-1]
-        if width is None:
-            raise ValueError(
-                f"the last dimension of the hidden activations must be known; got {input_shape}"
-            )
         super().build(input_shape)
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
         self.class_tree, self._digest = self._make_tree()
         self.tree_digest = self.add_weight(
             name="tree_digest",
@@ -140,7 +134,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         )
         self.tables = {
             name: RowTable(
-                self._add_rows(f"{name}_kernel", (rows, width), self._initial_kernel),
+                self._add_rows(f"{name}_kernel", (rows, self.width), self._initial_kernel),
                 self._add_rows(f"{name}_bias", (rows,), self.bias_initializer)
                 if self.use_bias
                 else None,
@@ -149,19 +143,17 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         }
         self.build_optimizer([weight for table in self.tables.values() for weight in table])
 
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns all log-probabilities `[..., C]`, in the compute dtype. They have no gradient."""
-        flat = self._of_this_tree(tf.reshape(hidden, [-1, hidden.shape[-1]]))
-        values = all_log_probabilities(self.class_tree.sweep(self.tables, flat))
+    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        """Returns all log-probabilities `[N, C]`. They have no gradient."""
+        wide = self._of_this_tree(hidden)
+        values = all_log_probabilities(self.class_tree.sweep(self.tables, wide))
         values = tf.transpose(self.class_tree.order.by_class(values))
-        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
-        values = tf.cast(tf.reshape(values, shape), self.compute_dtype)
         values = tf.raw_ops.PreventGradient(
-            input=values,
+            input=tf.cast(values, dtype),
             message="all log-probabilities of a HierarchicalSoftmaxHead have no gradient: train it "
             "with NegativeLogLikelihood",
         )
-        return tf.ensure_shape(values, hidden.shape[:-1].concatenate(self.num_classes))
+        return tf.ensure_shape(values, [hidden.shape[0], self.num_classes])
 
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         wide = self._of_this_tree(hidden)

@@ -50,17 +50,11 @@ class KernelHead(Head):
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        width = input_shape[-1]
-        if width is None:
-            raise ValueError(
-                f"the last dimension of the hidden activations must be known; got {input_shape}"
-            )
         super().build(input_shape)
-        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
         # No autocast: it would cast all of W wherever a few rows are gathered.
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(self.num_classes, width),
+            shape=(self.num_classes, self.width),
             initializer=self._initial_kernel,
             trainable=self.trainable_kernel,
             autocast=False,
@@ -75,15 +69,7 @@ class KernelHead(Head):
                 autocast=False,
             )
 
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = self.flat_logits(flat, self.compute_dtype)
-        if hidden.shape.rank == 2:
-            return logits
-        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0))
-
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
-        """Returns all logits `[N, C]` of `[N, D]`, computed in `dtype`."""
         logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(self.kernel, dtype), transpose_b=True)
         return logits if self.bias is None else logits + tf.cast(self.bias, dtype)
 

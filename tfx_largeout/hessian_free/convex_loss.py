@@ -17,7 +17,7 @@ from tfx_largeout.statistics import SoftmaxStatistics
 
 _SUPPORTED = (
     "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
-    "MeanSquaredError of Keras, or SoftmaxCrossentropy behind a DenseHead"
+    "MeanSquaredError of Keras, or SoftmaxCrossentropy without a penalty behind a DenseHead"
 )
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -186,7 +186,7 @@ def convex_loss(loss: Any) -> ConvexLoss:
     found = keras.losses.get(loss) if isinstance(loss, str) else loss
     if callable(found) and found in _FUNCTIONS:
         found = _FUNCTIONS[found]()
-    if type(found) is SoftmaxCrossentropy:
+    if type(found) is SoftmaxCrossentropy and not found.log_partition_penalty:
         return _HeadSoftmax(found)
     if type(found) in _KERAS:
         return _KERAS[type(found)](found)

@@ -7,13 +7,13 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.arguments import instance_argument, integer_argument, number_argument
 from tfx_largeout.hessian_free.conjugate_gradient import (
     CGStatistics,
     conjugate_gradient,
@@ -22,13 +22,15 @@ from tfx_largeout.hessian_free.curvature import Curvature
 from tfx_largeout.hessian_free.damping import LevenbergMarquardt
 from tfx_largeout.hessian_free.examples import Examples
 from tfx_largeout.hessian_free.fixed_sample import FixedSample
+from tfx_largeout.hessian_free.held_out_examples import line_search_examples, split
 from tfx_largeout.hessian_free.identity_preconditioner import IdentityPreconditioner
-from tfx_largeout.hessian_free.line_search import armijo, backtrack
 from tfx_largeout.hessian_free.local_worker import LocalWorker
 from tfx_largeout.hessian_free.objective import Gradient, Objective
 from tfx_largeout.hessian_free.preconditioner import Preconditioner
 from tfx_largeout.hessian_free.sample_schedule import SampleSchedule
 from tfx_largeout.hessian_free.state import TrainerState
+from tfx_largeout.hessian_free.step import Step, best_step, learning_rate, longest_step, no_step
+from tfx_largeout.hessian_free.validation import validation_logs
 from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
 from tfx_largeout.hessian_free.worker import Worker
 
@@ -101,13 +103,13 @@ class Trainer:
         seed: int = 0,
         make_worker: MakeWorker = LocalWorker,
     ) -> None:
-        self.preconditioner = _instance(
+        self.preconditioner = instance_argument(
             "preconditioner", preconditioner, Preconditioner, IdentityPreconditioner
         )
-        self.gradient_sample = _instance(
+        self.gradient_sample = instance_argument(
             "gradient_sample", gradient_sample, SampleSchedule, FixedSample
         )
-        self.cg_sample = _instance(
+        self.cg_sample = instance_argument(
             "cg_sample", cg_sample, SampleSchedule, functools.partial(FixedSample, 0.1)
         )
         if self.cg_sample is self.gradient_sample:
@@ -207,9 +209,9 @@ class Trainer:
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
             callbacks.on_train_batch_begin(0)
-            logs = self._iterate(objective, self._longest_step(model))
+            logs = self._iterate(objective, longest_step(model, self._state.learning_rate))
             callbacks.on_train_batch_end(0, logs)
-            logs |= self._evaluate(model, validation_data, callbacks)
+            logs |= validation_logs(model, validation_data, self.batch_size, callbacks)
             callbacks.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
@@ -256,14 +258,9 @@ class Trainer:
 
     def _objective(self, model: keras.Model, examples: Examples, held_out: Any) -> Objective:
         if held_out is None:
-            examples, held_out = self._split(examples)
+            examples, held_out = split(examples, self.line_search_split, self.seed)
         else:
-            held_out = _line_search_examples(held_out)
-            if held_out.spec != examples.spec:
-                raise ValueError(
-                    "line_search_data must have the shapes and dtypes of the other examples, "
-                    f"{examples.spec}; got {held_out.spec}"
-                )
+            held_out = line_search_examples(held_out, examples)
         if not model.built:
             model(examples.take(np.arange(1))[0], training=False)
         curvature = Curvature(model, examples.spec)
@@ -274,16 +271,6 @@ class Trainer:
             make_worker(held_out, self.batch_size),
             WeightPenalty(model.trainable_variables),
         )
-
-    def _split(self, examples: Examples) -> tuple[Examples, Examples]:
-        held_out = math.ceil(self.line_search_split * len(examples))
-        if held_out >= len(examples):
-            raise ValueError(
-                "x must have examples for the gradient beside those for the line search; got "
-                f"{len(examples)} in all"
-            )
-        order = np.random.default_rng([self.seed, 1]).permutation(len(examples))
-        return examples.part(np.sort(order[held_out:])), examples.part(np.sort(order[:held_out]))
 
     def _begin(self, model: keras.Model, objective: Objective) -> None:
         state, theta = self._state, objective.read()
@@ -296,28 +283,7 @@ class Trainer:
         if loss != state.loss or not state.is_at(theta):  # or the data is not what it was
             state.parameters, state.loss, state.gradient = theta, loss, None
         if state.learning_rate is None:
-            state.learning_rate = _learning_rate(model)
-
-    def _longest_step(self, model: keras.Model) -> float:
-        rate = _learning_rate(model)
-        if rate is None or not self._state.learning_rate:
-            return 1.0
-        return rate / self._state.learning_rate
-
-    def _evaluate(self, model: keras.Model, data: Any, callbacks: Any) -> dict[str, float]:
-        if data is None:
-            return {}
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        values = model.evaluate(
-            x,
-            y,
-            sample_weight=weights,
-            batch_size=None if isinstance(x, tf.data.Dataset) else self.batch_size,
-            callbacks=callbacks,
-            verbose=0,
-            return_dict=True,
-        )
-        return {f"val_{name}": value for name, value in values.items()}
+            state.learning_rate = learning_rate(model)
 
     def _iterate(self, objective: Objective, longest: float) -> dict[str, float]:
         """Makes an iteration; returns its logs."""
@@ -328,7 +294,7 @@ class Trainer:
             state.loss, state.gradient = _finite(objective.loss_at(theta)), None
         with objective.timed("gradient"):
             gradient = self._gradient(objective)
-        step = _no_step(theta)
+        step = no_step(theta)
         run: CGStatistics | None = None
         cg_size = self.cg_sample.size(state.iteration, objective.num_examples)
         if _is_finite(gradient.vector):
@@ -415,71 +381,15 @@ class Trainer:
         g: tf.Tensor,
         run: CGStatistics,
         longest: float,
-    ) -> _Step:
+    ) -> Step:
         """Returns the step, with the weights set to where it leads."""
-        previous, step = self._state.loss, _no_step(theta)
+        step = no_step(theta)
         try:
             if run.iterates:
-                step = _best_step(objective, theta, g, run, previous, longest)
+                step = best_step(objective, theta, g, run, self._state.loss, longest)
         finally:
             objective.assign(step.theta)
         return step
-
-
-class _Step(NamedTuple):
-    """Where a step leads, its size (0: refused), rho and L there."""
-
-    theta: tf.Tensor
-    size: float
-    rho: float
-    loss: float
-
-
-def _no_step(theta: tf.Tensor, rho: float = math.nan) -> _Step:
-    return _Step(theta, 0.0, rho, math.nan)
-
-
-def _best_step(
-    objective: Objective,
-    theta: tf.Tensor,
-    g: tf.Tensor,
-    run: CGStatistics,
-    previous: float,
-    longest: float,
-) -> _Step:
-    def loss(step: tf.Tensor) -> float:
-        return objective.loss_at(theta + step)
-
-    chosen, backtracked = backtrack(loss, run.iterates, previous)
-    if chosen.value >= 0:
-        return _no_step(theta)
-    rho = (backtracked.loss - previous) / chosen.value
-    if backtracked.loss > previous:
-        return _no_step(theta, rho)
-    slope = float(tf.reduce_sum(g * chosen.solution))
-    alpha, found = armijo(loss, chosen.solution, slope, previous, backtracked.loss, longest)
-    if not found.accepted:
-        return _no_step(theta, rho)
-    return _Step(theta + alpha * chosen.solution, alpha, rho, found.loss)
-
-
-def _instance(name: str, value: Any, kind: type, default: Callable[[], Any]) -> Any:
-    if value is None:
-        return default()
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
-    return value
-
-
-def _line_search_examples(data: Any) -> Examples:
-    if isinstance(data, tf.data.Dataset):
-        return Examples.of(data)
-    if not isinstance(data, (tuple, list)) or not 2 <= len(data) <= 3:
-        raise ValueError(
-            "line_search_data must be (x, y), (x, y, sample_weight) or a dataset; got a "
-            f"{type(data).__name__}"
-        )
-    return Examples.of(*data)
 
 
 def _finite(loss: float) -> float:
@@ -492,8 +402,3 @@ def _finite(loss: float) -> float:
 
 def _is_finite(vector: tf.Tensor) -> bool:
     return bool(tf.reduce_all(tf.math.is_finite(vector)))
-
-
-def _learning_rate(model: keras.Model) -> float | None:
-    rate = getattr(model.optimizer, "learning_rate", None)
-    return None if rate is None else float(keras.ops.convert_to_numpy(rate))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LambdaSphericalLoss: a function of yours of the spherical statistics."""
+"""LambdaSphericalLoss: wraps a function of the spherical statistics that you write."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tfx_largeout.metrics.exact_loss import ExactLoss
 from tfx_largeout.metrics.mean_reciprocal_rank import MeanReciprocalRank
-from tfx_largeout.metrics.ndcg_at_k import NDCGAtK
+from tfx_largeout.metrics.ndcg import NDCG
 from tfx_largeout.metrics.perplexity import Perplexity
 from tfx_largeout.metrics.precision_at_k import PrecisionAtK
 from tfx_largeout.metrics.propensities import propensities
@@ -13,9 +13,9 @@ from tfx_largeout.metrics.ps_precision_at_k import PSPrecisionAtK
 from tfx_largeout.metrics.recall_at_k import RecallAtK
 
 __all__ = [
+    "NDCG",
     "ExactLoss",
     "MeanReciprocalRank",
-    "NDCGAtK",
     "PSPrecisionAtK",
     "Perplexity",
     "PrecisionAtK",

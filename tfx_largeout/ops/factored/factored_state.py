@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -103,3 +104,13 @@ class FactoredState(NamedTuple):
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of all variables."""
         return [variable.handle for variable in self.variables]
+
+
+def unit_transitions(shape: tuple[int, ...], dtype: Any) -> tf.Tensor:
+    """Returns the transitions of a state whose rows are all in the current coordinates."""
+    return tf.eye(shape[-1], batch_shape=[shape[0]], dtype=tf.as_dtype(dtype))
+
+
+def all_in_first_slot(num_classes: int) -> np.ndarray:
+    """Returns the `slot_rows` of a state whose rows are all in the first slot."""
+    return np.array([num_classes] + [0] * (NUM_SLOTS - 1), np.int64)

@@ -7,15 +7,33 @@ Functions of rows go through them in blocks; a state must be settled where they 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored.factored_state import (
+    NUM_SLOTS,
+    FactoredState,
+    all_in_first_slot,
+    unit_transitions,
+)
 from tfx_largeout.ops.rows.variable_rows import gather
 
 _BLOCK_ELEMENTS = 2**21
 _NUM_PROBES = 8
+
+
+class Drift(NamedTuple):
+    """How far the bookkeeping is from what it stands for, relative, by random probes.
+
+    Attributes:
+        gram: The relative distance of Q from W^T W.
+        inverse: The relative distance of U^-T from the inverse of U.
+    """
+
+    gram: float
+    inverse: float
 
 
 def factored_logits(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor:
@@ -52,12 +70,39 @@ def _logits_by_slot(state: FactoredState, u_hidden: tf.Tensor) -> tf.Tensor:
     return tf.transpose(tf.dynamic_stitch(ids, parts))
 
 
-def weight_blocks(state: FactoredState) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the first class and the rows of W of each block, `[n, D]`, of a settled state."""
+def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns W `[C, D]` and b `[C]` of a settled state, b None if its rows have no column for it.
+
+    Cost: O(C D^2); memory for the result and a block of rows.
+
+    Args:
+        state: The state.
+        width: D of the hidden activations; what is right of it in a row is b.
+    """
     state = state.variables
+    dtype = state.dtype.as_numpy_dtype
+    kernel = np.empty((state.num_classes, width), dtype)
+    bias = np.empty(state.num_classes, dtype) if state.width > width else None
     u, shift = state.u.read_value(), state.shift.read_value()
-    for start, rows in _blocks(state.v):
-        yield start, (tf.matmul(rows, u) + shift).numpy()
+    for start, block in _blocks(state.v):
+        rows = (tf.matmul(block, u) + shift).numpy()
+        kernel[start : start + len(rows)] = rows[:, :width]
+        if bias is not None:
+            bias[start : start + len(rows)] = rows[:, width]
+    return kernel, bias
+
+
+def start_from_rows(state: FactoredState, rows: np.ndarray) -> None:
+    """Sets V to rows of W, with their biases, and U to I. Q, c and U^-T are left as they were."""
+    state = state.variables
+    unit = np.eye(state.width)
+    state.v.assign(rows)
+    state.u.assign(unit)
+    state.shift.assign(np.zeros(state.width))
+    state.transitions.assign(unit_transitions(state.transitions.shape, state.dtype))
+    state.row_slot.assign(np.zeros(state.num_classes, np.uint8))
+    state.slot_rows.assign(all_in_first_slot(state.num_classes))
+    state.current_slot.assign(0)
 
 
 def moments_of_rows(v: tf.Variable) -> tuple[tf.Tensor, tf.Tensor]:
@@ -96,7 +141,7 @@ def refresh_bookkeeping(state: FactoredState) -> None:
     state.u_inverse_transpose.assign(tf.cast(inverse, state.dtype))
 
 
-def relative_drift(state: FactoredState) -> tuple[float, float]:
+def relative_drift(state: FactoredState) -> Drift:
     """Returns |Q Z - W^T W Z| / |W^T W Z| and |P^T U Z - Z| / |Z| for random Z, of a settled state.
 
     Cost: O(8 C D).
@@ -116,7 +161,7 @@ def relative_drift(state: FactoredState) -> tuple[float, float]:
     tiny = np.finfo(np.float64).tiny
     gram_drift = np.linalg.norm(gram @ probes - images) / (np.linalg.norm(images) + tiny)
     inverse_drift = np.linalg.norm(p.T @ (u @ probes) - probes) / np.linalg.norm(probes)
-    return float(gram_drift), float(inverse_drift)
+    return Drift(float(gram_drift), float(inverse_drift))
 
 
 def _blocks(v: tf.Variable) -> Iterator[tuple[int, tf.Tensor]]:

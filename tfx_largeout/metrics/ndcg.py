@@ -12,7 +12,7 @@ from tfx_largeout.statistics import ExactStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class NDCGAtK(MetricAtK):
+class NDCG(MetricAtK):
     """Normalised discounted cumulative gain of the k best classes, averaged over the examples.
 
     For the label set `Y` of an example and the rank `r_l` of label `l` (0 is best):
