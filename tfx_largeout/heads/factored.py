@@ -232,8 +232,6 @@ class FactoredHead(SelfUpdatingHead):
         scores = exact.top_scores + shift[:, tf.newaxis]
         return TopScores(scores, exact.top_ids, exact.logsumexp + shift)
 
-    # The weights
-
     def settle(self) -> None:
         """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
 
@@ -290,8 +288,6 @@ class FactoredHead(SelfUpdatingHead):
             kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
         start_from_rows(self.state, kernel)
         self.refresh()
-
-    # Its numerical health
 
     def condition_number(self) -> float:
         """Returns the condition number of U. Cost: O(D^3)."""

@@ -297,7 +297,7 @@ class Trainer:
         step = no_step(theta)
         run: CGStatistics | None = None
         cg_size = self.cg_sample.size(state.iteration, objective.num_examples)
-        if _is_finite(gradient.vector):
+        if bool(tf.reduce_all(tf.math.is_finite(gradient.vector))):
             with objective.timed("cg"):
                 objective.hold(self._draw(cg_size, objective.num_examples))
                 solution, run = self._solve(objective, gradient.vector)
@@ -398,7 +398,3 @@ def _finite(loss: float) -> float:
             f"the loss of the data of the line search must be finite to begin with; got {loss}"
         )
     return loss
-
-
-def _is_finite(vector: tf.Tensor) -> bool:
-    return bool(tf.reduce_all(tf.math.is_finite(vector)))
