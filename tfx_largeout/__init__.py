@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import keras
 
 __version__ = "0.1.0"
@@ -19,25 +22,39 @@ from tfx_largeout import (
     heads,
     hessian_free,
     indexes,
+    labels,
     layers,
     losses,
     metrics,
     optimizers,
     samplers,
+    statistics,
 )
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
+from tfx_largeout.ops.library import library_status
 
 __all__ = [
     "TopK",
     "TopKModel",
     "callbacks",
+    "datasets",
     "heads",
     "hessian_free",
     "indexes",
+    "labels",
     "layers",
+    "library_status",
     "losses",
     "metrics",
     "optimizers",
     "samplers",
+    "statistics",
     "top_k_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `datasets` needs tensorflow-datasets, which takes longer to import than all the rest.
+    if name == "datasets":
+        return importlib.import_module("tfx_largeout.datasets")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
