@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
     Memory: one array at a time.
 
     Args:
-        path: Of the file.
+        path: The path of the file.
         facts: What JSON can hold.
         arrays: Names, and functions that give the arrays.
 
@@ -92,7 +92,7 @@ class CheckpointFile:
 
     @property
     def names(self) -> list[str]:
-        """Of the arrays."""
+        """The names of the arrays."""
         return list(self._header["digests"])
 
     def array(self, name: str) -> np.ndarray:

@@ -61,7 +61,7 @@ class Probe(keras.callbacks.Callback):
         y: Their labels.
         every: Steps from one probe to the next, at least. Default 100.
         draws: How often the training loss is drawn. Default 4.
-        max_share: Of the time of training. Default 0.01.
+        max_share: The share of the time of training that the probe may take. Default 0.01.
         log_dir: Folder for TensorBoard's event files. Default None: none are written.
 
     Raises:

@@ -84,7 +84,7 @@ class ClassTree:
 
         Args:
             residuals: What `log_probabilities` returned as such.
-            gradient: Of the loss with respect to the log-probabilities, `[N, K]`.
+            gradient: The gradient of the loss with respect to the log-probabilities, `[N, K]`.
         """
         raise NotImplementedError
 

@@ -25,7 +25,7 @@ class EventFile:
     one with the hyper-parameters is, byte for byte, a `google.protobuf.Struct`.
 
     Args:
-        folder: Of the run; it is created.
+        folder: The folder of the run; it is created.
         hyper_parameters: Numbers, strings and bools by name.
     """
 

@@ -41,7 +41,7 @@ class HeadRow(NamedTuple):
         return {**self.options, **self.single_optimizer}
 
 
-# Of the model's optimizer, where the head updates itself.
+# The options of the model's optimizer, where the head updates itself.
 _TRUNK = {
     "optimizer": "adam",
     "learning_rate": 2e-3,

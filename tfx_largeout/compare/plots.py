@@ -25,7 +25,7 @@ def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> Non
 
     Args:
         results: Heads without a trained point are left out; without any, there is no picture.
-        title: Of the picture.
+        title: The title of the picture.
         path: A `.png` file.
 
     Raises:

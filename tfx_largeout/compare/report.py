@@ -27,7 +27,7 @@ def write_report(
     Args:
         folder: Where to.
         configuration: All that the results depend on; for the JSON.
-        results: Of the heads so far.
+        results: The results of the heads so far.
     """
     rows = summarize(results)
     _write_csv(folder.summary_csv, _names(SummaryRow), (dataclasses.asdict(row) for row in rows))

@@ -50,7 +50,7 @@ def run_head(
             until then it has the suffix `.part`.
         on_change: Called after each event with the result so far and the training loss, if the
             event has one.
-        command: Of the worker.
+        command: The command that starts the worker.
 
     Raises:
         DataError: The data are at fault, in one sentence.

@@ -39,7 +39,7 @@ class TrainingSettings:
         evaluations: How often each head is evaluated while it trains, the end included.
         batch_size: Examples a step, B.
         hidden: Width of the trunk, D.
-        seed: Of the initial weights, the order of the examples and the candidates.
+        seed: The seed of the initial weights, the order of the examples and the candidates.
     """
 
     budget: float | None = 60.0

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _BLOCK_BYTES = 1 << 20
-_MAX_LINE_BYTES = 1 << 24  # of more than a million features
-_SHOWN_BYTES = 240  # of a word in a message, which takes 60 characters of them
+_MAX_LINE_BYTES = 1 << 24  # a line of more than a million features
+_SHOWN_BYTES = 240  # as much of a word as the 60 characters that a message shows can take
 _MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
 
 

@@ -46,7 +46,7 @@ from tfx_largeout.statistics import (
     without_gradient,
 )
 
-_MOST_DRIFT = 0.01  # of weights that are assigned from outside; a drift of 1% would be a defect
+_MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
 
 
@@ -76,8 +76,9 @@ class FactoredHead(SelfUpdatingHead):
         weight_decay: lambda >= 0: a step multiplies W (and b) by 1 - eta lambda. Default 0.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
-        kernel_initializer: Of W. Default `"glorot_uniform"`. It is called for blocks of rows.
-        bias_initializer: Of b. Default `"zeros"`.
+        kernel_initializer: The initializer of W, called for blocks of rows. Default
+            `"glorot_uniform"`.
+        bias_initializer: The initializer of b. Default `"zeros"`.
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
             O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.
@@ -253,7 +254,7 @@ class FactoredHead(SelfUpdatingHead):
         Cost: O(C D^2); memory for two more W.
 
         Args:
-            **kwargs: Of `Dense`, such as `activation` and `name`.
+            **kwargs: Arguments of `Dense`, such as `activation` and `name`.
         """
         kernel, bias = self.materialize()
         kwargs = {"dtype": self.state_dtype, **kwargs}

@@ -74,9 +74,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: Of each table of weights, called for blocks of rows. Default
-            `"glorot_uniform"`.
-        bias_initializer: Of the biases. Default `"zeros"`.
+        kernel_initializer: The initializer of each table of weights, called for blocks of rows.
+            Default `"glorot_uniform"`.
+        bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:

@@ -25,8 +25,9 @@ class KernelHead(Head):
     Args:
         num_classes: The number of classes C, at least 2.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: Of W, called for blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: Of b. Default `"zeros"`.
+        kernel_initializer: The initializer of W, called for blocks of rows. Default
+            `"glorot_uniform"`.
+        bias_initializer: The initializer of b. Default `"zeros"`.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:

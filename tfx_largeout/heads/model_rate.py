@@ -76,8 +76,8 @@ class ModelRate:
     def note(self, highest: tf.Variable, kind: tf.Variable) -> None:
         """Keeps what there is to know of a step that was taken; warns, each once.
 
-        Of a rate that rose above the highest so far, which is a warm-up without the head, and of a
-        second update in one step of the model.
+        It warns of a rate that rose above the highest so far, which is a warm-up without the head,
+        and of a second update in one step of the model.
         """
         optimizer = self._optimizer()
         if optimizer is None:

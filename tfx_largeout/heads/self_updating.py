@@ -119,7 +119,7 @@ class SelfUpdatingHead(Head):
             hidden: `[N, D]`.
             labels: N examples.
             residuals: What `forward` returned as such.
-            gradients: Of the loss with respect to each of the statistics.
+            gradients: The gradients of the loss with respect to each of the statistics.
             update: Whether the head is trainable.
         """
         raise NotImplementedError

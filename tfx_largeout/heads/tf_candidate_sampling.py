@@ -46,7 +46,7 @@ class TFCandidateSamplingHead(KernelHead):
             "distortion": 0.75}` for `"fixed_unigram"`. Default none.
         unique: Whether the candidates of a batch are all different. Default True.
         remove_accidental_hits: Whether a candidate that is also a target is left out.
-        seed: Of the sampler and of the choice of labels. Default None: not reproducible.
+        seed: The seed of the sampler and of the choice of labels. Default None: not reproducible.
         **kwargs: As for `KernelHead`.
 
     Raises:

@@ -92,9 +92,9 @@ def conjugate_gradient(
         preconditioner: r `[n]` -> M r `[n]`, M symmetric positive definite and near the inverse of
             A. Default None: M = I.
         max_iterations: At least 0. Default 250.
-        tolerance: Of |r| relative to |b|. In float32 no less than 1e-6 is asked for, whatever is
-            given: rounding does not allow for less. Default 1e-6.
-        progress: Of Martens' stop; 0 turns it off. Default 5e-4.
+        tolerance: The limit of |r| relative to |b|. In float32 no less than 1e-6 is asked for,
+            whatever is given: rounding does not allow for less. Default 1e-6.
+        progress: The limit of Martens' stop; 0 turns it off. Default 5e-4.
         num_pairs: How many pairs to keep for an L-BFGS preconditioner. Default 0.
 
     Returns:

@@ -126,7 +126,7 @@ class Curvature:
             function = tf.function(self._product_by(tangent), input_signature=self._signature)
             try:
                 function.get_concrete_function()
-            except Exception:  # of whatever op has no forward mode
+            except Exception:  # whichever op has no forward mode says so in its own way
                 if mode == list(ways)[-1]:
                     raise
             else:

@@ -71,7 +71,7 @@ class CurvaturePairs:
         """Keeps a pair that is wanted.
 
         Args:
-            number: Of the pair in the run, from 1, greater than those before.
+            number: The number of the pair in the run, from 1, greater than those before.
             step: s `[n]`.
             difference: y `[n]`.
         """

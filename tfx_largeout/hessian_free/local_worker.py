@@ -18,7 +18,7 @@ class LocalWorker(Worker):
     """Examples in memory, and a model in this process.
 
     Args:
-        curvature: Of the model. Several workers may share one.
+        curvature: The curvature of the model. Several workers may share one.
         examples: What it holds.
         batch_size: Examples that go through the model at a time, at least 1. Default 1024. It
             bounds the memory: with C classes, a product has a few tensors `[batch_size, C]`.

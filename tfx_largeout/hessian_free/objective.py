@@ -28,7 +28,7 @@ class Gradient(NamedTuple):
         vector: g `[n]`.
         loss: Mean loss of the sample, penalty included.
         size: Examples in the sample.
-        noise: Of the gradient without penalty; None if there is but one micro-batch.
+        noise: The noise of the gradient without penalty; None if there is but one micro-batch.
     """
 
     vector: tf.Tensor

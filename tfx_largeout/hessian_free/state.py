@@ -31,7 +31,7 @@ class TrainerState:
         gradient: That of the last iteration, if its step was refused and theta is the same.
         refusals: How many steps with that gradient were refused.
         data_points: Examples that went through the model so far.
-        learning_rate: Of the compiled optimizer when training began; None before.
+        learning_rate: The rate of the compiled optimizer when training began; None before.
     """
 
     damping: float

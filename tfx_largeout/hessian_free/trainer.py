@@ -76,7 +76,7 @@ class Trainer:
             and below 1, unless `fit` gets `line_search_data`. Default 0.1.
         batch_size: Examples that go through the model at a time. It bounds the memory, and has no
             effect on the results but for rounding. Default 1024.
-        seed: Of the samples. Default 0.
+        seed: The seed of the samples. Default 0.
         make_worker: Makes a `Worker` from a `Curvature`, `Examples` and the batch size. Default
             `LocalWorker`.
 
@@ -225,7 +225,7 @@ class Trainer:
         exactly the steps that it would have taken otherwise.
 
         Args:
-            path: Of an `.npz` file; it appears whole or not at all.
+            path: The path of an `.npz` file; it appears whole or not at all.
         """
         self._state.save(path, self._parts())
 
@@ -233,7 +233,7 @@ class Trainer:
         """Takes back what `save_state` wrote.
 
         Args:
-            path: Of the file.
+            path: The path of the file.
 
         Raises:
             ValueError: It is no such file, or was written with another kind of preconditioner or

@@ -13,7 +13,7 @@ class LossTotal(NamedTuple):
     """Sums over the examples of a sample; those of several workers add up.
 
     Attributes:
-        loss: Of the weighted losses.
+        loss: The sum of the weighted losses.
         weight: By which to divide it for the mean loss.
     """
 
@@ -26,9 +26,10 @@ class VectorTotal(NamedTuple):
 
     Attributes:
         vector: `[n]`, of gradients or products.
-        loss: Of the weighted losses; 0 with products.
+        loss: The sum of the weighted losses; 0 with products.
         weight: By which to divide both for means.
-        squares: Of the gradients: sum over micro-batches of |gradient sum|^2 / examples; else 0.
+        squares: What the noise of the gradient is estimated from: the sum over micro-batches of
+            |gradient sum|^2 / examples; else 0.
         micro_batches: The number of micro-batches; 0 with products.
     """
 
@@ -63,7 +64,7 @@ class Worker:
         """Returns the sum of the gradients of the examples of these numbers (ascending).
 
         Args:
-            numbers: Of the examples.
+            numbers: The numbers of the examples.
             micro_batch: In how many at a time the squares are to be taken. Default None: as is
                 quickest.
         """

@@ -46,7 +46,7 @@ class HeadLoss(keras.losses.Loss):
     trains_on: ClassVar[type]
     evaluates_on: ClassVar[type] = ExactStatistics
     needs_labels: ClassVar[bool] = True
-    takes_values: ClassVar[bool] = False  # of the targets, beside their ids
+    takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.

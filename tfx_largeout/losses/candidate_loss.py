@@ -11,7 +11,7 @@ from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.statistics import CandidateStatistics
 
 NO_LOGIT = -1e30  # exp of it is 0 beside any logit; it survives arithmetic in float32
-_SMALLEST_SUM = 1e-30  # of no terms at all
+_SMALLEST_SUM = 1e-30  # what a sum of no terms counts as
 
 
 class CandidateLoss(HeadLoss):

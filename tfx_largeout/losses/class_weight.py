@@ -21,7 +21,7 @@ def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
 
     Args:
         y_true: Labels, as a loss gets them with sample weights.
-        batch_rank: Of the hidden activations.
+        batch_rank: The number of batch dimensions of the hidden activations.
 
     Raises:
         ValueError: There is a `class_weight`, and labels are not `[B]` or `[B, 1]`.

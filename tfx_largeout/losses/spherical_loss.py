@@ -32,7 +32,7 @@ class SphericalLoss(HeadLoss):
 
         Args:
             logits: `[N, k]`, o of any k classes, such as the scores of `TopK`.
-            statistics: Of the same N examples.
+            statistics: The statistics of the same N examples.
 
         Returns:
             `[N, k]`.

@@ -46,7 +46,7 @@ class ExactMetric(keras.metrics.Metric):
         """Returns what each example adds to the numerator and to the denominator.
 
         Args:
-            statistics: Of N examples.
+            statistics: The statistics of N examples.
 
         Returns:
             Two `[N]` float64 tensors.

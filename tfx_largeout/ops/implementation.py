@@ -27,7 +27,7 @@ def op_module(
         implementation: `"auto"`: the custom op where the library loads and has it, for weights
             of a dtype that it serves and that are not on a GPU; `"op"` or `"composed"` to insist.
         op: The op's name in the module.
-        name: Of the weights, for errors.
+        name: The name of the weights, for errors.
         weights: What the op reads or changes in place.
         dtypes: What the op serves.
 

@@ -15,7 +15,7 @@ def pack_array(array: np.ndarray) -> str:
     A list of a million numbers would make the JSON of a saved model huge.
 
     Args:
-        array: Of one dimension, a number dtype.
+        array: An array of one dimension, of a number dtype.
     """
     array = array.astype(array.dtype.newbyteorder("<"))
     packed = base64.b64encode(zlib.compress(array.tobytes())).decode("ascii")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.rows.variable_rows import gather
 
-_BLOCK_ELEMENTS = 2**21  # of gathered rows that exist at a time: 8 MiB in float32
+_BLOCK_ELEMENTS = 2**21  # how much of the gathered rows exists at a time: 8 MiB in float32
 
 
 def candidate_logits_composed(

@@ -49,7 +49,7 @@ def candidate_update_composed(
 
     Args:
         arguments: Not checked yet.
-        slots: Of kernel and bias.
+        slots: The slots of kernel and bias.
         true_gradient: `[N, K]`.
         candidate_gradient: `[N, S]`.
         rule: What to do with a row.

@@ -17,7 +17,7 @@ from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
 
-_BLOCK_ELEMENTS = 2**21  # of V that exist a second time at a time: 8 MiB in float32
+_BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
 
 
 def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
@@ -26,7 +26,7 @@ def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     Cost: O(n D), and O(D^2) a row that is stale.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range.
     """
     rows, slots = gather(state.v, ids), _slots(state, ids)
@@ -44,7 +44,7 @@ def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
     Cost: O(n), and O(D^2) a stale row.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range, without repeats.
     """
     stale = tf.not_equal(_slots(state, ids), state.current_slot.read_value())
@@ -61,7 +61,7 @@ def settle(state: FactoredState) -> None:
     Cost: O(C), and O(D^2) a stale row; memory for a block of rows.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
     """
     with after(check_all_rows(state)):
         current = state.current_slot.read_value()
@@ -79,7 +79,7 @@ def checked_reanchor(state: FactoredState) -> None:
     Cost: O(C) more.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
     """
     with after(check_all_rows(state)):
         u = state.u.read_value()
@@ -95,7 +95,7 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
     Cost: O(8 D^3); O(C) and O(D^2) a row of that slot, if there is no empty one.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         u: `[D, D]`, U or what is to take its place; need not be invertible.
     """
     transitions = tf.matmul(state.transitions.read_value(), u)

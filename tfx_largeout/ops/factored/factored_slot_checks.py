@@ -41,7 +41,7 @@ def check_slots_of_rows(state: FactoredState, ids: tf.Tensor) -> list[tf.Operati
     Cost: O(n).
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range.
     """
     slots = tf.cast(gather(state.row_slot, ids), tf.int32)
@@ -67,7 +67,7 @@ def check_all_rows(state: FactoredState) -> list[tf.Operation | None]:
     Cost: O(C).
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
     """
     slots = tf.cast(state.row_slot.read_value(), tf.int32)
     rows = tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)

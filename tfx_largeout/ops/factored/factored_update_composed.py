@@ -26,7 +26,7 @@ def factored_statistics_composed(
     Cost: O(B D^2 + B K D).
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         hidden: H, `[B, D]`, of the state's dtype.
         labels: `[B, K]` int64, padded with -1.
         update_rows: Whether stale target rows are written back in the current coordinates.
@@ -121,7 +121,7 @@ def factored_update_composed(
     Cost: O(B D^2 + B K D) and min(B, D)^3.
 
     Args:
-        state: Of TensorFlow's variables.
+        state: A state of TensorFlow's variables.
         hidden: H, `[B, D]`.
         labels: `[B, K]` int64, padded with -1.
         gram_hidden: H Q of the present state.

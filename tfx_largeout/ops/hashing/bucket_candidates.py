@@ -59,7 +59,7 @@ def bucket_candidates(
     Cost: O(N Q (L ranges + visited classes)), whatever C is.
 
     Args:
-        tables: Of an index.
+        tables: The tables of an index.
         codes: `[N, Q, L]` int32, codes of each example's queries, in the first range; -1 where
             there is none.
         budget: S, 1 <= S <= C.

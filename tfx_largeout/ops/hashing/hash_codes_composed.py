@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfx_largeout.ops.checks import after, check_finite
 
 MAX_BUCKETS = 2**24
-"""Of a table."""
+"""How many buckets a table may have."""
 
 
 def hash_codes_composed(

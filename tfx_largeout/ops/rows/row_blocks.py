@@ -25,7 +25,7 @@ def initialize_by_blocks(
     Args:
         initializer: A Keras initializer, or a function of shape and dtype.
         shape: `(C, D)`.
-        dtype: Of the result.
+        dtype: The dtype of the result.
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
     """
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)

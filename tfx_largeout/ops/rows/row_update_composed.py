@@ -32,8 +32,8 @@ def row_update_composed(
     Cost: O(n D).
 
     Args:
-        variable: Of TensorFlow, `[C, ...]`.
-        slots: Of the rule.
+        variable: A variable of TensorFlow, `[C, ...]`.
+        slots: The slots that the rule names.
         ids: `[n]` int64.
         gradient: `[n, ...]`, of the dtype to compute in.
         rule: What to do.
