@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as a whole number, as a number, and as a choice."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfx_largeout.arguments import (
+    choice_argument,
+    instance_argument,
+    integer_argument,
+    number_argument,
+)
+
+
+@pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3)])
+def test_integers(value):
+    result = integer_argument("n", value, at_least=3)
+    assert type(result) is int and result == 3
+
+
+@pytest.mark.parametrize("value", [2, 3.0, True, np.bool_(True), "3", None, float("nan"), [3]])
+def test_what_is_no_integer_of_at_least_three(value):
+    with pytest.raises(ValueError, match="n must be an integer of at least 3; got "):
+        integer_argument("n", value, at_least=3)
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), tf.constant(2.0), keras.Variable(2.0)])
+def test_numbers(value):
+    result = number_argument("x", value, above=1, at_most=2)
+    assert type(result) is float and result == 2
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), "1", b"1", None, 1j, [1, 2], np.nan])
+def test_what_is_no_number(value):
+    with pytest.raises(ValueError, match="x must be a finite number; got "):
+        number_argument("x", value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "rule"),
+    [
+        ({"above": 0}, 0, "above 0"),
+        ({"at_least": 0}, -0.1, "at least 0"),
+        ({"at_least": 0, "below": 1}, 1, "at least 0 and below 1"),
+        ({"at_least": 0, "at_most": 1}, 1.5, "at least 0 and at most 1"),
+        ({"above": -1}, np.inf, "above -1"),
+        ({}, -np.inf, ""),
+    ],
+)
+def test_limits(limits, value, rule):
+    rule = f"a finite number {rule}".rstrip()
+    with pytest.raises(ValueError, match=f"x must be {rule}; got {value}"):
+        number_argument("x", value, **limits)
+
+
+def test_a_number_without_limits_may_be_negative():
+    assert number_argument("x", -2) == -2.0
+
+
+@pytest.mark.parametrize("value", ["c", None, 1, ["a"]])
+def test_choices(value):
+    assert choice_argument("kind", "a", ("a", "b")) == "a"
+    with pytest.raises(ValueError, match="kind must be one of 'a', 'b'; got "):
+        choice_argument("kind", value, ("a", "b"))
+
+
+def test_instances():
+    assert instance_argument("x", None, list, lambda: [1]) == [1]
+    assert instance_argument("x", [2], list, list) == [2]
+    with pytest.raises(ValueError, match="x must be a list; got 3"):
+        instance_argument("x", 3, list, list)
