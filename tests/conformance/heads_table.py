@@ -170,15 +170,12 @@ HEADS = [
         "sampled_index",
         lambda classes, **kw: tfx.heads.SampledHead(
             classes,
-            tfx.samplers.LSHEmbedding(
-                8,
-                tfx.samplers.Uniform(10),
-                tfx.indexes.HashIndex(
-                    tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
-                ),
-            ),
+            tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(10)),
             tfx.optimizers.RowAdam(0.02),
             seed=3,
+            index=tfx.indexes.HashIndex(
+                tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
+            ),
             **kw,
         ),
         tfx.losses.ComplementarySum,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.indexes.dwta_hash import DWTAHash
@@ -109,7 +110,6 @@ class HashIndex(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.in_use = False  # a sampler keeps it up to date
         self.family = DWTAHash() if family is None else family
         if not isinstance(self.family, HashFamily):
             raise TypeError(f"family must be a HashFamily; got {family!r}")
@@ -193,6 +193,8 @@ class HashIndex(keras.layers.Layer):
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
+        if in_stateless_scope():
+            return  # Keras only finds out shapes, and no variable can change.
 
         def build() -> tf.Tensor:
             self.rebuild(kernel, bias)
@@ -342,9 +344,6 @@ class HashIndex(keras.layers.Layer):
         return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(
             tf.math.count_nonzero(classes >= 0, dtype=tf.float32), 1
         )
-
-    def get_build_config(self) -> dict[str, Any] | None:
-        return None if self.in_use else super().get_build_config()  # its sampler builds it
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.samplers.alias_table import AliasTable
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
 
 _MAX_NEWTON_STEPS = 200
@@ -79,7 +79,9 @@ class Bernoulli(Sampler):
         else:
             self._inclusion = tf.constant(np.exp(log_inclusion))
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
         rows = tf.shape(hidden, tf.int64)[0] if self.own else tf.constant(1, tf.int64)
         number_of_row, ids = self._draw(rows, seed)
         log_expected = tf.gather(self._log_inclusion, ids)

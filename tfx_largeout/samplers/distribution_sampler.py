@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
 
@@ -61,7 +61,9 @@ class DistributionSampler(Sampler):
         if self.unique and self.num_sampled < num_classes:
             self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
         if not self.unique:
             shape = [tf.shape(hidden)[0], self.num_sampled] if self.own else [self.num_sampled]
             return self._with_replacement(shape, labels, seed)
