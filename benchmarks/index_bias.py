@@ -64,18 +64,18 @@ def methods() -> Iterator[Method]:
     yield Method("log-uniform", LogUniform(CANDIDATES), is_drawn=True)
     for similarity, hashes in (("angle", 12), ("inner_product", 7)):
         of = _indexes(similarity, hashes)
-        for own in (True, False):
-            which = "own" if own else "shared"
+        for per_example in (True, False):
+            which = "own" if per_example else "shared"
             yield Method(
                 f"found alone, {which}",
-                LSHEmbedding(CANDIDATES, own=own),
+                LSHEmbedding(CANDIDATES, per_example=per_example),
                 of,
                 similarity,
                 hashes,
             )
             yield Method(
                 f"found and log-uniform, {which}",
-                LSHEmbedding(half, LogUniform(half), own=own),
+                LSHEmbedding(half, LogUniform(half), per_example=per_example),
                 of,
                 similarity,
                 hashes,
@@ -86,8 +86,8 @@ def methods() -> Iterator[Method]:
         for corrected in (False, True):
             yield Method(
                 "all found, own" + (", corrected" if corrected else ""),
-                LSHEmbedding(ALL, own=True, corrected=corrected),
-                _indexes(similarity, hashes, most_of_bucket=ALL),
+                LSHEmbedding(ALL, per_example=True, corrected=corrected),
+                _indexes(similarity, hashes, max_per_bucket=ALL),
                 similarity,
                 hashes,
                 finds_all=True,

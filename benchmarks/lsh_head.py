@@ -91,7 +91,7 @@ class IndexedStep:
         index = indexes.HashIndex(
             indexes.DWTAHash(), setting.hashes, setting.tables, first_period=1e9
         )
-        sampler = samplers.LSHEmbedding(setting.candidates, own=setting.own)
+        sampler = samplers.LSHEmbedding(setting.candidates, per_example=setting.own)
         self.head = tfx.heads.SampledHead(
             setting.classes,
             sampler,

@@ -155,10 +155,10 @@ HEADS = [
         _sgd,
     ),
     Row(
-        "sampled_own",
+        "sampled_per_example",
         lambda classes, **kw: tfx.heads.SampledHead(
             classes,
-            tfx.samplers.LogUniform(15, own=True),
+            tfx.samplers.LogUniform(15, per_example=True),
             tfx.optimizers.RowAdagrad(0.2),
             seed=3,
             **kw,

@@ -147,7 +147,7 @@ def indexed():
     """A head, and an index over its weights that finds most classes."""
     head = tfx.heads.DenseHead(CLASSES, bias_initializer="random_normal")
     head.build((None, 8))
-    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, most_of_bucket=CLASSES)
+    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, max_per_bucket=CLASSES)
     index.rebuild(head.kernel, head.bias)
     return head, index
 
@@ -156,7 +156,7 @@ def indexed():
 def test_an_index_that_finds_all_classes_gives_the_exact_best(indexed, activation):
     head, index = indexed
     hidden = np.random.default_rng(1).normal(size=(6, 8)).astype("float32")
-    found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), own=True)
+    found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), per_example=True)
     assert np.all(found >= 0)
     approximate = tfx.TopK(head, 3, activation, index, num_found=CLASSES)(hidden)
     exact = tfx.TopK(head, 3, activation)(hidden)
@@ -191,7 +191,7 @@ def test_an_index_must_fit_the_head(indexed):
 def sampled():
     """A model whose head keeps an index up to date that its sampler does not ask."""
     index = tfx.indexes.HashIndex(
-        tfx.indexes.SimHash(), 1, 40, first_period=2, most_of_bucket=CLASSES
+        tfx.indexes.SimHash(), 1, 40, first_period=2, max_per_bucket=CLASSES
     )
     head = tfx.heads.SampledHead(
         CLASSES, tfx.samplers.Uniform(9), tfx.optimizers.RowSGD(1.0), seed=1, index=index

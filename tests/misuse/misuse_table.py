@@ -158,7 +158,7 @@ ARGUMENTS = [
             ("beta_2", -0.1),
             ("epsilon", 0),
             ("weight_decay", -1),
-            ("clip_norm", 0),
+            ("row_clip_norm", 0),
         ]
     ),
     *(
@@ -215,10 +215,10 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
-        "others that depend on the weights",
+        "a background that depends on the weights",
         lambda case: tfx.samplers.LSHEmbedding(3, tfx.samplers.LSHEmbedding(3)),
         TypeError,
-        "others must draw without regard to the weights",
+        "background must draw without regard to the weights",
         one,
     ),
     Misuse(

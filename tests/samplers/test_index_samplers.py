@@ -97,7 +97,7 @@ def present(ids):
 @every_index
 def test_own_candidates_share_a_bucket_with_h(index):
     weights = weights_with(small_index[index]())
-    ids = drawn(LSHEmbedding(CLASSES, own=True), weights).ids.numpy()
+    ids = drawn(LSHEmbedding(CLASSES, per_example=True), weights).ids.numpy()
     expected = sharing_a_bucket(weights.index, HIDDEN)
     assert [present(row) for row in ids] == expected
     assert 0 < np.mean([len(row) for row in expected]) < CLASSES  # neither none nor all
@@ -106,7 +106,7 @@ def test_own_candidates_share_a_bucket_with_h(index):
 @every_index
 def test_label_candidates_share_a_bucket_with_a_label(index):
     weights = weights_with(small_index[index]())
-    ids = drawn(LSHLabel(CLASSES, own=True), weights).ids.numpy()
+    ids = drawn(LSHLabel(CLASSES, per_example=True), weights).ids.numpy()
     by_label = sharing_a_bucket(weights.index, KERNEL)
     for row, labels in zip(ids, LABELS, strict=True):
         assert present(row) == set().union(*(by_label[y] for y in labels if y >= 0))
@@ -116,7 +116,7 @@ def test_label_candidates_share_a_bucket_with_a_label(index):
 def test_shared_candidates_are_of_the_whole_batch(kind):
     weights = weights_with(small_index["winner"]())
     found = drawn(kind(CLASSES), weights).ids.numpy()
-    each = drawn(kind(CLASSES, own=True), weights).ids.numpy()
+    each = drawn(kind(CLASSES, per_example=True), weights).ids.numpy()
     assert found.shape == (CLASSES,)
     assert present(found) == set().union(*(present(row) for row in each))
     few = drawn(kind(5), weights).ids.numpy()
@@ -124,9 +124,9 @@ def test_shared_candidates_are_of_the_whole_batch(kind):
     assert len(present(few)) == 5
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_with_others_the_sum_over_all_classes_is_unbiased(own):
-    sampler = LSHEmbedding(8, Uniform(6, own=own), own=own)
+@pytest.mark.parametrize("per_example", [False, True])
+def test_with_a_background_the_sum_over_all_classes_is_unbiased(per_example):
+    sampler = LSHEmbedding(8, Uniform(6, per_example=per_example), per_example=per_example)
     weights = weights_with(small_index["sign"]())
     logits = HIDDEN @ KERNEL.T
     sums = []
@@ -139,10 +139,10 @@ def test_with_others_the_sum_over_all_classes_is_unbiased(own):
     assert_mean(np.array(sums), np.exp(logits).sum(axis=1))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_what_was_found_is_certain(own):
+@pytest.mark.parametrize("per_example", [False, True])
+def test_what_was_found_is_certain(per_example):
     weights = weights_with(small_index["sign"]())
-    candidates = drawn(LSHEmbedding(8, Uniform(20), own=own), weights)
+    candidates = drawn(LSHEmbedding(8, Uniform(20), per_example=per_example), weights)
     found = np.broadcast_to(candidates.ids.numpy()[..., :8], (BATCH, 8))
     others = candidates.ids.numpy()[..., 8:]
     expected = candidates.log_expected.numpy()
@@ -151,7 +151,7 @@ def test_what_was_found_is_certain(own):
         expected[..., 8:], np.where(others < 0, 0, np.log(20 / CLASSES)), 1e-6
     )
     for i, labels in enumerate(LABELS):
-        assert not present(np.atleast_2d(others)[i if own else 0]) & present(found[i])
+        assert not present(np.atleast_2d(others)[i if per_example else 0]) & present(found[i])
         for y, value in zip(labels, candidates.true_log_expected.numpy()[i], strict=True):
             certain = y < 0 or y in found[i]
             np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
@@ -164,8 +164,8 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
     logits = hidden @ KERNEL.T
     corrected, plain = [], []
     for seed in range(400):
-        index = HashIndex(SimHash(), 3, 4, similarity=similarity, most_of_bucket=CLASSES, seed=seed)
-        sampler = LSHEmbedding(CLASSES, own=True, corrected=True)
+        index = HashIndex(SimHash(), 3, 4, similarity=similarity, max_per_bucket=CLASSES, seed=seed)
+        sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
         candidates = drawn(sampler, weights_with(index), hidden, labels)
         ids = candidates.ids.numpy()
         terms = np.where(ids >= 0, np.exp(np.take_along_axis(logits, np.maximum(ids, 0), 1)), 0)
@@ -179,7 +179,7 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
 @pytest.mark.parametrize("similarity", ["angle", "inner_product"])
 def test_a_model_trains_with_corrected_candidates(similarity):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
-    sampler = LSHEmbedding(CLASSES, own=True, corrected=True)
+    sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
     head = head_with(sampler, index, tfx.optimizers.RowAdam(0.1))
     model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
     model.compile("adam", loss=tfx.losses.ComplementarySum())
@@ -191,7 +191,7 @@ def test_a_model_trains_with_corrected_candidates(similarity):
 @pytest.mark.parametrize("bias", [None, BIAS], ids=["no_bias", "bias"])
 def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
-    sampler = LSHEmbedding(CLASSES, own=True, corrected=True)
+    sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
     candidates = drawn(sampler, weights_with(index, bias=bias))
     kernel, hidden = KERNEL.astype(float), HIDDEN.astype(float)
     if similarity == "inner_product":
@@ -229,7 +229,9 @@ def test_an_inner_product_finds_large_rows_that_an_angle_misses():
     def recall(similarity):
         index = HashIndex(SimHash(), 8, 20, similarity=similarity)
         index.rebuild(tf.Variable(kernel))
-        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 50, SEED, own=False).numpy()
+        ids = index.candidates(
+            tf.constant(hidden)[:, tf.newaxis], 50, SEED, per_example=False
+        ).numpy()
         return np.isin(best, ids).mean()
 
     assert recall("inner_product") > recall("angle") + 0.2
@@ -243,10 +245,12 @@ def test_ranges_of_lengths_keep_one_long_row_from_hiding_the_others():
 
     def recall(ranges):
         index = HashIndex(
-            SimHash(), 6, 20, similarity="inner_product", length_ranges=ranges, most_of_bucket=10
+            SimHash(), 6, 20, similarity="inner_product", length_ranges=ranges, max_per_bucket=10
         )
         index.rebuild(tf.Variable(kernel))
-        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 100, SEED, own=True).numpy()
+        ids = index.candidates(
+            tf.constant(hidden)[:, tf.newaxis], 100, SEED, per_example=True
+        ).numpy()
         return np.mean([np.isin(b, found).mean() for b, found in zip(best, ids, strict=True)])
 
     assert recall(12) > recall(1) + 0.2
@@ -258,7 +262,7 @@ def test_zero_rows_and_zero_queries_find_nothing():
     weights = weights_with(small_index["winner"](), kernel, bias=None)
     hidden = HIDDEN.copy()
     hidden[2] = 0
-    ids = drawn(LSHEmbedding(CLASSES, own=True), weights, hidden).ids.numpy()
+    ids = drawn(LSHEmbedding(CLASSES, per_example=True), weights, hidden).ids.numpy()
     assert not set(range(10, 20)) & present(ids)
     assert not present(ids[2])
     assert present(ids[1])
@@ -267,7 +271,7 @@ def test_zero_rows_and_zero_queries_find_nothing():
 @every_index
 @pytest.mark.parametrize(
     "sampler",
-    [LSHEmbedding(10, Uniform(5), own=True), Uniform(30)],
+    [LSHEmbedding(10, Uniform(5), per_example=True), Uniform(30)],
     ids=lambda s: type(s).__name__,
 )
 def test_the_index_of_a_head_follows_the_weights_in_training(index, sampler):
@@ -308,8 +312,8 @@ def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
 @pytest.mark.parametrize(
     "sampler",
     [
-        LSHEmbedding(7, Uniform(3), own=True),
-        LSHEmbedding(7, own=True, corrected=True),
+        LSHEmbedding(7, Uniform(3), per_example=True),
+        LSHEmbedding(7, per_example=True, corrected=True),
         LSHLabel(7),
         WTATopK(3, 9),
     ],
@@ -331,19 +335,21 @@ def test_config_round_trip(sampler):
             TypeError,
             "index must be a HashIndex or None; got 'wta'",
         ),
-        (lambda: LSHEmbedding(5, 100), TypeError, "others must be a Sampler; got 100"),
+        (lambda: LSHEmbedding(5, 100), TypeError, "background must be a Sampler; got 100"),
         (
             lambda: LSHEmbedding(5, ExactTopK(3)),
             TypeError,
-            "others must draw without regard to the weights",
+            "background must draw without regard to the weights",
         ),
         (
-            lambda: LSHEmbedding(5, own=False, corrected=True),
+            lambda: LSHEmbedding(5, per_example=False, corrected=True),
             ValueError,
-            "corrected must go with own=True and others=None",
+            "corrected must go with per_example=True and background=None",
         ),
         (
-            lambda: head_with(LSHEmbedding(5, own=True, corrected=True), HashIndex(DWTAHash())),
+            lambda: head_with(
+                LSHEmbedding(5, per_example=True, corrected=True), HashIndex(DWTAHash())
+            ),
             NotImplementedError,
             "DWTAHash has no closed form",
         ),
@@ -421,7 +427,7 @@ def test_a_head_takes_the_default_index_of_its_sampler():
 
 @pytest.mark.parametrize("sampler", [LSHLabel(7), Uniform(7)], ids=lambda s: type(s).__name__)
 def test_a_head_is_serialized_with_its_index(sampler):
-    index = HashIndex(WTAHash(5), 2, 3, 20, 1.5, most_of_bucket=9, seed=2)
+    index = HashIndex(WTAHash(5), 2, 3, 20, 1.5, max_per_bucket=9, seed=2)
     head = head_with(sampler, index)
     head.build((None, WIDTH))
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(head)))

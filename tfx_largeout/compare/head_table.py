@@ -170,9 +170,9 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
     """Returns the function that builds a SampledHead with candidates from an index, and others."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        found, own = options["num_found"], options["candidates"] == "own"
+        found, per_example = options["num_found"], options["candidates"] == "own"
         choice, index = (
-            sampler(found, _sampler(label_counts, options), own=own),
+            sampler(found, _sampler(label_counts, options), per_example=per_example),
             _index(seed, options),
         )
         head = _sampled_head(num_classes, choice, seed, options, index=index)
@@ -199,8 +199,8 @@ def _exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -
 
 
 def _lsh_active_set(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    own = options["candidates"] == "own"
-    sampler = samplers.LSHEmbedding(options["num_found"], own=own)
+    per_example = options["candidates"] == "own"
+    sampler = samplers.LSHEmbedding(options["num_found"], per_example=per_example)
     return _active_set(num_classes, sampler, _index(seed, options), seed, options)
 
 

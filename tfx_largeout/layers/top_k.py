@@ -212,7 +212,7 @@ def _top_found(
     queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
     if _is_of(index, head):
         index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
-    found = index.candidates(queries, most, tf.constant([0, 0]), own=True)
+    found = index.candidates(queries, most, tf.constant([0, 0]), per_example=True)
     return top_candidates(head.kernel, head.bias, hidden, found, k)
 
 

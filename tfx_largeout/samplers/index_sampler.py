@@ -18,11 +18,11 @@ from tfx_largeout.samplers.certain_candidates import with_certain
 class IndexSampler(Sampler):
     """Candidates near to queries, found in hash tables over the rows of W; and others, drawn.
 
-    Those that are found have an expected count of 1; `others`, drawn by another sampler, stand for
-    all the classes that are not found, with their own expected counts. So with `others` and any
-    tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate of Z whose largest
-    terms are exact: an index can make it more or less precise, not wrong. Without `others`, the
-    classes that are not found are missing, as in the papers.
+    Those that are found have an expected count of 1. Those that `background`, another sampler,
+    draws stand for all the classes that are not found, with their own expected counts. So with a
+    background and any tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate
+    of Z whose largest terms are exact: an index can make it more or less precise, not wrong.
+    Without it, the classes that are not found are missing, as in the papers.
 
     The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. With the same weights and the same index, the same seed gives the same candidates.
@@ -31,31 +31,33 @@ class IndexSampler(Sampler):
 
     Args:
         num_found: How many classes are taken from buckets at most, at most C: for each example with
-            `own`, else for the batch.
-        others: Draws further candidates, such as `Unigram(counts, 500)`. Default None.
-        own: Whether each example gets candidates of its own: the first ones that come up in its
-            buckets. Default False: all get the same, those that come up most often in the buckets
-            of all; one dense product then serves the batch.
+            `per_example`, else for the batch.
+        background: Draws further candidates, such as `Unigram(counts, 500)`. Default None.
+        per_example: Whether each example gets candidates of its own: the first ones that come up in
+            its buckets. Default False: all get the same, those that come up most often in the
+            buckets of all; one dense product then serves the batch.
 
     Raises:
-        TypeError: `others` is no sampler, or one that depends on W.
+        TypeError: `background` is no sampler, or one that depends on W.
         ValueError: `num_found` is out of range, when the head is built also: above C.
     """
 
     looks_at_weights: ClassVar[bool] = True
     needs_index: ClassVar[bool] = True
 
-    def __init__(self, num_found: int, others: Sampler | None = None, own: bool = False) -> None:
+    def __init__(
+        self, num_found: int, background: Sampler | None = None, per_example: bool = False
+    ) -> None:
         self.num_found = integer_argument("num_found", num_found, at_least=1)
-        if others is not None and not isinstance(others, Sampler):
-            raise TypeError(f"others must be a Sampler; got {others!r}")
-        if others is not None and others.looks_at_weights:
+        if background is not None and not isinstance(background, Sampler):
+            raise TypeError(f"background must be a Sampler; got {background!r}")
+        if background is not None and background.looks_at_weights:
             raise TypeError(
-                "others must draw without regard to the weights, as they stand for all classes "
-                f"that are not found; got {others!r}"
+                "background must draw without regard to the weights, as they stand for all classes "
+                f"that are not found; got {background!r}"
             )
-        self.others = others
-        self.own = bool(own)
+        self.background = background
+        self.per_example = bool(per_example)
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         """Returns the vectors to query with, `[N, Q, D]` float32; zeros find nothing."""
@@ -66,8 +68,8 @@ class IndexSampler(Sampler):
             raise ValueError(
                 f"num_found must be at most num_classes={num_classes}; got {self.num_found}"
             )
-        if self.others is not None:
-            self.others.build(num_classes)
+        if self.background is not None:
+            self.background.build(num_classes)
 
     def default_index(self) -> HashIndex:
         return HashIndex()
@@ -76,8 +78,8 @@ class IndexSampler(Sampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         found = self.find(hidden, labels, seed, weights)
-        if self.others is not None:
-            drawn = self.others.sample(hidden, labels, tf.random.fold_in(seed, 1))
+        if self.background is not None:
+            drawn = self.background.sample(hidden, labels, tf.random.fold_in(seed, 1))
             return with_certain(drawn, labels, found)
         return Candidates.certain(found, labels)
 
@@ -86,18 +88,18 @@ class IndexSampler(Sampler):
     ) -> tf.Tensor:
         """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1."""
         queries = self.queries(tf.cast(hidden, tf.float32), labels, weights)
-        return weights.index.candidates(queries, self.num_found, seed, self.own)
+        return weights.index.candidates(queries, self.num_found, seed, self.per_example)
 
     def get_config(self) -> dict[str, Any]:
         return {
             "num_found": self.num_found,
-            "others": keras.saving.serialize_keras_object(self.others),
-            "own": self.own,
+            "background": keras.saving.serialize_keras_object(self.background),
+            "per_example": self.per_example,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> IndexSampler:
-        if "others" in config:
-            others = keras.saving.deserialize_keras_object(config["others"])
-            config = {**config, "others": others}
+        if "background" in config:
+            background = keras.saving.deserialize_keras_object(config["background"])
+            config = {**config, "background": background}
         return cls(**config)

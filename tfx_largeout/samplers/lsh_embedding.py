@@ -23,21 +23,21 @@ class LSHEmbedding(IndexSampler):
     that of a collision of h and w_c, as the index hashes them, in one hash, over the choice of the
     hash functions. So the candidates change with W and with the input.
 
-    With `ActiveSetSoftmax` and no `others`, training is that of the paper. With `corrected`,
+    With `ActiveSetSoftmax` and no `background`, training is that of the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
-    functions. This needs `SimHash`, candidates of an example's own, no others, and a number large
-    enough for all that are found: where S or a bucket's limit cuts some off, the probability is too
-    large. The tables may be older than W by their period. It costs what the logits of the
+    functions. This needs `SimHash`, candidates of an example's own, no background, and a number
+    large enough for all that are found: where S or a bucket's limit cuts some off, the probability
+    is too large. The tables may be older than W by their period. It costs what the logits of the
     candidates cost, once more.
 
     Args:
-        num_found, others, own: These are the arguments of `IndexSampler`.
+        num_found, background, per_example: These are the arguments of `IndexSampler`.
         corrected: Whether losses get the probability to be found. Default False.
 
     Raises:
         TypeError: As `IndexSampler`.
-        ValueError: As `IndexSampler`; `corrected` with candidates that are shared, or with others.
+        ValueError: As `IndexSampler`; `corrected` with shared candidates, or with a background.
         NotImplementedError: When the head is made: `corrected`, and the family of the head's index
             has no closed form.
 
@@ -48,10 +48,11 @@ class LSHEmbedding(IndexSampler):
     def __init__(self, num_found: int, *args: Any, corrected: bool = False, **kwargs: Any) -> None:
         super().__init__(num_found, *args, **kwargs)
         self.corrected = bool(corrected)
-        if self.corrected and (not self.own or self.others is not None):
+        if self.corrected and (not self.per_example or self.background is not None):
             raise ValueError(
-                "corrected must go with own=True and others=None: the probability of other "
-                f"candidates is not known; got own={self.own}, others={self.others!r}"
+                "corrected must go with per_example=True and background=None: the probability of "
+                f"other candidates is not known; got per_example={self.per_example}, "
+                f"background={self.background!r}"
             )
 
     def check_index(self, index: HashIndex | None) -> None:

@@ -39,7 +39,7 @@ class WTATopK(IndexSampler):
     def __init__(self, k: int, num_found: int | None = None) -> None:
         self.k = integer_argument("k", k, at_least=1)
         num_found = 10 * self.k if num_found is None else num_found
-        super().__init__(num_found, own=True)
+        super().__init__(num_found, per_example=True)
         if self.k > self.num_found:
             raise ValueError(f"k must be at most num_found={self.num_found}; got {k}")
 
