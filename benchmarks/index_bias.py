@@ -30,20 +30,21 @@ import tensorflow as tf
 from tfx_largeout.indexes import HashIndex, SimHash
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.samplers import LogUniform, LSHEmbedding, Sampler
+from tfx_largeout.samplers import LogUniform, LSHEmbedding, OutputWeights, Sampler
 
 EXAMPLES, TABLES, CANDIDATES = 64, 50, 1000
 DRAWS, FUNCTIONS = 200, 50
 ALL = 60_000  # classes found: more than there are, so that none is cut off
 
-Make = Callable[[int], Sampler]
+Make = Callable[[int], HashIndex]
 
 
 class Method(NamedTuple):
-    """Samplers, one for each choice of hash functions, or one for all draws."""
+    """A sampler, and its indexes: one for each choice of hash functions, or one for all draws."""
 
     name: str
-    make: Make
+    sampler: Sampler
+    index: Make | None = None
     similarity: str = ""
     hashes: int | str = ""
     is_drawn: bool = False
@@ -60,20 +61,22 @@ class Estimate(NamedTuple):
 def methods() -> Iterator[Method]:
     """Gives what is compared."""
     half = CANDIDATES // 2
-    yield Method("log-uniform", lambda _: LogUniform(CANDIDATES), is_drawn=True)
+    yield Method("log-uniform", LogUniform(CANDIDATES), is_drawn=True)
     for similarity, hashes in (("angle", 12), ("inner_product", 7)):
         of = _indexes(similarity, hashes)
-        for own in (True, False):
-            which = "own" if own else "shared"
+        for per_example in (True, False):
+            which = "own" if per_example else "shared"
             yield Method(
                 f"found alone, {which}",
-                lambda seed, of=of, own=own: LSHEmbedding(CANDIDATES, None, of(seed), own),
+                LSHEmbedding(CANDIDATES, per_example=per_example),
+                of,
                 similarity,
                 hashes,
             )
             yield Method(
                 f"found and log-uniform, {which}",
-                lambda _, of=of, own=own: LSHEmbedding(half, LogUniform(half), of(0), own),
+                LSHEmbedding(half, LogUniform(half), per_example=per_example),
+                of,
                 similarity,
                 hashes,
                 is_drawn=True,
@@ -83,26 +86,27 @@ def methods() -> Iterator[Method]:
         for corrected in (False, True):
             yield Method(
                 "all found, own" + (", corrected" if corrected else ""),
-                lambda seed, of=of, corrected=corrected: LSHEmbedding(
-                    ALL, None, of(seed, most_of_bucket=ALL), True, corrected=corrected
-                ),
+                LSHEmbedding(ALL, per_example=True, corrected=corrected),
+                _indexes(similarity, hashes, max_per_bucket=ALL),
                 similarity,
                 hashes,
                 finds_all=True,
             )
 
 
-def _indexes(similarity: str, hashes: int) -> Callable[..., HashIndex]:
-    def make(seed: int, **limits: int) -> HashIndex:
+def _indexes(similarity: str, hashes: int, **limits: int) -> Make:
+    def make(seed: int) -> HashIndex:
         return HashIndex(SimHash(), hashes, TABLES, similarity=similarity, seed=seed, **limits)
 
     return make
 
 
-def estimate(sampler: Sampler, trained: index_recall.Trained, seed: int) -> Estimate:
+def estimate(
+    sampler: Sampler, weights: OutputWeights, trained: index_recall.Trained, seed: int
+) -> Estimate:
     """Returns log(sum of e^o over the labels + sum of e^o / E over the other candidates)."""
     labels = trained.labels
-    drawn = sampler.sample(trained.hidden, labels, tf.constant([seed, 1]))
+    drawn = sampler.sample(trained.hidden, labels, tf.constant([seed, 1]), weights)
     values = candidate_logits(trained.kernel, trained.bias, trained.hidden, labels.ids, drawn.ids)
     negatives = (drawn.ids >= 0) & ~values.hits
     none = tf.constant(float("-inf"))
@@ -140,13 +144,14 @@ def row_of(
 
 
 def _estimates(method: Method, trained: index_recall.Trained, runs: int) -> Iterator[Estimate]:
-    sampler = None
+    method.sampler.build(trained.kernel.shape[0])
+    index = None
     for run in range(runs):
-        if sampler is None or not method.is_drawn:
-            sampler = method.make(run)
-            sampler.build(trained.kernel.shape[0])
-            sampler.follow(trained.kernel, trained.bias)
-        yield estimate(sampler, trained, run)
+        if method.index is not None and (index is None or not method.is_drawn):
+            index = method.index(run)
+            index.rebuild(trained.kernel, trained.bias)
+        weights = OutputWeights(trained.kernel, trained.bias, index)
+        yield estimate(method.sampler, weights, trained, run)
 
 
 def main() -> None:

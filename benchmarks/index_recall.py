@@ -85,14 +85,14 @@ def rows_of(name: str, make: Make, trained: Trained, logits: np.ndarray) -> list
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     queries, rows = trained.hidden[:, tf.newaxis], []
-    for own in (True, False):
-        ids = index.candidates(queries, 1000, tf.constant([1, 2]), own).numpy()
+    for per_example in (True, False):
+        ids = index.candidates(queries, 1000, tf.constant([1, 2]), per_example).numpy()
         ids = np.broadcast_to(ids, (len(logits), 1000))
         found = [row[row >= 0] for row in ids]
         rows.append(
             {
                 "index": name,
-                "candidates": "own" if own else "shared",
+                "candidates": "own" if per_example else "shared",
                 "found": round(float(np.mean([len(row) for row in found])), 1),
                 "recall_at_10": round(
                     _mean(np.isin(b, row).mean() for b, row in zip(best, found, strict=True)), 4

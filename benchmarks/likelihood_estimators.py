@@ -66,9 +66,9 @@ class Method(NamedTuple):
 
 def methods(counts: np.ndarray) -> list[Method]:
     """Returns what is compared: Figure 1's margins and Figure 2's estimators."""
-    unigram = samplers.Unigram(counts, NEGATIVES, own=True)
-    uniform = samplers.Uniform(NEGATIVES, own=True)
-    bernoulli = samplers.Bernoulli(counts, NEGATIVES, own=True)
+    unigram = samplers.Unigram(counts, NEGATIVES, per_example=True)
+    uniform = samplers.Uniform(NEGATIVES, per_example=True)
+    bernoulli = samplers.Bernoulli(counts, NEGATIVES, per_example=True)
     return [
         Method("exact"),
         Method("complementary_sum_importance", losses.ComplementarySum(), unigram),

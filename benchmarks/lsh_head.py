@@ -91,9 +91,13 @@ class IndexedStep:
         index = indexes.HashIndex(
             indexes.DWTAHash(), setting.hashes, setting.tables, first_period=1e9
         )
-        sampler = samplers.LSHEmbedding(setting.candidates, None, index, own=setting.own)
+        sampler = samplers.LSHEmbedding(setting.candidates, per_example=setting.own)
         self.head = tfx.heads.SampledHead(
-            setting.classes, sampler, optimizers.RowAdam(1e-4), kernel_initializer="random_normal"
+            setting.classes,
+            sampler,
+            optimizers.RowAdam(1e-4),
+            kernel_initializer="random_normal",
+            index=index,
         )
         self.head.build((None, WIDTH))
         self.index, self._setting = index, setting

@@ -81,8 +81,8 @@ def all_samplers(setting: Setting) -> dict[str, samplers.Sampler]:
         "unigram_repeats": samplers.Unigram(counts, num_sampled, POWER, unique=False),
         "unigram_by_search_repeats": UnigramBySearch(counts, num_sampled, POWER, unique=False),
         "bernoulli": samplers.Bernoulli(counts, num_sampled),
-        "unigram_own": samplers.Unigram(counts, OWN_CANDIDATES, POWER, own=True),
-        "bernoulli_own": samplers.Bernoulli(counts, OWN_CANDIDATES, own=True),
+        "unigram_own": samplers.Unigram(counts, OWN_CANDIDATES, POWER, per_example=True),
+        "bernoulli_own": samplers.Bernoulli(counts, OWN_CANDIDATES, per_example=True),
         "tf_uniform": samplers.TFSampler("uniform", num_sampled),
         "tf_log_uniform": samplers.TFSampler("log_uniform", num_sampled),
         **(

@@ -23,8 +23,8 @@ FEATURES = 32
 
 
 def build_model(num_classes: int) -> keras.Model:
+    sampler = tfx.samplers.LSHEmbedding(100, tfx.samplers.LogUniform(100))
     index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), hashes_per_table=6, num_tables=10)
-    sampler = tfx.samplers.LSHEmbedding(100, tfx.samplers.LogUniform(100), index=index)
     model = keras.Sequential(
         [
             keras.Input((FEATURES,)),
@@ -32,7 +32,9 @@ def build_model(num_classes: int) -> keras.Model:
             keras.layers.Dropout(0.2),
             # A run that goes on takes the head's seed from the checkpoint, so that it needs none.
             # With one, runs can be compared that were started independently.
-            tfx.heads.SampledHead(num_classes, sampler, tfx.optimizers.RowAdam(0.01), seed=1),
+            tfx.heads.SampledHead(
+                num_classes, sampler, tfx.optimizers.RowAdam(0.01), seed=1, index=index
+            ),
         ]
     )
     model.compile(keras.optimizers.Adam(1e-3), tfx.losses.ComplementarySum())

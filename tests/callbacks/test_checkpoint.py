@@ -43,8 +43,10 @@ def indexed_head():
     index = tfx.indexes.HashIndex(
         tfx.indexes.SimHash(), num_tables=4, hashes_per_table=3, first_period=3
     )
-    sampler = tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(4), index=index)
-    return tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdagrad(0.1), seed=1)
+    sampler = tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(4))
+    return tfx.heads.SampledHead(
+        CLASSES, sampler, tfx.optimizers.RowAdagrad(0.1), seed=1, index=index
+    )
 
 
 HEADS = {

@@ -170,7 +170,7 @@ def test_arguments_are_checked(arguments, message):
 def indexed(family, hashes, **more):
     keras.utils.set_random_seed(2)
     index = HashIndex(family, hashes, 4, **more)
-    return tfx.heads.SampledHead(CLASSES, LSHEmbedding(8, None, index), RowAdam(0.01), seed=1)
+    return tfx.heads.SampledHead(CLASSES, LSHEmbedding(8), RowAdam(0.01), seed=1, index=index)
 
 
 def test_recall_of_all_candidates_is_1():
@@ -209,7 +209,7 @@ def test_an_index_that_has_degenerated_is_reported_once(zeros):
 
 def model_with_one_long_row(length_ranges):
     index = HashIndex(SimHash(), 5, 4, similarity="inner_product", length_ranges=length_ranges)
-    head = tfx.heads.SampledHead(CLASSES, LSHEmbedding(8, None, index), RowSGD(1e-9), seed=1)
+    head = tfx.heads.SampledHead(CLASSES, LSHEmbedding(8), RowSGD(1e-9), seed=1, index=index)
     model = model_with(head, losses.ActiveSetSoftmax())
     kernel = 1e-6 * np.ones([CLASSES, 5], np.float32)
     kernel[7] = 1

@@ -155,10 +155,10 @@ HEADS = [
         _sgd,
     ),
     Row(
-        "sampled_own",
+        "sampled_per_example",
         lambda classes, **kw: tfx.heads.SampledHead(
             classes,
-            tfx.samplers.LogUniform(15, own=True),
+            tfx.samplers.LogUniform(15, per_example=True),
             tfx.optimizers.RowAdagrad(0.2),
             seed=3,
             **kw,
@@ -170,15 +170,12 @@ HEADS = [
         "sampled_index",
         lambda classes, **kw: tfx.heads.SampledHead(
             classes,
-            tfx.samplers.LSHEmbedding(
-                8,
-                tfx.samplers.Uniform(10),
-                tfx.indexes.HashIndex(
-                    tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
-                ),
-            ),
+            tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(10)),
             tfx.optimizers.RowAdam(0.02),
             seed=3,
+            index=tfx.indexes.HashIndex(
+                tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
+            ),
             **kw,
         ),
         tfx.losses.ComplementarySum,

@@ -150,7 +150,7 @@ def test_an_index_in_memory_is_refused_or_mended(name):
         damaged.view(np.uint8).reshape(-1)[rng.integers(damaged.nbytes)] ^= 1 << rng.integers(8)
         variable.assign(damaged)
         try:
-            ids = index.candidates(queries, 30, tf.constant([number, 0]), own=True).numpy()
+            ids = index.candidates(queries, 30, tf.constant([number, 0]), per_example=True).numpy()
             assert np.all((ids >= -1) & (ids < classes))
             for _ in range(3):  # a round
                 index.update(kernel, None, tf.constant([1, 2], tf.int64))

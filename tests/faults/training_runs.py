@@ -42,7 +42,11 @@ def head(kind: str) -> tfx.heads.Head:
         tfx.indexes.SimHash(), hashes_per_table=5, num_tables=8, first_period=10
     )
     return tfx.heads.SampledHead(
-        CLASSES, tfx.samplers.LSHEmbedding(64, index=index), tfx.optimizers.RowAdam(0.01), seed=4
+        CLASSES,
+        tfx.samplers.LSHEmbedding(64),
+        tfx.optimizers.RowAdam(0.01),
+        seed=4,
+        index=index,
     )
 
 

@@ -97,8 +97,10 @@ def _row_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[
 
 def _rule(method: str, numbers: tf.Tensor) -> RowRule:
     _say(numbers.shape.rank == 1 and numbers.shape[0] >= 2)
-    weight_decay, clip_norm, *rest = numbers.numpy().tolist()
-    return RowRule(method, tuple(rest), weight_decay, None if clip_norm == np.inf else clip_norm)
+    weight_decay, row_clip_norm, *rest = numbers.numpy().tolist()
+    return RowRule(
+        method, tuple(rest), weight_decay, None if row_clip_norm == np.inf else row_clip_norm
+    )
 
 
 def _state_and_rest(
@@ -183,7 +185,14 @@ def _bucket_candidates(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
     order = BucketOrder(inputs["order"], inputs["rotations"], inputs["first_class"])
     budget = int(inputs["budget"])
     return lambda: bucket_candidates(
-        tables, inputs["codes"], budget, order, implementation="composed", **attributes
+        tables,
+        inputs["codes"],
+        budget,
+        order,
+        per_example=attributes["own"],
+        max_per_bucket=attributes["most_of_bucket"],
+        num_ranges=attributes["num_ranges"],
+        implementation="composed",
     )
 
 

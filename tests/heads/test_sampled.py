@@ -76,9 +76,9 @@ def test_with_all_classes_as_candidates_it_is_the_full_softmax(row, dense, eager
 
 
 @every_optimizer
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_only_rows_of_labels_and_candidates_change(name, own):
-    head = sampled(Uniform(3, own=own), OPTIMIZERS[name]())
+@pytest.mark.parametrize("per_example", [False, True], ids=["shared", "per_example"])
+def test_only_rows_of_labels_and_candidates_change(name, per_example):
+    head = sampled(Uniform(3, per_example=per_example), OPTIMIZERS[name]())
     model = model_with(head)
     before = head.kernel.numpy(), head.bias.numpy()
     labels = normalize_labels(LABELS[:5], CLASSES)
@@ -91,9 +91,9 @@ def test_only_rows_of_labels_and_candidates_change(name, own):
 
 
 @every_optimizer
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_it_learns(name, own):
-    model = model_with(sampled(Uniform(8, own=own), OPTIMIZERS[name]()))
+@pytest.mark.parametrize("per_example", [False, True], ids=["shared", "per_example"])
+def test_it_learns(name, per_example):
+    model = model_with(sampled(Uniform(8, per_example=per_example), OPTIMIZERS[name]()))
     before = model.evaluate(X, LABELS, verbose=0)
     fit(model, epochs=30)
     assert model.evaluate(X, LABELS, verbose=0) < 0.8 * before
@@ -198,9 +198,9 @@ def test_explicit_classes_are_there_in_every_step_and_once():
     np.testing.assert_array_equal(drawn.log_expected.numpy()[ids < 0], 0)
     expected = np.log(20 / CLASSES)
     np.testing.assert_allclose(drawn.true_log_expected, [[0, expected], [expected, 0]], rtol=1e-5)
-    own = sampled(Uniform(20, own=True), explicit_classes=[17, 2])
-    model_with(own)
-    ids = own.candidates(tf.constant(X[:2]), labels).ids.numpy()
+    head = sampled(Uniform(20, per_example=True), explicit_classes=[17, 2])
+    model_with(head)
+    ids = head.candidates(tf.constant(X[:2]), labels).ids.numpy()
     np.testing.assert_array_equal(ids[:, :2], [[2, 17], [2, 17]])
     assert not np.isin(ids[:, 2:], [2, 17]).any()
 

@@ -185,7 +185,9 @@ def frequencies():
     for seed in range(INDEXES):
         index = HashIndex(SimHash(), HASHES, TABLES, seed=seed)
         index.rebuild(kernel)
-        ids = index.candidates(queries, len(COSINES), tf.constant([seed, 0]), own=True).numpy()
+        ids = index.candidates(
+            queries, len(COSINES), tf.constant([seed, 0]), per_example=True
+        ).numpy()
         found[ids[ids >= 0]] += 1
     return found / INDEXES
 
@@ -217,7 +219,7 @@ def test_nearer_classes_are_found_more_often_as_theorem_2_says(frequencies):
         (lambda: HashIndex(growth=float("inf")), "growth must be a finite number .*; got inf"),
         (lambda: HashIndex(growth=float("nan")), "growth must be a finite number .*; got nan"),
         (lambda: HashIndex(max_drift=0), "max_drift must be a finite number above 0; got 0"),
-        (lambda: HashIndex(most_of_bucket=0), "most_of_bucket must be .* at least 1; got 0"),
+        (lambda: HashIndex(max_per_bucket=0), "max_per_bucket must be .* at least 1; got 0"),
         (lambda: HashIndex(seed=-1), "seed must be an integer of at least 0; got -1"),
         (
             lambda: HashIndex(SimHash(), hashes_per_table=25),

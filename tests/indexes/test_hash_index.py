@@ -198,7 +198,7 @@ def test_tables_that_were_never_built_stay_so_when_the_clock_is_at_its_end():
     [
         HashIndex(),
         HashIndex(SimHash(), 9, 4, name="nearest"),
-        HashIndex(WTAHash(3), 2, 5, 7.5, 1.25, 0.01, most_of_bucket=11, seed=3),
+        HashIndex(WTAHash(3), 2, 5, 7.5, 1.25, 0.01, max_per_bucket=11, seed=3),
         HashIndex(DWTAHash(4), dtype="bfloat16"),
     ],
 )
@@ -240,8 +240,10 @@ def test_with_saved_weights_it_goes_on_bit_for_bit(family):
         other.step()
         check_same(restored, state(index))
         seed = tf.constant([step, 0])
-        for own in (False, True):
-            one, two = (each.candidates(queries, 9, seed, own) for each in (index, restored))
+        for per_example in (False, True):
+            one, two = (
+                each.candidates(queries, 9, seed, per_example) for each in (index, restored)
+            )
             np.testing.assert_array_equal(one, two)
 
 
@@ -315,17 +317,17 @@ def test_a_kernel_that_is_not_finite_changes_nothing():
 
 
 @pytest.mark.parametrize("family", [DWTAHash(4), WTAHash(4), SimHash()])
-@pytest.mark.parametrize("own", [False, True])
-def test_rows_of_zeros_are_found_by_nobody(family, own):
+@pytest.mark.parametrize("per_example", [False, True])
+def test_rows_of_zeros_are_found_by_nobody(family, per_example):
     values = np.abs(rows(0))
     values[::3] = 0
     kernel = tf.Variable(values)
-    index = built_index(kernel, family, 1, 20, most_of_bucket=CLASSES)
+    index = built_index(kernel, family, 1, 20, max_per_bucket=CLASSES)
     queries = tf.constant(np.stack([values, -values, np.zeros_like(values)], axis=1))
-    ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), own)
+    ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), per_example)
     seen = set(ids.numpy().flat) - {-1}
     assert seen == {c for c in range(CLASSES) if c % 3}
-    ids = index.candidates(queries[:, 2:], CLASSES, tf.constant([1, 2]), own)
+    ids = index.candidates(queries[:, 2:], CLASSES, tf.constant([1, 2]), per_example)
     assert np.all(ids == -1)
 
 
@@ -334,17 +336,17 @@ def test_each_class_finds_itself():
     for family in (DWTAHash(4), WTAHash(4), SimHash()):
         index = built_index(kernel, family, 3, 4)
         queries = tf.constant(rows(0)[:, np.newaxis])
-        ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), own=True).numpy()
+        ids = index.candidates(queries, CLASSES, tf.constant([1, 2]), per_example=True).numpy()
         for c in range(CLASSES):
             assert c in ids[c]
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_the_same_seed_gives_the_same_candidates(own):
+@pytest.mark.parametrize("per_example", [False, True])
+def test_the_same_seed_gives_the_same_candidates(per_example):
     index = built_index(tf.Variable(rows(0)), DWTAHash(4), 1, 3)
     queries = tf.constant(rows(0)[:9, np.newaxis])
     one, again, other = (
-        index.candidates(queries, 5, tf.constant([1, seed]), own) for seed in (2, 2, 3)
+        index.candidates(queries, 5, tf.constant([1, seed]), per_example) for seed in (2, 2, 3)
     )
     np.testing.assert_array_equal(one, again)
     assert np.any(one != other)

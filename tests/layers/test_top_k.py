@@ -147,7 +147,7 @@ def indexed():
     """A head, and an index over its weights that finds most classes."""
     head = tfx.heads.DenseHead(CLASSES, bias_initializer="random_normal")
     head.build((None, 8))
-    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, most_of_bucket=CLASSES)
+    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, max_per_bucket=CLASSES)
     index.rebuild(head.kernel, head.bias)
     return head, index
 
@@ -156,7 +156,7 @@ def indexed():
 def test_an_index_that_finds_all_classes_gives_the_exact_best(indexed, activation):
     head, index = indexed
     hidden = np.random.default_rng(1).normal(size=(6, 8)).astype("float32")
-    found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), own=True)
+    found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), per_example=True)
     assert np.all(found >= 0)
     approximate = tfx.TopK(head, 3, activation, index, num_found=CLASSES)(hidden)
     exact = tfx.TopK(head, 3, activation)(hidden)
@@ -183,5 +183,88 @@ def test_an_index_must_fit_the_head(indexed):
     other.rebuild(tf.Variable(tf.ones([CLASSES - 1, 8])))
     with pytest.raises(ValueError, match=r"kernel must be \[C, D\] = \[29, 8\], for which the ind"):
         tfx.TopK(head, 3, index=other)(hidden)
-    with pytest.raises(TypeError, match="index='head' must go with a head that has one"):
-        tfx.TopK(head, 3, index="head")(hidden)
+    with pytest.raises(TypeError, match="index must be a HashIndex or None; got 'head'"):
+        tfx.TopK(head, 3, index="head")
+
+
+@pytest.fixture
+def sampled():
+    """A model whose head keeps an index up to date that its sampler does not ask."""
+    index = tfx.indexes.HashIndex(
+        tfx.indexes.SimHash(), 1, 40, first_period=2, max_per_bucket=CLASSES
+    )
+    head = tfx.heads.SampledHead(
+        CLASSES, tfx.samplers.Uniform(9), tfx.optimizers.RowSGD(1.0), seed=1, index=index
+    )
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), head])
+    model.compile("sgd", tfx.losses.ComplementarySum())
+    return model
+
+
+HIDDEN = np.random.default_rng(1).normal(size=(6, 8)).astype("float32")
+
+
+def fit(model):
+    model.fit(HIDDEN, np.arange(6), epochs=4, shuffle=False, verbose=0)
+
+
+def test_the_index_of_a_head_is_built_before_its_first_query(sampled):
+    head = sampled.layers[-1]
+    ids = tfx.TopK(head, 3, index=head.index, num_found=CLASSES)(HIDDEN)[1]
+    np.testing.assert_array_equal(ids, tfx.TopK(head, 3)(HIDDEN)[1])
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_loaded_model_has_the_index_of_the_loaded_head(sampled, is_trained, tmp_path):
+    head = sampled.layers[-1]
+    if is_trained:
+        fit(sampled)
+    top = tfx.top_k_model(sampled, 3, index=head.index)
+    expected = top.predict(HIDDEN, verbose=0)
+    top.save(tmp_path / "top.keras")
+    loaded = keras.saving.load_model(tmp_path / "top.keras")
+    assert loaded.index is loaded.model.layers[-1].index
+    assert loaded.index is not head.index
+    for left, right in zip(loaded.predict(HIDDEN, verbose=0), expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+    for each in (sampled, loaded.model):  # The loaded index follows as that of the first model.
+        fit(each)
+    for left, right in zip(loaded.index.weights, head.index.weights, strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=left.path)
+
+
+def test_a_loaded_layer_has_the_index_of_the_loaded_head(sampled, tmp_path):
+    head = sampled.layers[-1]
+    fit(sampled)
+    inputs = keras.Input((8,))
+    hidden = sampled.layers[0](inputs)
+    outputs = [head(hidden), tfx.TopK(head, 3, index=head.index, name="top")(hidden)[1]]
+    model = keras.Model(inputs, outputs)
+    expected = model.predict(HIDDEN, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    top = loaded.get_layer("top")
+    assert top.head is loaded.get_layer(head.name)
+    assert top.index is top.head.index
+    for left, right in zip(loaded.predict(HIDDEN, verbose=0), expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_an_index_of_ones_own_is_saved_with_the_layer(indexed, tmp_path):
+    head, index = indexed
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, tfx.TopK(head, 3, index=index, name="top")(inputs))
+    expected = model.predict(HIDDEN, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("top").index is not index
+    for left, right in zip(loaded.predict(HIDDEN, verbose=0), expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_head_whose_index_is_missing_is_refused(sampled):
+    head = sampled.layers[-1]
+    config = tfx.top_k_model(sampled, 3, index=head.index).get_config()
+    config["model"]["config"]["layers"][-1]["config"]["index"] = None
+    with pytest.raises(ValueError, match="index must be that of a head of the model; got that of"):
+        tfx.layers.top_k.TopKModel.from_config(config)

@@ -25,7 +25,7 @@ LOSSES = {
     "nce": (losses.NoiseContrastive, {}, oracle.noise_contrastive),
     "nce_without_hits": (
         losses.NoiseContrastive,
-        {"log_partition": 1.5, "remove_hits": True},
+        {"log_partition": 1.5, "remove_accidental_hits": True},
         oracle.noise_contrastive,
     ),
     "nce_learned": (
@@ -246,15 +246,19 @@ def tensorflow_case(unique):
 
 @pytest.mark.parametrize("unique", [True, False])
 @pytest.mark.parametrize(
-    ("function", "make_loss", "remove_hits"),
+    ("function", "make_loss", "remove_accidental_hits"),
     [
         (tf.nn.sampled_softmax_loss, losses.SampledSoftmax, True),
         (tf.nn.nce_loss, losses.NoiseContrastive, False),
-        (tf.nn.nce_loss, functools.partial(losses.NoiseContrastive, remove_hits=True), True),
+        (
+            tf.nn.nce_loss,
+            functools.partial(losses.NoiseContrastive, remove_accidental_hits=True),
+            True,
+        ),
     ],
     ids=["sampled_softmax", "nce", "nce_without_hits"],
 )
-def test_equals_tensorflows_own(function, make_loss, remove_hits, unique):
+def test_equals_tensorflows_own(function, make_loss, remove_accidental_hits, unique):
     weights, biases, hidden, labels, triple = tensorflow_case(unique)
     ids, true_expected, sampled_expected = triple
 
@@ -280,7 +284,7 @@ def test_equals_tensorflows_own(function, make_loss, remove_hits, unique):
             7,
             CLASSES,
             sampled_values=triple,
-            remove_accidental_hits=remove_hits,
+            remove_accidental_hits=remove_accidental_hits,
         )
 
     results = []

@@ -158,7 +158,7 @@ ARGUMENTS = [
             ("beta_2", -0.1),
             ("epsilon", 0),
             ("weight_decay", -1),
-            ("clip_norm", 0),
+            ("row_clip_norm", 0),
         ]
     ),
     *(
@@ -215,17 +215,17 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
-        "others that depend on the weights",
+        "a background that depends on the weights",
         lambda case: tfx.samplers.LSHEmbedding(3, tfx.samplers.LSHEmbedding(3)),
         TypeError,
-        "others must draw without regard to the weights",
+        "background must draw without regard to the weights",
         one,
     ),
     Misuse(
         "an index that is none",
-        lambda case: tfx.samplers.LSHEmbedding(3, index="hash"),
+        _sampled(index="hash"),
         TypeError,
-        "index must be a HashIndex; got 'hash'",
+        "index must be a HashIndex or None; got 'hash'",
         one,
     ),
     Misuse("seed=-1", _sampled(seed=-1), ValueError, "seed must be an integer of at least 0", one),
@@ -723,7 +723,7 @@ def _shared_optimizer(case: Case) -> None:
 def _shared_index(case: Case) -> None:
     index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 2, 2)
     for _ in range(2):
-        _sampled(sampler=tfx.samplers.LSHEmbedding(3, index=index))(case)
+        _sampled(sampler=tfx.samplers.LSHEmbedding(3), index=index)(case)
 
 
 def _rate(case: Case, rate: float) -> None:

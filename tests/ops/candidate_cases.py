@@ -21,9 +21,9 @@ RULES = {
     "momentum": RowRule("sgd", (0.9, 0.0)),
     "nesterov": RowRule("sgd", (0.8, 1.0), weight_decay=0.05),
     "adagrad": RowRule("adagrad", (1e-7,)),
-    "adagrad, clipped": RowRule("adagrad", (1e-3,), clip_norm=0.5),
+    "adagrad, clipped": RowRule("adagrad", (1e-3,), row_clip_norm=0.5),
     "adam": RowRule("adam", (0.9, 0.999, 1e-4)),
-    "adamw, clipped": RowRule("adam", (0.8, 0.99, 1e-5), weight_decay=0.1, clip_norm=1.5),
+    "adamw, clipped": RowRule("adam", (0.8, 0.99, 1e-5), weight_decay=0.1, row_clip_norm=1.5),
     "adam without memory": RowRule("adam", (0.0, 0.0, 1e-3)),
 }
 

@@ -109,7 +109,7 @@ def test_the_first_steps_of_a_late_row_are_as_long_as_those_of_an_early_one():
 def test_the_gradient_of_a_row_is_clipped_by_itself():
     variable = keras.Variable(np.zeros((ROWS, 2), "float32"))
     gradient = tf.IndexedSlices(tf.constant([[3.0, 4.0], [0.3, 0.4]]), tf.constant([1, 2]))
-    RowSGD(1.0, clip_norm=1.0).apply([gradient], [variable])
+    RowSGD(1.0, row_clip_norm=1.0).apply([gradient], [variable])
     np.testing.assert_allclose(variable.numpy()[1:3], [[-0.6, -0.8], [-0.3, -0.4]], rtol=1e-6)
 
 
@@ -196,7 +196,7 @@ def test_xla_is_refused():
         (lambda: RowSGD(float("nan")), "learning_rate must be a finite number above 0; got nan"),
         (lambda: RowSGD(0.1, momentum=1.0), "momentum must be .* below 1; got 1.0"),
         (lambda: RowSGD(0.1, weight_decay=-1), "weight_decay must be .* at least 0; got -1"),
-        (lambda: RowSGD(0.1, clip_norm=0), "clip_norm must be .* above 0; got 0"),
+        (lambda: RowSGD(0.1, row_clip_norm=0), "row_clip_norm must be .* above 0; got 0"),
         (lambda: RowAdam(beta_1=1.0), "beta_1 must be .* below 1; got 1.0"),
         (lambda: RowAdam(beta_2=-0.1), "beta_2 must be .* at least 0 and below 1; got -0.1"),
         (lambda: RowAdam(epsilon=0), "epsilon must be .* above 0; got 0"),

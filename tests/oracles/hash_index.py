@@ -94,7 +94,7 @@ def table(codes_of_classes, num_buckets):
     return entries, starts
 
 
-def visited(entries, starts, codes_of_example, order, rotations, most_of_bucket, num_ranges=1):
+def visited(entries, starts, codes_of_example, order, rotations, max_per_bucket, num_ranges=1):
     """Returns the classes that an example with codes `[Q, L]` comes across, in order."""
     classes = []
     buckets_of_range = (starts.shape[1] - 1) // num_ranges
@@ -106,7 +106,7 @@ def visited(entries, starts, codes_of_example, order, rotations, most_of_bucket,
                 place = r * buckets_of_range + code
                 bucket = entries[t, starts[t, place] : starts[t, place + 1]]
                 first = int(rotations[t]) * len(bucket) >> 32
-                classes += [int(c) for c in np.roll(bucket, -first)[:most_of_bucket]]
+                classes += [int(c) for c in np.roll(bucket, -first)[:max_per_bucket]]
     return classes
 
 

@@ -74,9 +74,9 @@ def ranking(example, margin="log(C-1)", kind="logistic"):
     return np.mean(terms) if terms else 0.0
 
 
-def noise_contrastive(example, log_partition=0.0, remove_hits=False):
+def noise_contrastive(example, log_partition=0.0, remove_accidental_hits=False):
     z = example.log_partition if log_partition == "learned" else log_partition
-    noise = negatives(example) if remove_hits else (example.logits, example.expected)
+    noise = negatives(example) if remove_accidental_hits else (example.logits, example.expected)
 
     def log_odds_of_label(logit, expected):  # p' / (k p_n), eq. 30 and 31
         return logit - z - np.log(expected)

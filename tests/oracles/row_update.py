@@ -11,10 +11,10 @@ import numpy as np
 def update_row(weights, slots, row, gradient, rule, learning_rate):
     """Takes a step on one row of `weights`, in place. `rule` has the fields of a RowRule."""
     gradient = np.asarray(gradient, np.float64)
-    if rule.clip_norm is not None:
+    if rule.row_clip_norm is not None:
         norm = math.sqrt(np.sum(gradient**2))
-        if norm > rule.clip_norm:
-            gradient = gradient * (rule.clip_norm / norm)
+        if norm > rule.row_clip_norm:
+            gradient = gradient * (rule.row_clip_norm / norm)
     weights[row] *= 1 - learning_rate * rule.weight_decay
     if rule.method == "sgd":
         momentum, nesterov = rule.hyperparameters

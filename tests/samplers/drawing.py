@@ -22,7 +22,7 @@ def draw(sampler, labels, seed=(1, 2)):
 
 def many_draws(sampler, label, count):
     """`count` draws for one label: arrays ids and log E `[count, width]`, log E of the label."""
-    if sampler.own:
+    if sampler.per_example:
         drawn = draw(sampler, np.full([count, 1], label))
     else:
         drawn = _one_by_one(sampler, label, count)

@@ -17,7 +17,10 @@ FIVE = [1, 2, 3, 4, 5]
         (lambda: samplers.Uniform(0), "num_sampled must be an integer of at least 1; got 0"),
         (lambda: samplers.LogUniform(2.5), "num_sampled must be an integer .* got 2.5"),
         (lambda: samplers.TFSampler("uniform", 0), "num_sampled must be .* got 0"),
-        (lambda: samplers.Uniform(3, unique=True, own=True), "unique must be False .* unique=True"),
+        (
+            lambda: samplers.Uniform(3, unique=True, per_example=True),
+            "unique must be False .* unique=True",
+        ),
         (lambda: samplers.Unigram([1, 0, 3], 2), "counts must be positive .* got 0 for class 1"),
         (lambda: samplers.Unigram([1, -2.0, 3], 2), "counts must be positive .* got -2.0 for"),
         (lambda: samplers.Unigram([1, 2, np.nan], 2), "counts must be .* got nan for class 2"),
@@ -69,5 +72,8 @@ def test_arguments_that_do_not_fit_the_number_of_classes(sampler, num_classes, m
 
 
 def test_with_replacement_there_may_be_more_candidates_than_classes():
-    for sampler in (samplers.Uniform(11, unique=False), samplers.Unigram(FIVE * 2, 11, own=True)):
+    for sampler in (
+        samplers.Uniform(11, unique=False),
+        samplers.Unigram(FIVE * 2, 11, per_example=True),
+    ):
         sampler.build(10)

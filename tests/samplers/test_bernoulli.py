@@ -43,7 +43,7 @@ def test_the_papers_example():
 @pytest.mark.parametrize("expected", [6.0, 35.0])
 def test_classes_are_independent_and_their_number_varies_as_it_should(expected):
     counts = np.ceil(300 / np.arange(1, 41))
-    sampler = samplers.Bernoulli(counts, expected, own=True)
+    sampler = samplers.Bernoulli(counts, expected, per_example=True)
     sampler.build(40)
     ids, _, _ = many_draws(sampler, 0, 5000)
     inclusion = oracle.bernoulli(counts, expected)
@@ -61,13 +61,13 @@ def test_a_draw_without_candidates():
     ids, log_expected, true_log_expected = draw(sampler, [[4], [5]])
     assert ids.shape == log_expected.shape == (0,)
     np.testing.assert_allclose(true_log_expected, np.log(1e-4), rtol=1e-5)
-    own = samplers.Bernoulli(np.ones(10), 0.001, own=True)
-    own.build(10)
-    assert draw(own, [[4], [5]]).ids.shape == (2, 0)
+    sampler = samplers.Bernoulli(np.ones(10), 0.001, per_example=True)
+    sampler.build(10)
+    assert draw(sampler, [[4], [5]]).ids.shape == (2, 0)
 
 
 def test_own_candidates_are_packed_to_the_left():
-    sampler = samplers.Bernoulli(np.ones(40), 6, own=True)
+    sampler = samplers.Bernoulli(np.ones(40), 6, per_example=True)
     sampler.build(40)
     ids = draw(sampler, np.zeros([50, 1], int)).ids.numpy()
     counts = (ids >= 0).sum(axis=1)
@@ -77,7 +77,7 @@ def test_own_candidates_are_packed_to_the_left():
 
 def test_a_class_that_is_nearly_certain():
     counts = [10**15, 1, 1, 1]
-    sampler = samplers.Bernoulli(counts, 1.5, own=True)
+    sampler = samplers.Bernoulli(counts, 1.5, per_example=True)
     sampler.build(4)
     ids, log_expected, _ = many_draws(sampler, 0, 2000)
     assert np.all((ids == 0).any(axis=1))

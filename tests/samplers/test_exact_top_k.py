@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfx_largeout as tfx
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import ExactTopK
+from tfx_largeout.samplers import ExactTopK, OutputWeights
 
 CLASSES, WIDTH, BATCH = 90, 6, 11
 RNG = np.random.default_rng(3)
@@ -23,8 +23,9 @@ LABELS = np.stack([np.arange(BATCH), np.full(BATCH, -1)], axis=1)
 def drawn(k, bias=BIAS):
     sampler = ExactTopK(k)
     sampler.build(CLASSES)
-    sampler.follow(tf.Variable(KERNEL), None if bias is None else tf.Variable(bias))
-    return sampler.sample(HIDDEN, Labels(tf.constant(LABELS, tf.int64)), tf.constant([0, 1]))
+    weights = OutputWeights(tf.Variable(KERNEL), None if bias is None else tf.Variable(bias))
+    labels = Labels(tf.constant(LABELS, tf.int64))
+    return sampler.sample(HIDDEN, labels, tf.constant([0, 1]), weights)
 
 
 @pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no_bias"])
@@ -54,11 +55,11 @@ def test_with_all_classes_training_is_that_of_the_full_softmax():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_it_serves_one_head():
+def test_it_needs_weights():
     sampler = ExactTopK(3)
-    sampler.follow(tf.Variable(KERNEL), None)
-    with pytest.raises(ValueError, match="sampler must serve no other head"):
-        sampler.follow(tf.Variable(KERNEL), None)
+    sampler.build(CLASSES)
+    with pytest.raises(ValueError, match=r"weights\.kernel must be that of a head, as ExactTopK"):
+        sampler.sample(HIDDEN, Labels(tf.constant(LABELS, tf.int64)), tf.constant([0, 1]))
 
 
 def test_a_config_makes_the_same_sampler():

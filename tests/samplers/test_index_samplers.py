@@ -15,7 +15,14 @@ from samplers.drawing import assert_mean
 import tfx_largeout as tfx
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import ExactTopK, LSHEmbedding, LSHLabel, Uniform, WTATopK
+from tfx_largeout.samplers import (
+    ExactTopK,
+    LSHEmbedding,
+    LSHLabel,
+    OutputWeights,
+    Uniform,
+    WTATopK,
+)
 
 CLASSES, WIDTH, BATCH = 60, 12, 7
 RNG = np.random.default_rng(5)
@@ -35,10 +42,27 @@ small_index = {
 every_index = pytest.mark.parametrize("index", list(small_index))
 
 
-def built(sampler, bias=BIAS):
+def weights_with(index, kernel=KERNEL, bias=BIAS):
+    """Returns weights as a head gives them to its sampler, with an index over them."""
+    weights = OutputWeights(tf.Variable(kernel), None if bias is None else tf.Variable(bias), index)
+    index.rebuild(weights.kernel, weights.bias)
+    return weights
+
+
+def drawn(sampler, weights, hidden=HIDDEN, labels=LABELS, seed=SEED):
     sampler.build(CLASSES)
-    sampler.follow(tf.Variable(KERNEL), None if bias is None else tf.Variable(bias))
-    return sampler
+    return sampler.sample(hidden, labels_of(labels), seed, weights)
+
+
+def head_with(sampler, index, optimizer=None, **options):
+    optimizer = optimizer or tfx.optimizers.RowAdam(0.01)
+    return tfx.heads.SampledHead(CLASSES, sampler, optimizer, seed=1, index=index, **options)
+
+
+def compiled(head):
+    model = keras.Sequential([keras.Input([WIDTH]), head])
+    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    return model
 
 
 def labels_of(ids=LABELS):
@@ -72,66 +96,63 @@ def present(ids):
 
 @every_index
 def test_own_candidates_share_a_bucket_with_h(index):
-    sampler = built(LSHEmbedding(CLASSES, None, small_index[index](), own=True))
-    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
-    expected = sharing_a_bucket(sampler.index, HIDDEN)
+    weights = weights_with(small_index[index]())
+    ids = drawn(LSHEmbedding(CLASSES, per_example=True), weights).ids.numpy()
+    expected = sharing_a_bucket(weights.index, HIDDEN)
     assert [present(row) for row in ids] == expected
     assert 0 < np.mean([len(row) for row in expected]) < CLASSES  # neither none nor all
 
 
 @every_index
 def test_label_candidates_share_a_bucket_with_a_label(index):
-    sampler = built(LSHLabel(CLASSES, None, small_index[index](), own=True))
-    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
-    by_label = sharing_a_bucket(sampler.index, KERNEL)
+    weights = weights_with(small_index[index]())
+    ids = drawn(LSHLabel(CLASSES, per_example=True), weights).ids.numpy()
+    by_label = sharing_a_bucket(weights.index, KERNEL)
     for row, labels in zip(ids, LABELS, strict=True):
         assert present(row) == set().union(*(by_label[y] for y in labels if y >= 0))
 
 
 @pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel])
 def test_shared_candidates_are_of_the_whole_batch(kind):
-    own = built(kind(CLASSES, None, small_index["winner"](), own=True))
-    shared = built(kind(CLASSES, None, small_index["winner"]()))
-    found = shared.sample(HIDDEN, labels_of(), SEED).ids.numpy()
-    each = own.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    weights = weights_with(small_index["winner"]())
+    found = drawn(kind(CLASSES), weights).ids.numpy()
+    each = drawn(kind(CLASSES, per_example=True), weights).ids.numpy()
     assert found.shape == (CLASSES,)
     assert present(found) == set().union(*(present(row) for row in each))
-    few = (
-        built(kind(5, None, small_index["winner"]())).sample(HIDDEN, labels_of(), SEED).ids.numpy()
-    )
+    few = drawn(kind(5), weights).ids.numpy()
     assert present(few) < present(found)
     assert len(present(few)) == 5
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_with_others_the_sum_over_all_classes_is_unbiased(own):
-    sampler = built(LSHEmbedding(8, Uniform(6, own=own), small_index["sign"](), own=own))
+@pytest.mark.parametrize("per_example", [False, True])
+def test_with_a_background_the_sum_over_all_classes_is_unbiased(per_example):
+    sampler = LSHEmbedding(8, Uniform(6, per_example=per_example), per_example=per_example)
+    weights = weights_with(small_index["sign"]())
     logits = HIDDEN @ KERNEL.T
     sums = []
     for seed in range(1500):
-        drawn = sampler.sample(HIDDEN, labels_of(), tf.constant([1, seed]))
-        ids = np.broadcast_to(drawn.ids.numpy(), (BATCH, drawn.ids.shape[-1]))
-        terms = np.exp(
-            np.take_along_axis(logits, np.maximum(ids, 0), 1) - drawn.log_expected.numpy()
-        )
+        candidates = drawn(sampler, weights, seed=tf.constant([1, seed]))
+        ids = np.broadcast_to(candidates.ids.numpy(), (BATCH, candidates.ids.shape[-1]))
+        of_ids = np.take_along_axis(logits, np.maximum(ids, 0), 1)
+        terms = np.exp(of_ids - candidates.log_expected.numpy())
         sums.append(np.where(ids >= 0, terms, 0).sum(axis=1))
     assert_mean(np.array(sums), np.exp(logits).sum(axis=1))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_what_was_found_is_certain(own):
-    sampler = built(LSHEmbedding(8, Uniform(20), small_index["sign"](), own=own))
-    drawn = sampler.sample(HIDDEN, labels_of(), SEED)
-    found = np.broadcast_to(drawn.ids.numpy()[..., :8], (BATCH, 8))
-    others = drawn.ids.numpy()[..., 8:]
-    expected = drawn.log_expected.numpy()
+@pytest.mark.parametrize("per_example", [False, True])
+def test_what_was_found_is_certain(per_example):
+    weights = weights_with(small_index["sign"]())
+    candidates = drawn(LSHEmbedding(8, Uniform(20), per_example=per_example), weights)
+    found = np.broadcast_to(candidates.ids.numpy()[..., :8], (BATCH, 8))
+    others = candidates.ids.numpy()[..., 8:]
+    expected = candidates.log_expected.numpy()
     np.testing.assert_array_equal(expected[..., :8], 0)
     np.testing.assert_allclose(
         expected[..., 8:], np.where(others < 0, 0, np.log(20 / CLASSES)), 1e-6
     )
     for i, labels in enumerate(LABELS):
-        assert not present(np.atleast_2d(others)[i if own else 0]) & present(found[i])
-        for y, value in zip(labels, drawn.true_log_expected.numpy()[i], strict=True):
+        assert not present(np.atleast_2d(others)[i if per_example else 0]) & present(found[i])
+        for y, value in zip(labels, candidates.true_log_expected.numpy()[i], strict=True):
             certain = y < 0 or y in found[i]
             np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
 
@@ -139,16 +160,16 @@ def test_what_was_found_is_certain(own):
 @pytest.mark.parametrize("similarity", ["angle", "inner_product"])
 def test_the_probability_to_be_found_corrects_the_sum(similarity):
     """Over the choice of hash functions; without it, the sum is too small."""
-    hidden, labels = HIDDEN[:2], labels_of(LABELS[:2])
+    hidden, labels = HIDDEN[:2], LABELS[:2]
     logits = hidden @ KERNEL.T
     corrected, plain = [], []
     for seed in range(400):
-        index = HashIndex(SimHash(), 3, 4, similarity=similarity, most_of_bucket=CLASSES, seed=seed)
-        sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True))
-        drawn = sampler.sample(hidden, labels, SEED)
-        ids = drawn.ids.numpy()
+        index = HashIndex(SimHash(), 3, 4, similarity=similarity, max_per_bucket=CLASSES, seed=seed)
+        sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
+        candidates = drawn(sampler, weights_with(index), hidden, labels)
+        ids = candidates.ids.numpy()
         terms = np.where(ids >= 0, np.exp(np.take_along_axis(logits, np.maximum(ids, 0), 1)), 0)
-        corrected.append((terms / np.exp(drawn.log_expected.numpy())).sum(axis=1))
+        corrected.append((terms / np.exp(candidates.log_expected.numpy())).sum(axis=1))
         plain.append(terms.sum(axis=1))
     exact = np.exp(logits).sum(axis=1)
     assert_mean(np.array(corrected), exact)
@@ -158,8 +179,8 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
 @pytest.mark.parametrize("similarity", ["angle", "inner_product"])
 def test_a_model_trains_with_corrected_candidates(similarity):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
-    sampler = LSHEmbedding(CLASSES, None, index, own=True, corrected=True)
-    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdam(0.1), seed=1)
+    sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
+    head = head_with(sampler, index, tfx.optimizers.RowAdam(0.1))
     model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
     model.compile("adam", loss=tfx.losses.ComplementarySum())
     losses = model.fit(HIDDEN, np.arange(BATCH), epochs=30, verbose=0).history["loss"]
@@ -170,8 +191,8 @@ def test_a_model_trains_with_corrected_candidates(similarity):
 @pytest.mark.parametrize("bias", [None, BIAS], ids=["no_bias", "bias"])
 def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
-    sampler = built(LSHEmbedding(CLASSES, None, index, own=True, corrected=True), bias)
-    drawn = sampler.sample(HIDDEN, labels_of(), SEED)
+    sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
+    candidates = drawn(sampler, weights_with(index, bias=bias))
     kernel, hidden = KERNEL.astype(float), HIDDEN.astype(float)
     if similarity == "inner_product":
         of_bias = np.zeros(CLASSES) if bias is None else bias
@@ -185,14 +206,14 @@ def test_the_probability_of_labels_is_that_of_theorem_2(similarity, bias):
     cosine = np.einsum("nkd,nd->nk", rows, hidden) / norms
     found = 1 - (1 - (1 - np.arccos(cosine) / np.pi) ** 3) ** 4
     expected = np.where(LABELS < 0, 0, np.log(found))
-    np.testing.assert_allclose(drawn.true_log_expected, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(candidates.true_log_expected, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_wta_top_k_takes_the_best_that_were_found():
-    sampler = built(WTATopK(4, 30, HashIndex(WTAHash(3), 1, 6)))
-    ids = sampler.sample(HIDDEN, labels_of(), SEED).ids.numpy()
+    sampler, weights = WTATopK(4, 30), weights_with(HashIndex(WTAHash(3), 1, 6))
+    ids = drawn(sampler, weights).ids.numpy()
     assert ids.shape == (BATCH, 4)
-    found = sampler.find(HIDDEN, labels_of(), SEED).numpy()
+    found = sampler.find(HIDDEN, labels_of(), SEED, weights).numpy()
     logits = HIDDEN @ KERNEL.T + BIAS
     for row, candidates, values in zip(ids, found, logits, strict=True):
         best = sorted(present(candidates), key=lambda c: -values[c])[:4]
@@ -208,7 +229,9 @@ def test_an_inner_product_finds_large_rows_that_an_angle_misses():
     def recall(similarity):
         index = HashIndex(SimHash(), 8, 20, similarity=similarity)
         index.rebuild(tf.Variable(kernel))
-        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 50, SEED, own=False).numpy()
+        ids = index.candidates(
+            tf.constant(hidden)[:, tf.newaxis], 50, SEED, per_example=False
+        ).numpy()
         return np.isin(best, ids).mean()
 
     assert recall("inner_product") > recall("angle") + 0.2
@@ -222,35 +245,39 @@ def test_ranges_of_lengths_keep_one_long_row_from_hiding_the_others():
 
     def recall(ranges):
         index = HashIndex(
-            SimHash(), 6, 20, similarity="inner_product", length_ranges=ranges, most_of_bucket=10
+            SimHash(), 6, 20, similarity="inner_product", length_ranges=ranges, max_per_bucket=10
         )
         index.rebuild(tf.Variable(kernel))
-        ids = index.candidates(tf.constant(hidden)[:, tf.newaxis], 100, SEED, own=True).numpy()
+        ids = index.candidates(
+            tf.constant(hidden)[:, tf.newaxis], 100, SEED, per_example=True
+        ).numpy()
         return np.mean([np.isin(b, found).mean() for b, found in zip(best, ids, strict=True)])
 
     assert recall(12) > recall(1) + 0.2
 
 
 def test_zero_rows_and_zero_queries_find_nothing():
-    sampler = LSHEmbedding(CLASSES, None, small_index["winner"](), own=True)
-    sampler.build(CLASSES)
     kernel = KERNEL.copy()
     kernel[10:20] = 0
-    sampler.follow(tf.Variable(kernel), None)
+    weights = weights_with(small_index["winner"](), kernel, bias=None)
     hidden = HIDDEN.copy()
     hidden[2] = 0
-    ids = sampler.sample(hidden, labels_of(), SEED).ids.numpy()
+    ids = drawn(LSHEmbedding(CLASSES, per_example=True), weights, hidden).ids.numpy()
     assert not set(range(10, 20)) & present(ids)
     assert not present(ids[2])
     assert present(ids[1])
 
 
 @every_index
-def test_candidates_follow_the_weights_in_training(index):
-    sampler = LSHEmbedding(10, Uniform(5), small_index[index](first_period=4), own=True)
-    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowSGD(5.0), seed=1)
-    model = keras.Sequential([keras.Input([WIDTH]), head])
-    model.compile("sgd", loss=tfx.losses.ComplementarySum())
+@pytest.mark.parametrize(
+    "sampler",
+    [LSHEmbedding(10, Uniform(5), per_example=True), Uniform(30)],
+    ids=lambda s: type(s).__name__,
+)
+def test_the_index_of_a_head_follows_the_weights_in_training(index, sampler):
+    optimizer = tfx.optimizers.RowSGD(5.0)
+    head = head_with(sampler, small_index[index](first_period=4), optimizer)
+    model = compiled(head)
     x, y = np.tile(HIDDEN, (8, 1)), np.arange(8 * BATCH) % CLASSES
     head.index.rebuild(head.kernel, head.bias)
     before = head.index.entries.numpy()
@@ -270,11 +297,8 @@ def test_candidates_follow_the_weights_in_training(index):
 
 @pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK])
 def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
-    index = HashIndex(DWTAHash(3), 2, 5, first_period=3)
-    sampler = WTATopK(5, 20, index) if kind is WTATopK else kind(10, Uniform(5), index)
-    head = tfx.heads.SampledHead(CLASSES, sampler, tfx.optimizers.RowAdam(0.01), seed=1)
-    model = keras.Sequential([keras.Input([WIDTH]), head])
-    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    sampler = WTATopK(5, 20) if kind is WTATopK else kind(10, Uniform(5))
+    model = compiled(head_with(sampler, HashIndex(DWTAHash(3), 2, 5, first_period=3)))
     x, y = np.tile(HIDDEN, (6, 1)), np.arange(6 * BATCH) % CLASSES
     model.fit(x, y, batch_size=BATCH, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -288,10 +312,10 @@ def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
 @pytest.mark.parametrize(
     "sampler",
     [
-        LSHEmbedding(7, Uniform(3), HashIndex(SimHash(), 4, 5), own=True),
-        LSHEmbedding(7, None, HashIndex(SimHash(), 4, 5), own=True, corrected=True),
-        LSHLabel(7, None, HashIndex(WTAHash(5), 2, 3, 20, 1.5, most_of_bucket=9, seed=2)),
-        WTATopK(3, 9, HashIndex(WTAHash(5), 2, 3)),
+        LSHEmbedding(7, Uniform(3), per_example=True),
+        LSHEmbedding(7, per_example=True, corrected=True),
+        LSHLabel(7),
+        WTATopK(3, 9),
     ],
     ids=lambda s: type(s).__name__,
 )
@@ -306,28 +330,49 @@ def test_config_round_trip(sampler):
     ("make", "error", "match"),
     [
         (lambda: LSHEmbedding(0), ValueError, "num_found .*at least 1; got 0"),
-        (lambda: LSHEmbedding(5, index="wta"), TypeError, "index must be a HashIndex; got 'wta'"),
-        (lambda: LSHEmbedding(5, 100), TypeError, "others must be a Sampler; got 100"),
+        (
+            lambda: head_with(LSHEmbedding(5), "wta"),
+            TypeError,
+            "index must be a HashIndex or None; got 'wta'",
+        ),
+        (lambda: LSHEmbedding(5, 100), TypeError, "background must be a Sampler; got 100"),
         (
             lambda: LSHEmbedding(5, ExactTopK(3)),
             TypeError,
-            "others must draw without regard to the weights",
+            "background must draw without regard to the weights",
         ),
         (
-            lambda: LSHEmbedding(5, own=False, index=HashIndex(SimHash()), corrected=True),
+            lambda: LSHEmbedding(5, per_example=False, corrected=True),
             ValueError,
-            "corrected must go with own=True and others=None",
+            "corrected must go with per_example=True and background=None",
         ),
         (
-            lambda: LSHEmbedding(5, own=True, index=HashIndex(DWTAHash()), corrected=True),
+            lambda: head_with(
+                LSHEmbedding(5, per_example=True, corrected=True), HashIndex(DWTAHash())
+            ),
             NotImplementedError,
             "DWTAHash has no closed form",
         ),
         (lambda: WTATopK(10, 5), ValueError, "k must be at most num_found=5; got 10"),
         (
-            lambda: built(LSHLabel(CLASSES + 1, None, small_index["sign"]())),
+            lambda: LSHLabel(CLASSES + 1).build(CLASSES),
             ValueError,
             f"num_found must be at most num_classes={CLASSES}; got {CLASSES + 1}",
+        ),
+        (
+            lambda: drawn(LSHLabel(5), None),
+            ValueError,
+            "weights.kernel must be that of a head, as LSHLabel looks at it; got None",
+        ),
+        (
+            lambda: drawn(LSHLabel(5), OutputWeights(tf.Variable(KERNEL))),
+            ValueError,
+            "weights.index must be that of a head, as LSHLabel asks it; got None",
+        ),
+        (
+            lambda: drawn(LSHLabel(5), OutputWeights(tf.Variable(KERNEL), None, HashIndex())),
+            RuntimeError,
+            "index must be built before it is asked",
         ),
         (
             lambda: HashIndex(DWTAHash(), similarity="inner_product"),
@@ -342,28 +387,70 @@ def test_bad_arguments_are_refused(make, error, match):
         make()
 
 
-def test_an_index_serves_one_sampler():
+@pytest.mark.parametrize("kind", [LSHLabel, Uniform])
+def test_an_index_serves_one_head(kind):
     index = small_index["sign"]()
-    built(LSHEmbedding(5, None, index))
-    with pytest.raises(ValueError, match="index must serve no other sampler"):
-        built(LSHLabel(5, None, index))
+    head_with(LSHEmbedding(5), index).build((None, WIDTH))
+    with pytest.raises(ValueError, match="index must serve no other head; got <HashIndex"):
+        head_with(kind(5), index).build((None, WIDTH))
+
+
+@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK, ExactTopK])
+def test_a_sampler_serves_several_heads(kind):
+    """Training is as with a sampler for each head."""
+
+    def trained(samplers):
+        keras.utils.set_random_seed(1)
+        heads = [
+            head_with(sampler, small_index["sign"](first_period=2), name=f"head_{i}")
+            for i, sampler in enumerate(samplers)
+        ]
+        models = [compiled(head) for head in heads]
+        for _ in range(2):  # The heads take turns.
+            for model in models:
+                model.fit(HIDDEN, np.arange(BATCH), batch_size=4, shuffle=False, verbose=0)
+        return [weight for model in models for weight in model.get_weights()]
+
+    sampler = kind(5)
+    for shared, alone in zip(trained([sampler, sampler]), trained([kind(5), kind(5)]), strict=True):
+        np.testing.assert_array_equal(shared, alone)
+
+
+def test_a_head_takes_the_default_index_of_its_sampler():
+    assert isinstance(head_with(LSHEmbedding(5), None).index.family, DWTAHash)
+    index = head_with(WTATopK(5), None).index
+    assert isinstance(index.family, WTAHash)
+    assert (index.hashes_per_table, index.num_tables) == (3, 200)
+    assert head_with(Uniform(5), None).index is None
+    assert head_with(ExactTopK(5), None).index is None
+
+
+@pytest.mark.parametrize("sampler", [LSHLabel(7), Uniform(7)], ids=lambda s: type(s).__name__)
+def test_a_head_is_serialized_with_its_index(sampler):
+    index = HashIndex(WTAHash(5), 2, 3, 20, 1.5, max_per_bucket=9, seed=2)
+    head = head_with(sampler, index)
+    head.build((None, WIDTH))
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(head)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert again.index is not index
+    assert again.index.get_config() == index.get_config()
+    assert [w.shape for w in again.index.weights] == [w.shape for w in index.weights]
 
 
 @every_index
 @pytest.mark.parametrize("bad", [3, slice(None)], ids=["a row", "all"])
 def test_weights_that_are_not_finite_are_refused_and_the_index_kept(index, bad):
-    sampler = built(LSHEmbedding(5, None, small_index[index]()))
-    sampler.index.rebuild(sampler.kernel)
-    before = [w.numpy() for w in sampler.index.weights]
+    tables = weights_with(small_index[index](), bias=None).index
+    before = [w.numpy() for w in tables.weights]
     kernel = 10 * KERNEL
     kernel[bad, 1] = np.nan
     with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
-        sampler.index.rebuild(tf.Variable(kernel))
+        tables.rebuild(tf.Variable(kernel))
     every = tf.range(CLASSES, dtype=tf.int64)
-    sampler.index.schedule.assign([2.0, 0.0, 1.0, 0.0])  # tables are due
+    tables.schedule.assign([2.0, 0.0, 1.0, 0.0])  # tables are due
     with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
-        sampler.index.update(tf.Variable(kernel), None, every)
-    for weight, old in zip(sampler.index.weights, before, strict=True):
+        tables.update(tf.Variable(kernel), None, every)
+    for weight, old in zip(tables.weights, before, strict=True):
         if weight.name not in ("schedule", "touched_at"):  # rows may be hashed once more
             np.testing.assert_array_equal(weight, old, err_msg=weight.name)
 
@@ -376,12 +463,12 @@ def test_an_index_is_of_one_shape_of_w():
     for other in (KERNEL[:-1], KERNEL[:, :-1]):
         with pytest.raises(ValueError, match=r"kernel must be .* for which the index was built"):
             index.update(tf.Variable(other), None, tf.constant([], tf.int64))
-    with pytest.raises(ValueError, match="index must serve no other sampler"):
-        built(LSHEmbedding(5, None, index))
+    with pytest.raises(ValueError, match="index must serve no other head"):
+        head_with(LSHEmbedding(5), index).build((None, WIDTH))
 
 
 def test_an_index_that_could_not_be_built_is_free():
     index = HashIndex(DWTAHash(WIDTH + 1))
     for _ in range(2):
         with pytest.raises(ValueError, match="window must be at most"):
-            built(LSHEmbedding(5, None, index))
+            head_with(LSHEmbedding(5), index).build((None, WIDTH))

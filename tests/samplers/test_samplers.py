@@ -38,8 +38,8 @@ def test_shapes_dtypes_and_padding(row):
     assert ids.dtype == tf.int64
     assert log_expected.dtype == true_log_expected.dtype == tf.float32
     assert ids.shape == log_expected.shape
-    assert ids.shape.rank == (2 if sampler.own else 1)
-    assert not sampler.own or ids.shape[0] == len(LABELS)
+    assert ids.shape.rank == (2 if sampler.per_example else 1)
+    assert not sampler.per_example or ids.shape[0] == len(LABELS)
     assert true_log_expected.shape == (3, 3)
     assert np.all((ids >= -1) & (ids < CLASSES))
     np.testing.assert_array_equal(log_expected.numpy()[ids.numpy() < 0], 0)

@@ -170,9 +170,13 @@ def _indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[An
     """Returns the function that builds a SampledHead with candidates from an index, and others."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        found, own = options["num_found"], options["candidates"] == "own"
-        choice = sampler(found, _sampler(label_counts, options), _index(seed, options), own=own)
-        return _sampled_head(num_classes, choice, seed, options), losses.ComplementarySum()
+        found, per_example = options["num_found"], options["candidates"] == "own"
+        choice, index = (
+            sampler(found, _sampler(label_counts, options), per_example=per_example),
+            _index(seed, options),
+        )
+        head = _sampled_head(num_classes, choice, seed, options, index=index)
+        return head, losses.ComplementarySum()
 
     return build
 
@@ -191,22 +195,29 @@ def _indexed_options(head_learning_rate: float) -> dict[str, Any]:
 
 
 def _exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), seed, options)
+    return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), None, seed, options)
 
 
 def _lsh_active_set(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    own = options["candidates"] == "own"
-    sampler = samplers.LSHEmbedding(options["num_found"], None, _index(seed, options), own=own)
-    return _active_set(num_classes, sampler, seed, options)
+    per_example = options["candidates"] == "own"
+    sampler = samplers.LSHEmbedding(options["num_found"], per_example=per_example)
+    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
 
 
 def _wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    sampler = samplers.WTATopK(options["top_k"], options["num_found"], _index(seed, options))
-    return _active_set(num_classes, sampler, seed, options)
+    sampler = samplers.WTATopK(options["top_k"], options["num_found"])
+    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
 
 
-def _active_set(num_classes: int, sampler: samplers.Sampler, seed: int, options: Any) -> Any:
-    return _sampled_head(num_classes, sampler, seed, options), losses.ActiveSetSoftmax()
+def _active_set(
+    num_classes: int,
+    sampler: samplers.Sampler,
+    index: indexes.HashIndex | None,
+    seed: int,
+    options: Any,
+) -> Any:
+    head = _sampled_head(num_classes, sampler, seed, options, index=index)
+    return head, losses.ActiveSetSoftmax()
 
 
 def _hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:

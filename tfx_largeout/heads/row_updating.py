@@ -92,7 +92,7 @@ def _check_optimizer(optimizer: Any) -> None:
         if value:
             raise ValueError(
                 f"optimizer of a head must not have {option}, which only model.compile applies; "
-                f"got {option}={value!r}. To clip the gradient of each row, use clip_norm."
+                f"got {option}={value!r}. To clip the gradient of each row, use row_clip_norm."
             )
 
 

@@ -13,11 +13,12 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead
+from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.optimizers import RowOptimizer
-from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -31,7 +32,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
     logits of labels and candidates. Backward, the head updates their rows of W and b with its own
     row-sparse optimizer. Nothing in a step has a cost of O(C), but for the upkeep of an index, if
-    the sampler has one.
+    the head has one.
 
     ```python
     head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))
@@ -56,11 +57,18 @@ class SampledHead(RowUpdatingHead, KernelHead):
         seed: Of the candidates: a step's are a function of it and of the number of the step.
             Default None: drawn here, and kept in the configuration.
         initial_log_partition: The value from which losses that learn log Z start. Default 0.
+        index: Hash tables over the rows of W, which the head builds before its first draw, keeps up
+            to date in each step, and saves. Samplers such as `LSHEmbedding` ask it for candidates,
+            and `TopK(head, k, index=head.index)` for the best classes; other samplers leave it
+            alone. It serves no other head. Default None: `sampler.default_index()` if the sampler
+            needs an index, else none.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `sampler` is none; as `RowUpdatingHead`.
-        ValueError: An argument is out of range; as `RowUpdatingHead`.
+        TypeError: `sampler` is no sampler, `index` is no index; as `RowUpdatingHead`.
+        ValueError: An argument is out of range; as `RowUpdatingHead`. When the head is built:
+            `index` serves another head.
+        NotImplementedError: The sampler can't use the index: see `LSHEmbedding`.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
             is changed then.
 
@@ -93,6 +101,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         explicit_classes: Sequence[int] = (),
         seed: int | None = None,
         initial_log_partition: float = 0.0,
+        index: HashIndex | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -106,7 +115,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
         self.sampler = sampler
-        self.index = sampler.index  # so that Keras saves it with the head
+        self.index = _index_for(sampler, index)
         self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
         if seed is None:
             seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
@@ -116,9 +125,12 @@ class SampledHead(RowUpdatingHead, KernelHead):
         self.initial_anchor = float(initial_log_partition)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if self.index is not None and self.index.built:
+            raise ValueError(f"index must serve no other head; got {self.index!r}, which is built")
         self.sampler.build(self.num_classes)
         super().build(input_shape)
-        self.sampler.follow(self.kernel, self.bias)
+        if self.index is not None:
+            self.index.build(tuple(self.kernel.shape))
         self.build_optimizer([self.kernel, self.bias])
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
@@ -130,7 +142,10 @@ class SampledHead(RowUpdatingHead, KernelHead):
         """
         step = tf.cast(self.optimizer.iterations.value, tf.int64)
         seed = tf.stack([self.seed + _NEXT_DRAW * self._switch.draw, step])
-        drawn = self.sampler.sample(hidden, labels, seed)
+        if self.index is not None:
+            self.index.build_once(self.kernel, self.bias)
+        weights = OutputWeights(self.kernel, self.bias, self.index)
+        drawn = self.sampler.sample(hidden, labels, seed, weights)
         if not self.explicit_classes:
             return drawn
         explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
@@ -169,8 +184,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
         return tf.cast(hidden_gradient, hidden.dtype)
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
+        if self.index is None:
+            return
         candidates, _ = residuals
-        self.sampler.after_update(labels, candidates.ids)
+        touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
+        self.index.update(self.kernel, self.bias, tf.concat(touched, axis=0))
 
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
@@ -196,17 +214,35 @@ class SampledHead(RowUpdatingHead, KernelHead):
             "explicit_classes": list(self.explicit_classes),
             "seed": self.seed,
             "initial_log_partition": self.initial_anchor,
+            "index": self._index_config(),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SampledHead:
         sampler = keras.saving.deserialize_keras_object(config["sampler"])
         optimizer = keras.optimizers.deserialize(config["optimizer"])
-        return cls(**{**config, "sampler": sampler, "optimizer": optimizer})
+        index = keras.saving.deserialize_keras_object(config.get("index"))
+        return cls(**{**config, "sampler": sampler, "optimizer": optimizer, "index": index})
+
+    def _index_config(self) -> dict[str, Any] | None:
+        config = keras.saving.serialize_keras_object(self.index)
+        if config is not None:
+            config.pop("build_config", None)  # The head builds the index when it is itself built.
+        return config
 
     def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in float32, or float64 beside a float64 W."""
         return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
+
+
+def _index_for(sampler: Sampler, index: HashIndex | None) -> HashIndex | None:
+    """Returns the index of a head: that which was given, or the one that its sampler needs."""
+    if index is not None and not isinstance(index, HashIndex):
+        raise TypeError(f"index must be a HashIndex or None; got {index!r}")
+    if index is None and sampler.needs_index:
+        index = sampler.default_index()
+    sampler.check_index(index)
+    return index
 
 
 def _classes(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:

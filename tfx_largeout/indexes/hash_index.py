@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.indexes.dwta_hash import DWTAHash
@@ -79,7 +80,7 @@ class HashIndex(keras.layers.Layer):
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
         length_ranges: m, with inner products; at most 32. Default 4; 8 find more for an example's
             own candidates, as `TopK` takes them, but less for shared ones.
-        most_of_bucket: How many classes of a bucket a query reads at most: those from a random
+        max_per_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
         seed: Of the hash functions. Default 0.
         **kwargs: `name`, as for any Keras layer.
@@ -104,12 +105,11 @@ class HashIndex(keras.layers.Layer):
         max_drift: float | None = None,
         similarity: str = "angle",
         length_ranges: int = 4,
-        most_of_bucket: int = 256,
+        max_per_bucket: int = 256,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.in_use = False  # a sampler keeps it up to date
         self.family = DWTAHash() if family is None else family
         if not isinstance(self.family, HashFamily):
             raise TypeError(f"family must be a HashFamily; got {family!r}")
@@ -127,7 +127,7 @@ class HashIndex(keras.layers.Layer):
         self.length_ranges = integer_argument("length_ranges", length_ranges, at_least=1)
         if self.length_ranges > _MOST_RANGES:
             raise ValueError(f"length_ranges must be at most {_MOST_RANGES}; got {length_ranges}")
-        self.most_of_bucket = integer_argument("most_of_bucket", most_of_bucket, at_least=1)
+        self.max_per_bucket = integer_argument("max_per_bucket", max_per_bucket, at_least=1)
         self.seed = integer_argument("seed", seed, at_least=0)
         if self.num_buckets > MAX_BUCKETS:
             raise ValueError(
@@ -193,6 +193,8 @@ class HashIndex(keras.layers.Layer):
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
+        if in_stateless_scope():
+            return  # Keras only finds out shapes, and no variable can change.
 
         def build() -> tf.Tensor:
             self.rebuild(kernel, bias)
@@ -268,14 +270,17 @@ class HashIndex(keras.layers.Layer):
             vectors = tf.concat([vectors, one, tf.zeros_like(one)], axis=1)
         return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
 
-    def candidates(self, queries: tf.Tensor, budget: int, seed: tf.Tensor, own: bool) -> tf.Tensor:
+    def candidates(
+        self, queries: tf.Tensor, budget: int, seed: tf.Tensor, per_example: bool
+    ) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
 
         Args:
             queries: `[N, Q, D]`, Q for each example; zeros find nothing.
             budget: S, how many classes are returned.
             seed: `[2]` int32 or int64.
-            own: Whether each example gets candidates of its own, `[N, S]`, or all the same, `[S]`.
+            per_example: Whether each example gets candidates of its own, `[N, S]`, or all the
+                same, `[S]`.
         """
         self._require_built()
         shape = tf.shape(queries)
@@ -287,8 +292,8 @@ class HashIndex(keras.layers.Layer):
             codes,
             budget,
             order,
-            own=own,
-            most_of_bucket=self.most_of_bucket,
+            per_example=per_example,
+            max_per_bucket=self.max_per_bucket,
             num_ranges=self._num_ranges,
         )
 
@@ -343,9 +348,6 @@ class HashIndex(keras.layers.Layer):
             tf.math.count_nonzero(classes >= 0, dtype=tf.float32), 1
         )
 
-    def get_build_config(self) -> dict[str, Any] | None:
-        return None if self.in_use else super().get_build_config()  # its sampler builds it
-
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -357,7 +359,7 @@ class HashIndex(keras.layers.Layer):
             "max_drift": self.max_drift,
             "similarity": self.similarity,
             "length_ranges": self.length_ranges,
-            "most_of_bucket": self.most_of_bucket,
+            "max_per_bucket": self.max_per_bucket,
             "seed": self.seed,
         }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -14,6 +15,9 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
+
+# This key marks the configuration of an index that is the head's own.
+_OF_HEAD = "index_of_head"
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -36,16 +40,17 @@ class TopK(keras.layers.Layer):
         activation: None for logits (default); `"softmax"` for probabilities among all C classes, or
             with an index among those that it finds; `"sigmoid"` for each class's own logistic
             probability.
-        index: `"head"`: that of the head's sampler; or a `HashIndex` of your own, after
-            `index.rebuild(head.kernel, head.bias)`. Default None: exact.
+        index: `head.index`, which a `SampledHead` may have and keeps up to date; or a `HashIndex`
+            of your own, after `index.rebuild(head.kernel, head.bias)`. Default None: exact.
         num_found: How many classes the index finds at most, k <= `num_found` <= C. Default: 1,000
             or 10 k, the greater, or C.
         **kwargs: `name`, `dtype`, as for any Keras layer.
 
     Raises:
-        TypeError: `head` is not a head; `index` is none; at the first call: it does not go with the
-            head.
-        ValueError: `k`, `activation` or `num_found` is out of range; `index` is that of a sampler.
+        TypeError: `head` is not a head, or `index` is no index; at the first call: the head has no
+            W to find rows of.
+        ValueError: `k`, `activation` or `num_found` is out of range; at the first call: the index
+            was built for a W of another shape.
         RuntimeError: At the first call: `index` was not built.
 
     References:
@@ -57,7 +62,7 @@ class TopK(keras.layers.Layer):
         head: Head,
         k: int,
         activation: str | None = None,
-        index: HashIndex | str | None = None,
+        index: HashIndex | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -89,13 +94,15 @@ class TopK(keras.layers.Layer):
             "head": keras.saving.serialize_keras_object(self.head),
             "k": self.k,
             "activation": self.activation,
-            "index": keras.saving.serialize_keras_object(self.index),
+            "index": _index_config(self.index, [self.head]),
             "num_found": self.num_found,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TopK:
-        return cls(**{**config, **_parts(config, "head", "index")})
+        head = keras.saving.deserialize_keras_object(config["head"])
+        index = _index_of_config(config["index"], [head])
+        return cls(**{**config, "head": head, "index": index})
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -107,7 +114,7 @@ class TopKModel(keras.Model):
         model: keras.Model,
         k: int,
         activation: str | None = None,
-        index: HashIndex | str | None = None,
+        index: HashIndex | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -132,20 +139,22 @@ class TopKModel(keras.Model):
             "model": keras.saving.serialize_keras_object(self.model),
             "k": self.k,
             "activation": self.activation,
-            "index": keras.saving.serialize_keras_object(self.index),
+            "index": _index_config(self.index, self.model._flatten_layers()),
             "num_found": self.num_found,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TopKModel:
-        return cls(**{**config, **_parts(config, "model", "index")})
+        model = keras.saving.deserialize_keras_object(config["model"])
+        index = _index_of_config(config["index"], model._flatten_layers())
+        return cls(**{**config, "model": model, "index": index})
 
 
 def top_k_model(
     model: keras.Model,
     k: int,
     activation: str | None = None,
-    index: HashIndex | str | None = None,
+    index: HashIndex | None = None,
     num_found: int | None = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
@@ -171,7 +180,7 @@ def top_classes(
     output: HeadOutput,
     k: int,
     activation: str | None = None,
-    index: HashIndex | str | None = None,
+    index: HashIndex | None = None,
     num_found: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(scores, ids)`, both `[..., k]`, of the k best classes behind a head's output."""
@@ -194,30 +203,25 @@ def _check_activation(activation: str | None) -> None:
 
 
 def _top_found(
-    head: Head, hidden: tf.Tensor, k: int, index: HashIndex | str, num_found: int | None
+    head: Head, hidden: tf.Tensor, k: int, index: HashIndex, num_found: int | None
 ) -> TopScores:
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
-    found_by = getattr(head, "index", None) if isinstance(index, str) else index
-    if found_by is None:
-        raise TypeError(f"index='head' must go with a head that has one; got {head!r}")
     _check_num_found(num_found, head)
-    found_by.check_built_for(head.kernel)
+    index.check_built_for(head.kernel)
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
     queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
-    if found_by.in_use:
-        found_by.build_once(head.kernel, head.bias)
-    found = found_by.candidates(queries, most, tf.constant([0, 0]), own=True)
+    if _is_of(index, head):
+        index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
+    found = index.candidates(queries, most, tf.constant([0, 0]), per_example=True)
     return top_candidates(head.kernel, head.bias, hidden, found, k)
 
 
 def _check_index(index: Any, num_found: int | None, k: int) -> None:
     if num_found is not None:
         integer_argument("num_found", num_found, at_least=k)
-    if isinstance(index, HashIndex) and index.in_use:
-        raise ValueError(f"index must be 'head' for the one of its sampler; got {index!r}")
-    if index not in (None, "head") and not isinstance(index, HashIndex):
-        raise TypeError(f"index must be a HashIndex, 'head' or None; got {index!r}")
+    if index is not None and not isinstance(index, HashIndex):
+        raise TypeError(f"index must be a HashIndex or None; got {index!r}")
 
 
 def _check_num_found(num_found: int | None, head: Head) -> None:
@@ -227,5 +231,35 @@ def _check_num_found(num_found: int | None, head: Head) -> None:
         )
 
 
-def _parts(config: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: keras.saving.deserialize_keras_object(config[name]) for name in names}
+def _is_of(index: HashIndex | None, layer: Any) -> bool:
+    """Says whether a layer is a head that keeps this index up to date."""
+    return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
+
+
+def _index_config(index: HashIndex | None, layers: Iterable[Any]) -> Any:
+    """Returns the configuration of an index; of that of a head among the layers, the head's name.
+
+    The loaded layer must share the index of the loaded head, and not get a copy, which training
+    would leave behind.
+    """
+    for layer in layers:
+        if _is_of(index, layer):
+            return {_OF_HEAD: layer.name}
+    return keras.saving.serialize_keras_object(index)
+
+
+def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | None:
+    """Returns the index for what `_index_config` returned: a new one, or that of the loaded head.
+
+    Raises:
+        ValueError: There is no head of that name with an index.
+    """
+    if not isinstance(config, dict) or _OF_HEAD not in config:
+        return keras.saving.deserialize_keras_object(config)
+    name = config[_OF_HEAD]
+    for layer in layers:
+        if isinstance(layer, Head) and layer.name == name:
+            index = getattr(layer, "index", None)
+            if index is not None:
+                return index
+    raise ValueError(f"index must be that of a head of the model; got that of {name!r}, not there")

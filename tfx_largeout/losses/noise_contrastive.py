@@ -35,7 +35,7 @@ class NoiseContrastive(CandidateLoss):
 
     Args:
         log_partition: z: a finite number, or `"learned"`: a weight of the head. Default 0.
-        remove_hits: Whether hits are left out, as option `remove_accidental_hits` of TensorFlow.
+        remove_accidental_hits: Whether hits are left out, as TensorFlow's option of this name says.
             Default False.
         **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
 
@@ -52,24 +52,26 @@ class NoiseContrastive(CandidateLoss):
     """
 
     def __init__(
-        self, log_partition: float | str = 0.0, remove_hits: bool = False, **kwargs: Any
+        self, log_partition: float | str = 0.0, remove_accidental_hits: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**{"name": "noise_contrastive", **kwargs})
         self.log_partition = _checked(log_partition)
-        self.remove_hits = bool(remove_hits)
+        self.remove_accidental_hits = bool(remove_accidental_hits)
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         z = statistics.log_partition if self.log_partition == _LEARNED else self.log_partition
         missed = statistics.labels.mean(tf.math.softplus(z - corrected_labels(statistics)))
         believed = tf.math.softplus(corrected_candidates(statistics) - z)
-        noise = statistics.negatives if self.remove_hits else statistics.candidate_ids >= 0
+        noise = (
+            statistics.negatives if self.remove_accidental_hits else statistics.candidate_ids >= 0
+        )
         return missed + sum_over(noise, believed)
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "log_partition": self.log_partition,
-            "remove_hits": self.remove_hits,
+            "remove_accidental_hits": self.remove_accidental_hits,
         }
 
 

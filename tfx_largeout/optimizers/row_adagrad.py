@@ -25,7 +25,7 @@ class RowAdagrad(RowOptimizer):
         learning_rate: eta. Default 0.01.
         initial_accumulator_value: From which a starts, at least 0. Default 0.1.
         epsilon: Above 0. Default 1e-7.
-        weight_decay, clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -40,11 +40,11 @@ class RowAdagrad(RowOptimizer):
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
         weight_decay: float = 0.0,
-        clip_norm: float | None = None,
+        row_clip_norm: float | None = None,
         name: str = "row_adagrad",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, clip_norm, name, **kwargs)
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.initial_accumulator_value = number_argument(
             "initial_accumulator_value", initial_accumulator_value, at_least=0
         )
@@ -52,7 +52,7 @@ class RowAdagrad(RowOptimizer):
 
     @property
     def rule(self) -> RowRule:
-        return RowRule("adagrad", (self.epsilon,), self.row_weight_decay, self.clip_norm)
+        return RowRule("adagrad", (self.epsilon,), self.row_weight_decay, self.row_clip_norm)
 
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value

@@ -33,7 +33,7 @@ class RowAdam(RowOptimizer):
         beta_1: 0 <= beta_1 < 1. Default 0.9.
         beta_2: 0 <= beta_2 < 1. Default 0.999.
         epsilon: Above 0. Default 1e-7.
-        weight_decay, clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -49,11 +49,11 @@ class RowAdam(RowOptimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         weight_decay: float = 0.0,
-        clip_norm: float | None = None,
+        row_clip_norm: float | None = None,
         name: str = "row_adam",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, clip_norm, name, **kwargs)
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.beta_1 = number_argument("beta_1", beta_1, at_least=0, below=1)
         self.beta_2 = number_argument("beta_2", beta_2, at_least=0, below=1)
         self.epsilon = number_argument("epsilon", epsilon, above=0)
@@ -61,7 +61,7 @@ class RowAdam(RowOptimizer):
     @property
     def rule(self) -> RowRule:
         numbers = (self.beta_1, self.beta_2, self.epsilon)
-        return RowRule("adam", numbers, self.row_weight_decay, self.clip_norm)
+        return RowRule("adam", numbers, self.row_weight_decay, self.row_clip_norm)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -39,7 +39,8 @@ class RowOptimizer(keras.optimizers.Optimizer):
         learning_rate: eta: a positive float, a `keras.optimizers.schedules.LearningRateSchedule`
             or a callable, as for any Keras optimizer.
         weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
-        clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default None.
+        row_clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default
+            None: it is not.
         name: Of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
             optimizer takes, in `model.compile` (with averages and accumulation all rows are
@@ -54,7 +55,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         self,
         learning_rate: Any,
         weight_decay: float = 0.0,
-        clip_norm: float | None = None,
+        row_clip_norm: float | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -62,9 +63,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
             learning_rate = number_argument("learning_rate", learning_rate, above=0)
         super().__init__(learning_rate, name=name, **kwargs)
         self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
-        if clip_norm is not None:
-            clip_norm = number_argument("clip_norm", clip_norm, above=0)
-        self.clip_norm = clip_norm
+        if row_clip_norm is not None:
+            row_clip_norm = number_argument("row_clip_norm", row_clip_norm, above=0)
+        self.row_clip_norm = row_clip_norm
 
     @property
     def rule(self) -> RowRule:
@@ -115,7 +116,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        return {**config, "weight_decay": self.row_weight_decay, "clip_norm": self.clip_norm}
+        return {
+            **config,
+            "weight_decay": self.row_weight_decay,
+            "row_clip_norm": self.row_clip_norm,
+        }
 
     def load_own_variables(self, store: Any) -> None:
         if len(store.keys()) == len(self.variables):  # else Keras warns, and loads nothing

@@ -26,7 +26,7 @@ class RowSGD(RowOptimizer):
         learning_rate: eta. Default 0.01.
         momentum: mu, 0 <= mu < 1. Default 0: no slot.
         nesterov: Whether to look ahead, as Nesterov does. Default False.
-        weight_decay, clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -38,18 +38,18 @@ class RowSGD(RowOptimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        clip_norm: float | None = None,
+        row_clip_norm: float | None = None,
         name: str = "row_sgd",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, clip_norm, name, **kwargs)
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.momentum = number_argument("momentum", momentum, at_least=0, below=1)
         self.nesterov = bool(nesterov)
 
     @property
     def rule(self) -> RowRule:
         numbers = (self.momentum, float(self.nesterov))
-        return RowRule("sgd", numbers, self.row_weight_decay, self.clip_norm)
+        return RowRule("sgd", numbers, self.row_weight_decay, self.row_clip_norm)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "momentum": self.momentum, "nesterov": self.nesterov}

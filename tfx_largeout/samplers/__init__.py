@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samplers: which classes a training step looks at. `base.py` says how to add one."""
 
-from tfx_largeout.samplers.base import Candidates, Sampler
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
 from tfx_largeout.samplers.exact_top_k import ExactTopK
 from tfx_largeout.samplers.index_sampler import IndexSampler
@@ -21,6 +21,7 @@ __all__ = [
     "LSHEmbedding",
     "LSHLabel",
     "LogUniform",
+    "OutputWeights",
     "Sampler",
     "TFSampler",
     "Uniform",

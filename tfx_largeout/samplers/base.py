@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 
 
@@ -33,19 +34,41 @@ class Candidates(NamedTuple):
         return cls(ids, tf.zeros(tf.shape(ids)), tf.zeros(tf.shape(labels.ids)))
 
 
+class OutputWeights(NamedTuple):
+    """The weights of a head, for samplers whose candidates depend on them.
+
+    Attributes:
+        kernel: W `[C, D]`, a variable; None where a sampler is used without a head.
+        bias: b `[C]`, a variable, or None.
+        index: The `HashIndex` over W and b that the head keeps up to date, or None.
+    """
+
+    kernel: Any = None
+    bias: Any = None
+    index: Any = None
+
+
 class Sampler:
     """Chooses candidate classes. Carries configuration; `build` makes its tables for C classes.
 
-    A sampler keeps no state from step to step, beside an index that follows the weights: the same
-    seed gives the same candidates, in a graph and eagerly, so that a restored run goes on as it
-    would have.
+    A sampler keeps no state from step to step: with the same weights the same seed gives the same
+    candidates, in a graph and eagerly, so that a restored run goes on as it would have. So it may
+    serve several heads of the same number of classes.
 
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
-    it with Keras and write `get_config` to save it with a model.
+    it with Keras and write `get_config` to save it with a model. A sampler whose candidates depend
+    on W sets `looks_at_weights`; one that asks an index also sets `needs_index` and writes
+    `default_index`.
+
+    Attributes:
+        looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
+        needs_index: Whether `draw` needs the index of the head.
+        num_classes: C, or None before `build`.
     """
 
+    looks_at_weights: ClassVar[bool] = False
+    needs_index: ClassVar[bool] = False
     num_classes: int | None = None
-    index: Any = None
 
     def build(self, num_classes: int) -> None:
         """Checks the number of classes against the arguments, and makes tables.
@@ -64,22 +87,27 @@ class Sampler:
         if self.num_classes is not None:
             raise ValueError(
                 f"num_classes must be {self.num_classes}, for which this {type(self).__name__} "
-                f"was built; got {num_classes}. Give each head a sampler of its own."
+                f"was built; got {num_classes}. Give a head of another number of classes a sampler "
+                "of its own."
             )
         with tf.init_scope():  # tables outlive the graph in which a model is built
             self.tabulate(num_classes)
         self.num_classes = num_classes
 
-    def sample(self, hidden: tf.Tensor, labels: Labels, seed: Any) -> Candidates:
+    def sample(
+        self, hidden: tf.Tensor, labels: Labels, seed: Any, weights: OutputWeights | None = None
+    ) -> Candidates:
         """Chooses candidates for a batch. No gradient flows through the choice.
 
         Args:
             hidden: `[N, D]`, what the candidates are for.
             labels: N examples, normal form, checked.
             seed: `[2]` int32 or int64: equal seeds give equal candidates.
+            weights: Those of the head. Default None, for samplers that do not look at them.
 
         Raises:
-            ValueError: The sampler was not built, or the seed has another shape or dtype.
+            ValueError: The sampler was not built, the seed has another shape or dtype, or the
+                sampler needs weights or an index and gets none.
         """
         if self.num_classes is None:
             raise ValueError(
@@ -92,35 +120,23 @@ class Sampler:
                 f"seed must have shape [2] and dtype int32 or int64; got shape {seed.shape} and "
                 f"dtype {seed.dtype.name}"
             )
-        return self.draw(tf.stop_gradient(hidden), labels, seed)
+        weights = self._checked(weights)
+        return self.draw(tf.stop_gradient(hidden), labels, seed, weights)
 
     def tabulate(self, num_classes: int) -> None:
         """Checks C and makes what `draw` needs: constants, outside of any graph."""
 
-    def follow(self, kernel: Any, bias: Any) -> None:
-        """Gets the weights of the head that has this sampler, when the head is built.
+    def default_index(self) -> HashIndex:
+        """Returns a new index, for a head that gets none. Called if `needs_index` is set."""
+        raise NotImplementedError
 
-        A sampler whose candidates depend on them has an attribute `index`, a layer, which the head
-        saves.
+    def check_index(self, index: HashIndex | None) -> None:
+        """Checks the index of a head that is made with this sampler; None if it has none."""
 
-        Args:
-            kernel: W `[C, D]`, a variable.
-            bias: b `[C]`, a variable, or None.
-
-        Raises:
-            ValueError: The sampler follows another head.
-        """
-
-    def after_update(self, labels: Labels, candidates: tf.Tensor) -> None:
-        """Called when a step has changed the rows of labels and candidates.
-
-        Args:
-            labels: N examples.
-            candidates: `[S]` or `[N, S]` int64; -1 where there is none.
-        """
-
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        """Chooses candidates. Arguments as `sample`, checked."""
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        """Chooses candidates. The arguments are those of `sample`, which has checked them."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -131,6 +147,20 @@ class Sampler:
     def from_config(cls, config: dict[str, Any]) -> Sampler:
         """Makes a sampler from what `get_config` returned."""
         return cls(**config)
+
+    def _checked(self, weights: OutputWeights | None) -> OutputWeights:
+        """Returns weights that have what this sampler needs; all None where it needs nothing."""
+        weights = OutputWeights() if weights is None else weights
+        if self.looks_at_weights and weights.kernel is None:
+            raise ValueError(
+                f"weights.kernel must be that of a head, as {type(self).__name__} looks at it; "
+                "got None"
+            )
+        if self.needs_index and weights.index is None:
+            raise ValueError(
+                f"weights.index must be that of a head, as {type(self).__name__} asks it; got None"
+            )
+        return weights
 
 
 def where_labels(labels: Labels, values: tf.Tensor) -> tf.Tensor:

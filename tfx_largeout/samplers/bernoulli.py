@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.samplers.alias_table import AliasTable
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
 
 _MAX_NEWTON_STEPS = 200
@@ -35,13 +35,13 @@ class Bernoulli(Sampler):
     together are a Poisson number of draws from the distribution in proportion to the rates. Where
     these are more than C, all classes are drawn one by one.
 
-    Cost: O(sum_c -log(1 - b_c)) a step, at most O(C); times N with `own`.
+    Cost: O(sum_c -log(1 - b_c)) a step, at most O(C); times N with `per_example`.
 
     Args:
         counts: `[C]` numbers n_c, positive and finite. With a model they are saved compressed.
         expected: The expected number of candidates, above 0 and at most C.
-        own: Whether each example gets candidates of its own, `[N, S]` padded with -1, S being the
-            most that one of them got. Default False: one set `[S]` for the batch.
+        per_example: Whether each example gets candidates of its own, `[N, S]` padded with -1, S
+            being the most that one of them got. Default False: one set `[S]` for the batch.
 
     Raises:
         TypeError: `counts` are not numbers.
@@ -56,10 +56,10 @@ class Bernoulli(Sampler):
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
     """
 
-    def __init__(self, counts: Any, expected: float, own: bool = False) -> None:
+    def __init__(self, counts: Any, expected: float, per_example: bool = False) -> None:
         self.counts = class_counts(counts)
         self.expected = number_argument("expected", expected, above=0)
-        self.own = bool(own)
+        self.per_example = bool(per_example)
 
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)
@@ -79,11 +79,13 @@ class Bernoulli(Sampler):
         else:
             self._inclusion = tf.constant(np.exp(log_inclusion))
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        rows = tf.shape(hidden, tf.int64)[0] if self.own else tf.constant(1, tf.int64)
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        rows = tf.shape(hidden, tf.int64)[0] if self.per_example else tf.constant(1, tf.int64)
         number_of_row, ids = self._draw(rows, seed)
         log_expected = tf.gather(self._log_inclusion, ids)
-        if self.own:
+        if self.per_example:
             ids = _padded(ids, number_of_row, rows, PADDING)
             log_expected = _padded(log_expected, number_of_row, rows, 0.0)
         true_log_expected = tf.gather(self._log_inclusion, labels.safe_ids)
@@ -94,7 +96,7 @@ class Bernoulli(Sampler):
             **super().get_config(),
             "counts": encode(self.counts),
             "expected": self.expected,
-            "own": self.own,
+            "per_example": self.per_example,
         }
 
     def _draw(self, rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -109,7 +111,7 @@ class Bernoulli(Sampler):
             [rows], number_seed, tf.constant(self._rate, tf.float64), tf.int64
         )
         ids = self._arrivals.sample([tf.reduce_sum(numbers)], class_seed)
-        if not self.own:
+        if not self.per_example:
             ids = tf.unique(ids).y
             return tf.zeros_like(ids), ids
         number_of_row = tf.repeat(tf.range(rows), numbers)

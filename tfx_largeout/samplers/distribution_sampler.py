@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.base import Candidates, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
 
@@ -24,28 +24,30 @@ class DistributionSampler(Sampler):
 
     The sum over the candidates of z_c / E_c is an unbiased estimate of sum_c z_c in both cases.
 
-    Cost: O(S) a step, N S with `own`. `unique`: O(C) where S is so close to C (or q so uneven) that
-    S different classes take more than C draws.
+    Cost: O(S) a step, N S with `per_example`; with `unique` O(C) where S is so close to C (or q so
+    uneven) that S different classes take more than C draws.
 
     Args:
         num_sampled: S, at least 1; at most C if `unique`.
-        unique: Whether the candidates are all different. Default: `not own`.
-        own: Whether each example gets candidates of its own, `[N, S]`. Default False: one set
-            `[S]` for the batch.
+        unique: Whether the candidates are all different. Default: `not per_example`.
+        per_example: Whether each example gets candidates of its own, `[N, S]`. Default False: one
+            set `[S]` for the batch.
 
     Raises:
-        ValueError: `num_sampled` is out of range, or `unique` and `own` are both True.
+        ValueError: `num_sampled` is out of range, or `unique` and `per_example` are both True.
     """
 
-    def __init__(self, num_sampled: int, unique: bool | None = None, own: bool = False) -> None:
+    def __init__(
+        self, num_sampled: int, unique: bool | None = None, per_example: bool = False
+    ) -> None:
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
-        if unique and own:
+        if unique and per_example:
             raise ValueError(
-                "unique must be False for candidates of an example's own (own=True), which are "
-                "drawn with replacement; got unique=True"
+                "unique must be False for candidates of an example's own (per_example=True), "
+                "which are drawn with replacement; got unique=True"
             )
-        self.own = bool(own)
-        self.unique = not self.own if unique is None else bool(unique)
+        self.per_example = bool(per_example)
+        self.unique = not self.per_example if unique is None else bool(unique)
 
     def distribution(self, num_classes: int) -> ClassDistribution:
         """Returns q over C classes."""
@@ -61,9 +63,13 @@ class DistributionSampler(Sampler):
         if self.unique and self.num_sampled < num_classes:
             self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
         if not self.unique:
-            shape = [tf.shape(hidden)[0], self.num_sampled] if self.own else [self.num_sampled]
+            shape = (
+                [tf.shape(hidden)[0], self.num_sampled] if self.per_example else [self.num_sampled]
+            )
             return self._with_replacement(shape, labels, seed)
         if self.num_sampled == self.num_classes:
             return _all_classes(self.num_sampled, labels)
@@ -83,7 +89,7 @@ class DistributionSampler(Sampler):
             **super().get_config(),
             "num_sampled": self.num_sampled,
             "unique": self.unique,
-            "own": self.own,
+            "per_example": self.per_example,
         }
 
     def _with_replacement(

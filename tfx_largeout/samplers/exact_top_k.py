@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
-from tfx_largeout.samplers.base import Candidates, Sampler
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -28,29 +28,26 @@ class ExactTopK(Sampler):
         k: K, how many candidates an example gets, at most C.
 
     Raises:
-        ValueError: `k` is out of range, when the head is built also: above C; or another head has
-            the sampler.
+        ValueError: `k` is out of range, when the head is built also: above C.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, sections 3.1 and 3.4.
     """
 
+    looks_at_weights: ClassVar[bool] = True
+
     def __init__(self, k: int) -> None:
         self.k = integer_argument("k", k, at_least=1)
-        self.kernel: Any = None
 
     def tabulate(self, num_classes: int) -> None:
         if self.k > num_classes:
             raise ValueError(f"k must be at most num_classes={num_classes}; got {self.k}")
 
-    def follow(self, kernel: Any, bias: Any) -> None:
-        if self.kernel is not None:
-            raise ValueError("sampler must serve no other head; got an ExactTopK that follows one")
-        self.kernel, self.bias = kernel, bias
-
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        ids = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=self.k).top_ids
+        ids = streamed_logits(hidden, weights.kernel, weights.bias, no_labels, k=self.k).top_ids
         return Candidates.certain(ids, labels)
 
     def get_config(self) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.samplers.base import Candidates
+from tfx_largeout.samplers.base import Candidates, OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
 
@@ -22,21 +23,23 @@ class LSHEmbedding(IndexSampler):
     that of a collision of h and w_c, as the index hashes them, in one hash, over the choice of the
     hash functions. So the candidates change with W and with the input.
 
-    With `ActiveSetSoftmax` and no `others`, training is that of the paper. With `corrected`,
+    With `ActiveSetSoftmax` and no `background`, training is that of the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
-    functions. This needs `SimHash`, candidates of an example's own, no others, and a number large
-    enough for all that are found: where S or a bucket's limit cuts some off, the probability is too
-    large. The tables may be older than W by their period. It costs what the logits of the
+    functions. This needs `SimHash`, candidates of an example's own, no background, and a number
+    large enough for all that are found: where S or a bucket's limit cuts some off, the probability
+    is too large. The tables may be older than W by their period. It costs what the logits of the
     candidates cost, once more.
 
     Args:
-        num_found, others, index, own: As `IndexSampler`.
+        num_found, background, per_example: These are the arguments of `IndexSampler`.
         corrected: Whether losses get the probability to be found. Default False.
 
     Raises:
-        ValueError: As `IndexSampler`; `corrected` with candidates that are shared, or with others.
-        NotImplementedError: `corrected`, and the index's family has no closed form.
+        TypeError: As `IndexSampler`.
+        ValueError: As `IndexSampler`; `corrected` with shared candidates, or with a background.
+        NotImplementedError: When the head is made: `corrected`, and the family of the head's index
+            has no closed form.
 
     References:
         Daghaghi et al. 2021, section 2, Theorem 2.
@@ -45,45 +48,53 @@ class LSHEmbedding(IndexSampler):
     def __init__(self, num_found: int, *args: Any, corrected: bool = False, **kwargs: Any) -> None:
         super().__init__(num_found, *args, **kwargs)
         self.corrected = bool(corrected)
-        if self.corrected:
-            if not self.own or self.others is not None:
-                raise ValueError(
-                    "corrected must go with own=True and others=None: the probability of other "
-                    f"candidates is not known; got own={self.own}, others={self.others!r}"
-                )
-            self.index.family.collision_probability(tf.constant(0.0))
+        if self.corrected and (not self.per_example or self.background is not None):
+            raise ValueError(
+                "corrected must go with per_example=True and background=None: the probability of "
+                f"other candidates is not known; got per_example={self.per_example}, "
+                f"background={self.background!r}"
+            )
 
-    def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
+    def check_index(self, index: HashIndex | None) -> None:
+        if self.corrected and index is not None:
+            index.family.collision_probability(tf.constant(0.0))
+
+    def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         return hidden[:, tf.newaxis]
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        drawn = super().draw(hidden, labels, seed)
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        drawn = super().draw(hidden, labels, seed, weights)
         if not self.corrected:
             return drawn
-        dtype = "float64" if self.kernel.dtype == "float64" else "float32"
+        dtype = "float64" if weights.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
-        bias = self.bias if self.index.similarity == "inner_product" else None
-        values = candidate_logits(self.kernel, bias, hidden, labels.ids, drawn.ids)
+        bias = weights.bias if weights.index.similarity == "inner_product" else None
+        values = candidate_logits(weights.kernel, bias, hidden, labels.ids, drawn.ids)
         return drawn._replace(
-            log_expected=self._log_found(hidden, drawn.ids, values.candidate_logits),
-            true_log_expected=self._log_found(hidden, labels.ids, values.true_logits),
+            log_expected=_log_found(weights, hidden, drawn.ids, values.candidate_logits),
+            true_log_expected=_log_found(weights, hidden, labels.ids, values.true_logits),
         )
-
-    def _log_found(self, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor) -> tf.Tensor:
-        """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
-        unique, places = tf.unique(tf.reshape(ids, [-1]))
-        rows, _ = self.index.hashed_rows(self.kernel, self.bias).get(tf.maximum(unique, 0))
-        norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), places), tf.shape(ids))
-        squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
-        if self.index.similarity == "inner_product":
-            squares += 1  # of (h, 1, 0)
-        cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * tf.sqrt(squares))
-        p = self.index.family.collision_probability(cosine)
-        in_table = p**self.index.hashes_per_table
-        missed = self.index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
-        # Finite, however unlikely: log of at least 1e-30.
-        found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
-        return tf.where(ids < 0, 0.0, found)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "corrected": self.corrected}
+
+
+def _log_found(
+    weights: OutputWeights, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor
+) -> tf.Tensor:
+    """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
+    index: HashIndex = weights.index
+    unique, places = tf.unique(tf.reshape(ids, [-1]))
+    rows, _ = index.hashed_rows(weights.kernel, weights.bias).get(tf.maximum(unique, 0))
+    norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), places), tf.shape(ids))
+    squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
+    if index.similarity == "inner_product":
+        squares += 1  # This is the square of the 1 in (h, 1, 0), the vector of the query.
+    cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * tf.sqrt(squares))
+    in_table = index.family.collision_probability(cosine) ** index.hashes_per_table
+    missed = index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
+    # The log of at least 1e-30 is finite, however unlikely the class is.
+    found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
+    return tf.where(ids < 0, 0.0, found)

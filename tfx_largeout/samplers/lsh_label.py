@@ -7,6 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
+from tfx_largeout.samplers.base import OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
 
@@ -18,11 +20,13 @@ class LSHLabel(IndexSampler):
     is found with probability 1 - (1 - p^K)^L (Theorem 1), p being that of a collision of w_y and
     w_c in one hash.
 
-    Args, errors: as `IndexSampler`.
+    The arguments and the errors are those of `IndexSampler`.
 
     References:
         Daghaghi et al. 2021, section 2, Theorem 1.
     """
 
-    def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
-        return self.rows(tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64)))
+    def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
+        ids = tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64))
+        rows = gather(bare_variable(weights.kernel), tf.maximum(ids, 0))
+        return tf.where(ids[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.base import Candidates, Sampler
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 TF_SAMPLERS: dict[str, Callable[..., Any]] = {
     "log_uniform": tf.random.log_uniform_candidate_sampler,
@@ -69,7 +69,9 @@ class TFSampler(Sampler):
                 f"got {self.num_sampled}"
             )
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
         places = tf.where(labels.mask)
         ids, true_expected, sampled_expected = callable_of(self.function)(
             true_classes=tf.gather_nd(labels.ids, places)[:, tf.newaxis],

@@ -26,7 +26,8 @@ class Unigram(DistributionSampler):
 
     Args:
         counts: `[C]` numbers n_c, positive and finite.
-        num_sampled, unique, own: As `DistributionSampler`, which also says costs and errors.
+        num_sampled, unique, per_example: These are the arguments of `DistributionSampler`, which
+            also says costs and errors.
         power: In [0, 1]. Default 1.
 
     Raises:
@@ -41,9 +42,9 @@ class Unigram(DistributionSampler):
         num_sampled: int,
         power: float = 1.0,
         unique: bool | None = None,
-        own: bool = False,
+        per_example: bool = False,
     ) -> None:
-        super().__init__(num_sampled, unique, own)
+        super().__init__(num_sampled, unique, per_example)
         self.counts = class_counts(counts)
         self.power = number_argument("power", power, at_least=0, at_most=1)
 

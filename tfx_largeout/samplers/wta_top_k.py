@@ -12,7 +12,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes import HashIndex, WTAHash
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
-from tfx_largeout.samplers.base import Candidates
+from tfx_largeout.samplers.base import Candidates, OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
 
@@ -21,40 +21,40 @@ class WTATopK(IndexSampler):
     """Each example's K best classes: found by hashing h, ranked by their exact logits.
 
     The index gives up to `num_found` classes; those with the K greatest logits are the candidates.
-    Labels take part in any case, as with every sampler.
+    Labels take part in any case, as with every sampler. A head that gets no index of its own takes
+    `HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)`.
 
     Args:
         k: K, how many candidates an example gets, at most `num_found`.
         num_found: How many classes are ranked, at most C. Default 10 K.
-        index: As `IndexSampler`. Default: `HashIndex(WTAHash(window=16), hashes_per_table=3,
-            num_tables=200)`.
 
     Raises:
-        TypeError, ValueError: As `IndexSampler`.
+        ValueError: `k` or `num_found` is out of range, when the head is built also: `num_found` is
+            above C.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.4.
     """
 
-    def __init__(
-        self, k: int, num_found: int | None = None, index: HashIndex | None = None
-    ) -> None:
+    def __init__(self, k: int, num_found: int | None = None) -> None:
         self.k = integer_argument("k", k, at_least=1)
-        if index is None:
-            index = HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)
         num_found = 10 * self.k if num_found is None else num_found
-        super().__init__(num_found, None, index, own=True)
+        super().__init__(num_found, per_example=True)
         if self.k > self.num_found:
             raise ValueError(f"k must be at most num_found={self.num_found}; got {k}")
 
-    def queries(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
+    def default_index(self) -> HashIndex:
+        return HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)
+
+    def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         return hidden[:, tf.newaxis]
 
-    def draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
-        found = self.find(hidden, labels, seed)
-        best = top_candidates(self.kernel, self.bias, hidden, found, self.k)
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        found = self.find(hidden, labels, seed, weights)
+        best = top_candidates(weights.kernel, weights.bias, hidden, found, self.k)
         return Candidates.certain(best.ids, labels)
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return {"k": self.k, "num_found": self.num_found, "index": config["index"]}
+        return {"k": self.k, "num_found": self.num_found}

@@ -12,7 +12,9 @@ from oracles import hash_index as oracle
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 
 every_implementation = pytest.mark.parametrize("name", ["baseline", "composed"])
-own_or_shared = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+shared_or_per_example = pytest.mark.parametrize(
+    "per_example", [False, True], ids=["shared", "per_example"]
+)
 
 
 class Case:
@@ -47,19 +49,19 @@ class Case:
             *(tf.constant(part, tf.int64) for part in self.order[1:]),
         )
 
-    def collect(self, name, monkeypatch, budget, own, most_of_bucket):
+    def collect(self, name, monkeypatch, budget, per_example, max_per_bucket):
         return bucket_candidates(
             self.tables,
             tf.constant(self.codes),
             budget,
             self.tensors(),
-            own=own,
-            most_of_bucket=most_of_bucket,
+            per_example=per_example,
+            max_per_bucket=max_per_bucket,
             num_ranges=self.num_ranges,
             implementation=use(name, monkeypatch),
         )
 
-    def expected(self, budget, own, most_of_bucket):
+    def expected(self, budget, per_example, max_per_bucket):
         tables, rotations, first_class = self.order
         visits = [
             oracle.visited(
@@ -68,12 +70,12 @@ class Case:
                 codes,
                 tables,
                 rotations,
-                most_of_bucket,
+                max_per_bucket,
                 self.num_ranges,
             )
             for codes in self.codes
         ]
-        if own:
+        if per_example:
             return oracle.own_candidates(visits, budget)
         return oracle.shared_candidates(visits, first_class, self.num_classes, budget)
 
@@ -83,7 +85,7 @@ class Case:
         return np.sum(result.numpy() >= 0, axis=-1)
 
 
-SHAPES = [  # C, buckets, (N, Q, L), S, most_of_bucket
+SHAPES = [  # C, buckets, (N, Q, L), S, max_per_bucket
     (100, 8, (9, 1, 4), 40, 256),
     (100, 8, (64, 2, 4), 40, 3),
     (500, 3, (33, 3, 5), 130, 90),
@@ -97,38 +99,38 @@ SHAPES = [  # C, buckets, (N, Q, L), S, most_of_bucket
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize("shape", SHAPES)
-def test_candidates_are_those_of_the_definition(name, own, shape, monkeypatch):
-    num_classes, num_buckets, queries, budget, most_of_bucket = shape
+def test_candidates_are_those_of_the_definition(name, per_example, shape, monkeypatch):
+    num_classes, num_buckets, queries, budget, max_per_bucket = shape
     for seed in range(3):
         case = Case(seed, num_classes, num_buckets, queries)
-        case.check(name, monkeypatch, budget, own, most_of_bucket)
+        case.check(name, monkeypatch, budget, per_example, max_per_bucket)
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize("seed", range(8))
-def test_random_shapes(name, own, seed, monkeypatch):
+def test_random_shapes(name, per_example, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     num_classes, num_buckets = int(rng.integers(1, 200)), int(rng.integers(1, 30))
     queries = tuple(rng.integers(1, end) for end in (40, 4, 7))
     budget = int(rng.integers(1, num_classes + 1))
     case = Case(seed, num_classes, num_buckets, queries)
-    case.check(name, monkeypatch, budget, own, int(rng.integers(1, 20)))
+    case.check(name, monkeypatch, budget, per_example, int(rng.integers(1, 20)))
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize("num_ranges", [2, 5])
-def test_a_query_looks_into_a_bucket_of_each_range(name, own, num_ranges, monkeypatch):
+def test_a_query_looks_into_a_bucket_of_each_range(name, per_example, num_ranges, monkeypatch):
     for seed, shape in enumerate([(300, 4, (20, 2, 3)), (50, 1, (5, 3, 1)), (9, 3, (1, 1, 2))]):
         case = Case(seed, *shape, num_ranges)
         for budget in (3, 9):
-            case.check(name, monkeypatch, budget, own, 2)
+            case.check(name, monkeypatch, budget, per_example, 2)
         case.codes[0, 0, 0] = shape[1]  # in the next range
         with pytest.raises(tf.errors.InvalidArgumentError, match="code"):
-            case.collect(name, monkeypatch, 9, own, 2)
+            case.collect(name, monkeypatch, 9, per_example, 2)
 
 
 @every_implementation
@@ -141,18 +143,18 @@ def test_ranges_must_share_the_buckets(name, monkeypatch):
 
 
 @every_implementation
-@own_or_shared
-def test_queries_without_a_code_find_nothing(name, own, monkeypatch):
+@shared_or_per_example
+def test_queries_without_a_code_find_nothing(name, per_example, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     case.codes[:] = -1
-    assert not np.any(case.check(name, monkeypatch, 20, own, 9))
+    assert not np.any(case.check(name, monkeypatch, 20, per_example, 9))
 
 
 @every_implementation
-@own_or_shared
-def test_places_without_a_class_stay_empty(name, own, monkeypatch):
+@shared_or_per_example
+def test_places_without_a_class_stay_empty(name, per_example, monkeypatch):
     case = Case(0, 40, 20, (1, 1, 2))
-    found = case.check(name, monkeypatch, 30, own, 9)
+    found = case.check(name, monkeypatch, 30, per_example, 9)
     assert 0 < np.max(found) < 30
 
 
@@ -169,8 +171,8 @@ def test_equal_votes_are_decided_by_the_circle(name, monkeypatch):
 
 
 @every_implementation
-@own_or_shared
-def test_calls_leave_nothing_behind(name, own, monkeypatch):
+@shared_or_per_example
+def test_calls_leave_nothing_behind(name, per_example, monkeypatch):
     """The same op again, with other tables in between, and after an error."""
     large, small = Case(0, 300, 7, (40, 2, 3)), Case(1, 20, 3, (8, 1, 2))
     bad = Case(2, 300, 7, (40, 2, 3))
@@ -178,14 +180,14 @@ def test_calls_leave_nothing_behind(name, own, monkeypatch):
     for case in (large, small, bad, large, bad, small, large):
         if case is bad:
             with pytest.raises(tf.errors.InvalidArgumentError):
-                case.collect(name, monkeypatch, 15, own, 50)
+                case.collect(name, monkeypatch, 15, per_example, 50)
         else:
-            case.check(name, monkeypatch, 15, own, 50)
+            case.check(name, monkeypatch, 15, per_example, 50)
 
 
 @every_implementation
-@own_or_shared
-def test_in_one_graph_of_unknown_shapes(name, own, monkeypatch):
+@shared_or_per_example
+def test_in_one_graph_of_unknown_shapes(name, per_example, monkeypatch):
     implementation, case = use(name, monkeypatch), Case(0, 60, 6, (1, 1, 4))
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, 4], tf.int32)])
@@ -195,15 +197,15 @@ def test_in_one_graph_of_unknown_shapes(name, own, monkeypatch):
             codes,
             20,
             case.tensors(),
-            own=own,
-            most_of_bucket=5,
+            per_example=per_example,
+            max_per_bucket=5,
             implementation=implementation,
         )
 
     assert call.get_concrete_function().structured_outputs.shape[-1] == 20
     for queries in [(7, 2), (0, 1), (30, 1)]:
         case.codes = np.random.default_rng(1).integers(-1, 6, (*queries, 4)).astype(np.int32)
-        np.testing.assert_array_equal(call(case.codes), case.expected(20, own, 5))
+        np.testing.assert_array_equal(call(case.codes), case.expected(20, per_example, 5))
 
 
 def test_the_order_is_drawn_from_the_seed():
@@ -220,7 +222,7 @@ def test_the_order_is_drawn_from_the_seed():
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
@@ -229,14 +231,14 @@ def test_the_order_is_drawn_from_the_seed():
         (41, r"budget must be in \[1, C\] = \[1, 40\]; got.*41"),
     ],
 )
-def test_numbers_out_of_range(name, own, budget, message, monkeypatch):
+def test_numbers_out_of_range(name, per_example, budget, message, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
-        case.collect(name, monkeypatch, budget, own, 9)
+        case.collect(name, monkeypatch, budget, per_example, 9)
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -249,7 +251,7 @@ def test_numbers_out_of_range(name, own, budget, message, monkeypatch):
         ({"first_class": -2}, r"first_class must be .*\[0, 40\); got.*-2"),
     ],
 )
-def test_a_bad_order_is_refused(name, own, change, message, monkeypatch):
+def test_a_bad_order_is_refused(name, per_example, change, message, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     change = {
         key: np.array(value, np.int32 if key == "tables" else np.int64)
@@ -257,21 +259,21 @@ def test_a_bad_order_is_refused(name, own, change, message, monkeypatch):
     }
     case.order = case.order._replace(**change)
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
-        case.collect(name, monkeypatch, 10, own, 9)
+        case.collect(name, monkeypatch, 10, per_example, 9)
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize("value", [5, 2**31 - 1])
-def test_codes_out_of_range_are_refused(name, own, value, monkeypatch):
+def test_codes_out_of_range_are_refused(name, per_example, value, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     case.codes[4, 1, 2] = value
     with pytest.raises(tf.errors.InvalidArgumentError, match="code"):
-        case.collect(name, monkeypatch, 40, own, 9)
+        case.collect(name, monkeypatch, 40, per_example, 9)
 
 
 @every_implementation
-@own_or_shared
+@shared_or_per_example
 @pytest.mark.parametrize(
     ("array", "place", "value"),
     [
@@ -282,19 +284,19 @@ def test_codes_out_of_range_are_refused(name, own, value, monkeypatch):
         ("starts", 0, 30),
     ],
 )
-def test_corrupt_tables_are_refused(name, own, array, place, value, monkeypatch):
+def test_corrupt_tables_are_refused(name, per_example, array, place, value, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     case.tables.entries.assign(np.tile(np.arange(40), (3, 1)))
     case.tables.starts.assign(np.tile([0, 8, 16, 24, 32, 40], (3, 1)))
     case.codes[:] = 2
-    case.collect(name, monkeypatch, 40, own, 9)
+    case.collect(name, monkeypatch, 40, per_example, 9)
     case.codes[3, 1, 1] = 0
     variable = getattr(case.tables, array)
     values = variable.numpy()
     values[1, place] = value
     variable.assign(values)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*rebuild the index"):
-        case.collect(name, monkeypatch, 40, own, 9)
+        case.collect(name, monkeypatch, 40, per_example, 9)
 
 
 @pytest.mark.parametrize(
@@ -322,4 +324,6 @@ def test_bad_arguments_of_the_wrapper():
     case = Case(0, 40, 5, (6, 2, 3))
     codes = tf.constant(case.codes, tf.int64)
     with pytest.raises(TypeError, match="codes must be int32; got int64"):
-        bucket_candidates(case.tables, codes, 10, case.tensors(), own=True, most_of_bucket=3)
+        bucket_candidates(
+            case.tables, codes, 10, case.tensors(), per_example=True, max_per_bucket=3
+        )

@@ -28,8 +28,8 @@ def steps(index):
         rows = tf.constant(rng.normal(size=(300, 40)), tf.float32)
         kernel.scatter_nd_update(ids[:, tf.newaxis], rows)
         index.update(kernel, None, ids)
-        for own in (False, True):
-            yield index.candidates(queries, 60, tf.constant([step, 1]), own)
+        for per_example in (False, True):
+            yield index.candidates(queries, 60, tf.constant([step, 1]), per_example)
 """
 
 STATE_WITH_THREADS = (

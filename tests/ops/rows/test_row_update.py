@@ -203,7 +203,7 @@ def test_a_bad_rule_is_refused():
         RowRule("adam", (0.9, 0.999, 0.0)): "epsilon must be at least 1e-37.*got 0.0",
         RowRule("sgd", (float("nan"), 0.0)): "momentum must be at least 0 and below 1; got nan",
         RowRule("sgd", (0.0, 0.0), -0.1): "weight_decay must be at least 0 and finite; got -0.1",
-        RowRule("sgd", (0.0, 0.0), 0.0, 0.0): "clip_norm must be at least 1e-37.*got 0.0",
+        RowRule("sgd", (0.0, 0.0), 0.0, 0.0): "row_clip_norm must be at least 1e-37.*got 0.0",
     }.items():
         with pytest.raises(ValueError, match=message):
             row_update(variable, [], tf.zeros([0], tf.int64), tf.zeros([0, 2]), rule, 0.1)

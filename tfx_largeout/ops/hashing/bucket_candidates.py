@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -45,16 +45,16 @@ def bucket_candidates(
     budget: int,
     order: BucketOrder,
     *,
-    own: bool,
-    most_of_bucket: int,
+    per_example: bool,
+    max_per_bucket: int,
     num_ranges: int = 1,
     implementation: str = "auto",
 ) -> tf.Tensor:
     """Collects candidate classes from the buckets that queries fall into.
 
-    `own`: for each example the first S different classes that come up, range by range, table by
-    table and query by query. Otherwise the S classes that come up most often over all examples, by
-    id.
+    With `per_example` these are for each example the first S different classes that come up, range
+    by range, table by table and query by query. Otherwise they are the S classes that come up most
+    often over all examples, by id.
 
     Cost: O(N Q (L ranges + visited classes)), whatever C is.
 
@@ -64,8 +64,8 @@ def bucket_candidates(
             there is none.
         budget: S, 1 <= S <= C.
         order: In which order things come.
-        own: Whether each example gets candidates of its own.
-        most_of_bucket: How many classes of a bucket are read at most.
+        per_example: Whether each example gets candidates of its own.
+        max_per_bucket: How many classes of a bucket are read at most.
         num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
             bucket of each.
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
@@ -81,18 +81,25 @@ def bucket_candidates(
     tables = tables.variables
     check_dtypes(tf.int32, codes=codes)
     arguments = (codes, *order, tf.constant(budget, tf.int64))
-    attributes: dict[str, Any] = {
-        "own": own,
-        "most_of_bucket": most_of_bucket,
-        "num_ranges": num_ranges,
-    }
     module = op_module(
         implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
     )
     if module is None:
-        return bucket_candidates_composed(tables, *arguments, **attributes)
-    handles = tables.entries.handle, tables.starts.handle
-    return module.tfx_bucket_candidates(*handles, *arguments, **attributes)
+        return bucket_candidates_composed(
+            tables,
+            *arguments,
+            per_example=per_example,
+            max_per_bucket=max_per_bucket,
+            num_ranges=num_ranges,
+        )
+    return module.tfx_bucket_candidates(
+        tables.entries.handle,
+        tables.starts.handle,
+        *arguments,
+        own=per_example,
+        most_of_bucket=max_per_bucket,
+        num_ranges=num_ranges,
+    )
 
 
 def _integers(shape: list[int], end: int, seed: tf.Tensor) -> tf.Tensor:

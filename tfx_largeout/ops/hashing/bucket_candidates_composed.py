@@ -18,12 +18,12 @@ def bucket_candidates_composed(
     first_class: tf.Tensor,
     budget: tf.Tensor,
     *,
-    own: bool,
-    most_of_bucket: int,
+    per_example: bool,
+    max_per_bucket: int,
     num_ranges: int,
 ) -> tf.Tensor:
     """As `bucket_candidates`."""
-    _check_shapes(tables, codes, table_order, rotations, first_class, most_of_bucket, num_ranges)
+    _check_shapes(tables, codes, table_order, rotations, first_class, max_per_bucket, num_ranges)
     num_tables, num_classes = tables.entries.shape
     num_buckets = tables.starts.shape[1] - 1
     with after(
@@ -52,8 +52,8 @@ def bucket_candidates_composed(
         ]
     ):
         codes = tf.identity(codes)
-    visited = _visited(tables, codes, table_order, rotations, most_of_bucket, num_ranges)
-    if not own:
+    visited = _visited(tables, codes, table_order, rotations, max_per_bucket, num_ranges)
+    if not per_example:
         elected = _elected(visited.values, num_classes, first_class, budget)
         missing = budget - tf.size(elected, tf.int64)
         ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
@@ -67,7 +67,7 @@ def _check_shapes(
     table_order: tf.Tensor,
     rotations: tf.Tensor,
     first_class: tf.Tensor,
-    most_of_bucket: int,
+    max_per_bucket: int,
     num_ranges: int,
 ) -> None:
     """Refuses static shapes, dtypes and numbers that are wrong.
@@ -89,7 +89,7 @@ def _check_shapes(
     require_shape("first_class", "a scalar", first_class, [])
     least = {
         "starts, buckets + 1": (tables.starts.shape[1], 2),
-        "most_of_bucket": (most_of_bucket, 1),
+        "max_per_bucket": (max_per_bucket, 1),
         "num_ranges": (num_ranges, 1),
     }
     for name, (number, limit) in least.items():
@@ -102,7 +102,7 @@ def _visited(
     codes: tf.Tensor,
     table_order: tf.Tensor,
     rotations: tf.Tensor,
-    most_of_bucket: int,
+    max_per_bucket: int,
     num_ranges: int,
 ) -> tf.RaggedTensor:
     """Returns the classes that each example comes across, in order."""
@@ -124,7 +124,7 @@ def _visited(
     size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
     rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
     with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
-        taken = tf.reshape(tf.minimum(size, most_of_bucket), [-1])
+        taken = tf.reshape(tf.minimum(size, max_per_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
     count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
     begin, size, offset, table = (

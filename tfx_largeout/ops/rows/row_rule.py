@@ -19,7 +19,7 @@ _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}
 class RowRule(NamedTuple):
     """What a step does to a row w with gradient g, at learning rate eta. Plain data.
 
-    First g is scaled down to `clip_norm`, then w is multiplied by 1 - eta `weight_decay`. Then
+    First g is scaled down to `row_clip_norm`, then w is multiplied by 1 - eta `weight_decay`. Then
 
     - sgd: w <- w - eta g; with a momentum mu: m <- mu m - eta g, and w <- w + m, or with Nesterov's
       w <- w + mu m - eta g;
@@ -36,14 +36,14 @@ class RowRule(NamedTuple):
         hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,);
             adam: (beta_1, beta_2, epsilon).
         weight_decay: At least 0.
-        clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of one
-            variable: of a bias, the absolute value.
+        row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
+            one variable: of a bias, the absolute value.
     """
 
     method: str
     hyperparameters: tuple[float, ...]
     weight_decay: float = 0.0
-    clip_norm: float | None = None
+    row_clip_norm: float | None = None
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -82,14 +82,14 @@ class RowRule(NamedTuple):
             # Below, it would be 0 in float32, and 0 / 0 could come up.
             _require("epsilon", self.hyperparameters[-1], at_least=1e-37)
         _require("weight_decay", self.weight_decay, at_least=0)
-        if self.clip_norm is not None:
-            _require("clip_norm", self.clip_norm, at_least=1e-37)
+        if self.row_clip_norm is not None:
+            _require("row_clip_norm", self.row_clip_norm, at_least=1e-37)
 
 
 def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule as the custom ops take them, `[n]` float64."""
-    clip_norm = math.inf if rule.clip_norm is None else rule.clip_norm
-    return tf.constant([rule.weight_decay, clip_norm, *rule.hyperparameters], tf.float64)
+    row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
+    return tf.constant([rule.weight_decay, row_clip_norm, *rule.hyperparameters], tf.float64)
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:

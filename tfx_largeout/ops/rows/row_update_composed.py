@@ -95,8 +95,8 @@ def row_step(
     w = tf.cast(values[0], gradient.dtype)
     if rule.weight_decay != 0:
         w *= 1 - eta * tf.cast(rule.weight_decay, gradient.dtype)
-    if rule.clip_norm is not None:
-        gradient = _clipped(gradient, rule.clip_norm)
+    if rule.row_clip_norm is not None:
+        gradient = _clipped(gradient, rule.row_clip_norm)
     method = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}[rule.method]
     change, *new_slots = method(rule, gradient, eta, *values[1:])
     return [tf.cast(w + change, values[0].dtype), *new_slots]
@@ -142,10 +142,10 @@ def _adam(
     return -rate * m / (tf.sqrt(v) + epsilon), m, v, age
 
 
-def _clipped(gradient: tf.Tensor, clip_norm: float) -> tf.Tensor:
+def _clipped(gradient: tf.Tensor, row_clip_norm: float) -> tf.Tensor:
     axes = list(range(1, gradient.shape.rank))
     squares = tf.reduce_sum(gradient**2, axis=axes, keepdims=True) if axes else gradient**2
-    limit = tf.cast(clip_norm, gradient.dtype)
+    limit = tf.cast(row_clip_norm, gradient.dtype)
     return gradient * (limit / tf.maximum(tf.sqrt(squares), limit))
 
 
