@@ -447,12 +447,12 @@ def test_a_million_counts_make_a_small_configuration():
     ("arguments", "message"),
     [
         ({"tree": "binary"}, r"tree must be one of 'two_level', 'huffman'; got 'binary'"),
-        ({"counts": np.ones(3)}, r"counts must have shape \[C\] = \[40\]; got \(3,\)"),
+        ({"counts": np.ones(3)}, "counts must have one entry for each of the 40 classes; got 3"),
         ({"counts": np.ones((40, 1))}, r"counts must have shape"),
-        ({"counts": np.arange(40)}, "counts must be finite and above 0; got 0 for class 0"),
-        ({"counts": [1.0] * 39 + [-2.5]}, "above 0; got -2.5 for class 39"),
-        ({"counts": [1.0] * 39 + [np.nan]}, "above 0; got nan for class 39"),
-        ({"counts": [np.inf] * 40}, "finite and above 0; got inf for class 0"),
+        ({"counts": np.arange(40)}, "counts must be positive and finite .* got 0 for class 0"),
+        ({"counts": [1.0] * 39 + [-2.5]}, "positive .* got -2.5 for class 39"),
+        ({"counts": [1.0] * 39 + [np.nan]}, "finite .* got nan for class 39"),
+        ({"counts": [np.inf] * 40}, "finite .* got inf for class 0"),
         ({"counts": ["a"] * 40}, "counts must be numbers; got dtype"),
         ({"clusters": [0, 1]}, r"clusters must have shape \[C\] = \[40\]; got \(2,\)"),
         ({"clusters": np.zeros(40)}, "clusters must be integers; got dtype float64"),
@@ -464,7 +464,7 @@ def test_a_million_counts_make_a_small_configuration():
     ],
 )
 def test_arguments_are_checked(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         tfx.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1), **arguments)
 
 

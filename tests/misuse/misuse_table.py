@@ -260,13 +260,17 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
-        "counts of too few classes", _tree(counts=[1, 2]), ValueError, "counts must have shape", one
+        "counts of too few classes",
+        _tree(counts=[1, 2]),
+        ValueError,
+        "counts must have one entry",
+        one,
     ),
     Misuse(
         "a count of 0",
         _tree(counts=[0] + [1] * (CLASSES - 1)),
         ValueError,
-        "counts must be finite and above 0; got 0 for class 0",
+        "counts must be positive and finite for every class; got 0 for class 0",
         one,
     ),
     Misuse(

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.class_counts import check_length, class_counts
 from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
@@ -115,7 +116,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if clusters is not None and counts is not None:
             raise ValueError("clusters must be None where counts are given; got both")
         self.tree = tree
-        self._counts = None if counts is None else _checked_counts(counts, self.num_classes)
+        self._counts = None if counts is None else class_counts(counts)
+        if self._counts is not None:
+            check_length(self._counts, self.num_classes)
         self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -206,9 +209,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HierarchicalSoftmaxHead:
         optimizer = keras.optimizers.deserialize(config["optimizer"])
-        packed = {name: config[name] for name in ("counts", "clusters")}
-        arrays = {n: None if text is None else unpack_array(text) for n, text in packed.items()}
-        return cls(**{**config, "optimizer": optimizer, **arrays})
+        clusters = config["clusters"]
+        clusters = None if clusters is None else unpack_array(clusters)
+        return cls(**{**config, "optimizer": optimizer, "clusters": clusters})
 
     def check_saved(self, store: Any) -> None:
         super().check_saved(store)
@@ -284,21 +287,6 @@ def _digest(places: np.ndarray) -> int:
     """Returns 53 bits of a digest of integers: a float64 holds it, as in an average of weights."""
     digest = hashlib.blake2b(np.asarray(places, np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 11
-
-
-def _checked_counts(counts: Any, num_classes: int) -> np.ndarray:
-    """Returns counts as an array of integers or floats; refuses what are none."""
-    result = np.asarray(counts)
-    if result.shape != (num_classes,):
-        raise ValueError(f"counts must have shape [C] = [{num_classes}]; got {result.shape}")
-    if result.dtype.kind not in "iuf":
-        raise ValueError(f"counts must be numbers; got dtype {result.dtype}")
-    wrong = np.flatnonzero(~((result > 0) & np.isfinite(result)))
-    if len(wrong):
-        raise ValueError(
-            f"counts must be finite and above 0; got {result[wrong[0]]} for class {wrong[0]}"
-        )
-    return result
 
 
 def _checked_clusters(clusters: Any, num_classes: int) -> np.ndarray:

@@ -49,12 +49,13 @@ class SampledHead(RowUpdatingHead, KernelHead):
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: Of W, called for blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: Of b. Default `"zeros"`.
+        kernel_initializer: The initializer of W, called for blocks of rows. Default
+            `"glorot_uniform"`.
+        bias_initializer: The initializer of b. Default `"zeros"`.
         explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
             those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
             Default none.
-        seed: Of the candidates: a step's are a function of it and of the number of the step.
+        seed: The seed of the candidates, which are a function of it and of the number of the step.
             Default None: drawn here, and kept in the configuration.
         initial_log_partition: The value from which losses that learn log Z start. Default 0.
         index: Hash tables over the rows of W, which the head builds before its first draw, keeps up

@@ -40,7 +40,7 @@ class HashFamily:
         """Returns the probability p that a function gives two vectors the same value.
 
         Args:
-            cosine: Of the angle between the two, any shape.
+            cosine: The cosine of the angle between the two, in any shape.
 
         Raises:
             NotImplementedError: The family has no such formula.

@@ -8,28 +8,27 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
+from tfx_largeout.indexes.longest_row import grown_radius, longest_row
 from tfx_largeout.indexes.sim_hash import SimHash
+from tfx_largeout.indexes.table_health import share_that_moved, some_entries, table_sizes
+from tfx_largeout.indexes.table_schedule import Turn, renumber
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _SIMILARITIES = ("angle", "inner_product")
-_TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
-
-_RADIUS_ROWS = 4096  # of all rows, among which a longer one is looked for
-_RADIUS_GROWTH = 1.25  # from which on all rows are hashed again
-_RADIUS_RATIO = 1.5  # of that of a range of lengths to that of the next
+_PLAIN_ARGUMENTS = (
+    *("hashes_per_table", "num_tables", "first_period", "growth", "max_drift"),
+    *("similarity", "length_ranges", "max_per_bucket", "seed"),
+)
+_RADIUS_RATIO = 1.5  # the radius of a range of lengths over that of the next
 _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
-_LEAST_SQUARE = 1e-30  # of a radius, which must not be 0
-_BLOCK_ROWS = 2**14  # of which the lengths are computed at a time
-_HEALTH_ROWS = 64  # of each table, to see whether they are up to date
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -69,12 +68,12 @@ class HashIndex(keras.layers.Layer):
     a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
 
     Args:
-        family: Of hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
+        family: The hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
         hashes_per_table: K; a table has v^K buckets, v being the number of values of a function,
             for each range of lengths; at most 2^24. Default 6.
         num_tables: L. Default 50.
         first_period: Steps of the first round, and of the shortest. Default 50.
-        growth: Of the period from round to round, at least 1. Default 1.1.
+        growth: The growth of the period from round to round, at least 1. Default 1.1.
         max_drift: Share of the classes, mean over tables, that may move in a round for the period
             to grow; if more do, it shrinks. Default None: it grows, as in the paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
@@ -82,7 +81,7 @@ class HashIndex(keras.layers.Layer):
             own candidates, as `TopK` takes them, but less for shared ones.
         max_per_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
-        seed: Of the hash functions. Default 0.
+        seed: The seed of the hash functions. Default 0.
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
@@ -138,12 +137,12 @@ class HashIndex(keras.layers.Layer):
 
     @property
     def num_buckets(self) -> int:
-        """Of a table."""
+        """The number of buckets of a table."""
         return self._num_ranges * self._buckets_of_range
 
     @property
     def tables(self) -> HashTables:
-        """The state."""
+        """The variables that the ops work on."""
         return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
 
     def build(self, input_shape: tuple[int, int]) -> None:
@@ -188,12 +187,12 @@ class HashIndex(keras.layers.Layer):
         every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
-            radius = _longest(kernel, bias, every)
+            radius = longest_row(kernel, bias, every)
         self._update(kernel, bias, every, 0, self.num_tables, radius)
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
-        if in_stateless_scope():
+        if not isinstance(self.clock.value, tf.Variable):
             return  # Keras only finds out shapes, and no variable can change.
 
         def build() -> tf.Tensor:
@@ -216,32 +215,16 @@ class HashIndex(keras.layers.Layer):
         """
         kernel = bare_variable(kernel)
         self.check_built_for(kernel)
-        due, first, period, moved = tf.unstack(self.schedule.value)
-        due += self.num_tables / period
-        none = tf.zeros_like(due)
-        is_time = due >= min(_TABLES_OF_SLICE, self.num_tables)
-        count = tf.where(is_time, tf.minimum(tf.floor(due), self.num_tables - first), none)
-        end = first + count
-        is_round = end >= self.num_tables
+        turn = Turn.of(self.schedule.value, self.num_tables)
         radius = self.radius.value
         if self.similarity == "inner_product":
             touched, radius = tf.cond(
-                is_time & (first == 0),
-                lambda: self._refit(kernel, bias, touched),
+                turn.is_time & (turn.first == 0),
+                lambda: grown_radius(kernel, bias, touched, radius),
                 lambda: (touched, radius),
             )
-        here = self._update(kernel, bias, touched, first, end, radius)
-        moved += tf.cast(here, moved.dtype)
-        self.schedule.assign(
-            tf.stack(
-                [
-                    due - count,
-                    tf.where(is_round, none, end),
-                    tf.where(is_round, self._next_period(period, moved), period),
-                    tf.where(is_round, none, moved),
-                ]
-            )
-        )
+        moved = self._update(kernel, bias, touched, turn.first, turn.end, radius)
+        self.schedule.assign(turn.after(moved, self._next_period))
 
     def check_built_for(self, kernel: Any) -> None:
         """Checks that the index was built for a W of this shape.
@@ -319,49 +302,22 @@ class HashIndex(keras.layers.Layer):
             bias: b `[C]`, or None.
         """
         self.check_built_for(kernel)
-        starts = self.starts.value
-        sizes = starts[:, 1:] - starts[:, :-1]
-        longer = sizes[:, : max(self._num_ranges - 1, 1) * self._buckets_of_range]
-        num_classes = self.touched_at.shape[0]
-        in_tables = tf.reduce_max(starts[:, -1])
-        return {
-            "occupied": tf.reduce_mean(tf.cast(sizes > 0, tf.float32)),
-            "largest_bucket": tf.cast(tf.reduce_max(longer) / num_classes, tf.float32),
-            "unreachable": tf.cast(1 - in_tables / num_classes, tf.float32),
-            "stale": self._stale(self.hashed_rows(kernel, bias)),
+        longer = max(self._num_ranges - 1, 1) * self._buckets_of_range
+        return table_sizes(self.tables, longer) | {
+            "stale": self._stale(self.hashed_rows(kernel, bias))
         }
 
     def _stale(self, rows: HashedRows) -> tf.Tensor:
-        starts, entries, num_tables = self.starts.value, self.entries.value, self.num_tables
-        # Places at equal distances in each table, the classes there, and their buckets.
-        sizes = tf.cast(starts[:, -1:], tf.int64)
-        places = tf.cast(tf.range(_HEALTH_ROWS, dtype=tf.int64) * sizes // _HEALTH_ROWS, tf.int32)
-        classes = tf.gather(entries, places, batch_dims=1)
-        buckets = tf.searchsorted(starts, places, "right") - 1
+        classes, buckets = some_entries(self.tables)
         vectors, ranges = rows.get(tf.maximum(tf.reshape(classes, [-1]), 0))
-        codes = hash_codes(vectors, self._functions(), num_tables, self.hashes_per_table)
+        codes = hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
         codes = codes_in_ranges(codes, ranges, self._buckets_of_range)
-        codes = tf.reshape(codes, [num_tables, _HEALTH_ROWS, num_tables])
-        codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
-        moved = (codes != buckets) & (classes >= 0)
-        return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(
-            tf.math.count_nonzero(classes >= 0, dtype=tf.float32), 1
-        )
+        return share_that_moved(classes, buckets, codes)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "family": keras.saving.serialize_keras_object(self.family),
-            "hashes_per_table": self.hashes_per_table,
-            "num_tables": self.num_tables,
-            "first_period": self.first_period,
-            "growth": self.growth,
-            "max_drift": self.max_drift,
-            "similarity": self.similarity,
-            "length_ranges": self.length_ranges,
-            "max_per_bucket": self.max_per_bucket,
-            "seed": self.seed,
-        }
+        family = keras.saving.serialize_keras_object(self.family)
+        arguments = {name: getattr(self, name) for name in _PLAIN_ARGUMENTS}
+        return {**super().get_config(), "family": family, **arguments}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HashIndex:
@@ -396,7 +352,7 @@ class HashIndex(keras.layers.Layer):
     ) -> tf.Tensor:
         """Marks rows, and updates tables [first, end); returns how many classes have moved."""
         at_end = self.clock.value == tf.int32.max
-        tf.cond(at_end, self._renumber_times, lambda: tf.constant(False))
+        tf.cond(at_end, lambda: renumber(self.tables, self.clock), lambda: tf.constant(False))
         now = self.clock.value + 1
         which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
         moved = update_tables(
@@ -415,18 +371,6 @@ class HashIndex(keras.layers.Layer):
             self.radius.assign(radius)
         return moved
 
-    def _renumber_times(self) -> tf.Tensor:
-        """Numbers all times anew, from 0: the clock has come to its end.
-
-        What counts is whether a row was marked after a table was built. That stays as it is: what
-        lies between the times of two tables, in their order, gets one number.
-        """
-        built = tf.sort(self.built_at.value)
-        self.touched_at.assign(2 * tf.searchsorted(built, self.touched_at.value, "left"))
-        self.built_at.assign(2 * tf.searchsorted(built, self.built_at.value, "right") - 1)
-        self.clock.assign(2 * self.num_tables)
-        return tf.constant(True)
-
     def _require_built(self) -> None:
         if not self.built:
             raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
@@ -440,18 +384,6 @@ class HashIndex(keras.layers.Layer):
         shorter = tf.maximum(period / self.growth, self.first_period)
         return tf.where(share > self.max_drift, shorter, longer)
 
-    def _refit(
-        self, kernel: tf.Variable, bias: Any, touched: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows to mark, all if the radius has grown much, and the radius."""
-        num_classes, before = kernel.shape[0], self.radius.value
-        some = tf.range(0, num_classes, max(1, num_classes // _RADIUS_ROWS), dtype=tf.int64)
-        now = _longest(kernel, bias, tf.concat([some, tf.maximum(touched, 0)], axis=0))
-        is_new = now > before * _RADIUS_GROWTH
-        every = tf.range(num_classes, dtype=tf.int64)
-        touched = tf.cond(is_new, lambda: every, lambda: touched)
-        return touched, tf.where(is_new, now, before)
-
     def _add(self, name: str, value: Any) -> Any:
         """Adds a weight: an array, or zeros int32 of a shape."""
         if isinstance(value, tuple):
@@ -464,23 +396,3 @@ class HashIndex(keras.layers.Layer):
             trainable=False,
             autocast=False,
         )
-
-
-def _longest(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the length of the longest of some rows (w, b), above 0."""
-
-    def of_block(first: tf.Tensor) -> tf.Tensor:
-        some = ids[first : first + _BLOCK_ROWS]
-        squares = tf.reduce_sum(tf.square(tf.cast(gather(kernel, some), tf.float32)), axis=1)
-        if bias is not None:
-            squares += tf.square(tf.cast(gather(bare_variable(bias), some), tf.float32))
-        # What is not finite is refused by the update, or too long for a radius.
-        return tf.reduce_max(tf.where(tf.math.is_finite(squares), squares, 0))
-
-    longest = tf.while_loop(
-        lambda first, _: first < tf.size(ids),
-        lambda first, longest: (first + _BLOCK_ROWS, tf.maximum(longest, of_block(first))),
-        (tf.constant(0), tf.constant(_LEAST_SQUARE)),
-        parallel_iterations=1,
-    )[1]
-    return tf.sqrt(longest)

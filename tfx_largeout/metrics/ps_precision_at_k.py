@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from typing import Any
 
 import keras
@@ -14,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.metrics.metric_at_k import MetricAtK
 from tfx_largeout.metrics.propensities import propensities
+from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -99,7 +98,7 @@ class PSPrecisionAtK(MetricAtK):
         """Returns the arguments that make an equal metric, as plain values."""
         return {
             **super().get_config(),
-            "label_counts": _pack(self.label_counts),
+            "label_counts": pack_array(self.label_counts),
             "num_examples": self.num_examples,
             "a": self.a,
             "b": self.b,
@@ -108,13 +107,4 @@ class PSPrecisionAtK(MetricAtK):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PSPrecisionAtK:
         """Makes the metric that `get_config` describes."""
-        return cls(**{**config, "label_counts": _unpack(config["label_counts"])})
-
-
-def _pack(counts: np.ndarray) -> str:
-    """Packs counts into a short string: as JSON numbers they would swell a saved model's config."""
-    return base64.b64encode(zlib.compress(counts.astype("<i8").tobytes())).decode("ascii")
-
-
-def _unpack(packed: str) -> np.ndarray:
-    return np.frombuffer(zlib.decompress(base64.b64decode(packed)), "<i8")
+        return cls(**{**config, "label_counts": unpack_array(config["label_counts"])})

@@ -41,7 +41,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
         row_clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default
             None: it is not.
-        name: Of the optimizer.
+        name: The name of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
             optimizer takes, in `model.compile` (with averages and accumulation all rows are
             visited, and so is the cost). Heads refuse them.
@@ -129,7 +129,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def _var_key(self, variable: Any) -> Any:
         if isinstance(variable, keras.Variable) and variable._value is None:
-            return id(variable)  # of a head in a subclassed model: it gets its value later
+            return id(variable)  # a head in a subclassed model gets its value later
         return super()._var_key(variable)
 
     def _apply_weight_decay(self, variables: list[Any]) -> None:

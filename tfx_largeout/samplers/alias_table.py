@@ -39,7 +39,7 @@ class AliasTable:
         """Returns independent draws: class ids of this shape, int64.
 
         Args:
-            shape: Of the result.
+            shape: The shape of the result.
             seed: `[2]` int32 or int64.
         """
         box_seed, height_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
@@ -59,7 +59,7 @@ def _fill_boxes(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_heavy[content.argmax()] = True  # were it not for rounding, it would be
     light, heavy = np.flatnonzero(~is_heavy), np.flatnonzero(is_heavy)
     taken = np.concatenate([[0.0], np.cumsum(1 - content[light])])  # by the first lights
-    surplus = np.cumsum(content[heavy] - 1)  # of the first heavies
+    surplus = np.cumsum(content[heavy] - 1)  # what the first heavy ones have to give
     threshold = np.ones(content.size, np.float32)
     alias = np.arange(content.size, dtype=np.int32)
 

@@ -11,13 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
+from tfx_largeout.class_counts import check_length
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
-from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
+from tfx_largeout.samplers.drawable_counts import drawable_counts
+from tfx_largeout.saving.packed_array import pack_array
 
 _MAX_NEWTON_STEPS = 200
-_TOLERANCE = 1e-13  # of the sum
+_TOLERANCE = 1e-13  # how far the sum may be off, relative
 _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 
 
@@ -57,7 +59,7 @@ class Bernoulli(Sampler):
     """
 
     def __init__(self, counts: Any, expected: float, per_example: bool = False) -> None:
-        self.counts = class_counts(counts)
+        self.counts = drawable_counts(counts)
         self.expected = number_argument("expected", expected, above=0)
         self.per_example = bool(per_example)
 
@@ -94,7 +96,7 @@ class Bernoulli(Sampler):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "counts": encode(self.counts),
+            "counts": pack_array(self.counts),
             "expected": self.expected,
             "per_example": self.per_example,
         }

@@ -20,7 +20,7 @@ class ClassDistribution:
         """Returns independent draws.
 
         Args:
-            shape: Of the result.
+            shape: The shape of the result.
             seed: `[2]` int32 or int64.
 
         Returns:

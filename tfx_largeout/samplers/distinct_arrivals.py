@@ -76,7 +76,7 @@ class DistinctArrivals:
         The series: four terms, and the rest by the Euler-Maclaurin formula.
 
         Args:
-            ids: Of any shape, int64.
+            ids: Class ids, int64, in any shape.
             tries: `[]` float64, T.
         """
         q = tf.exp(self.distribution.log_probability(ids))

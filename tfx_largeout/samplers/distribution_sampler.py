@@ -79,7 +79,7 @@ class DistributionSampler(Sampler):
         """Returns log E of class ids for `unique` candidates, float64.
 
         Args:
-            ids: Of any shape, int64.
+            ids: Class ids, int64, in any shape.
             tries: `[]` float64, T.
         """
         return self._arrivals.log_expected(ids, tries)

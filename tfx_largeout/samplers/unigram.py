@@ -10,10 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
+from tfx_largeout.class_counts import check_length
 from tfx_largeout.samplers.alias_table import AliasTable
-from tfx_largeout.samplers.class_counts import check_length, class_counts, encode
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distribution_sampler import DistributionSampler
+from tfx_largeout.samplers.drawable_counts import drawable_counts
+from tfx_largeout.saving.packed_array import pack_array
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -45,7 +47,7 @@ class Unigram(DistributionSampler):
         per_example: bool = False,
     ) -> None:
         super().__init__(num_sampled, unique, per_example)
-        self.counts = class_counts(counts)
+        self.counts = drawable_counts(counts)
         self.power = number_argument("power", power, at_least=0, at_most=1)
 
     def tabulate(self, num_classes: int) -> None:
@@ -56,7 +58,7 @@ class Unigram(DistributionSampler):
         return UnigramDistribution((self.counts / self.counts.max()) ** self.power)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "counts": encode(self.counts), "power": self.power}
+        return {**super().get_config(), "counts": pack_array(self.counts), "power": self.power}
 
 
 class UnigramDistribution(ClassDistribution):

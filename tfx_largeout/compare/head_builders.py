@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the heads of the comparison are made from their options, with the loss that trains them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from tfx_largeout import heads, indexes, losses, samplers
+from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
+
+# The options of the model's optimizer, where the head updates itself.
+_TRUNK = {
+    "optimizer": "adam",
+    "learning_rate": 2e-3,
+    "trunk_optimizer": "same",
+    "trunk_learning_rate": 2e-3,
+}
+
+
+def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes the full softmax."""
+    return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossentropy()
+
+
+def tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes `tf.nn.sampled_softmax_loss`."""
+    arguments = _candidate_sampling(label_counts, seed, options)
+    return heads.TFSampledSoftmaxHead(num_classes, **arguments), losses.TFCandidateSamplingLoss()
+
+
+def tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes `tf.nn.nce_loss`."""
+    arguments = _candidate_sampling(label_counts, seed, options)
+    # NCE learns normalized scores: from a bias of 0 it first has to push every class down.
+    bias = keras.initializers.Constant(-math.log(num_classes))
+    head = heads.TFNCEHead(num_classes, bias_initializer=bias, **arguments)
+    return head, losses.TFCandidateSamplingLoss()
+
+
+def factored_zloss(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `FactoredHead` with the Z-loss."""
+    return _factored(num_classes, options), losses.ZLoss(a=0.1, b=20.0)
+
+
+def factored_taylor(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `FactoredHead` with the Taylor softmax."""
+    return _factored(num_classes, options), losses.TaylorSoftmax()
+
+
+def factored_spherical(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `FactoredHead` with the spherical softmax."""
+    # From positive logits, the order of the logits is that of the probabilities.
+    head = _factored(num_classes, options, use_bias=True, bias_initializer="ones")
+    return head, losses.SphericalSoftmax(epsilon=0.1)
+
+
+def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
+    rate = options["head_learning_rate"]
+    return heads.FactoredHead(num_classes, rate, name="head", **arguments)
+
+
+def factored_options(head_learning_rate: float) -> dict[str, Any]:
+    """Returns the options of a `FactoredHead`."""
+    return {
+        **_TRUNK,
+        "head_learning_rate": head_learning_rate,
+    }
+
+
+def row_options(head_learning_rate: float) -> dict[str, Any]:
+    """Returns the options of a head with a row optimizer."""
+    return {
+        **_TRUNK,
+        "head_optimizer": "row_adam",
+        "head_learning_rate": head_learning_rate,
+    }
+
+
+def _row_optimizer(options: Any) -> Any:
+    return ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+
+
+def sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = None) -> Any:
+    """Returns the function that builds a SampledHead for an estimator.
+
+    Args:
+        loss: Makes the loss.
+        bias_of: Bias to start from, a function of C. Default: 0.
+    """
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        bias = keras.initializers.Constant(0.0 if bias_of is None else bias_of(num_classes))
+        sampler = _sampler(label_counts, options)
+        return _sampled_head(num_classes, sampler, seed, options, bias_initializer=bias), loss()
+
+    return build
+
+
+def _sampled_head(
+    num_classes: int, sampler: samplers.Sampler, seed: int, options: Any, **arguments: Any
+) -> Any:
+    optimizer = _row_optimizer(options)
+    return heads.SampledHead(num_classes, sampler, optimizer, seed=seed, name="head", **arguments)
+
+
+def _sampler(label_counts: Any, options: Any) -> samplers.Sampler:
+    # A class without training examples must be drawn at times: it is in no target.
+    counts = [float(max(count, 1)) for count in label_counts]
+    size = options["num_sampled"]
+    by_name: dict[str, Callable[[], samplers.Sampler]] = {
+        "bernoulli": lambda: samplers.Bernoulli(counts, size),
+        "log_uniform": lambda: samplers.LogUniform(size),
+        "uniform": lambda: samplers.Uniform(size),
+        "unigram": lambda: samplers.Unigram(counts, size),
+    }
+    return by_name[options["sampler"]]()
+
+
+def sampled_options(head_learning_rate: float, sampler: str = "log_uniform") -> dict[str, Any]:
+    """Returns the options of a `SampledHead` with a static sampler."""
+    return {
+        **row_options(head_learning_rate),
+        "num_sampled": 1000,
+        "sampler": sampler,
+    }
+
+
+def _index(seed: int, options: Any) -> indexes.HashIndex:
+    name = options["hash_family"]
+    by_name: dict[str, Callable[[], indexes.HashFamily]] = {
+        "dwta": indexes.DWTAHash,
+        "inner_product": indexes.SimHash,
+        "simhash": indexes.SimHash,
+        "wta": indexes.WTAHash,
+    }
+    return indexes.HashIndex(
+        by_name[name](),
+        hashes_per_table=options["hashes_per_table"],
+        num_tables=options["num_tables"],
+        similarity="inner_product" if name == "inner_product" else "angle",
+        seed=seed,
+    )
+
+
+def indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that builds a SampledHead with candidates from an index, and others."""
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        found, per_example = options["num_found"], options["candidates"] == "own"
+        choice, index = (
+            sampler(found, _sampler(label_counts, options), per_example=per_example),
+            _index(seed, options),
+        )
+        head = _sampled_head(num_classes, choice, seed, options, index=index)
+        return head, losses.ComplementarySum()
+
+    return build
+
+
+def indexed_options(head_learning_rate: float) -> dict[str, Any]:
+    """Returns the options of a `SampledHead` with an index."""
+    return {
+        **row_options(head_learning_rate),
+        "num_found": 500,
+        "num_sampled": 500,
+        "sampler": "log_uniform",
+        "candidates": "shared",
+        "hash_family": "inner_product",
+        "hashes_per_table": 6,
+        "num_tables": 50,
+    }
+
+
+def exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `SampledHead` with the exact top-K softmax."""
+    return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), None, seed, options)
+
+
+def lsh_active_set(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `SampledHead` with the classes of an LSH index alone."""
+    per_example = options["candidates"] == "own"
+    sampler = samplers.LSHEmbedding(options["num_found"], per_example=per_example)
+    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
+
+
+def wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes a `SampledHead` with the best classes that WTA hashing finds."""
+    sampler = samplers.WTATopK(options["top_k"], options["num_found"])
+    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
+
+
+def _active_set(
+    num_classes: int,
+    sampler: samplers.Sampler,
+    index: indexes.HashIndex | None,
+    seed: int,
+    options: Any,
+) -> Any:
+    head = _sampled_head(num_classes, sampler, seed, options, index=index)
+    return head, losses.ActiveSetSoftmax()
+
+
+def hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that builds a HierarchicalSoftmaxHead with a kind of tree."""
+
+    def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+        optimizer = _row_optimizer(options)
+        counts = [max(int(count), 1) for count in label_counts]
+        head = heads.HierarchicalSoftmaxHead(
+            num_classes, optimizer, tree=tree, counts=counts, name="head"
+        )
+        return head, losses.NegativeLogLikelihood()
+
+    return build
+
+
+def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
+    """Returns the arguments that TensorFlow's two built-ins share."""
+    sampler, sampler_options = options["sampler"], {}
+    if sampler == "unigram":
+        # A class without training examples must be drawn at times: it is in no target.
+        sampler = "fixed_unigram"
+        sampler_options = {"unigrams": [float(max(count, 1)) for count in label_counts]}
+    return {
+        "name": "head",
+        "num_sampled": options["num_sampled"],
+        "num_true": options["num_true"],
+        "sampler": sampler,
+        "sampler_options": sampler_options,
+        "seed": seed,
+    }
+
+
+CANDIDATE_SAMPLING = {
+    "optimizer": "sgd",
+    "learning_rate": 50.0,
+    "trunk_optimizer": "adam",
+    "trunk_learning_rate": 2e-3,
+    "num_sampled": 1000,
+    "num_true": 5,
+    "sampler": "log_uniform",
+}
+CANDIDATE_SAMPLING_SINGLE = {"learning_rate": 10.0, "trunk_optimizer": "same"}

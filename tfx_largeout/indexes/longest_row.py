@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The longest row (w, b), which sets the radius of the inner-product transform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
+
+_ROWS_LOOKED_AT = 4096  # how many of all rows are looked at for one that has grown longer
+_GROWTH = 1.25  # how much longer it must be for all rows to be hashed again
+_LEAST_SQUARE = 1e-30  # a radius must not be 0
+_BLOCK_ROWS = 2**14  # how many lengths are computed at a time
+
+
+def grown_radius(
+    kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the rows to mark, which are all if the longest has grown much, and the radius.
+
+    Cost: O(4,096 D) for C classes or fewer, and what the touched rows cost.
+
+    Args:
+        kernel: W `[C, D]`.
+        bias: b `[C]`, or None.
+        touched: The rows that a step changed, `[n]` int64; -1 is skipped.
+        radius: The radius so far.
+    """
+    num_classes = kernel.shape[0]
+    some = tf.range(0, num_classes, max(1, num_classes // _ROWS_LOOKED_AT), dtype=tf.int64)
+    now = longest_row(kernel, bias, tf.concat([some, tf.maximum(touched, 0)], axis=0))
+    is_new = now > radius * _GROWTH
+    every = tf.range(num_classes, dtype=tf.int64)
+    touched = tf.cond(is_new, lambda: every, lambda: touched)
+    return touched, tf.where(is_new, now, radius)
+
+
+def longest_row(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
+    """Returns the length of the longest of some rows (w, b), above 0."""
+
+    def of_block(first: tf.Tensor) -> tf.Tensor:
+        some = ids[first : first + _BLOCK_ROWS]
+        squares = tf.reduce_sum(tf.square(tf.cast(gather(kernel, some), tf.float32)), axis=1)
+        if bias is not None:
+            squares += tf.square(tf.cast(gather(bare_variable(bias), some), tf.float32))
+        # What is not finite is refused by the update, or too long for a radius.
+        return tf.reduce_max(tf.where(tf.math.is_finite(squares), squares, 0))
+
+    longest = tf.while_loop(
+        lambda first, _: first < tf.size(ids),
+        lambda first, longest: (first + _BLOCK_ROWS, tf.maximum(longest, of_block(first))),
+        (tf.constant(0), tf.constant(_LEAST_SQUARE)),
+        parallel_iterations=1,
+    )[1]
+    return tf.sqrt(longest)

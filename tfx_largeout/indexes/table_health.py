@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures that say how well hash tables serve: how full they are, and how far behind W."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfx_largeout.ops.hashing.hash_tables import HashTables
+
+_ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
+
+
+def table_sizes(tables: HashTables, longer: int) -> dict[str, tf.Tensor]:
+    """Returns `occupied`, `largest_bucket` and `unreachable`: see `HashIndex.health`.
+
+    Args:
+        tables: The tables.
+        longer: How many buckets of each table, from the first, count for `largest_bucket`.
+    """
+    starts, num_classes = tables.starts.value, tables.touched_at.shape[0]
+    sizes = starts[:, 1:] - starts[:, :-1]
+    in_tables = tf.reduce_max(starts[:, -1])
+    return {
+        "occupied": tf.reduce_mean(tf.cast(sizes > 0, tf.float32)),
+        "largest_bucket": tf.cast(tf.reduce_max(sizes[:, :longer]) / num_classes, tf.float32),
+        "unreachable": tf.cast(1 - in_tables / num_classes, tf.float32),
+    }
+
+
+def some_entries(tables: HashTables) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns classes at equal distances in each table, and their buckets, both `[L, n]`."""
+    starts, entries = tables.starts.value, tables.entries.value
+    sizes = tf.cast(starts[:, -1:], tf.int64)
+    places = tf.range(_ENTRIES_LOOKED_AT, dtype=tf.int64) * sizes // _ENTRIES_LOOKED_AT
+    places = tf.cast(places, tf.int32)
+    return tf.gather(entries, places, batch_dims=1), tf.searchsorted(starts, places, "right") - 1
+
+
+def share_that_moved(classes: tf.Tensor, buckets: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
+    """Returns the share of the entries whose rows are in another bucket by now.
+
+    Args:
+        classes: `[L, n]`, ids; -1 where there is none.
+        buckets: `[L, n]`, the buckets in which the tables have them.
+        codes: `[L n, L]`, the buckets of their rows in each of the tables.
+    """
+    num_tables = classes.shape[0]
+    codes = tf.reshape(codes, [num_tables, _ENTRIES_LOOKED_AT, num_tables])
+    codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
+    moved = (codes != buckets) & (classes >= 0)
+    there = tf.math.count_nonzero(classes >= 0, dtype=tf.float32)
+    return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(there, 1)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the tables of an index are brought up to date, and the clock by which they are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfx_largeout.ops.hashing.hash_tables import HashTables
+
+_TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
+
+
+class Turn(NamedTuple):
+    """Which tables are brought up to date in a step. All are scalars of float64.
+
+    Attributes:
+        due: How many tables are due, those of this step among them; a fraction stays.
+        first: The first table whose turn it is.
+        end: The one after the last; `first` if it is not yet time.
+        period: The number of steps in which all tables have their turn.
+        moved: How many classes have moved in this round so far, over all tables.
+        is_time: Whether there are tables whose turn it is.
+        is_round: Whether all tables have had their turn then.
+    """
+
+    due: tf.Tensor
+    first: tf.Tensor
+    end: tf.Tensor
+    period: tf.Tensor
+    moved: tf.Tensor
+    is_time: tf.Tensor
+    is_round: tf.Tensor
+
+    @classmethod
+    def of(cls, schedule: tf.Tensor, num_tables: int) -> Turn:
+        """Returns the turn of the next step.
+
+        Args:
+            schedule: `[4]`: due, first, period and moved after the step before.
+            num_tables: L.
+        """
+        due, first, period, moved = tf.unstack(schedule)
+        due += num_tables / period
+        is_time = due >= min(_TABLES_OF_SLICE, num_tables)
+        most = tf.minimum(tf.floor(due), num_tables - first)
+        end = first + tf.where(is_time, most, tf.zeros_like(due))
+        return cls(due, first, end, period, moved, is_time, end >= num_tables)
+
+    def after(self, moved: tf.Tensor, next_period: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Returns the schedule after the step.
+
+        Args:
+            moved: How many classes moved in it.
+            next_period: From a period, and how many classes moved in its round, to the next one.
+        """
+        none = tf.zeros_like(self.due)
+        total = self.moved + tf.cast(moved, self.moved.dtype)
+        return tf.stack(
+            [
+                self.due - (self.end - self.first),
+                tf.where(self.is_round, none, self.end),
+                tf.where(self.is_round, next_period(self.period, total), self.period),
+                tf.where(self.is_round, none, total),
+            ]
+        )
+
+
+def renumber(tables: HashTables, clock: Any) -> tf.Tensor:
+    """Numbers all times anew, from 0, where the clock has come to its end.
+
+    What counts is whether a row was marked after a table was built. That stays as it is: what lies
+    between the times of two tables, in their order, gets one number.
+    """
+    built = tf.sort(tables.built_at.value)
+    tables.touched_at.assign(2 * tf.searchsorted(built, tables.touched_at.value, "left"))
+    tables.built_at.assign(2 * tf.searchsorted(built, tables.built_at.value, "right") - 1)
+    clock.assign(2 * tables.built_at.shape[0])
+    return tf.constant(True)
