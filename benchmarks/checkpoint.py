@@ -25,14 +25,14 @@ WIDTH = 128
 def build(classes: int) -> Any:
     import keras
 
-    import tfx_largeout as tfx
+    import tfx_largeout as tlo
 
     keras.utils.set_random_seed(1)
-    head = tfx.heads.SampledHead(
-        classes, tfx.samplers.LogUniform(1000), tfx.optimizers.RowAdam(0.01), seed=1
+    head = tlo.heads.SampledHead(
+        classes, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(0.01), seed=1
     )
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(WIDTH, "relu"), head])
-    model.compile("adam", tfx.losses.ComplementarySum())
+    model.compile("adam", tlo.losses.ComplementarySum())
     return model
 
 

@@ -21,18 +21,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import harness
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 BATCH, WIDTH = 512, 128
 
 
 def methods(num_classes: int) -> dict[str, Callable[[], Any]]:
     """Returns gradient steps of the same loss; each call runs to the end."""
-    head = tfx.heads.DenseHead(num_classes)
+    head = tlo.heads.DenseHead(num_classes)
     hidden = tf.Variable(tf.random.normal([BATCH, WIDTH], seed=1))
     head(hidden)
     labels = tf.random.uniform([BATCH], 0, num_classes, tf.int64, seed=1)
-    loss = tfx.losses.SoftmaxCrossentropy()
+    loss = tlo.losses.SoftmaxCrossentropy()
 
     def gather_rows() -> tf.Tensor:
         return loss(labels, head(hidden, training=True))

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.datasets import load_wordnet, tf_idf
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import SphericalStatistics
@@ -31,14 +31,14 @@ from tfx_largeout.statistics import SphericalStatistics
 WIDTH, BATCH, ALL_STEPS = 64, 64, 10_000
 # Each loss with the largest learning rate, in powers of 10, that trains.
 LOSSES = {
-    "squared_error": (lambda **kw: tfx.losses.SquaredError(**kw), 1.0, {}),
+    "squared_error": (lambda **kw: tlo.losses.SquaredError(**kw), 1.0, {}),
     "spherical_softmax": (
-        lambda **kw: tfx.losses.SphericalSoftmax(epsilon=0.1, **kw),
+        lambda **kw: tlo.losses.SphericalSoftmax(epsilon=0.1, **kw),
         1.0,
         {"use_bias": True, "bias_initializer": "ones"},
     ),
-    "taylor_softmax": (lambda **kw: tfx.losses.TaylorSoftmax(**kw), 10.0, {}),
-    "z_loss": (lambda **kw: tfx.losses.ZLoss(**kw), 1.0, {}),
+    "taylor_softmax": (lambda **kw: tlo.losses.TaylorSoftmax(**kw), 10.0, {}),
+    "z_loss": (lambda **kw: tlo.losses.ZLoss(**kw), 1.0, {}),
 }
 
 
@@ -46,7 +46,7 @@ class NaiveLayer:
     """W and b in a matrix of the given dtype, and the gradient of all of its logits."""
 
     def __init__(
-        self, head: tfx.heads.FactoredHead, loss: Any, rate: float, dtype: tf.DType
+        self, head: tlo.heads.FactoredHead, loss: Any, rate: float, dtype: tf.DType
     ) -> None:
         self.weights = tf.Variable(_weights(head), dtype=dtype)
         self.use_bias = head.use_bias
@@ -78,10 +78,10 @@ def measure(name: str, num_classes: int, steps: int) -> dict[str, Any]:
     train, _ = tf_idf(*load_wordnet("hyper"))
     train = train.take(np.flatnonzero(_first_labels(train) < num_classes))
     inputs = keras.Input((train.num_features,), sparse=True)
-    hidden = tfx.layers.SparseDense(WIDTH, activation="relu")(inputs)
+    hidden = tlo.layers.SparseDense(WIDTH, activation="relu")(inputs)
     trunk = keras.Model(inputs, hidden)
     initializer = keras.initializers.RandomNormal(stddev=0.05, seed=1)
-    head = tfx.heads.FactoredHead(num_classes, rate, kernel_initializer=initializer, **arguments)
+    head = tlo.heads.FactoredHead(num_classes, rate, kernel_initializer=initializer, **arguments)
     head.build((None, WIDTH))
     loss, optimizer = make_loss(), keras.optimizers.Adam(1e-3)
     optimizer.build(trunk.trainable_variables)
@@ -120,7 +120,7 @@ def measure(name: str, num_classes: int, steps: int) -> dict[str, Any]:
     }
 
 
-def _weights(head: tfx.heads.FactoredHead) -> np.ndarray:
+def _weights(head: tlo.heads.FactoredHead) -> np.ndarray:
     """Returns W `[C, D]`, or W and b `[C, D + 1]`."""
     kernel, bias = head.materialize()
     return kernel if bias is None else np.concatenate([kernel, bias[:, np.newaxis]], axis=1)

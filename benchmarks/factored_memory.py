@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import harness
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 WIDTH, BATCH = 128, 128
 INITIALIZERS = ("glorot_uniform", "random_normal", "zeros")
@@ -27,17 +27,17 @@ INITIALIZERS = ("glorot_uniform", "random_normal", "zeros")
 
 def peak_of_build(classes: int, initializer: str) -> float:
     """Returns the MiB that `build` adds at its peak."""
-    warm = tfx.heads.FactoredHead(1000, 0.1, kernel_initializer=initializer)
+    warm = tlo.heads.FactoredHead(1000, 0.1, kernel_initializer=initializer)
     warm.build((None, WIDTH))
-    head = tfx.heads.FactoredHead(classes, 0.1, kernel_initializer=initializer)
+    head = tlo.heads.FactoredHead(classes, 0.1, kernel_initializer=initializer)
     return harness.peak_mib(lambda: head.build((None, WIDTH)))
 
 
 def peak_of_steps(classes: int) -> float:
     """Returns the MiB that the first three steps add at their peak, tracing included."""
-    head = tfx.heads.FactoredHead(classes, 0.1)
+    head = tlo.heads.FactoredHead(classes, 0.1)
     head.build((None, WIDTH))
-    loss = tfx.losses.TaylorSoftmax()
+    loss = tlo.losses.TaylorSoftmax()
     hidden = tf.random.normal([BATCH, WIDTH], seed=1)
     labels = tf.random.uniform([BATCH, 1], 0, classes, tf.int64, seed=1)
 

@@ -29,7 +29,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.heads import FactoredHead
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import SphericalStatistics
@@ -64,7 +64,7 @@ RUNS = (
     Run("taylor_softmax", "given", 0.2, 1e-4),
     Run("taylor_softmax", "own", 0.2, 1e-4),
 )
-LOSSES = {"squared_error": tfx.losses.SquaredError(), "taylor_softmax": tfx.losses.TaylorSoftmax()}
+LOSSES = {"squared_error": tlo.losses.SquaredError(), "taylor_softmax": tlo.losses.TaylorSoftmax()}
 
 Gradients = tuple[tf.Tensor, ...]  # with respect to a, q and s
 

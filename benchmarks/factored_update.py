@@ -32,7 +32,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.ops import library
 from tfx_largeout.ops.factored.factored_update import (
     factored_reanchor,
@@ -117,7 +117,7 @@ def factored_loop(
     setting: Setting, batches: Batches, stale: bool = False, size: float = TINY_STEP
 ) -> Loop:
     """Returns steps of the custom ops on a new layer."""
-    head = tfx.heads.FactoredHead(setting.classes, learning_rate=1.0)
+    head = tlo.heads.FactoredHead(setting.classes, learning_rate=1.0)
     head.build((None, setting.width))
     state = head.state
     if stale:
@@ -268,12 +268,12 @@ def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
     def with_head(head: keras.Layer) -> keras.Model:
         layers = [keras.layers.Dense(width, "tanh") for _ in range(2)]
         result = keras.Sequential([keras.Input((width,)), *layers, head])
-        result.compile(keras.optimizers.SGD(1e-4), loss=tfx.losses.SquaredError())
+        result.compile(keras.optimizers.SGD(1e-4), loss=tlo.losses.SquaredError())
         return result
 
     models = {
-        "factored": with_head(tfx.heads.FactoredHead(classes, learning_rate=1e-4)),
-        "naive": with_head(tfx.heads.DenseHead(classes, use_bias=False)),
+        "factored": with_head(tlo.heads.FactoredHead(classes, learning_rate=1e-4)),
+        "naive": with_head(tlo.heads.DenseHead(classes, use_bias=False)),
     }
     steps = {"factored": 200, "naive": 2}
     sides: dict[str, Callable[[], Any]] = {

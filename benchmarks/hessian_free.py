@@ -42,7 +42,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout import datasets
 from tfx_largeout.hessian_free import (
     Curvature,
@@ -152,10 +152,10 @@ def wide() -> Network:
                 layers.Embedding(words, 64, mask_zero=True),
                 layers.GlobalAveragePooling1D(),
                 layers.Dense(64, "tanh"),
-                tfx.heads.DenseHead(classes),
+                tlo.heads.DenseHead(classes),
             ]
         )
-        model.compile(loss=tfx.losses.SoftmaxCrossentropy())
+        model.compile(loss=tlo.losses.SoftmaxCrossentropy())
         return model
 
     training, held_out = (x[2000:], y[2000:]), (x[:2000], y[:2000])
@@ -424,9 +424,9 @@ def product_rows() -> list[dict[str, Any]]:
     )
     lstm.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     head = keras.Sequential(
-        [keras.Input((64,)), layers.Dense(64, "tanh"), tfx.heads.DenseHead(10000)]
+        [keras.Input((64,)), layers.Dense(64, "tanh"), tlo.heads.DenseHead(10000)]
     )
-    head.compile(loss=tfx.losses.SoftmaxCrossentropy())
+    head.compile(loss=tlo.losses.SoftmaxCrossentropy())
     networks = {
         "264-4x128-30": (_classifier(264, [128] * 4, 30)(), (264,), 30, 4096),
         "784-1000-500-250-30 autoencoder": (

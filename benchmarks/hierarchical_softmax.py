@@ -24,7 +24,7 @@ import harness
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 BATCH, WIDTH, RATE = 256, 128, 0.1
 CLASSES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -34,9 +34,9 @@ BATCHES = 8
 
 def dense_step(num_classes: int) -> Callable[..., Any]:
     """Returns a step of the full softmax with SGD."""
-    head = tfx.heads.DenseHead(num_classes)
+    head = tlo.heads.DenseHead(num_classes)
     head.build((None, WIDTH))
-    loss, weights = tfx.losses.SoftmaxCrossentropy(), [head.kernel.value, head.bias.value]
+    loss, weights = tlo.losses.SoftmaxCrossentropy(), [head.kernel.value, head.bias.value]
 
     @tf.function
     def run(hidden: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -53,8 +53,8 @@ def dense_step(num_classes: int) -> Callable[..., Any]:
 
 def tree_head(num_classes: int, tree: str, counts: np.ndarray | None) -> Any:
     """Returns a head with weights."""
-    head = tfx.heads.HierarchicalSoftmaxHead(
-        num_classes, tfx.optimizers.RowSGD(RATE), tree=tree, counts=counts
+    head = tlo.heads.HierarchicalSoftmaxHead(
+        num_classes, tlo.optimizers.RowSGD(RATE), tree=tree, counts=counts
     )
     head.build((None, WIDTH))
     return head
@@ -62,7 +62,7 @@ def tree_head(num_classes: int, tree: str, counts: np.ndarray | None) -> Any:
 
 def tree_step(head: Any) -> Callable[..., Any]:
     """Returns a step of a hierarchical softmax with SGD."""
-    loss = tfx.losses.NegativeLogLikelihood()
+    loss = tlo.losses.NegativeLogLikelihood()
 
     @tf.function
     def run(hidden: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -76,7 +76,7 @@ def tree_step(head: Any) -> Callable[..., Any]:
 
 def exact_loss(head: Any) -> Callable[..., Any]:
     """Returns the loss of a batch in evaluation."""
-    loss = tfx.losses.NegativeLogLikelihood()
+    loss = tlo.losses.NegativeLogLikelihood()
     return tf.function(lambda hidden, labels: loss(labels, head(hidden, training=False)))
 
 

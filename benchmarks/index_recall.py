@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout import datasets
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels, normalize_labels
@@ -64,12 +64,12 @@ def train(epochs: int) -> Trained:
     keras.utils.set_random_seed(0)
     examples, test = datasets.load_wordnet("hyper")
     inputs = keras.Input([examples.num_features], sparse=True)
-    trunk = tfx.layers.SparseDense(WIDTH, activation="relu")
-    head = tfx.heads.SampledHead(
-        examples.num_labels, tfx.samplers.LogUniform(1000), tfx.optimizers.RowAdam(0.005), seed=0
+    trunk = tlo.layers.SparseDense(WIDTH, activation="relu")
+    head = tlo.heads.SampledHead(
+        examples.num_labels, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(0.005), seed=0
     )
     model = keras.Model(inputs, head(trunk(inputs)))
-    model.compile(keras.optimizers.Adam(2e-3), loss=tfx.losses.ComplementarySum())
+    model.compile(keras.optimizers.Adam(2e-3), loss=tlo.losses.ComplementarySum())
     batches = examples.dataset(BATCH, shuffle=True, seed=0, drop_remainder=True)
     model.fit(batches, epochs=epochs, shuffle=False, verbose=0)
     features, labels = next(iter(test.dataset(BATCH)))

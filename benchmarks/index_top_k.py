@@ -36,7 +36,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashFamily, HashIndex, SimHash, WTAHash
 
 try:
@@ -60,7 +60,7 @@ Search = Callable[[tf.Tensor], np.ndarray]
 class Trained(NamedTuple):
     """A head, and the hidden activations of test examples."""
 
-    head: tfx.heads.SampledHead
+    head: tlo.heads.SampledHead
     hidden: tf.Tensor
     labels: tf.Tensor
 
@@ -107,15 +107,15 @@ def train(classes: int, steps: int) -> Trained:
     """Trains trunk and head on the stream."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input([FEATURES], sparse=True)
-    trunk = tfx.layers.SparseDense(WIDTH, activation="relu")
-    head = tfx.heads.SampledHead(
+    trunk = tlo.layers.SparseDense(WIDTH, activation="relu")
+    head = tlo.heads.SampledHead(
         classes,
-        tfx.samplers.LogUniform(CANDIDATES),
-        tfx.optimizers.RowAdagrad(0.2),
+        tlo.samplers.LogUniform(CANDIDATES),
+        tlo.optimizers.RowAdagrad(0.2),
         seed=0,
     )
     model = keras.Model(inputs, head(trunk(inputs)))
-    model.compile(keras.optimizers.Adagrad(0.2), loss=tfx.losses.ComplementarySum())
+    model.compile(keras.optimizers.Adagrad(0.2), loss=tlo.losses.ComplementarySum())
     batches = tf.data.Dataset.range(steps).map(lambda step: batch_of(classes, step, TRAIN_BATCH))
     model.fit(batches, verbose=0)
     features, labels = batch_of(classes, tf.constant(steps, tf.int64), TEST_QUERIES)
@@ -150,7 +150,7 @@ def hash_method(
         return index
 
     def searcher(most: int, index: HashIndex, trained: Trained) -> Searcher:
-        layer = tfx.TopK(trained.head, BEST, index=index, num_found=most)
+        layer = tlo.TopK(trained.head, BEST, index=index, num_found=most)
         run = tf.function(lambda hidden: layer(hidden)[1], autograph=False)
         size = sum(math.prod(weight.shape) * 4 for weight in index.weights)
         return Searcher(lambda hidden: run(hidden).numpy(), size)

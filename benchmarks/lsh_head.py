@@ -31,7 +31,7 @@ import harness
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout import indexes, losses, optimizers, samplers
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
@@ -92,7 +92,7 @@ class IndexedStep:
             indexes.DWTAHash(), setting.hashes, setting.tables, first_period=1e9
         )
         sampler = samplers.LSHEmbedding(setting.candidates, per_example=setting.own)
-        self.head = tfx.heads.SampledHead(
+        self.head = tlo.heads.SampledHead(
             setting.classes,
             sampler,
             optimizers.RowAdam(1e-4),

@@ -26,7 +26,7 @@ import harness
 import keras
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout import losses, optimizers, samplers
 
 
@@ -46,12 +46,12 @@ KERAS_ADAM_CLASSES = 1_000_000  # beyond, it takes seconds a step
 
 
 def tf_head(setting: Setting) -> keras.Layer:
-    return tfx.heads.TFSampledSoftmaxHead(setting.classes, setting.candidates)
+    return tlo.heads.TFSampledSoftmaxHead(setting.classes, setting.candidates)
 
 
 def own_head(setting: Setting) -> keras.Layer:
     sampler = samplers.LogUniform(setting.candidates)
-    return tfx.heads.SampledHead(setting.classes, sampler, optimizers.RowAdam())
+    return tlo.heads.SampledHead(setting.classes, sampler, optimizers.RowAdam())
 
 
 SIDES: dict[str, tuple[Callable[[Setting], keras.Layer], Callable[[], Any], Callable[[], Any]]] = {

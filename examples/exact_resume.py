@@ -17,14 +17,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 FEATURES = 32
 
 
 def build_model(num_classes: int) -> keras.Model:
-    sampler = tfx.samplers.LSHEmbedding(100, tfx.samplers.LogUniform(100))
-    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), hashes_per_table=6, num_tables=10)
+    sampler = tlo.samplers.LSHEmbedding(100, tlo.samplers.LogUniform(100))
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), hashes_per_table=6, num_tables=10)
     model = keras.Sequential(
         [
             keras.Input((FEATURES,)),
@@ -32,12 +32,12 @@ def build_model(num_classes: int) -> keras.Model:
             keras.layers.Dropout(0.2),
             # A run that goes on takes the head's seed from the checkpoint, so that it needs none.
             # With one, runs can be compared that were started independently.
-            tfx.heads.SampledHead(
-                num_classes, sampler, tfx.optimizers.RowAdam(0.01), seed=1, index=index
+            tlo.heads.SampledHead(
+                num_classes, sampler, tlo.optimizers.RowAdam(0.01), seed=1, index=index
             ),
         ]
     )
-    model.compile(keras.optimizers.Adam(1e-3), tfx.losses.ComplementarySum())
+    model.compile(keras.optimizers.Adam(1e-3), tlo.losses.ComplementarySum())
     return model
 
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
     )
     model = build_model(options.classes)
 
-    checkpoint = tfx.callbacks.Checkpoint(options.folder, every=options.every)
+    checkpoint = tlo.callbacks.Checkpoint(options.folder, every=options.every)
     data = checkpoint.data(lambda epoch: examples.shuffle(10_000, seed=epoch).batch(64))
     model.fit(data, epochs=options.epochs, shuffle=False, callbacks=[checkpoint], verbose=2)
 

@@ -26,7 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 LOSSES = ("softmax", "z_loss", "spherical_softmax", "taylor_softmax")
 
@@ -78,9 +78,9 @@ def build_model(num_words: int, arguments: Any) -> keras.Model:
         ]
     )
     metrics = [
-        tfx.metrics.PrecisionAtK(1),
-        tfx.metrics.PrecisionAtK(5),
-        tfx.metrics.MeanReciprocalRank(),
+        tlo.metrics.PrecisionAtK(1),
+        tlo.metrics.PrecisionAtK(5),
+        tlo.metrics.MeanReciprocalRank(),
     ]
     # SGD touches the rows of the batch alone; Adam would visit the whole embedding in each step.
     model.compile(keras.optimizers.SGD(arguments.learning_rate), loss=loss, metrics=metrics)
@@ -90,13 +90,13 @@ def build_model(num_words: int, arguments: Any) -> keras.Model:
 def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
     """Returns the head and its loss."""
     if loss == "softmax":
-        return tfx.heads.DenseHead(num_words), tfx.losses.SoftmaxCrossentropy()
+        return tlo.heads.DenseHead(num_words), tlo.losses.SoftmaxCrossentropy()
     if loss == "spherical_softmax":
         # From positive logits, the order of the logits is that of the probabilities.
-        head = tfx.heads.FactoredHead(num_words, rate, use_bias=True, bias_initializer="ones")
-        return head, tfx.losses.SphericalSoftmax(epsilon=0.1)
-    head = tfx.heads.FactoredHead(num_words, rate, use_bias=True)
-    return head, tfx.losses.ZLoss() if loss == "z_loss" else tfx.losses.TaylorSoftmax()
+        head = tlo.heads.FactoredHead(num_words, rate, use_bias=True, bias_initializer="ones")
+        return head, tlo.losses.SphericalSoftmax(epsilon=0.1)
+    head = tlo.heads.FactoredHead(num_words, rate, use_bias=True)
+    return head, tlo.losses.ZLoss() if loss == "z_loss" else tlo.losses.TaylorSoftmax()
 
 
 class WordVectors(keras.layers.Embedding):

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples, load_wordnet, tf_idf, wordnet_names
 
 
@@ -23,8 +23,8 @@ def build_model(num_features: int, num_classes: int) -> keras.Model:
     return keras.Sequential(
         [
             keras.Input((num_features,), sparse=True),
-            tfx.layers.SparseDense(128, activation="relu"),
-            tfx.heads.TFSampledSoftmaxHead(num_classes, num_sampled=1000),
+            tlo.layers.SparseDense(128, activation="relu"),
+            tlo.heads.TFSampledSoftmaxHead(num_classes, num_sampled=1000),
         ]
     )
 
@@ -38,8 +38,8 @@ def main() -> None:
     model = build_model(train.num_features, train.num_labels)
     model.compile(
         keras.optimizers.SGD(10.0),
-        loss=tfx.losses.TFCandidateSamplingLoss(),
-        metrics=[tfx.metrics.PrecisionAtK(1), tfx.metrics.PrecisionAtK(5)],
+        loss=tlo.losses.TFCandidateSamplingLoss(),
+        metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )
     model.fit(
         train.dataset(512, shuffle=True),
@@ -57,7 +57,7 @@ def answer(model: keras.Model, test: SparseExamples, count: int = 8) -> None:
     definition_words, words = wordnet_names("hyper")
     some = test.take(np.linspace(0, len(test) - 1, count).astype(int))
     batches = some.dataset(count)
-    scores, ids = tfx.top_k_model(model, 3, activation="softmax").predict(batches, verbose=0)
+    scores, ids = tlo.top_k_model(model, 3, activation="softmax").predict(batches, verbose=0)
     _, labels = next(iter(batches))
     for row in range(count):
         start, end = some.feature_splits[row : row + 2]

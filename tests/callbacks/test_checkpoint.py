@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.callbacks import Checkpoint
 from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
@@ -33,34 +33,34 @@ def of_epoch(epoch):
 
 
 def sampled_head(seed=3, classes=CLASSES, optimizer=None):
-    sampler = tfx.samplers.Uniform(10)
-    return tfx.heads.SampledHead(
-        classes, sampler, optimizer or tfx.optimizers.RowAdam(0.02), seed=seed
+    sampler = tlo.samplers.Uniform(10)
+    return tlo.heads.SampledHead(
+        classes, sampler, optimizer or tlo.optimizers.RowAdam(0.02), seed=seed
     )
 
 
 def indexed_head():
-    index = tfx.indexes.HashIndex(
-        tfx.indexes.SimHash(), num_tables=4, hashes_per_table=3, first_period=3
+    index = tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(), num_tables=4, hashes_per_table=3, first_period=3
     )
-    sampler = tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(4))
-    return tfx.heads.SampledHead(
-        CLASSES, sampler, tfx.optimizers.RowAdagrad(0.1), seed=1, index=index
+    sampler = tlo.samplers.LSHEmbedding(8, tlo.samplers.Uniform(4))
+    return tlo.heads.SampledHead(
+        CLASSES, sampler, tlo.optimizers.RowAdagrad(0.1), seed=1, index=index
     )
 
 
 HEADS = {
     "keras": (layers.Dense, lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
-    "dense": (tfx.heads.DenseHead, tfx.losses.SoftmaxCrossentropy),
-    "sampled": (lambda _: sampled_head(), tfx.losses.SampledSoftmax),
-    "index": (lambda _: indexed_head(), tfx.losses.ComplementarySum),
+    "dense": (tlo.heads.DenseHead, tlo.losses.SoftmaxCrossentropy),
+    "sampled": (lambda _: sampled_head(), tlo.losses.SampledSoftmax),
+    "index": (lambda _: indexed_head(), tlo.losses.ComplementarySum),
     "factored": (
-        lambda classes: tfx.heads.FactoredHead(classes, 0.02, use_bias=True),
-        tfx.losses.SphericalSoftmax,
+        lambda classes: tlo.heads.FactoredHead(classes, 0.02, use_bias=True),
+        tlo.losses.SphericalSoftmax,
     ),
     "hierarchical": (
-        lambda classes: tfx.heads.HierarchicalSoftmaxHead(classes, tfx.optimizers.RowSGD(0.1)),
-        tfx.losses.NegativeLogLikelihood,
+        lambda classes: tlo.heads.HierarchicalSoftmaxHead(classes, tlo.optimizers.RowSGD(0.1)),
+        tlo.losses.NegativeLogLikelihood,
     ),
 }
 
@@ -168,9 +168,9 @@ def test_sparse_examples(tmp_path):
 
     def make():
         keras.utils.set_random_seed(5)
-        stack = [tfx.layers.SparseDense(4), layers.Dropout(0.4), sampled_head()]
+        stack = [tlo.layers.SparseDense(4), layers.Dropout(0.4), sampled_head()]
         model = keras.Sequential([keras.Input((16,), sparse=True), *stack])
-        model.compile(tfx.optimizers.RowAdam(0.01), tfx.losses.SampledSoftmax(), jit_compile=False)
+        model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax(), jit_compile=False)
         return model
 
     def of(epoch):
@@ -188,7 +188,7 @@ def test_models_that_are_built_by_their_first_batch(tmp_path):
         keras.utils.set_random_seed(5)
         stack = [layers.Dense(5), layers.Dropout(0.4), sampled_head()]
         model = keras.Sequential(stack)
-        model.compile("adam", tfx.losses.SampledSoftmax())
+        model.compile("adam", tlo.losses.SampledSoftmax())
         return model
 
     whole = make()
@@ -324,7 +324,7 @@ def test_global_random_states_come_back(tmp_path):
 def test_a_seed_that_the_head_has_drawn_comes_back(tmp_path):
     def make(seed):
         keras.utils.set_random_seed(5)
-        model = model_with(sampled_head(seed=None), tfx.losses.SampledSoftmax())
+        model = model_with(sampled_head(seed=None), tlo.losses.SampledSoftmax())
         model.layers[-1].seed = seed  # as if drawn
         return model
 
@@ -419,8 +419,8 @@ def hessian_free(folder, after=None, trainer=None):
     model.add(layers.Dense(CLASSES))
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     kill = [] if after is None else [Kill(after)]
-    free = tfx.hessian_free
-    trainer = trainer or tfx.hessian_free.Trainer(
+    free = tlo.hessian_free
+    trainer = trainer or tlo.hessian_free.Trainer(
         free.LBFGSPreconditioner(4), cg_sample=free.GeometricSample(10, 1.2), damping=0.1
     )
     history = trainer.fit(
@@ -439,7 +439,7 @@ def test_hessian_free_training(tmp_path):
         np.testing.assert_array_equal(one, two)
     assert history == expected
     with pytest.raises(ValueError, match="the state must be of"):
-        hessian_free(tmp_path / "run", trainer=tfx.hessian_free.Trainer())
+        hessian_free(tmp_path / "run", trainer=tlo.hessian_free.Trainer())
     with pytest.raises(ValueError, match=r"must come from Sequential.fit; got .* Trainer.fit"):
         model.fit(X, Y, callbacks=[Checkpoint(tmp_path / "run")], verbose=0)
 
@@ -477,20 +477,20 @@ def begun(tmp_path_factory):
 
 
 def test_checkpoints_of_other_models(begun):
-    loss = tfx.losses.SampledSoftmax
+    loss = tlo.losses.SampledSoftmax
     refused(
         begun,
         r"SampledHead.kernel float32 \[41, 5\] in the model, SampledHead.kernel float32 \[40, 5\]",
         model_with(sampled_head(classes=41), loss()),
     )
     refused(begun, "variables", model_of("factored"))
-    refused(begun, "RowSGD", model_with(sampled_head(optimizer=tfx.optimizers.RowSGD(1)), loss()))
+    refused(begun, "RowSGD", model_with(sampled_head(optimizer=tlo.optimizers.RowSGD(1)), loss()))
     refused(begun, "SGD", model_with(sampled_head(), loss(), "sgd"))
     refused(
         begun, "LogUniform",
         model_with(
-            tfx.heads.SampledHead(
-                CLASSES, tfx.samplers.LogUniform(10), tfx.optimizers.RowAdam(0.02), seed=3
+            tlo.heads.SampledHead(
+                CLASSES, tlo.samplers.LogUniform(10), tlo.optimizers.RowAdam(0.02), seed=3
             ),
             loss(),
         ),
@@ -499,10 +499,10 @@ def test_checkpoints_of_other_models(begun):
 
 def test_checkpoints_of_another_tree(tmp_path):
     def tree(counts):
-        head = tfx.heads.HierarchicalSoftmaxHead(
-            CLASSES, tfx.optimizers.RowSGD(0.1), tree="huffman", counts=counts
+        head = tlo.heads.HierarchicalSoftmaxHead(
+            CLASSES, tlo.optimizers.RowSGD(0.1), tree="huffman", counts=counts
         )
-        return model_with(head, tfx.losses.NegativeLogLikelihood())
+        return model_with(head, tlo.losses.NegativeLogLikelihood())
 
     counts = np.arange(1, CLASSES + 1)
     interrupted(lambda: tree(counts), lambda: Checkpoint(tmp_path, 4), 5)
@@ -631,8 +631,8 @@ def test_arguments(every, tmp_path):
 
 
 def test_ops_with_a_random_state_of_their_own(tmp_path):
-    head = tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
-    model = model_with(head, tfx.losses.TFCandidateSamplingLoss())
+    head = tlo.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
+    model = model_with(head, tlo.losses.TFCandidateSamplingLoss())
     with pytest.warns(UserWarning, match="a state within ops: LogUniformCandidateSampler"):
         fit(model, Checkpoint(tmp_path), epochs=1)
 

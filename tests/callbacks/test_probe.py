@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from oracles import softmax as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout import losses
 from tfx_largeout.callbacks import Probe
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash
@@ -34,7 +34,7 @@ def model_with(head, loss):
 
 def sampled(candidates):
     keras.utils.set_random_seed(2)
-    return tfx.heads.SampledHead(CLASSES, Uniform(candidates), RowAdam(0.01), seed=1)
+    return tlo.heads.SampledHead(CLASSES, Uniform(candidates), RowAdam(0.01), seed=1)
 
 
 def probe_run(model, **arguments):
@@ -72,7 +72,7 @@ def test_exact_gradient_is_the_oracles(block, monkeypatch):
 
 
 def test_with_all_classes_the_sampled_gradient_is_the_exact_one():
-    model = model_with(sampled(CLASSES), tfx.losses.ComplementarySum())
+    model = model_with(sampled(CLASSES), tlo.losses.ComplementarySum())
     probe, history = probe_run(model)
     assert len(probe.history) == 24
     for values in probe.history:
@@ -83,7 +83,7 @@ def test_with_all_classes_the_sampled_gradient_is_the_exact_one():
 
 
 def test_with_few_candidates_it_is_not():
-    model = model_with(sampled(4), tfx.losses.ActiveSetSoftmax())
+    model = model_with(sampled(4), tlo.losses.ActiveSetSoftmax())
     probe, _ = probe_run(model)
     last = probe.history[-1]
     assert last["probe_loss"] < last["probe_exact_loss"] - 0.5
@@ -93,7 +93,7 @@ def test_with_few_candidates_it_is_not():
 
 def test_it_changes_nothing():
     def weights(callbacks):
-        model = model_with(sampled(8), tfx.losses.ComplementarySum())
+        model = model_with(sampled(8), tlo.losses.ComplementarySum())
         model.fit(X, LABELS, batch_size=8, verbose=0, shuffle=False, callbacks=callbacks)
         return model.get_weights()
 
@@ -104,10 +104,10 @@ def test_it_changes_nothing():
 @pytest.mark.parametrize(
     ("head", "loss"),
     [
-        (lambda: tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossentropy),
+        (lambda: tlo.heads.DenseHead(CLASSES), tlo.losses.SoftmaxCrossentropy),
         (
-            lambda: tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=9),
-            tfx.losses.TFCandidateSamplingLoss,
+            lambda: tlo.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=9),
+            tlo.losses.TFCandidateSamplingLoss,
         ),
     ],
     ids=["dense", "tf"],
@@ -118,14 +118,14 @@ def test_other_heads_are_probed_too(head, loss):
 
 
 def test_it_waits_rather_than_take_more_than_its_share():
-    model = model_with(sampled(8), tfx.losses.ComplementarySum())
+    model = model_with(sampled(8), tlo.losses.ComplementarySum())
     probe = Probe(X, LABELS, every=1, max_share=1e-9)
     model.fit(X, LABELS, batch_size=8, epochs=2, verbose=0, callbacks=[probe])
     assert len(probe.history) == 1  # before it has run once, it can't know its cost
 
 
 def test_values_go_to_tensorboard(tmp_path):
-    model = model_with(sampled(8), tfx.losses.ComplementarySum())
+    model = model_with(sampled(8), tlo.losses.ComplementarySum())
     probe_run(model, log_dir=tmp_path)
     (path,) = tmp_path.glob("events.out.*")
     tags = {
@@ -148,8 +148,8 @@ def test_a_model_without_a_head_is_refused():
     model.compile("sgd", loss="mse")
     with pytest.raises(TypeError, match="Probe needs a model with a HeadLoss"):
         model.fit(X, np.ones((EXAMPLES, CLASSES)), verbose=0, callbacks=[Probe(X, LABELS)])
-    head = tfx.heads.FactoredHead(CLASSES, 0.1)
-    model = model_with(head, tfx.losses.SquaredError())
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
+    model = model_with(head, tlo.losses.SquaredError())
     with pytest.raises(TypeError, match="a head with W and b; got FactoredHead"):
         probe_run(model)
 
@@ -170,7 +170,7 @@ def test_arguments_are_checked(arguments, message):
 def indexed(family, hashes, **more):
     keras.utils.set_random_seed(2)
     index = HashIndex(family, hashes, 4, **more)
-    return tfx.heads.SampledHead(CLASSES, LSHEmbedding(8), RowAdam(0.01), seed=1, index=index)
+    return tlo.heads.SampledHead(CLASSES, LSHEmbedding(8), RowAdam(0.01), seed=1, index=index)
 
 
 def test_recall_of_all_candidates_is_1():
@@ -209,7 +209,7 @@ def test_an_index_that_has_degenerated_is_reported_once(zeros):
 
 def model_with_one_long_row(length_ranges):
     index = HashIndex(SimHash(), 5, 4, similarity="inner_product", length_ranges=length_ranges)
-    head = tfx.heads.SampledHead(CLASSES, LSHEmbedding(8), RowSGD(1e-9), seed=1, index=index)
+    head = tlo.heads.SampledHead(CLASSES, LSHEmbedding(8), RowSGD(1e-9), seed=1, index=index)
     model = model_with(head, losses.ActiveSetSoftmax())
     kernel = 1e-6 * np.ones([CLASSES, 5], np.float32)
     kernel[7] = 1
@@ -233,7 +233,7 @@ def test_short_rows_that_share_a_bucket_with_the_long_ones_are_reported():
     "loss", [losses.ZLoss(), losses.SoftmaxCrossentropy()], ids=["z", "softmax"]
 )
 def test_a_dense_head_is_probed_with_any_loss_that_trains_it(loss):
-    probe, _ = probe_run(model_with(tfx.heads.DenseHead(CLASSES), loss))
+    probe, _ = probe_run(model_with(tlo.heads.DenseHead(CLASSES), loss))
     values = probe.history[-1]
     assert np.isfinite(list(values.values())).all()
     is_exact = isinstance(loss, losses.SoftmaxCrossentropy)

@@ -11,7 +11,7 @@ import numpy as np
 from conformance.self_updating_dense import SelfUpdatingDense
 from oracles import hierarchical_softmax, softmax, spherical_losses
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.class_trees import equal_clusters, huffman_code_lengths
 
 
@@ -91,27 +91,27 @@ def _small_normal() -> Any:
 
 
 HEADS = [
-    Row("dense", tfx.heads.DenseHead, tfx.losses.SoftmaxCrossentropy, _sgd),
+    Row("dense", tlo.heads.DenseHead, tlo.losses.SoftmaxCrossentropy, _sgd),
     Row(
         "tf_sampled_softmax",
-        lambda classes, **kw: tfx.heads.TFSampledSoftmaxHead(classes, num_sampled=20, seed=3, **kw),
-        tfx.losses.TFCandidateSamplingLoss,
+        lambda classes, **kw: tlo.heads.TFSampledSoftmaxHead(classes, num_sampled=20, seed=3, **kw),
+        tlo.losses.TFCandidateSamplingLoss,
         _sgd,
     ),
     Row(
         "tf_nce",
-        lambda classes, **kw: tfx.heads.TFNCEHead(
+        lambda classes, **kw: tlo.heads.TFNCEHead(
             classes, num_sampled=20, sampler="uniform", seed=3, **kw
         ),
-        tfx.losses.TFCandidateSamplingLoss,
+        tlo.losses.TFCandidateSamplingLoss,
         lambda: keras.optimizers.SGD(2.0),
     ),
     Row(
         "factored",
-        lambda classes, **kw: tfx.heads.FactoredHead(
+        lambda classes, **kw: tlo.heads.FactoredHead(
             classes, **{"learning_rate": 2.0, "kernel_initializer": _small_normal(), **kw}
         ),
-        tfx.losses.TaylorSoftmax,
+        tlo.losses.TaylorSoftmax,
         _sgd,
         lambda head: head.materialize(),
         _set_factored_row,
@@ -120,10 +120,10 @@ HEADS = [
     ),
     Row(
         "hierarchical_two_level",
-        lambda classes, **kw: tfx.heads.HierarchicalSoftmaxHead(
-            classes, tfx.optimizers.RowSGD(1.0), **kw
+        lambda classes, **kw: tlo.heads.HierarchicalSoftmaxHead(
+            classes, tlo.optimizers.RowSGD(1.0), **kw
         ),
-        tfx.losses.NegativeLogLikelihood,
+        tlo.losses.NegativeLogLikelihood,
         _sgd,
         _two_level_weights,
         _set_two_level_row,
@@ -132,10 +132,10 @@ HEADS = [
     ),
     Row(
         "hierarchical_huffman",
-        lambda classes, **kw: tfx.heads.HierarchicalSoftmaxHead(
-            classes, tfx.optimizers.RowSGD(1.0), tree="huffman", **kw
+        lambda classes, **kw: tlo.heads.HierarchicalSoftmaxHead(
+            classes, tlo.optimizers.RowSGD(1.0), tree="huffman", **kw
         ),
-        tfx.losses.NegativeLogLikelihood,
+        tlo.losses.NegativeLogLikelihood,
         _sgd,
         _huffman_weights,
         _set_huffman_row,
@@ -144,42 +144,42 @@ HEADS = [
     ),
     Row(
         "sampled",
-        lambda classes, **kw: tfx.heads.SampledHead(
+        lambda classes, **kw: tlo.heads.SampledHead(
             classes,
-            tfx.samplers.Uniform(20),
-            tfx.optimizers.RowAdam(0.05),
+            tlo.samplers.Uniform(20),
+            tlo.optimizers.RowAdam(0.05),
             seed=3,
             **kw,
         ),
-        tfx.losses.ComplementarySum,
+        tlo.losses.ComplementarySum,
         _sgd,
     ),
     Row(
         "sampled_per_example",
-        lambda classes, **kw: tfx.heads.SampledHead(
+        lambda classes, **kw: tlo.heads.SampledHead(
             classes,
-            tfx.samplers.LogUniform(15, per_example=True),
-            tfx.optimizers.RowAdagrad(0.2),
+            tlo.samplers.LogUniform(15, per_example=True),
+            tlo.optimizers.RowAdagrad(0.2),
             seed=3,
             **kw,
         ),
-        tfx.losses.SampledSoftmax,
+        tlo.losses.SampledSoftmax,
         _sgd,
     ),
     Row(
         "sampled_index",
-        lambda classes, **kw: tfx.heads.SampledHead(
+        lambda classes, **kw: tlo.heads.SampledHead(
             classes,
-            tfx.samplers.LSHEmbedding(8, tfx.samplers.Uniform(10)),
-            tfx.optimizers.RowAdam(0.02),
+            tlo.samplers.LSHEmbedding(8, tlo.samplers.Uniform(10)),
+            tlo.optimizers.RowAdam(0.02),
             seed=3,
-            index=tfx.indexes.HashIndex(
-                tfx.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
+            index=tlo.indexes.HashIndex(
+                tlo.indexes.SimHash(), 2, 2, first_period=3, similarity="inner_product"
             ),
             **kw,
         ),
-        tfx.losses.ComplementarySum,
+        tlo.losses.ComplementarySum,
         _sgd,
     ),
-    Row("self_updating_dense", SelfUpdatingDense, tfx.losses.SoftmaxCrossentropy, _sgd),
+    Row("self_updating_dense", SelfUpdatingDense, tlo.losses.SoftmaxCrossentropy, _sgd),
 ]

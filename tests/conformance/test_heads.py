@@ -10,7 +10,7 @@ import tensorflow as tf
 from conformance.heads_table import HEADS
 from oracles import softmax as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
 
@@ -71,7 +71,7 @@ def compiled(model, row, **arguments):
 
 def head_of(model):
     """The head of a model, however deep it sits."""
-    return next(layer for layer in model._flatten_layers() if isinstance(layer, tfx.heads.Head))
+    return next(layer for layer in model._flatten_layers() if isinstance(layer, tlo.heads.Head))
 
 
 def hidden_of(model, x):
@@ -216,7 +216,7 @@ def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
         row.make_optimizer(),
         loss={"classes": row.make_loss(), "norm": "mse"},
         loss_weights={"classes": 1.0, "norm": 0.1},
-        metrics={"classes": [tfx.metrics.PrecisionAtK(1)]},
+        metrics={"classes": [tlo.metrics.PrecisionAtK(1)]},
     )
     y = {"classes": labels, "norm": np.ones((EXAMPLES, 1))}
     best = tmp_path / "best.keras"
@@ -280,7 +280,7 @@ def test_a_training_graph_never_computes_the_logits_that_call_returns(row):
         counted = tf.ensure_shape(
             tf.numpy_function(count, [logits], logits.dtype, stateful=False), logits.shape
         )
-        counted._tfx_largeout_head_output = tfx.heads.head_output(logits)
+        counted._tfx_largeout_head_output = tlo.heads.head_output(logits)
         return counted
 
     head.call = counting_call
@@ -320,7 +320,7 @@ def test_predict_gives_the_logits(row):
 def test_top_k_model_gives_the_best_classes(row, make_model):
     x, _ = examples()
     model = make_model(row)
-    scores, ids = tfx.top_k_model(model, 5).predict(x, verbose=0)
+    scores, ids = tlo.top_k_model(model, 5).predict(x, verbose=0)
     logits = model.predict(x, verbose=0)
     np.testing.assert_array_equal(ids, oracle.top_k(all_logits(row, model, x), 5))
     np.testing.assert_allclose(
@@ -333,7 +333,7 @@ def test_top_k_layer_gives_probabilities(row):
     x, _ = examples()
     model = functional(row)
     hidden = hidden_of(model, x)
-    scores, ids = tfx.TopK(head_of(model), 3, activation="softmax")(hidden)
+    scores, ids = tlo.TopK(head_of(model), 3, activation="softmax")(hidden)
     probabilities = keras.ops.softmax(model.predict(x, verbose=0)).numpy()
     np.testing.assert_allclose(
         scores, np.take_along_axis(probabilities, ids.numpy(), axis=-1), rtol=1e-4

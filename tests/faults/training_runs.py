@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.callbacks.model_state import ModelState
 
 CLASSES, WIDTH, FEATURES, EXAMPLES, BATCH = 3000, 32, 24, 640, 32
@@ -35,16 +35,16 @@ def epoch_of_arrays(epoch: int) -> tf.data.Dataset:
     return data.shuffle(EXAMPLES, seed=epoch).batch(BATCH)
 
 
-def head(kind: str) -> tfx.heads.Head:
+def head(kind: str) -> tlo.heads.Head:
     if kind == "factored":
-        return tfx.heads.FactoredHead(CLASSES, 0.5, use_bias=True)
-    index = tfx.indexes.HashIndex(
-        tfx.indexes.SimHash(), hashes_per_table=5, num_tables=8, first_period=10
+        return tlo.heads.FactoredHead(CLASSES, 0.5, use_bias=True)
+    index = tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(), hashes_per_table=5, num_tables=8, first_period=10
     )
-    return tfx.heads.SampledHead(
+    return tlo.heads.SampledHead(
         CLASSES,
-        tfx.samplers.LSHEmbedding(64),
-        tfx.optimizers.RowAdam(0.01),
+        tlo.samplers.LSHEmbedding(64),
+        tlo.optimizers.RowAdam(0.01),
         seed=4,
         index=index,
     )
@@ -54,16 +54,16 @@ def compiled_model(kind: str) -> keras.Model:
     model = keras.Sequential(
         [keras.Input((FEATURES,)), layers.Dense(WIDTH, "relu"), layers.Dropout(0.3), head(kind)]
     )
-    loss = tfx.losses.SphericalSoftmax() if kind == "factored" else tfx.losses.ComplementarySum()
+    loss = tlo.losses.SphericalSoftmax() if kind == "factored" else tlo.losses.ComplementarySum()
     model.compile(keras.optimizers.Adam(0.01), loss)
     return model
 
 
-def callbacks(folder: Path, every: str | int) -> tuple[tfx.callbacks.Checkpoint, list]:
+def callbacks(folder: Path, every: str | int) -> tuple[tlo.callbacks.Checkpoint, list]:
     """Returns a checkpoint, and all callbacks with others whose state counts."""
     plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=0, min_delta=0.1)
     stopping = keras.callbacks.EarlyStopping("loss", patience=50)
-    checkpoint = tfx.callbacks.Checkpoint(folder, every, keep=2, callbacks=[plateau, stopping])
+    checkpoint = tlo.callbacks.Checkpoint(folder, every, keep=2, callbacks=[plateau, stopping])
     return checkpoint, [plateau, stopping, checkpoint]
 
 
@@ -77,18 +77,18 @@ def train_head(kind: str, folder: Path, every: str | int) -> tuple[keras.Model, 
 
 def train_hessian_free(kind: str, folder: Path, every: str | int) -> tuple[keras.Model, dict]:
     model = keras.Sequential(
-        [keras.Input((FEATURES,)), layers.Dense(8, "tanh"), tfx.heads.DenseHead(40)]
+        [keras.Input((FEATURES,)), layers.Dense(8, "tanh"), tlo.heads.DenseHead(40)]
     )
-    model.compile(loss=tfx.losses.SoftmaxCrossentropy())
-    free = tfx.hessian_free
-    trainer = tfx.hessian_free.Trainer(
+    model.compile(loss=tlo.losses.SoftmaxCrossentropy())
+    free = tlo.hessian_free
+    trainer = tlo.hessian_free.Trainer(
         free.LBFGSPreconditioner(8),
         free.GeometricSample(100, 1.1),
         free.GeometricSample(40, 1.1),
         damping=0.1,
     )
     x, y = arrays()
-    checkpoint = tfx.callbacks.Checkpoint(folder, every, keep=2)
+    checkpoint = tlo.callbacks.Checkpoint(folder, every, keep=2)
     history = trainer.fit(
         model, x, y % 40, epochs=EPOCHS[kind], callbacks=[checkpoint], verbose=0
     ).history

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from oracles import softmax as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -28,13 +28,13 @@ def test_loss_and_gradients_equal_the_oracle(use_bias):
     hidden = rng.normal(size=(4, 3)).astype("float32")
     lists = [[0], [1, 4], [6, 2, 3], [4]]
     labels = tf.ragged.constant(lists, dtype=tf.int64)
-    head = tfx.heads.DenseHead(7, use_bias=use_bias, bias_initializer="random_normal")
+    head = tlo.heads.DenseHead(7, use_bias=use_bias, bias_initializer="random_normal")
     head.build((None, 3))
     variables = [tf.Variable(hidden), head.kernel.value]
     if use_bias:
         variables.append(head.bias.value)
     with tf.GradientTape() as tape:
-        loss = tfx.losses.SoftmaxCrossentropy()(labels, head(variables[0], training=True))
+        loss = tlo.losses.SoftmaxCrossentropy()(labels, head(variables[0], training=True))
     gradients = [tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, variables)]
 
     values = [v.numpy().astype("float64") for v in variables]
@@ -52,7 +52,7 @@ def test_loss_and_gradients_equal_the_oracle(use_bias):
 
 
 def test_without_bias_there_is_one_weight():
-    head = tfx.heads.DenseHead(7, use_bias=False)
+    head = tlo.heads.DenseHead(7, use_bias=False)
     head.build((None, 3))
     assert [tuple(w.shape) for w in head.weights] == [(7, 3)]
 
@@ -60,7 +60,7 @@ def test_without_bias_there_is_one_weight():
 def test_equals_a_dense_layer_with_the_transposed_kernel():
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(2, 5, 3)).astype("float32")
-    head = tfx.heads.DenseHead(7, bias_initializer="random_normal")
+    head = tlo.heads.DenseHead(7, bias_initializer="random_normal")
     logits = head(hidden)
     dense = keras.layers.Dense(7)
     dense.build((None, 3))
@@ -71,25 +71,25 @@ def test_equals_a_dense_layer_with_the_transposed_kernel():
 
 def test_the_width_must_be_known():
     with pytest.raises(ValueError, match="must be known"):
-        tfx.heads.DenseHead(7).build((None, None))
+        tlo.heads.DenseHead(7).build((None, None))
 
 
 def test_another_width_is_refused():
-    head = tfx.heads.DenseHead(7)
+    head = tlo.heads.DenseHead(7)
     head(np.zeros((1, 3), "float32"))
     with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 3"):
         head(np.zeros((1, 4), "float32"))
 
 
 def test_rows_of_labels_must_match_the_batch():
-    head = tfx.heads.DenseHead(7)
+    head = tlo.heads.DenseHead(7)
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be the batch dimensions"):
-        tfx.losses.SoftmaxCrossentropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
+        tlo.losses.SoftmaxCrossentropy()([1, 2, 3], head(np.zeros((2, 3), "float32")))
 
 
 def test_the_exact_pass_is_made_once_for_all_who_ask():
-    head = tfx.heads.DenseHead(7)
-    output = tfx.heads.head_output(head(np.ones((2, 3), "float32")))
+    head = tlo.heads.DenseHead(7)
+    output = tlo.heads.head_output(head(np.ones((2, 3), "float32")))
     labels = np.array([1, 2])
     for kind in (ExactStatistics, *head.gives):
         assert output.statistics(kind, labels) is output.statistics(kind, labels)
@@ -98,15 +98,15 @@ def test_the_exact_pass_is_made_once_for_all_who_ask():
 
 
 def test_none_rides_on_other_tensors():
-    assert tfx.heads.head_output(tf.zeros([2, 3])) is None
+    assert tlo.heads.head_output(tf.zeros([2, 3])) is None
 
 
 def test_training_loss_is_never_negative_in_mixed_bfloat16():
     keras.config.set_dtype_policy("mixed_bfloat16")
-    head = tfx.heads.DenseHead(5, kernel_initializer=keras.initializers.RandomNormal(stddev=30))
+    head = tlo.heads.DenseHead(5, kernel_initializer=keras.initializers.RandomNormal(stddev=30))
     hidden = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
     labels = np.argmax(head(hidden), axis=-1)
-    losses = tfx.losses.SoftmaxCrossentropy(reduction="none")(labels, head(hidden, training=True))
+    losses = tlo.losses.SoftmaxCrossentropy(reduction="none")(labels, head(hidden, training=True))
     assert np.min(losses) >= -1e-5
 
 
@@ -115,4 +115,4 @@ def test_training_loss_is_never_negative_in_mixed_bfloat16():
 )
 def test_only_dense_floats(hidden):
     with pytest.raises(TypeError, match="must get a dense floating tensor"):
-        tfx.heads.DenseHead(5)(hidden)
+        tlo.heads.DenseHead(5)(hidden)

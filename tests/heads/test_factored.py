@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from oracles import factored_update as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.heads import FactoredHead
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -32,7 +32,7 @@ def model_with(head, loss=None, optimizer=None, **arguments):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
     optimizer = optimizer or keras.optimizers.SGD(0.2)
-    model.compile(optimizer, loss or tfx.losses.TaylorSoftmax(), **arguments)
+    model.compile(optimizer, loss or tlo.losses.TaylorSoftmax(), **arguments)
     return model
 
 
@@ -41,10 +41,10 @@ def state_of(head):
 
 
 LOSSES = {
-    "squared_error": (tfx.losses.SquaredError(), 0.1),
-    "spherical_softmax": (tfx.losses.SphericalSoftmax(0.1), 0.2),
-    "taylor_softmax": (tfx.losses.TaylorSoftmax(), 0.5),
-    "z_loss": (tfx.losses.ZLoss(), 0.5),
+    "squared_error": (tlo.losses.SquaredError(), 0.1),
+    "spherical_softmax": (tlo.losses.SphericalSoftmax(0.1), 0.2),
+    "taylor_softmax": (tlo.losses.TaylorSoftmax(), 0.5),
+    "z_loss": (tlo.losses.ZLoss(), 0.5),
 }
 
 
@@ -57,7 +57,7 @@ def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
     weights = np.random.default_rng(1).uniform(0, 2, len(x))
     arguments = {"use_bias": use_bias, "kernel_initializer": normal()}
     own = FactoredHead(CLASSES, rate, weight_decay=weight_decay, **arguments)
-    naive = tfx.heads.DenseHead(CLASSES, **arguments)
+    naive = tlo.heads.DenseHead(CLASSES, **arguments)
     models = [
         model_with(head, loss, keras.optimizers.SGD(rate, weight_decay=decay))
         for head, decay in ((own, None), (naive, weight_decay))
@@ -90,13 +90,13 @@ def test_float64_follows_the_oracle():
         rows = labels[start : start + BATCH]
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            output = tfx.heads.head_output(head(hidden, training=True))
+            output = tlo.heads.head_output(head(hidden, training=True))
             statistics = output.statistics(SphericalStatistics, rows)
             values = [tf.identity(x) for x in statistics[1:4]]
             with tf.GradientTape() as inner:
                 inner.watch(values)
                 own = SphericalStatistics(statistics.labels, *values, CLASSES)
-                loss = tf.reduce_sum(tfx.losses.TaylorSoftmax().from_statistics(own))
+                loss = tf.reduce_sum(tlo.losses.TaylorSoftmax().from_statistics(own))
             gradients = [g.numpy() for g in inner.gradient(loss, values)]
         gradient = tape.gradient(loss, hidden)
         weights, expected = oracle.naive_step(
@@ -113,7 +113,7 @@ def test_a_head_that_is_called_twice_stays_consistent():
     inputs = keras.Input((WIDTH,))
     hidden = keras.layers.Dense(WIDTH)(inputs)
     model = keras.Model(inputs, [head(hidden), head(keras.layers.Dense(WIDTH)(hidden))])
-    model.compile("sgd", [tfx.losses.TaylorSoftmax(), tfx.losses.TaylorSoftmax()])
+    model.compile("sgd", [tlo.losses.TaylorSoftmax(), tlo.losses.TaylorSoftmax()])
     model.fit(x, [labels, labels], batch_size=BATCH, epochs=3, verbose=0)
     assert int(head.iterations) == 2 * 3 * 4
     assert max(head.drift()) < 1e-5
@@ -125,7 +125,7 @@ def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
     hidden = tf.constant(x)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(hidden)
-        loss = tfx.losses.TaylorSoftmax()(labels, head(hidden, training=True))
+        loss = tlo.losses.TaylorSoftmax()(labels, head(hidden, training=True))
     for _ in range(5):
         tape.gradient(loss, hidden)
     assert int(head.iterations) == 5
@@ -219,7 +219,7 @@ def test_hidden_activations_that_are_not_finite_are_refused(value):
     x, labels = data()
     head = FactoredHead(CLASSES, 0.5)
     model = keras.Sequential([keras.Input((WIDTH,)), head])
-    model.compile("sgd", tfx.losses.TaylorSoftmax())
+    model.compile("sgd", tlo.losses.TaylorSoftmax())
     model.fit(x, labels, verbose=0)
     before = state_of(head)
     x[3, 2] = value
@@ -232,7 +232,7 @@ def test_hidden_activations_that_are_not_finite_are_refused(value):
 def test_a_step_that_diverges_is_refused():
     x, labels = data()
     head = FactoredHead(CLASSES, 1e4)
-    model = model_with(head, tfx.losses.SquaredError())
+    model = model_with(head, tlo.losses.SquaredError())
     before = state_of(head)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)learning_rate.*lambda_max"):
         model.fit(x, labels, verbose=0)
@@ -277,7 +277,7 @@ def test_logits_of_stale_rows():
     model = model_with(head)
     for _ in range(4):
         model.fit(x[:BATCH], labels[:BATCH], verbose=0)
-        tfx.ops.factored.factored_update.factored_reanchor(head.state)
+        tlo.ops.factored.factored_update.factored_reanchor(head.state)
     stale = model.predict(x, verbose=0)
     assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # predict settles nothing
     kernel, _ = head.materialize()
@@ -307,7 +307,7 @@ def test_refresh_mends_what_has_drifted():
 def test_evaluation_with_metrics_ranks_as_the_logits_do():
     x, labels = data()
     head = FactoredHead(CLASSES, 0.5, use_bias=True, kernel_initializer=normal())
-    model = model_with(head, metrics=[tfx.metrics.PrecisionAtK(3), tfx.metrics.ExactLoss()])
+    model = model_with(head, metrics=[tlo.metrics.PrecisionAtK(3), tlo.metrics.ExactLoss()])
     model.fit(x, labels, epochs=2, verbose=0)
     values = model.evaluate(x, labels, verbose=0, return_dict=True)
     logits = model.predict(x, verbose=0)
@@ -315,7 +315,7 @@ def test_evaluation_with_metrics_ranks_as_the_logits_do():
     assert values["precision_at_3"] == pytest.approx((best == labels[:, None]).sum() / best.size)
     exact = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, logits)
     assert values["exact_loss"] == pytest.approx(float(exact), rel=1e-5)
-    _, ids = tfx.top_k_model(model, 3).predict(x, verbose=0)
+    _, ids = tlo.top_k_model(model, 3).predict(x, verbose=0)
     np.testing.assert_array_equal(ids, best)
 
 
@@ -331,7 +331,7 @@ def trained(stabilization, rate, dtype, steps=600):
     )
     head.build((None, WIDTH))
     weights = head.materialize()[0].astype("float64")
-    loss = tfx.losses.SquaredError(reduction="sum", dtype=dtype)
+    loss = tlo.losses.SquaredError(reduction="sum", dtype=dtype)
 
     @tf.function
     def step(hidden, labels):
@@ -407,13 +407,13 @@ def test_shapes_that_changed_are_refused_at_restore(tmp_path):
 
 RUN = """
 import os, sys
-import keras, numpy as np, tensorflow as tf, tfx_largeout as tfx
+import keras, numpy as np, tensorflow as tf, tfx_largeout as tlo
 folder, start, end, kill = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kill"
 keras.utils.set_random_seed(1)
 rate = keras.optimizers.schedules.ExponentialDecay(2.0, 10, 0.9)
-head = tfx.heads.FactoredHead(40, rate, use_bias=True, weight_decay=1e-3)
+head = tlo.heads.FactoredHead(40, rate, use_bias=True, weight_decay=1e-3)
 model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, activation="relu"), head])
-model.compile(keras.optimizers.Adam(0.01), tfx.losses.SphericalSoftmax(0.1))
+model.compile(keras.optimizers.Adam(0.01), tlo.losses.SphericalSoftmax(0.1))
 rng = np.random.default_rng(0)
 x = rng.normal(size=(60, 16, 6)).astype("float32")
 y = rng.integers(0, 40, (60, 16))
@@ -424,7 +424,7 @@ if start:
 for step in range(start, end):
     model.train_on_batch(x[step], y[step])
     if step % 7 == 0:
-        tfx.ops.factored.factored_update.factored_reanchor(head.state)
+        tlo.ops.factored.factored_update.factored_reanchor(head.state)
 checkpoint.save(folder + "/state") if kill else None
 if kill:
     os.kill(os.getpid(), 9)

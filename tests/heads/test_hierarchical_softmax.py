@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from oracles import hierarchical_softmax as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.class_trees import (
     equal_clusters,
     frequency_clusters,
@@ -34,7 +34,7 @@ every_tree = pytest.mark.parametrize("tree", list(TREES))
 
 
 def make_head(tree, optimizer=None, **arguments):
-    head = tfx.heads.HierarchicalSoftmaxHead(
+    head = tlo.heads.HierarchicalSoftmaxHead(
         CLASSES,
         optimizer or RowSGD(0.25),
         kernel_initializer=keras.initializers.RandomNormal(stddev=0.7, seed=1),
@@ -165,7 +165,7 @@ def test_the_oracles_paths_are_those_of_its_recursion():
 def test_steps_equal_those_of_the_oracle(tree, use_bias, dtype):
     head = make_head(tree, use_bias=use_bias, dtype=dtype)
     model = Oracle(tree, head)
-    loss = tfx.losses.NegativeLogLikelihood(dtype=dtype)
+    loss = tlo.losses.NegativeLogLikelihood(dtype=dtype)
     tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-10}
     step = tf.function(lambda h, y, w: _gradient(head, loss, h, y, w))
     for seed in range(6):
@@ -194,7 +194,7 @@ def test_only_the_rows_that_a_label_needs_are_touched(tree):
     model = Oracle(tree, head)
     before = {name: arrays(head, name) for name in head.tables}
     label, hidden = 11, tf.ones((1, WIDTH))
-    _gradient(head, tfx.losses.NegativeLogLikelihood(), hidden, [label], None)
+    _gradient(head, tlo.losses.NegativeLogLikelihood(), hidden, [label], None)
     if model.names == ["node"]:
         expected = {"node": oracle.paths(model.shape)[label][0]}
     else:
@@ -214,7 +214,7 @@ def test_training_twice_gives_the_same_bits(tree):
     def train():
         head = make_head(tree, RowAdagrad(0.1))
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        model.compile("sgd", loss=tfx.losses.NegativeLogLikelihood())
+        model.compile("sgd", loss=tlo.losses.NegativeLogLikelihood())
         hidden, labels = hidden_and_labels()
         model.fit(hidden, labels, epochs=5, shuffle=False, verbose=0)
         return [w for name in head.tables for w in arrays(head, name)]
@@ -227,7 +227,7 @@ def test_training_twice_gives_the_same_bits(tree):
 @pytest.mark.parametrize("what", ["hidden", "weight"])
 def test_nan_is_refused_and_changes_nothing(tree, what):
     head = make_head(tree, RowAdagrad(0.1))
-    loss = tfx.losses.NegativeLogLikelihood()
+    loss = tlo.losses.NegativeLogLikelihood()
     hidden, labels = hidden_and_labels()
     weights = np.ones(BATCH, "float32")
     (hidden[0] if what == "hidden" else weights)[0] = np.nan
@@ -246,10 +246,10 @@ def test_huge_logits_give_finite_losses_and_gradients(tree):
     for name in head.tables:
         head.tables[name].kernel.assign(1e4 * head.tables[name].kernel.value)
     hidden, labels = hidden_and_labels()
-    value = tfx.losses.NegativeLogLikelihood()(labels, head(hidden, training=True))
+    value = tlo.losses.NegativeLogLikelihood()(labels, head(hidden, training=True))
     assert np.isfinite(value)
     gradient = _gradient(
-        head, tfx.losses.NegativeLogLikelihood(), tf.constant(hidden), labels, None
+        head, tlo.losses.NegativeLogLikelihood(), tf.constant(hidden), labels, None
     )
     assert np.all(np.isfinite(gradient))
 
@@ -280,7 +280,7 @@ def count_blocks(monkeypatch):
 def test_neither_a_training_step_nor_the_exact_loss_sweeps_over_all_classes(tree, count_blocks):
     head = make_head(tree)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
-    model.compile("sgd", loss=tfx.losses.NegativeLogLikelihood())
+    model.compile("sgd", loss=tlo.losses.NegativeLogLikelihood())
     hidden, labels = hidden_and_labels()
     model.fit(hidden, labels, verbose=0)
     model.evaluate(hidden, labels, verbose=0)
@@ -288,7 +288,7 @@ def test_neither_a_training_step_nor_the_exact_loss_sweeps_over_all_classes(tree
     model.predict(hidden, verbose=0)
     assert count_blocks != []  # the counter does count
     count_blocks.clear()
-    model.compile("sgd", loss=model.loss, metrics=[tfx.metrics.PrecisionAtK(1)])
+    model.compile("sgd", loss=model.loss, metrics=[tlo.metrics.PrecisionAtK(1)])
     model.evaluate(hidden, labels, verbose=0)
     assert count_blocks != []
 
@@ -405,7 +405,7 @@ def test_no_examples(tree):
 
 def test_the_loss_is_the_same_number_in_training_and_evaluation():
     hidden, labels = hidden_and_labels()
-    head, loss = make_head("huffman"), tfx.losses.NegativeLogLikelihood()
+    head, loss = make_head("huffman"), tlo.losses.NegativeLogLikelihood()
     np.testing.assert_allclose(
         loss(labels, head(hidden, training=True)), loss(labels, head(hidden, training=False))
     )
@@ -418,9 +418,9 @@ def test_the_loss_is_the_same_number_in_training_and_evaluation():
 @pytest.mark.parametrize("optimizer", [RowAdam, RowAdagrad])
 def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tmp_path):
     inputs = keras.Input((WIDTH,))
-    head = tfx.heads.HierarchicalSoftmaxHead(CLASSES, optimizer(0.1), **TREES[tree])
+    head = tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer(0.1), **TREES[tree])
     model = keras.Model(inputs, head(keras.layers.Dense(WIDTH)(inputs)))
-    model.compile("adam", loss=tfx.losses.NegativeLogLikelihood())
+    model.compile("adam", loss=tlo.losses.NegativeLogLikelihood())
     hidden, labels = hidden_and_labels()
     model.fit(hidden, labels, epochs=2, shuffle=False, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -433,10 +433,10 @@ def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tm
 
 def test_a_million_counts_make_a_small_configuration():
     counts = np.random.default_rng(0).zipf(1.5, 10**6).clip(1, 10**6)
-    head = tfx.heads.HierarchicalSoftmaxHead(10**6, RowSGD(0.1), tree="huffman", counts=counts)
+    head = tlo.heads.HierarchicalSoftmaxHead(10**6, RowSGD(0.1), tree="huffman", counts=counts)
     config = head.get_config()
     assert len(config["counts"]) < 2e6
-    again = tfx.heads.HierarchicalSoftmaxHead.from_config(config)
+    again = tlo.heads.HierarchicalSoftmaxHead.from_config(config)
     assert again.get_config() == config
 
 
@@ -465,12 +465,12 @@ def test_a_million_counts_make_a_small_configuration():
 )
 def test_arguments_are_checked(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        tfx.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1), **arguments)
+        tlo.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1), **arguments)
 
 
 def test_the_optimizer_is_checked():
     with pytest.raises(TypeError, match="optimizer must be a RowOptimizer; got 'sgd'"):
-        tfx.heads.HierarchicalSoftmaxHead(CLASSES, "sgd")
+        tlo.heads.HierarchicalSoftmaxHead(CLASSES, "sgd")
     optimizer = RowSGD(0.1)
     make_head("huffman", optimizer)
     with pytest.raises(ValueError, match="serves no other layer or model yet"):
@@ -478,6 +478,6 @@ def test_the_optimizer_is_checked():
 
 
 def test_the_width_must_be_known():
-    head = tfx.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1))
+    head = tlo.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1))
     with pytest.raises(ValueError, match="last dimension of the hidden activations must be known"):
         head.build((None, None))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
 
 CLASSES, WIDTH, BATCH = 40, 6, 8
@@ -35,9 +35,9 @@ def train(head, loss, steps):
 
 
 def sampled_head(learning_rate=0.01, **arguments):
-    sampler = tfx.samplers.LogUniform(10)
-    optimizer = tfx.optimizers.RowAdam(learning_rate)
-    head = tfx.heads.SampledHead(CLASSES, sampler, optimizer, seed=3, **arguments)
+    sampler = tlo.samplers.LogUniform(10)
+    optimizer = tlo.optimizers.RowAdam(learning_rate)
+    head = tlo.heads.SampledHead(CLASSES, sampler, optimizer, seed=3, **arguments)
     head.build((None, WIDTH))
     return head
 
@@ -45,7 +45,7 @@ def sampled_head(learning_rate=0.01, **arguments):
 def factored_head(learning_rate=0.01, **arguments):
     initializer = keras.initializers.RandomNormal(stddev=0.1, seed=1)
     arguments = {"kernel_initializer": initializer, **arguments}
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate, **arguments)
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate, **arguments)
     head.build((None, WIDTH))
     return head
 
@@ -56,7 +56,7 @@ def test_a_sampled_head_goes_on():
     age = head.optimizer.slots_of(head.kernel)[2]
     age.assign(tf.fill(age.shape, END - 5))
     before = head.kernel.numpy()
-    losses = train(head, tfx.losses.ComplementarySum(), 15)
+    losses = train(head, tlo.losses.ComplementarySum(), 15)
     assert head.optimizer.iterations.numpy() == END + 10
     assert np.all(np.isfinite(losses))
     change = np.abs(head.kernel.numpy() - before)
@@ -88,7 +88,7 @@ def test_a_factored_head_takes_the_same_steps(stabilization):
     begin = END - 110  # an old head has its checks every 100 steps where a young one has them
     young.iterations.assign(begin % 100)
     old.iterations.assign(begin)
-    losses = [train(head, tfx.losses.TaylorSoftmax(), 150) for head in (young, old)]
+    losses = [train(head, tlo.losses.TaylorSoftmax(), 150) for head in (young, old)]
     assert old.iterations.numpy() == END + 40
     np.testing.assert_array_equal(*losses)
     np.testing.assert_array_equal(young.materialize()[0], old.materialize()[0])
@@ -118,6 +118,6 @@ def test_schedules_go_on(name, make):
     owner = head if make is factored_head else head.optimizer
     owner.iterations.assign(FAR)
     np.testing.assert_allclose(owner.learning_rate, expected, rtol=1e-6)
-    loss = tfx.losses.TaylorSoftmax() if owner is head else tfx.losses.ComplementarySum()
+    loss = tlo.losses.TaylorSoftmax() if owner is head else tlo.losses.ComplementarySum()
     assert np.all(np.isfinite(train(head, loss, 2)))
     assert owner.iterations.numpy() == FAR + 2

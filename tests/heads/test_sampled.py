@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.losses import ComplementarySum, NoiseContrastive, SampledSoftmax
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
@@ -37,7 +37,7 @@ def model_with(head, loss=None, layers=(), run_eagerly=False, optimizer="sgd"):
 def sampled(sampler=None, optimizer=None, **arguments):
     keras.utils.set_random_seed(1)
     arguments = {"seed": 7, **arguments}
-    return tfx.heads.SampledHead(
+    return tlo.heads.SampledHead(
         CLASSES, sampler or Uniform(8), optimizer or RowAdam(0.05), **arguments
     )
 
@@ -65,7 +65,7 @@ def test_with_all_classes_as_candidates_it_is_the_full_softmax(row, dense, eager
     head = sampled(Uniform(CLASSES), row())
     model = model_with(head, run_eagerly=eagerly)
     full = model_with(
-        tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossentropy(), optimizer=dense()
+        tlo.heads.DenseHead(CLASSES), tlo.losses.SoftmaxCrossentropy(), optimizer=dense()
     )
     full.layers[-1].kernel.assign(head.kernel)
     losses, expected = fit(model, epochs=3)["loss"], fit(full, epochs=3)["loss"]
@@ -109,8 +109,8 @@ def test_what_lies_below_gets_the_gradient_of_the_weights_before_the_step():
 
     start, model = gradient([])
     full = model_with(
-        tfx.heads.DenseHead(CLASSES),
-        tfx.losses.SoftmaxCrossentropy(),
+        tlo.heads.DenseHead(CLASSES),
+        tlo.losses.SoftmaxCrossentropy(),
         layers=[keras.layers.Dense(WIDTH, name="trunk")],
         optimizer=keras.optimizers.SGD(0.01),
     )
@@ -278,7 +278,7 @@ def test_a_schedule_goes_by_the_steps_of_the_head():
 
 
 def test_tensorflows_own_triple_is_taken():
-    head = sampled(tfx.samplers.TFSampler(tf.random.log_uniform_candidate_sampler, 8))
+    head = sampled(tlo.samplers.TFSampler(tf.random.log_uniform_candidate_sampler, 8))
     model = model_with(head, SampledSoftmax())
     before = model.evaluate(X, LABELS, verbose=0)
     fit(model, epochs=30)
@@ -330,6 +330,6 @@ def test_more_candidates_than_classes_are_refused():
 
 def test_config_round_trip():
     head = sampled(LogUniform(5), RowAdagrad(0.2), explicit_classes=[4, 1])
-    again = tfx.heads.SampledHead.from_config(head.get_config())
+    again = tlo.heads.SampledHead.from_config(head.get_config())
     assert again.get_config() == head.get_config()
     assert again.seed == 7 and again.explicit_classes == (4, 1)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from child import run_child
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 CLASSES, WIDTH = 30, 4
 
@@ -30,8 +30,8 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
     y = np.random.default_rng(1).integers(0, CLASSES, 20)
     counts = np.arange(CLASSES)
     heads = {
-        "dense": tfx.heads.DenseHead(CLASSES, use_bias=False),
-        "sampled_softmax": tfx.heads.TFSampledSoftmaxHead(
+        "dense": tlo.heads.DenseHead(CLASSES, use_bias=False),
+        "sampled_softmax": tlo.heads.TFSampledSoftmaxHead(
             CLASSES,
             num_sampled=5,
             num_true=2,
@@ -40,7 +40,7 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
             remove_accidental_hits=False,
             seed=4,
         ),
-        "factored": tfx.heads.FactoredHead(
+        "factored": tlo.heads.FactoredHead(
             CLASSES,
             keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9),
             weight_decay=0.01,
@@ -48,14 +48,14 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
             bias_initializer="ones",
             stabilization="svd",
         ),
-        "nce": tfx.heads.TFNCEHead(CLASSES, num_sampled=50, unique=False, sampler="uniform"),
+        "nce": tlo.heads.TFNCEHead(CLASSES, num_sampled=50, unique=False, sampler="uniform"),
     }
-    losses = {"dense": tfx.losses.SoftmaxCrossentropy, "factored": tfx.losses.SphericalSoftmax}
+    losses = {"dense": tlo.losses.SoftmaxCrossentropy, "factored": tlo.losses.SphericalSoftmax}
     values = {}
     for name, head in heads.items():
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        own = losses.get(name, tfx.losses.TFCandidateSamplingLoss)
-        metrics = [tfx.metrics.PSPrecisionAtK(3, counts, 1000), tfx.metrics.NDCG(5)]
+        own = losses.get(name, tlo.losses.TFCandidateSamplingLoss)
+        metrics = [tlo.metrics.PSPrecisionAtK(3, counts, 1000), tlo.metrics.NDCG(5)]
         model.compile("adam", own(reduction="sum"), metrics=metrics)
         model.fit(x, y, verbose=0)
         values[name] = model.evaluate(x, y, verbose=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conformance.self_updating_dense import SelfUpdatingDense
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 CLASSES, WIDTH, BATCH, STEPS = 11, 3, 8, 6
 
@@ -16,7 +16,7 @@ CLASSES, WIDTH, BATCH, STEPS = 11, 3, 8, 6
 def model_with(head, optimizer, **arguments):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
-    model.compile(optimizer, tfx.losses.SoftmaxCrossentropy(), **arguments)
+    model.compile(optimizer, tlo.losses.SoftmaxCrossentropy(), **arguments)
     return model
 
 
@@ -52,14 +52,14 @@ def test_one_update_a_step_and_none_elsewhere(arguments):
     model.predict(data()[0], verbose=0)
     assert float(head.updates) == 2 * STEPS
     head.trainable = False
-    model.compile("sgd", tfx.losses.SoftmaxCrossentropy(), **arguments)
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), **arguments)
     model.fit(*data(), batch_size=BATCH, verbose=0)
     assert float(head.updates) == 2 * STEPS
 
 
 def test_the_weights_are_those_of_the_naive_layer():
     weights = []
-    for head_class in (SelfUpdatingDense, tfx.heads.DenseHead):
+    for head_class in (SelfUpdatingDense, tlo.heads.DenseHead):
         keras.utils.set_random_seed(3)  # before the head: it draws the seed of its initializer
         head = head_class(CLASSES)
         model = model_with(head, keras.optimizers.SGD(0.5))
@@ -87,6 +87,6 @@ def test_loss_scaling_is_refused_under_a_float32_layer_of_a_mixed_float16_model(
             SelfUpdatingDense(CLASSES, dtype="float32"),
         ]
     )
-    model.compile("sgd", tfx.losses.SoftmaxCrossentropy())
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
     with pytest.raises(ValueError, match="can't be trained with loss scaling"):
         model.fit(*data(), verbose=0)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 HEADS = {
-    tfx.heads.TFSampledSoftmaxHead: tf.nn.sampled_softmax_loss,
-    tfx.heads.TFNCEHead: tf.nn.nce_loss,
+    tlo.heads.TFSampledSoftmaxHead: tf.nn.sampled_softmax_loss,
+    tlo.heads.TFNCEHead: tf.nn.nce_loss,
 }
 both = pytest.mark.parametrize("head_class", list(HEADS), ids=lambda c: c.__name__)
 CLASSES, WIDTH, BATCH = 40, 5, 6
@@ -31,7 +31,7 @@ def batch():
 
 
 def training_loss(head, hidden, labels):
-    return tfx.losses.TFCandidateSamplingLoss()(labels, head(hidden, training=True))
+    return tlo.losses.TFCandidateSamplingLoss()(labels, head(hidden, training=True))
 
 
 @both
@@ -89,7 +89,7 @@ def test_a_seed_makes_training_reproducible(head_class):
         keras.utils.set_random_seed(1)
         head = head_class(CLASSES, num_sampled=8, seed=5)
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        model.compile(keras.optimizers.SGD(0.1), loss=tfx.losses.TFCandidateSamplingLoss())
+        model.compile(keras.optimizers.SGD(0.1), loss=tlo.losses.TFCandidateSamplingLoss())
         model.fit(*batch(), epochs=3, verbose=0)
         return head.kernel.numpy()
 
@@ -97,7 +97,7 @@ def test_a_seed_makes_training_reproducible(head_class):
 
 
 def chosen(head, rows):
-    return head._choose_targets(tfx.labels.Labels(tf.constant(rows, tf.int64))).numpy()
+    return head._choose_targets(tlo.labels.Labels(tf.constant(rows, tf.int64))).numpy()
 
 
 @both

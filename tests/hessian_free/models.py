@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import layers
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.hessian_free import Curvature, Examples
 
 CLASSES, WIDTH = 4, 5
@@ -40,9 +40,9 @@ def dense_model(loss, activation=None, dtype=None, hidden=(3,), width=CLASSES):
 
 def head_model(hidden=6):
     model = keras.Sequential(
-        [keras.Input((WIDTH,)), layers.Dense(hidden, "tanh"), tfx.heads.DenseHead(CLASSES)]
+        [keras.Input((WIDTH,)), layers.Dense(hidden, "tanh"), tlo.heads.DenseHead(CLASSES)]
     )
-    model.compile(loss=tfx.losses.SoftmaxCrossentropy())
+    model.compile(loss=tlo.losses.SoftmaxCrossentropy())
     return model
 
 
@@ -69,7 +69,7 @@ ARCHITECTURES = {
     ),
     "lstm": ((3, 2), lambda: [layers.LSTM(3), layers.Dense(CLASSES)]),
     "gru": ((3, 2), lambda: [layers.GRU(3, return_sequences=True), layers.Dense(CLASSES)]),
-    "head": ((WIDTH,), lambda: [layers.Dense(6, "tanh"), tfx.heads.DenseHead(CLASSES)]),
+    "head": ((WIDTH,), lambda: [layers.Dense(6, "tanh"), tlo.heads.DenseHead(CLASSES)]),
 }
 
 
@@ -78,7 +78,7 @@ def architecture(name, examples=12):
     shape, make = ARCHITECTURES[name]
     model = keras.Sequential([keras.Input(shape), *make()])
     model.compile(
-        loss=tfx.losses.SoftmaxCrossentropy() if name == "head" else sparse_softmax(),
+        loss=tlo.losses.SoftmaxCrossentropy() if name == "head" else sparse_softmax(),
     )
     rng = np.random.default_rng(3)
     x = rng.normal(size=(examples, *shape)).astype("float32")

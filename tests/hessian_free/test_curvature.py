@@ -22,7 +22,7 @@ from hessian_free.models import (
 from keras import layers, losses
 from oracles import hessian_free as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.hessian_free import Curvature, Examples, FlatParameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Hessian-free training calls the model")
@@ -326,7 +326,7 @@ def test_models_that_do_not_fit_are_refused():
         losses.CategoricalFocalCrossentropy(),
         losses.CosineSimilarity(),
         lambda y, z: keras.ops.mean((y - z) ** 4, axis=-1),
-        tfx.losses.ZLoss(),
+        tlo.losses.ZLoss(),
     ],
     ids=["mae", "focal", "cosine", "own", "z"],
 )
@@ -349,11 +349,11 @@ def test_losses_whose_terms_do_not_fit_are_refused():
     message = "must come straight out of a softmax activation"
     refused(dense_model("sparse_categorical_crossentropy", "relu"), message)
     sampled = keras.Sequential(
-        [keras.Input((WIDTH,)), tfx.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
+        [keras.Input((WIDTH,)), tlo.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
     )
-    sampled.compile(loss=tfx.losses.SoftmaxCrossentropy())
+    sampled.compile(loss=tlo.losses.SoftmaxCrossentropy())
     refused(sampled, "behind a DenseHead as the model's last layer, .* got TFSampledSoftmaxHead")
-    refused(dense_model(tfx.losses.SoftmaxCrossentropy()), "behind a DenseHead .* got no head")
+    refused(dense_model(tlo.losses.SoftmaxCrossentropy()), "behind a DenseHead .* got no head")
 
 
 def test_layers_that_differ_in_training_are_warned_of():

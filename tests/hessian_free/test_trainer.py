@@ -25,7 +25,7 @@ from hessian_free.models import (
 )
 from oracles import hessian_free as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.hessian_free import (
     DiagonalPreconditioner,
     FixedSample,
@@ -515,9 +515,9 @@ def test_what_can_not_be_trained_is_refused_and_nothing_changes():
     frozen.trainable = False
     refused("at least one trainable weight; got none", x, y, model=frozen)
     sampled = keras.Sequential(
-        [keras.Input((WIDTH,)), tfx.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
+        [keras.Input((WIDTH,)), tlo.heads.TFSampledSoftmaxHead(9, num_sampled=3)]
     )
-    sampled.compile(loss=tfx.losses.SoftmaxCrossentropy())
+    sampled.compile(loss=tlo.losses.SoftmaxCrossentropy())
     refused("behind a DenseHead as the model's last layer", x, y, model=sampled)
     with pytest.raises(ValueError, match="must be compiled with a loss"):
         trainer.fit(keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(2)]), x, y)

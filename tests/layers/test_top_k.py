@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def model():
         [
             keras.Input((4,)),
             keras.layers.Dense(3),
-            tfx.heads.DenseHead(11, bias_initializer="random_normal"),
+            tlo.heads.DenseHead(11, bias_initializer="random_normal"),
         ]
     )
 
@@ -35,7 +35,7 @@ def test_activations(model, x):
         "sigmoid": tf.sigmoid(logits).numpy(),
     }
     for activation, values in expected.items():
-        scores, top = tfx.top_k_model(model, 3, activation).predict(x, verbose=0)
+        scores, top = tlo.top_k_model(model, 3, activation).predict(x, verbose=0)
         np.testing.assert_array_equal(top, ids)
         np.testing.assert_allclose(
             scores, np.take_along_axis(values, ids, axis=-1), rtol=1e-4, atol=1e-6
@@ -44,23 +44,23 @@ def test_activations(model, x):
 
 def test_sequences():
     hidden = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
-    head = tfx.heads.DenseHead(11)
-    scores, ids = tfx.TopK(head, 4)(hidden)
+    head = tlo.heads.DenseHead(11)
+    scores, ids = tlo.TopK(head, 4)(hidden)
     assert scores.shape == ids.shape == (2, 5, 4)
     np.testing.assert_array_equal(ids[..., 0], np.argmax(head(hidden), axis=-1))
 
 
 def test_layer_in_a_functional_model_shares_the_weights(model, x):
     hidden = model.layers[0].output
-    top = keras.Model(model.inputs, tfx.TopK(model.layers[-1], 2)(hidden))
+    top = keras.Model(model.inputs, tlo.TopK(model.layers[-1], 2)(hidden))
     model.layers[-1].kernel.assign(model.layers[-1].kernel * -2.0)
     np.testing.assert_array_equal(
-        top.predict(x, verbose=0)[1], tfx.top_k_model(model, 2).predict(x, verbose=0)[1]
+        top.predict(x, verbose=0)[1], tlo.top_k_model(model, 2).predict(x, verbose=0)[1]
     )
 
 
 def test_keras_file_round_trip(model, x, tmp_path):
-    top = tfx.top_k_model(model, 3, "softmax")
+    top = tlo.top_k_model(model, 3, "softmax")
     expected = top.predict(x, verbose=0)
     top.save(tmp_path / "top.keras")
     loaded = keras.saving.load_model(tmp_path / "top.keras")
@@ -69,7 +69,7 @@ def test_keras_file_round_trip(model, x, tmp_path):
 
 
 def test_saved_model_of_tensorflows_own_ops_alone(model, x, tmp_path, monkeypatch):
-    top = tfx.top_k_model(model, 3)
+    top = tlo.top_k_model(model, 3)
     expected = top.predict(x, verbose=0)
     monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
     serve = tf.function(top.call, input_signature=[tf.TensorSpec([None, 4], tf.float32)])
@@ -105,11 +105,11 @@ def operations_that_run(function, *arguments):
 
 
 def test_unused_logits_cost_nothing_not_even_a_read_of_the_kernel():
-    model = keras.Sequential([keras.Input((4,)), tfx.heads.DenseHead(11, use_bias=False)])
+    model = keras.Sequential([keras.Input((4,)), tlo.heads.DenseHead(11, use_bias=False)])
     x = tf.ones([2, 4])
     assert "ReadVariableOp" in operations_that_run(tf.function(lambda x: model(x)), x)
-    top = tfx.top_k_model(model, 3)
-    loss = tfx.losses.SoftmaxCrossentropy()
+    top = tlo.top_k_model(model, 3)
+    loss = tlo.losses.SoftmaxCrossentropy()
     for function in (
         tf.function(lambda x: top(x)),
         tf.function(lambda x: loss([1, 2], model(x, training=False))),
@@ -122,21 +122,21 @@ def test_unused_logits_cost_nothing_not_even_a_read_of_the_kernel():
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, "3"])
 def test_k_must_be_a_positive_integer(model, k):
     with pytest.raises(ValueError, match="k must be an integer of at least 1; got"):
-        tfx.top_k_model(model, k)
+        tlo.top_k_model(model, k)
     with pytest.raises(ValueError, match="k must be an integer of at least 1; got"):
-        tfx.TopK(model.layers[-1], k)
+        tlo.TopK(model.layers[-1], k)
 
 
 def test_other_bad_arguments(model, x):
     with pytest.raises(ValueError, match="k must be at most num_classes=11; got 12"):
-        tfx.TopK(model.layers[-1], 12)
+        tlo.TopK(model.layers[-1], 12)
     with pytest.raises(ValueError, match=r"activation must be .* got 'tanh'"):
-        tfx.top_k_model(model, 2, "tanh")
+        tlo.top_k_model(model, 2, "tanh")
     with pytest.raises(TypeError, match="head must be a Head; got"):
-        tfx.TopK(model.layers[0], 2)
+        tlo.TopK(model.layers[0], 2)
     headless = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     with pytest.raises(TypeError, match="model must end in a head"):
-        tfx.top_k_model(headless, 2)(x)
+        tlo.top_k_model(headless, 2)(x)
 
 
 CLASSES = 30
@@ -145,9 +145,9 @@ CLASSES = 30
 @pytest.fixture
 def indexed():
     """A head, and an index over its weights that finds most classes."""
-    head = tfx.heads.DenseHead(CLASSES, bias_initializer="random_normal")
+    head = tlo.heads.DenseHead(CLASSES, bias_initializer="random_normal")
     head.build((None, 8))
-    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 40, max_per_bucket=CLASSES)
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 1, 40, max_per_bucket=CLASSES)
     index.rebuild(head.kernel, head.bias)
     return head, index
 
@@ -158,8 +158,8 @@ def test_an_index_that_finds_all_classes_gives_the_exact_best(indexed, activatio
     hidden = np.random.default_rng(1).normal(size=(6, 8)).astype("float32")
     found = index.candidates(hidden[:, np.newaxis], CLASSES, tf.constant([0, 0]), per_example=True)
     assert np.all(found >= 0)
-    approximate = tfx.TopK(head, 3, activation, index, num_found=CLASSES)(hidden)
-    exact = tfx.TopK(head, 3, activation)(hidden)
+    approximate = tlo.TopK(head, 3, activation, index, num_found=CLASSES)(hidden)
+    exact = tlo.TopK(head, 3, activation)(hidden)
     np.testing.assert_array_equal(approximate[1], exact[1])
     np.testing.assert_allclose(approximate[0], exact[0], rtol=1e-5)
 
@@ -167,7 +167,7 @@ def test_an_index_that_finds_all_classes_gives_the_exact_best(indexed, activatio
 @pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
 def test_where_nothing_is_found_there_is_nothing(indexed, activation):
     head, index = indexed
-    scores, ids = tfx.TopK(head, 3, activation, index)(np.zeros((2, 8), "float32"))
+    scores, ids = tlo.TopK(head, 3, activation, index)(np.zeros((2, 8), "float32"))
     np.testing.assert_array_equal(ids, np.full((2, 3), -1))
     np.testing.assert_array_equal(scores, np.full((2, 3), 0 if activation else -np.inf))
 
@@ -176,28 +176,28 @@ def test_an_index_must_fit_the_head(indexed):
     head, index = indexed
     hidden = np.ones((2, 8), "float32")
     with pytest.raises(ValueError, match="num_found must be at most num_classes=30; got 31"):
-        tfx.TopK(head, 3, index=index, num_found=CLASSES + 1)
-    other = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 1, 2)
+        tlo.TopK(head, 3, index=index, num_found=CLASSES + 1)
+    other = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 1, 2)
     with pytest.raises(RuntimeError, match="index must be built before it is asked"):
-        tfx.TopK(head, 3, index=other)(hidden)
+        tlo.TopK(head, 3, index=other)(hidden)
     other.rebuild(tf.Variable(tf.ones([CLASSES - 1, 8])))
     with pytest.raises(ValueError, match=r"kernel must be \[C, D\] = \[29, 8\], for which the ind"):
-        tfx.TopK(head, 3, index=other)(hidden)
+        tlo.TopK(head, 3, index=other)(hidden)
     with pytest.raises(TypeError, match="index must be a HashIndex or None; got 'head'"):
-        tfx.TopK(head, 3, index="head")
+        tlo.TopK(head, 3, index="head")
 
 
 @pytest.fixture
 def sampled():
     """A model whose head keeps an index up to date that its sampler does not ask."""
-    index = tfx.indexes.HashIndex(
-        tfx.indexes.SimHash(), 1, 40, first_period=2, max_per_bucket=CLASSES
+    index = tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(), 1, 40, first_period=2, max_per_bucket=CLASSES
     )
-    head = tfx.heads.SampledHead(
-        CLASSES, tfx.samplers.Uniform(9), tfx.optimizers.RowSGD(1.0), seed=1, index=index
+    head = tlo.heads.SampledHead(
+        CLASSES, tlo.samplers.Uniform(9), tlo.optimizers.RowSGD(1.0), seed=1, index=index
     )
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), head])
-    model.compile("sgd", tfx.losses.ComplementarySum())
+    model.compile("sgd", tlo.losses.ComplementarySum())
     return model
 
 
@@ -210,8 +210,8 @@ def fit(model):
 
 def test_the_index_of_a_head_is_built_before_its_first_query(sampled):
     head = sampled.layers[-1]
-    ids = tfx.TopK(head, 3, index=head.index, num_found=CLASSES)(HIDDEN)[1]
-    np.testing.assert_array_equal(ids, tfx.TopK(head, 3)(HIDDEN)[1])
+    ids = tlo.TopK(head, 3, index=head.index, num_found=CLASSES)(HIDDEN)[1]
+    np.testing.assert_array_equal(ids, tlo.TopK(head, 3)(HIDDEN)[1])
 
 
 @pytest.mark.parametrize("is_trained", [False, True])
@@ -219,7 +219,7 @@ def test_a_loaded_model_has_the_index_of_the_loaded_head(sampled, is_trained, tm
     head = sampled.layers[-1]
     if is_trained:
         fit(sampled)
-    top = tfx.top_k_model(sampled, 3, index=head.index)
+    top = tlo.top_k_model(sampled, 3, index=head.index)
     expected = top.predict(HIDDEN, verbose=0)
     top.save(tmp_path / "top.keras")
     loaded = keras.saving.load_model(tmp_path / "top.keras")
@@ -238,7 +238,7 @@ def test_a_loaded_layer_has_the_index_of_the_loaded_head(sampled, tmp_path):
     fit(sampled)
     inputs = keras.Input((8,))
     hidden = sampled.layers[0](inputs)
-    outputs = [head(hidden), tfx.TopK(head, 3, index=head.index, name="top")(hidden)[1]]
+    outputs = [head(hidden), tlo.TopK(head, 3, index=head.index, name="top")(hidden)[1]]
     model = keras.Model(inputs, outputs)
     expected = model.predict(HIDDEN, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -253,7 +253,7 @@ def test_a_loaded_layer_has_the_index_of_the_loaded_head(sampled, tmp_path):
 def test_an_index_of_ones_own_is_saved_with_the_layer(indexed, tmp_path):
     head, index = indexed
     inputs = keras.Input((8,))
-    model = keras.Model(inputs, tfx.TopK(head, 3, index=index, name="top")(inputs))
+    model = keras.Model(inputs, tlo.TopK(head, 3, index=index, name="top")(inputs))
     expected = model.predict(HIDDEN, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -264,7 +264,7 @@ def test_an_index_of_ones_own_is_saved_with_the_layer(indexed, tmp_path):
 
 def test_a_head_whose_index_is_missing_is_refused(sampled):
     head = sampled.layers[-1]
-    config = tfx.top_k_model(sampled, 3, index=head.index).get_config()
+    config = tlo.top_k_model(sampled, 3, index=head.index).get_config()
     config["model"]["config"]["layers"][-1]["config"]["index"] = None
     with pytest.raises(ValueError, match="index must be that of a head of the model; got that of"):
-        tfx.layers.top_k.TopKModel.from_config(config)
+        tlo.layers.top_k.TopKModel.from_config(config)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.statistics import SoftmaxStatistics
 
 
@@ -16,7 +16,7 @@ from tfx_largeout.statistics import SoftmaxStatistics
 def case():
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(4, 3)).astype("float32")
-    head = tfx.heads.DenseHead(9, bias_initializer="random_normal")
+    head = tlo.heads.DenseHead(9, bias_initializer="random_normal")
     return head, hidden, rng.integers(0, 9, 4)
 
 
@@ -32,7 +32,7 @@ def test_reductions_are_those_of_keras(case, reduction, weights, training):
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)(
         labels, tf.identity(logits), sample_weight=weights
     )
-    value = tfx.losses.SoftmaxCrossentropy(reduction=reduction)(labels, logits, weights)
+    value = tlo.losses.SoftmaxCrossentropy(reduction=reduction)(labels, logits, weights)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_an_example_of_weight_zero_needs_no_label(case, training):
     head, hidden, labels = case
     labels[1] = -1
     logits = head(hidden, training=training)
-    loss = tfx.losses.SoftmaxCrossentropy()
+    loss = tlo.losses.SoftmaxCrossentropy()
     assert np.isfinite(loss(labels, logits, np.array([1.0, 0.0, 1.0, 1.0])))
     with pytest.raises(tf.errors.InvalidArgumentError, match="at least one label"):
         loss(labels, logits, np.array([1.0, 0.1, 1.0, 1.0]))
@@ -52,19 +52,19 @@ def test_a_weight_an_example_weighs_all_its_positions(training):
     hidden = np.random.default_rng(0).normal(size=(3, 3, 4)).astype("float32")
     labels = np.random.default_rng(1).integers(0, 9, (3, 3))
     weights = np.array([1.0, 0.0, 5.0], "float32")
-    logits = tfx.heads.DenseHead(9)(hidden, training=training)
+    logits = tlo.heads.DenseHead(9)(hidden, training=training)
     values = keras.losses.sparse_categorical_crossentropy(
         labels, tf.identity(logits), from_logits=True
     )
     expected = np.mean(values * weights[:, np.newaxis])
     for shaped in (weights, weights[:, np.newaxis], np.repeat(weights[:, np.newaxis], 3, axis=1)):
-        value = tfx.losses.SoftmaxCrossentropy()(labels, logits, shaped)
+        value = tlo.losses.SoftmaxCrossentropy()(labels, logits, shaped)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
 def test_a_loss_in_ten_lines(case):
     @keras.saving.register_keras_serializable(package="tfx_largeout_tests")
-    class LargestTarget(tfx.losses.HeadLoss):
+    class LargestTarget(tlo.losses.HeadLoss):
         """Asks only for the best of an example's labels."""
 
         trains_on = SoftmaxStatistics
@@ -82,7 +82,7 @@ def test_a_loss_in_ten_lines(case):
 
 
 def test_config_round_trip():
-    loss = tfx.losses.TFCandidateSamplingLoss(reduction="sum", name="mine")
+    loss = tlo.losses.TFCandidateSamplingLoss(reduction="sum", name="mine")
     copy = keras.losses.deserialize(keras.losses.serialize(loss))
     assert type(copy) is type(loss)
     assert copy.get_config() == loss.get_config()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 
 PAGE = Path(__file__).parents[2] / "docs" / "heads_and_losses.md"
 CLASSES, WIDTH, EXAMPLES = 30, 6, 40
@@ -21,21 +21,21 @@ LABELS = RNG.integers(0, CLASSES, EXAMPLES)
 
 
 def optimizer():
-    return tfx.optimizers.RowSGD(0.05)
+    return tlo.optimizers.RowSGD(0.05)
 
 
 # The heads that a recipe is for, and whether `evaluate` is the softmax cross-entropy.
 RECIPES = {
-    "SmallLogPartition": ([lambda: tfx.heads.DenseHead(CLASSES)], False),
+    "SmallLogPartition": ([lambda: tlo.heads.DenseHead(CLASSES)], False),
     "UnitTargets": (
-        [lambda: tfx.heads.FactoredHead(CLASSES, 0.01), lambda: tfx.heads.DenseHead(CLASSES)],
+        [lambda: tlo.heads.FactoredHead(CLASSES, 0.01), lambda: tlo.heads.DenseHead(CLASSES)],
         False,
     ),
     "SquaredHinge": (
-        [lambda: tfx.heads.SampledHead(CLASSES, tfx.samplers.Uniform(9), optimizer(), seed=1)],
+        [lambda: tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(9), optimizer(), seed=1)],
         True,
     ),
-    "FocalLoss": ([lambda: tfx.heads.HierarchicalSoftmaxHead(CLASSES, optimizer())], True),
+    "FocalLoss": ([lambda: tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer())], True),
 }
 
 
@@ -75,9 +75,9 @@ def test_a_recipe_trains_and_evaluates(recipes, name, number, run_eagerly):
         expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(LABELS, logits)
     else:
         kind = loss.trains_on
-        dense = tfx.heads.DenseHead(CLASSES, use_bias=False, kernel_initializer="identity")
+        dense = tlo.heads.DenseHead(CLASSES, use_bias=False, kernel_initializer="identity")
         dense.build((None, CLASSES))
-        labels = tfx.labels.normalize_labels(LABELS, CLASSES)
+        labels = tlo.labels.normalize_labels(LABELS, CLASSES)
         statistics = dense.statistics(kind, tf.constant(logits), labels, training=True)
         expected = tf.reduce_mean(loss.from_statistics(statistics))
     np.testing.assert_allclose(model.evaluate(X, LABELS, verbose=0), expected, rtol=1e-4)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.hessian_free import convex_loss
 
 CLASSES, WIDTH = 12, 5
@@ -24,8 +24,8 @@ def oracle(logits, labels, penalty):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_penalty_is_that_of_its_formula(training):
-    head = tfx.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
-    loss = tfx.losses.SoftmaxCrossentropy(log_partition_penalty=0.3)
+    head = tlo.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
+    loss = tlo.losses.SoftmaxCrossentropy(log_partition_penalty=0.3)
     value = loss(Y, head(X, training=training))
     np.testing.assert_allclose(value, oracle(head(X), Y, 0.3), rtol=1e-5)
 
@@ -34,9 +34,9 @@ def test_a_penalty_pulls_log_z_to_zero_in_training():
     ends = []
     for penalty in (0.0, 1.0):
         keras.utils.set_random_seed(1)
-        head = tfx.heads.DenseHead(CLASSES)
+        head = tlo.heads.DenseHead(CLASSES)
         model = keras.Sequential([keras.Input((WIDTH,)), head])
-        loss = tfx.losses.SoftmaxCrossentropy(log_partition_penalty=penalty)
+        loss = tlo.losses.SoftmaxCrossentropy(log_partition_penalty=penalty)
         model.compile(keras.optimizers.SGD(0.1), loss=loss)
         model.fit(X, Y, epochs=100, verbose=0)
         logits = model.predict(X, verbose=0)
@@ -46,7 +46,7 @@ def test_a_penalty_pulls_log_z_to_zero_in_training():
 
 
 def test_its_config_round_trips():
-    loss = tfx.losses.SoftmaxCrossentropy(log_partition_penalty=1e-4)
+    loss = tlo.losses.SoftmaxCrossentropy(log_partition_penalty=1e-4)
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert again.get_config() == loss.get_config()
     assert again.log_partition_penalty == 1e-4
@@ -55,9 +55,9 @@ def test_its_config_round_trips():
 @pytest.mark.parametrize("penalty", [-0.1, float("nan"), "much", True])
 def test_a_bad_penalty_is_refused(penalty):
     with pytest.raises(ValueError, match="log_partition_penalty must be a finite number at least"):
-        tfx.losses.SoftmaxCrossentropy(log_partition_penalty=penalty)
+        tlo.losses.SoftmaxCrossentropy(log_partition_penalty=penalty)
 
 
 def test_hessian_free_training_refuses_it_as_its_hessian_is_another():
     with pytest.raises(ValueError, match="SoftmaxCrossentropy without a penalty"):
-        convex_loss(tfx.losses.SoftmaxCrossentropy(log_partition_penalty=0.1))
+        convex_loss(tlo.losses.SoftmaxCrossentropy(log_partition_penalty=0.1))

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from oracles import spherical_losses as oracle
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.statistics import SphericalStatistics
 
 CLASSES, WIDTH = 11, 3
@@ -28,19 +28,19 @@ def own_oracle(hidden, kernel, bias, lists):
 
 
 LOSSES = {
-    "squared_error": (tfx.losses.SquaredError, {"target_value": 0.7}, oracle.squared_error),
-    "spherical": (tfx.losses.SphericalSoftmax, {"epsilon": 0.1}, oracle.spherical_softmax),
-    "taylor": (tfx.losses.TaylorSoftmax, {}, oracle.taylor_softmax),
-    "z_loss": (tfx.losses.ZLoss, {"a": 0.5, "b": 3.0}, oracle.z_loss),
-    "own": (tfx.losses.LambdaSphericalLoss, {"fn": own_loss}, own_oracle),
+    "squared_error": (tlo.losses.SquaredError, {"target_value": 0.7}, oracle.squared_error),
+    "spherical": (tlo.losses.SphericalSoftmax, {"epsilon": 0.1}, oracle.spherical_softmax),
+    "taylor": (tlo.losses.TaylorSoftmax, {}, oracle.taylor_softmax),
+    "z_loss": (tlo.losses.ZLoss, {"a": 0.5, "b": 3.0}, oracle.z_loss),
+    "own": (tlo.losses.LambdaSphericalLoss, {"fn": own_loss}, own_oracle),
 }
 
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
 every_head = pytest.mark.parametrize(
     "make_head",
     [
-        lambda **kw: tfx.heads.FactoredHead(CLASSES, learning_rate=0.1, use_bias=True, **kw),
-        lambda **kw: tfx.heads.DenseHead(CLASSES, **kw),
+        lambda **kw: tlo.heads.FactoredHead(CLASSES, learning_rate=0.1, use_bias=True, **kw),
+        lambda **kw: tlo.heads.DenseHead(CLASSES, **kw),
     ],
     ids=["factored", "dense"],
 )
@@ -54,7 +54,7 @@ def case(make_head):
 
 
 def weights_of(head):
-    if isinstance(head, tfx.heads.FactoredHead):
+    if isinstance(head, tlo.heads.FactoredHead):
         return head.materialize()
     return head.kernel.numpy(), head.bias.numpy()
 
@@ -116,7 +116,7 @@ def test_probabilities(name, make_head):
     loss_class, arguments, expected = LOSSES[name]
     head, hidden, _ = case(make_head)
     logits = head(hidden)
-    labels = tfx.heads.head_output(logits).labels(np.zeros(4, "int64"))
+    labels = tlo.heads.head_output(logits).labels(np.zeros(4, "int64"))
     loss = loss_class(**arguments)
     statistics = head.statistics(SphericalStatistics, tf.constant(hidden), labels, training=False)
     probabilities = loss.probabilities(logits, statistics).numpy()
@@ -128,7 +128,7 @@ def test_probabilities(name, make_head):
 
 def test_no_probabilities():
     with pytest.raises(NotImplementedError, match="ZLoss defines no probabilities"):
-        tfx.losses.ZLoss().probabilities(None, None)
+        tlo.losses.ZLoss().probabilities(None, None)
 
 
 @every_head
@@ -140,7 +140,7 @@ def test_squared_error_of_sparse_targets(make_head, training):
     targets[2, 10] = 3.0
     targets[3, 0] = 1.0
     output = head(hidden, training=training)
-    values = tfx.losses.SquaredError(reduction="none")(tf.sparse.from_dense(targets), output)
+    values = tlo.losses.SquaredError(reduction="none")(tf.sparse.from_dense(targets), output)
     logits = oracle.logits_of(hidden, *weights_of(head))
     np.testing.assert_allclose(values, ((logits - targets) ** 2).sum(axis=1), rtol=1e-5)
 
@@ -152,46 +152,46 @@ def test_sparse_targets_train_in_fit():
     targets = x @ truth
     targets[np.abs(targets) < 1.5] = 0
     data = tf.data.Dataset.from_tensor_slices((x, tf.sparse.from_dense(targets.astype("float32"))))
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
     model = keras.Sequential([keras.Input((WIDTH,)), head])
-    model.compile("sgd", loss=tfx.losses.SquaredError(), metrics=[tfx.metrics.PrecisionAtK(1)])
+    model.compile("sgd", loss=tlo.losses.SquaredError(), metrics=[tlo.metrics.PrecisionAtK(1)])
     model.fit(data.batch(16), epochs=40, verbose=0)
     best = ((targets - x @ np.linalg.lstsq(x, targets)[0]) ** 2).sum(axis=1).mean()
     assert model.evaluate(data.batch(16), verbose=0)[0] < 1.1 * best
 
 
 def test_sparse_targets_are_refused_where_values_mean_nothing():
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
     targets = tf.sparse.from_dense(np.eye(CLASSES, dtype="float32")[:2])
     with pytest.raises(TypeError, match="must get integer class ids as labels; got sparse targets"):
-        tfx.losses.TaylorSoftmax()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
+        tlo.losses.TaylorSoftmax()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
 
 
 def test_sparse_targets_of_another_length_are_refused():
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
     targets = tf.sparse.from_dense(np.eye(CLASSES + 1, dtype="float32")[:2])
     with pytest.raises(ValueError, match=r"shape \[B, C\] with C = 11; got \(2, 12\)"):
-        tfx.losses.SquaredError()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
+        tlo.losses.SquaredError()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
 
 
 def test_a_head_that_does_not_train_with_them_is_refused():
-    head = tfx.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
+    head = tlo.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
     output = head(np.ones((2, WIDTH), "float32"), training=True)
     with pytest.raises(TypeError, match=r"Use a loss that is a function of what the head gives"):
-        tfx.losses.TaylorSoftmax()([1, 2], output)
+        tlo.losses.TaylorSoftmax()([1, 2], output)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (
-            lambda: tfx.losses.SphericalSoftmax(0.0),
+            lambda: tlo.losses.SphericalSoftmax(0.0),
             "epsilon must be .* above 0; got 0.0",
         ),
-        (lambda: tfx.losses.ZLoss(a=-1.0), "a must be .* above 0; got -1.0"),
-        (lambda: tfx.losses.ZLoss(b=float("nan")), "b must be a finite number; got nan"),
+        (lambda: tlo.losses.ZLoss(a=-1.0), "a must be .* above 0; got -1.0"),
+        (lambda: tlo.losses.ZLoss(b=float("nan")), "b must be a finite number; got nan"),
         (
-            lambda: tfx.losses.SquaredError(float("inf")),
+            lambda: tlo.losses.SquaredError(float("inf")),
             "target_value must be a finite number; got inf",
         ),
     ],
@@ -203,21 +203,21 @@ def test_arguments_are_checked(make, message):
 
 def test_a_function_must_be_one_and_be_registered_to_be_saved():
     with pytest.raises(TypeError, match="fn must be a function of SphericalStatistics; got 3"):
-        tfx.losses.LambdaSphericalLoss(3)
+        tlo.losses.LambdaSphericalLoss(3)
     with pytest.raises(ValueError, match="fn must be registered"):
-        tfx.losses.LambdaSphericalLoss(lambda statistics: statistics.sum_of_squares).get_config()
+        tlo.losses.LambdaSphericalLoss(lambda statistics: statistics.sum_of_squares).get_config()
 
 
 def test_the_z_loss_is_finite_where_all_logits_are_equal():
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate=0.1, kernel_initializer="zeros")
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1, kernel_initializer="zeros")
     hidden = tf.Variable(np.ones((2, WIDTH), "float32"))
-    value = tfx.losses.ZLoss()([1, 2], head(hidden, training=True))
+    value = tlo.losses.ZLoss()([1, 2], head(hidden, training=True))
     np.testing.assert_allclose(value, 10 * np.log1p(np.e), rtol=1e-5)
 
 
 def test_statistics_say_how_many_classes():
-    head = tfx.heads.FactoredHead(CLASSES, learning_rate=0.1)
-    output = tfx.heads.head_output(head(np.ones((2, WIDTH), "float32"), training=True))
+    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    output = tlo.heads.head_output(head(np.ones((2, WIDTH), "float32"), training=True))
     statistics = output.statistics(SphericalStatistics, [1, 2])
     assert isinstance(statistics, SphericalStatistics)
     assert statistics.num_classes == CLASSES

@@ -12,7 +12,7 @@ import tensorflow as tf
 from conformance.heads_table import HEADS, Row
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.class_trees import equal_clusters
 from tfx_largeout.heads import FactoredHead, HierarchicalSoftmaxHead, SampledHead, SelfUpdatingHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead
@@ -73,11 +73,11 @@ def _optimizer(make: Callable[[], Any]) -> Callable[[Case], Any]:
 
 
 def _adam(**options: Any) -> Callable[[], Any]:
-    return lambda: tfx.optimizers.RowAdam(0.01, **options)
+    return lambda: tlo.optimizers.RowAdam(0.01, **options)
 
 
 def _sampled(**arguments: Any) -> Callable[[Case], Any]:
-    defaults = {"sampler": tfx.samplers.Uniform(3), "optimizer": tfx.optimizers.RowSGD(0.1)}
+    defaults = {"sampler": tlo.samplers.Uniform(3), "optimizer": tlo.optimizers.RowSGD(0.1)}
     return lambda case: SampledHead(CLASSES, **{**defaults, **arguments}).build((None, WIDTH))
 
 
@@ -86,7 +86,7 @@ def _factored(**arguments: Any) -> Callable[[Case], Any]:
 
 
 def _tree(**arguments: Any) -> Callable[[Case], Any]:
-    return lambda case: HierarchicalSoftmaxHead(CLASSES, tfx.optimizers.RowSGD(0.1), **arguments)
+    return lambda case: HierarchicalSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.1), **arguments)
 
 
 # Arguments
@@ -122,7 +122,7 @@ ARGUMENTS = [
             "None": lambda: None,
             "a name": lambda: "adam",
             "Keras's Adam": keras.optimizers.Adam,
-            "a class": lambda: tfx.optimizers.RowAdam,
+            "a class": lambda: tlo.optimizers.RowAdam,
         }.items()
     ),
     *(
@@ -188,35 +188,35 @@ ARGUMENTS = [
     Misuse("sampler=None", _sampled(sampler=None), TypeError, "must be a Sampler; got None", one),
     Misuse(
         "sampler is a class",
-        _sampled(sampler=tfx.samplers.Uniform),
+        _sampled(sampler=tlo.samplers.Uniform),
         TypeError,
         "must be a Sampler; got",
         one,
     ),
     Misuse(
         "sampler of too many candidates",
-        _sampled(sampler=tfx.samplers.Uniform(CLASSES + 1)),
+        _sampled(sampler=tlo.samplers.Uniform(CLASSES + 1)),
         ValueError,
         "num_sampled must be at most",
         one,
     ),
     Misuse(
         "counts of other classes",
-        _sampled(sampler=tfx.samplers.Unigram([1, 2, 3], 2)),
+        _sampled(sampler=tlo.samplers.Unigram([1, 2, 3], 2)),
         ValueError,
         "counts must have one entry for each of the 24 classes; got 3",
         one,
     ),
     Misuse(
         "more found than classes",
-        _sampled(sampler=tfx.samplers.LSHEmbedding(CLASSES + 1)),
+        _sampled(sampler=tlo.samplers.LSHEmbedding(CLASSES + 1)),
         ValueError,
         f"num_found must be at most num_classes={CLASSES}",
         one,
     ),
     Misuse(
         "a background that depends on the weights",
-        lambda case: tfx.samplers.LSHEmbedding(3, tfx.samplers.LSHEmbedding(3)),
+        lambda case: tlo.samplers.LSHEmbedding(3, tlo.samplers.LSHEmbedding(3)),
         TypeError,
         "background must draw without regard to the weights",
         one,
@@ -282,32 +282,32 @@ ARGUMENTS = [
     ),
     Misuse(
         "PrecisionAtK(0)",
-        lambda case: tfx.metrics.PrecisionAtK(0),
+        lambda case: tlo.metrics.PrecisionAtK(0),
         ValueError,
         "k must be an integer of at least 1; got 0",
         one,
     ),
     Misuse(
         "TopK of no class",
-        lambda case: tfx.TopK(case.make_head(), 0),
+        lambda case: tlo.TopK(case.make_head(), 0),
         ValueError,
         "k must be an integer of at least 1; got 0",
     ),
     Misuse(
         "TopK of more than all classes",
-        lambda case: tfx.TopK(case.make_head(), CLASSES + 1),
+        lambda case: tlo.TopK(case.make_head(), CLASSES + 1),
         ValueError,
         f"k must be at most num_classes={CLASSES}; got {CLASSES + 1}",
     ),
     Misuse(
         "TopK with an unknown activation",
-        lambda case: tfx.TopK(case.make_head(), 2, activation="relu"),
+        lambda case: tlo.TopK(case.make_head(), 2, activation="relu"),
         ValueError,
         "activation",
     ),
     Misuse(
         "TopK of a Keras layer",
-        lambda case: tfx.TopK(keras.layers.Dense(3), 2),
+        lambda case: tlo.TopK(keras.layers.Dense(3), 2),
         TypeError,
         "head must be a Head; got",
         one,
@@ -316,7 +316,7 @@ ARGUMENTS = [
 
 
 def _adam_of(name: str, value: Any) -> Any:
-    return tfx.optimizers.RowAdam(**{name: value})
+    return tlo.optimizers.RowAdam(**{name: value})
 
 
 # Labels
@@ -623,7 +623,7 @@ TRAINING = [
     ),
     Misuse(
         "the optimizer of a head that is built",
-        lambda case: setattr(case.head, "optimizer", tfx.optimizers.RowAdam(0.1)),
+        lambda case: setattr(case.head, "optimizer", tlo.optimizers.RowAdam(0.1)),
         AttributeError,
         "can't be replaced once the head is built",
         row_updating,
@@ -651,7 +651,7 @@ TRAINING = [
     ),
     Misuse(
         "top_k_model of a model without a head",
-        lambda case: tfx.top_k_model(
+        lambda case: tlo.top_k_model(
             keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(CLASSES)]), 2
         ).predict(case.x, verbose=0),
         (TypeError, ValueError),
@@ -716,7 +716,7 @@ def _with_float16(case: Case) -> None:
 
 
 def _shared_optimizer(case: Case) -> None:
-    optimizer = tfx.optimizers.RowAdam(0.1)
+    optimizer = tlo.optimizers.RowAdam(0.1)
     heads = [case.make_head(), case.make_head()]
     for head in heads:
         head.optimizer = optimizer
@@ -725,9 +725,9 @@ def _shared_optimizer(case: Case) -> None:
 
 
 def _shared_index(case: Case) -> None:
-    index = tfx.indexes.HashIndex(tfx.indexes.SimHash(), 2, 2)
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 2, 2)
     for _ in range(2):
-        _sampled(sampler=tfx.samplers.LSHEmbedding(3), index=index)(case)
+        _sampled(sampler=tlo.samplers.LSHEmbedding(3), index=index)(case)
 
 
 def _rate(case: Case, rate: float) -> None:

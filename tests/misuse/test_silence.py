@@ -13,7 +13,7 @@ from conformance.heads_table import HEADS
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
 from misuse.misuse_table import factored, row_updating, sampled, self_updating, tree
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
 
 FIRST_OF_A_CLASS = {type(row.make_head(CLASSES)): row.name for row in reversed(HEADS)}.values()
@@ -218,7 +218,7 @@ def test_a_frozen_head_goes_on_drawing(case):
 
     class Draws(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            labels = tfx.heads.HeadOutput(head, tf.zeros([1, WIDTH]), False).labels([0])
+            labels = tlo.heads.HeadOutput(head, tf.zeros([1, WIDTH]), False).labels([0])
             drawn.append(head.candidates(tf.ones([1, WIDTH]), labels).ids.numpy().tobytes())
 
     model.fit(case.x, case.y, epochs=6, callbacks=[Draws()], verbose=0)
@@ -362,7 +362,7 @@ def test_gradient_accumulation_updates_with_each_part_and_does_not_warn(case):
 @rows(lambda row: True)
 @pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
 def test_training_logs_have_no_metric_that_training_does_not_measure(case, eagerly):
-    metrics = [tfx.metrics.PrecisionAtK(1), tfx.metrics.Perplexity()]
+    metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.Perplexity()]
     model = case.compile(case.make_model(), metrics=metrics, run_eagerly=eagerly)
     data = (case.x, case.y)
     history = model.fit(*data, validation_data=data, epochs=2, verbose=0).history
@@ -373,7 +373,7 @@ def test_training_logs_have_no_metric_that_training_does_not_measure(case, eager
 
 @rows(sampled)
 def test_keras_says_what_to_monitor_instead(case):
-    model = case.compile(case.make_model(), metrics=[tfx.metrics.PrecisionAtK(1)])
+    model = case.compile(case.make_model(), metrics=[tlo.metrics.PrecisionAtK(1)])
     data = (case.x, case.y)
     with pytest.warns(UserWarning, match="is not available. Available metrics are.*val_precision"):
         model.fit(
@@ -387,7 +387,7 @@ def test_keras_says_what_to_monitor_instead(case):
 
 @rows(sampled)
 def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
-    metrics = [tfx.metrics.PrecisionAtK(1, during_training=True)]
+    metrics = [tlo.metrics.PrecisionAtK(1, during_training=True)]
     model = case.compile(case.make_model(), metrics=metrics)
     assert np.isfinite(model.fit(case.x, case.y, verbose=0).history["precision_at_1"]).all()
 
@@ -395,14 +395,14 @@ def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
 # Dtypes and shapes
 
 
-@pytest.mark.parametrize("name", sorted(tfx.heads.SampledHead.trained_by))
+@pytest.mark.parametrize("name", sorted(tlo.heads.SampledHead.trained_by))
 def test_every_loss_of_candidates_trains_in_float64(name):
     keras.config.set_dtype_policy("float64")
-    head = tfx.heads.SampledHead(
-        CLASSES, tfx.samplers.Uniform(5), tfx.optimizers.RowAdam(0.05), seed=1
+    head = tlo.heads.SampledHead(
+        CLASSES, tlo.samplers.Uniform(5), tlo.optimizers.RowAdam(0.05), seed=1
     )
     model = keras.Sequential([keras.Input((WIDTH,)), head])
-    model.compile("sgd", getattr(tfx.losses, name)())
+    model.compile("sgd", getattr(tlo.losses, name)())
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(40, WIDTH)), rng.integers(0, 3, 40)
     start = model.evaluate(x, y, verbose=0)
@@ -462,10 +462,10 @@ def test_the_losses_that_errors_name_are_those_of_the_family(head):
     if type(head).__module__.startswith("tfx_largeout."):
         family = {
             name
-            for name, loss in vars(tfx.losses).items()
+            for name, loss in vars(tlo.losses).items()
             if isinstance(loss, type)
-            and issubclass(loss, tfx.losses.HeadLoss)
+            and issubclass(loss, tlo.losses.HeadLoss)
             and getattr(loss, "trains_on", None) in head.gives
-            and loss.from_statistics is not tfx.losses.HeadLoss.from_statistics
+            and loss.from_statistics is not tlo.losses.HeadLoss.from_statistics
         }
         assert set(head.trained_by) == family

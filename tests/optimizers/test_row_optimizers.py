@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
 
 ROWS, WIDTH = 20, 3
@@ -140,10 +140,10 @@ def embedding_model(optimizer):
             keras.layers.Embedding(ROWS, WIDTH),
             keras.layers.Flatten(),
             keras.layers.Dense(5, activation="tanh"),
-            tfx.heads.TFSampledSoftmaxHead(ROWS, num_sampled=10, seed=2),
+            tlo.heads.TFSampledSoftmaxHead(ROWS, num_sampled=10, seed=2),
         ]
     )
-    model.compile(optimizer, loss=tfx.losses.TFCandidateSamplingLoss())
+    model.compile(optimizer, loss=tlo.losses.TFCandidateSamplingLoss())
     return model
 
 
@@ -172,7 +172,7 @@ def test_a_saved_model_goes_on_with_the_same_slots(name, tmp_path):
 
 def test_sparse_dense_touches_only_the_features_of_the_batch():
     inputs = keras.Input((ROWS,), sparse=True)
-    layer = tfx.layers.SparseDense(WIDTH)
+    layer = tlo.layers.SparseDense(WIDTH)
     model = keras.Model(inputs, layer(inputs))
     model.compile(RowAdam(0.1), loss="mse")
     before = layer.kernel.numpy()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import ExactTopK, OutputWeights
 
@@ -48,9 +48,9 @@ def trained(head, loss):
 
 
 def test_with_all_classes_training_is_that_of_the_full_softmax():
-    sampled = tfx.heads.SampledHead(CLASSES, ExactTopK(CLASSES), tfx.optimizers.RowSGD(0.1))
-    ours = trained(sampled, tfx.losses.ActiveSetSoftmax())
-    dense = trained(tfx.heads.DenseHead(CLASSES), tfx.losses.SoftmaxCrossentropy())
+    sampled = tlo.heads.SampledHead(CLASSES, ExactTopK(CLASSES), tlo.optimizers.RowSGD(0.1))
+    ours = trained(sampled, tlo.losses.ActiveSetSoftmax())
+    dense = trained(tlo.heads.DenseHead(CLASSES), tlo.losses.SoftmaxCrossentropy())
     for a, b in zip(ours, dense, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from oracles import hash_index as oracle
 from samplers.drawing import assert_mean
 
-import tfx_largeout as tfx
+import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import (
@@ -55,13 +55,13 @@ def drawn(sampler, weights, hidden=HIDDEN, labels=LABELS, seed=SEED):
 
 
 def head_with(sampler, index, optimizer=None, **options):
-    optimizer = optimizer or tfx.optimizers.RowAdam(0.01)
-    return tfx.heads.SampledHead(CLASSES, sampler, optimizer, seed=1, index=index, **options)
+    optimizer = optimizer or tlo.optimizers.RowAdam(0.01)
+    return tlo.heads.SampledHead(CLASSES, sampler, optimizer, seed=1, index=index, **options)
 
 
 def compiled(head):
     model = keras.Sequential([keras.Input([WIDTH]), head])
-    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    model.compile("adam", loss=tlo.losses.ComplementarySum())
     return model
 
 
@@ -180,9 +180,9 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
 def test_a_model_trains_with_corrected_candidates(similarity):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
     sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
-    head = head_with(sampler, index, tfx.optimizers.RowAdam(0.1))
+    head = head_with(sampler, index, tlo.optimizers.RowAdam(0.1))
     model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
-    model.compile("adam", loss=tfx.losses.ComplementarySum())
+    model.compile("adam", loss=tlo.losses.ComplementarySum())
     losses = model.fit(HIDDEN, np.arange(BATCH), epochs=30, verbose=0).history["loss"]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -275,7 +275,7 @@ def test_zero_rows_and_zero_queries_find_nothing():
     ids=lambda s: type(s).__name__,
 )
 def test_the_index_of_a_head_follows_the_weights_in_training(index, sampler):
-    optimizer = tfx.optimizers.RowSGD(5.0)
+    optimizer = tlo.optimizers.RowSGD(5.0)
     head = head_with(sampler, small_index[index](first_period=4), optimizer)
     model = compiled(head)
     x, y = np.tile(HIDDEN, (8, 1)), np.arange(8 * BATCH) % CLASSES

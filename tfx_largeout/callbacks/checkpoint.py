@@ -33,7 +33,7 @@ class Checkpoint(keras.callbacks.Callback):
     """Saves all that a run consists of; the same script, started again, goes on from there.
 
     ```python
-    checkpoint = tfx.callbacks.Checkpoint("runs/a", every=500)
+    checkpoint = tlo.callbacks.Checkpoint("runs/a", every=500)
     data = checkpoint.data(lambda epoch: train.dataset(512, shuffle=True, seed=epoch))
     model.fit(data, epochs=10, shuffle=False, callbacks=[checkpoint])
     ```
