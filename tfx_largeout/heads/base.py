@@ -87,7 +87,7 @@ class Head(keras.layers.Layer):
             training = record.could_possibly_record()
         logits = self._prunable_logits(inputs)
         if training:
-            logits = self._training_logits(logits)
+            logits = self.training_logits(logits)
         setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
         return logits
 
@@ -181,7 +181,7 @@ class Head(keras.layers.Layer):
         # the read of the kernel stays, and after a sparse update it copies the whole variable.
         return tf.function(self.logits, autograph=False)(hidden)
 
-    def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
+    def training_logits(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns the logits as a training step gets them."""
         return logits
 

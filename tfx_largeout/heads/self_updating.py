@@ -218,7 +218,7 @@ class SelfUpdatingHead(Head):
         fit = enclosing_fit()  # a `train_step` of the user's own may call layers one by one
         return None if fit is None else fit["self"].optimizer
 
-    def _training_logits(self, logits: tf.Tensor) -> tf.Tensor:
+    def training_logits(self, logits: tf.Tensor) -> tf.Tensor:
         fit = enclosing_fit()
         if fit is not None and fit["self"].optimizer is None:
             raise ValueError(
