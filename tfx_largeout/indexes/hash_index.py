@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.indexes.dwta_hash import DWTAHash
@@ -192,7 +193,7 @@ class HashIndex(keras.layers.Layer):
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
-        if not isinstance(self.clock.value, tf.Variable):
+        if in_stateless_scope():
             return  # Keras only finds out shapes, and no variable can change.
 
         def build() -> tf.Tensor:
