@@ -31,7 +31,6 @@ bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_
     for (int64_t q = 0; q < queries.num_queries; ++q) {
       const int32_t code = queries.codes[(i * queries.num_queries + q) * num_tables + t];
       if (code < 0) continue;
-      if (code >= buckets_of_range) return false;
       const int32_t* starts = tables.Starts(t) + first_bucket + code;
       const int64_t begin = starts[0], end = starts[1];
       if (begin < 0 || begin > end || end > tables.num_classes) return false;

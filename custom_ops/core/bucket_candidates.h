@@ -39,7 +39,9 @@ struct BucketResources {
 //
 // Cost: O(ranges Q L + visited classes) an example.
 //
-// Returns whether all went well; if not, a visited bucket is corrupt, or a code out of range.
+// Returns whether all went well; if not, what was read of a bucket is corrupt.
+//
+// REQUIRES: codes are below the number of buckets of a range.
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
                          const BucketResources& resources, int64_t* ids);
 
@@ -51,7 +53,7 @@ class BucketVotes {
   //
   // Cost: O(N ranges Q L + visited classes).
   //
-  // Returns as OwnBucketCandidates does.
+  // Returns and requires what OwnBucketCandidates does.
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
                   const BucketResources& resources, int64_t* ids);
 

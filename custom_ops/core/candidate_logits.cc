@@ -3,7 +3,6 @@
 #include "core/candidate_logits.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/phases.h"
 #include "core/prefetch.h"
@@ -82,7 +81,7 @@ class Runner {
   template <typename T>
   T* TakeZeros(int64_t n) {
     T* result = Take<T>(n);
-    std::memset(result, 0, n * sizeof(T));
+    std::fill_n(result, n, T{0});
     return result;
   }
 
@@ -124,7 +123,7 @@ class Runner {
 
   void SharedHits(int64_t i) const {
     bool* hits = out_.hits + i * batch_.num_candidates;
-    std::memset(hits, 0, batch_.num_candidates * sizeof(bool));
+    std::fill_n(hits, batch_.num_candidates, false);
     const auto is_before = [](const ClassPlace& place, int64_t c) { return place.class_id < c; };
     const ClassPlace *begin = sorted_, *end = begin + num_sorted_;
     for (int64_t k = 0; k < batch_.num_labels; ++k) {
@@ -148,11 +147,11 @@ class Runner {
       float* row = rows + j * width;
       biases[j] = c < 0 || weights_.bias == nullptr ? 0 : Bias(c);
       if (c < 0) {
-        std::memset(row, 0, width * sizeof(float));
+        std::fill_n(row, width, 0.0f);
       } else if (weights_.is_bfloat16) {
         resources_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width, row);
       } else {
-        std::memcpy(row, weights_.Row(c), row_bytes);
+        std::copy_n(static_cast<const float*>(weights_.Row(c)), width, row);
       }
     }
   }
@@ -176,7 +175,7 @@ class Runner {
     resources_.dense.pack_transposed(rows, width, width, n, nullptr, 0, 1, panel);
     float* out = out_.candidate_logits + first;
     for (int64_t i = 0; i < batch_.size; ++i) {
-      std::memcpy(out + i * num_candidates, biases, n * sizeof(float));
+      std::copy_n(biases, n, out + i * num_candidates);
     }
     resources_.dense.multiply({batch_.hidden, width, 1, panel, width, n, out, num_candidates, 1, 1},
                               0, batch_.size, false);

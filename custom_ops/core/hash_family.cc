@@ -106,7 +106,7 @@ int32_t Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) co
   if (rows.is_bfloat16) {
     resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(row)), rows.width, vector);
   } else {
-    std::memcpy(vector, rows.Row(row), rows.width * sizeof(float));
+    std::copy_n(static_cast<const float*>(rows.Row(row)), rows.width, vector);
   }
   if (family_.num_radii == 0) return 0;
   float bias = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 #include "core/phases.h"
 
@@ -109,8 +110,11 @@ class Update {
     const int32_t* entries = tables_.Entries(begin_ + t);
     bool good = starts[0] == 0 && starts[tables_.num_buckets] <= num_classes_;
     for (int64_t b = 0; good && b < tables_.num_buckets; ++b) good = starts[b] <= starts[b + 1];
+    std::vector<bool> seen(num_classes_);
     for (int64_t i = 0; good && i < starts[tables_.num_buckets]; ++i) {
-      good = entries[i] >= 0 && entries[i] < num_classes_;
+      const int32_t c = entries[i];
+      good = c >= 0 && c < num_classes_ && !seen[c];
+      if (good) seen[c] = true;
     }
     is_corrupt_[t] = !good;
     if (!good) bad_table_ = begin_ + t;

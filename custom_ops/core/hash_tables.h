@@ -61,9 +61,10 @@ struct HashFault {
 //
 // Cost: O(D) reading and O(D + K) hashing a changed row and table, O(C) moves a table.
 //
-// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt.
-// Then nothing is changed. Where all rows have changed, a corrupt table is written anew, and all
-// its classes count as moved.
+// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt:
+// its buckets are no parts of it in order, or it lists something that is no class, or a class
+// twice. Then nothing is changed. Where all rows have changed, a corrupt table is written anew, and
+// all its classes count as moved.
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
                        const HashResources& resources, int64_t* moved);

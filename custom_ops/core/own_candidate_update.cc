@@ -10,7 +10,6 @@
 // depend on the number of workers.
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/candidate_update.h"
 #include "core/phases.h"
@@ -115,8 +114,8 @@ class Runner {
   }
 
   void CopyPadded(const float* from, float* to) const {
-    std::memcpy(to, from, width_ * sizeof(float));
-    std::memset(to + width_, 0, (padded_width_ - width_) * sizeof(float));
+    std::copy_n(from, width_, to);
+    std::fill_n(to + width_, padded_width_ - width_, 0.0f);
   }
 
   // Calls visit(class, example, gradient) for the entries of a chunk: examples in order, their
@@ -137,7 +136,7 @@ class Runner {
 
   void CountEntries(int64_t chunk) {
     int64_t* counts = places_ + chunk * num_buckets_;
-    std::memset(counts, 0, num_buckets_ * sizeof(int64_t));
+    std::fill_n(counts, num_buckets_, 0);
     ForEntries(chunk, [&](int64_t c, int64_t, float) { ++counts[c >> low_bits_]; });
   }
 
@@ -172,7 +171,7 @@ class Runner {
 
   void UpdateGroup(int64_t group, int worker) {
     float* partial = partials_ + group * batch_.size * padded_width_;
-    std::memset(partial, 0, batch_.size * padded_width_ * sizeof(float));
+    std::fill_n(partial, batch_.size * padded_width_, 0.0f);
     const int64_t end = FirstBucket(group + 1);
     for (int64_t bucket = FirstBucket(group); bucket < end; ++bucket) {
       ClassTerm* begin = entries_ + buckets_[bucket];
@@ -226,7 +225,7 @@ class Runner {
       CopyPadded(static_cast<const float*>(row), scratch);
     } else {
       resources_.rows.widen(static_cast<const uint16_t*>(row), width_, scratch);
-      std::memset(scratch + width_, 0, (padded_width_ - width_) * sizeof(float));
+      std::fill_n(scratch + width_, padded_width_ - width_, 0.0f);
     }
     return scratch;
   }
@@ -235,7 +234,7 @@ class Runner {
     const int64_t end = std::min((task + 1) * kExamplesOfTask, batch_.size);
     for (int64_t i = task * kExamplesOfTask; i < end; ++i) {
       float* to = hidden_gradient_ + i * width_;
-      std::memset(to, 0, width_ * sizeof(float));
+      std::fill_n(to, width_, 0.0f);
       for (int64_t group = 0; group < num_groups_; ++group) {
         resources_.rows.add(partials_ + (group * batch_.size + i) * padded_width_, width_, to);
       }

@@ -4,7 +4,6 @@
 // dL/dH = G W_S and dL/dW_S = G^T H, with the rows W_S of the candidates and G [N, S].
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/candidate_update.h"
 #include "core/phases.h"
@@ -125,7 +124,7 @@ class Runner {
       const int64_t c = batch_.candidates[s];
       const float* row = scratch;
       if (c < 0) {
-        std::memset(scratch, 0, width_ * sizeof(float));
+        std::fill_n(scratch, width_, 0.0f);
       } else {
         row = RowAsFloats(c, scratch);
       }
@@ -142,7 +141,7 @@ class Runner {
   // Candidates [begin, begin + n) of row i of G, with 0 where there is no candidate.
   void CopyGradient(int64_t i, int64_t begin, int64_t n, float* to) const {
     const float* from = gradients_.candidates + i * num_candidates_ + begin;
-    std::memcpy(to, from, n * sizeof(float));
+    std::copy_n(from, n, to);
     if (!has_padding_) return;
     for (int64_t j = 0; j < n; ++j) {
       if (batch_.candidates[begin + j] < 0) to[j] = 0;
@@ -187,7 +186,7 @@ class Runner {
       CopyGradient(i, begin, n, to);
       resources_.rows.add(to, n, sums);
     }
-    std::memcpy(bias_gradient_ + begin, sums, n * sizeof(float));
+    std::copy_n(sums, n, bias_gradient_ + begin);
     resources_.dense.multiply({columns, 1, kCandidatesOfTask, hidden_panels_, batch_.size, width_,
                                kernel_gradient_ + begin * width_, width_, 1, 0},
                               0, n, false);
@@ -218,7 +217,7 @@ class Runner {
       bias_gradient = bias_gradient_[only];
     } else {
       float* sum = row_scratch_ + worker * width_;
-      std::memset(sum, 0, width_ * sizeof(float));
+      std::fill_n(sum, width_, 0.0f);
       for (int64_t i = begin; i < end; ++i) AddPlace(sorted_[i].place, sum, &bias_gradient);
       gradient = sum;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -365,8 +366,7 @@ class BucketCandidatesOp : public tf::OpKernel {
                            : votes_.Candidates(tables, queries, first_class, resources, to);
     OP_REQUIRES(
         context, good,
-        InvalidArgument("entries, starts and codes must be those of one index; a code is out "
-                        "of range, or a table is corrupt",
+        InvalidArgument("entries and starts must be tables as they were written; one is corrupt",
                         kRebuild));
   }
 
@@ -386,6 +386,7 @@ class BucketCandidatesOp : public tf::OpKernel {
       return InvalidArgument("budget must be in [1, C] = [1, ", tables.num_classes, "]; got ",
                              budget);
     }
+    TF_RETURN_IF_ERROR(CheckCodes(codes, tables.num_buckets / num_ranges_));
     TF_RETURN_IF_ERROR(CheckOrder(order, tables.num_tables));
     if (given_rotations.shape() != order.shape()) {
       return InvalidArgument("rotations must be [L]; got shape ",
@@ -408,6 +409,15 @@ class BucketCandidatesOp : public tf::OpKernel {
                 budget,
                 num_ranges_};
     return absl::OkStatus();
+  }
+
+  static absl::Status CheckCodes(const tf::Tensor& codes, int64_t buckets_of_range) {
+    const auto flat = codes.flat<int32_t>();
+    const int32_t* begin = flat.data();
+    const int32_t* most = std::max_element(begin, begin + flat.size());
+    if (flat.size() == 0 || *most < buckets_of_range) return absl::OkStatus();
+    return InvalidArgument("codes must be below ", buckets_of_range,
+                           ", the number of buckets of a range; got ", *most);
   }
 
   static absl::Status CheckOrder(const tf::Tensor& order, int64_t num_tables) {

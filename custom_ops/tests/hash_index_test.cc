@@ -298,6 +298,10 @@ void WhatIsWrongChangesNothing() {
   const HashFault of_table = index.Update(rows, 0, 3, 1, &moved);
   EXPECT(of_table.table == 1 && of_table.row < 0);
   EXPECT(index.entries == entries && index.built_at == built_at);
+  index.starts = starts;
+  index.entries[2 * 50 + 1] = index.entries[2 * 50];  // a class twice
+  EXPECT(index.Update(rows, 0, 3, 1, &moved).table == 2);
+  EXPECT(index.starts == starts && index.built_at == built_at);
 }
 
 void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
@@ -346,8 +350,10 @@ void VotesDoNotStay() {
     for (int32_t& code : codes) code = static_cast<int32_t>(random() % 5) - 1;
     BucketVotes fresh;
     EXPECT(call(votes, codes) == call(fresh, codes));
-    codes.push_back(4);  // behind the last bucket
+    codes.push_back(1);
+    starts[2] = 41;  // behind the last class
     EXPECT(call(votes, codes).empty());
+    starts[2] = 20;
   }
 }
 

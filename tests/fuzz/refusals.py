@@ -198,7 +198,7 @@ def _of_candidate_update(op: str) -> list[Refusal]:
 
 def _of_row_update(op: str) -> list[Refusal]:
     return [
-        Refusal(op, "variable", _shape(), "variable must be .*rank 1 or higher", False),
+        Refusal(op, "variable", _shape(), "variable must be .*rank 1 or higher"),
         Refusal(op, "ids", _put(0, 10**6), "ids must be class ids in .*1000000"),
         Refusal(op, "ids", _put(0, -1), "ids must be class ids in .*-1"),
         Refusal(op, "ids", lambda ids: ids * 0, "ids must not repeat a row"),
@@ -252,7 +252,9 @@ def _of_bucket_candidates(op: str) -> list[Refusal]:
         Refusal(op, "entries", lambda e: e * 0 + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s[:, :1], "starts.* must be"),
-        Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes? "),
+        Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes must be below"),
+        # The last one that is looked at, if at all: candidates may be enough before.
+        Refusal(op, "codes", _put((-1, -1, -1), 10**6), "codes must be below"),
         # No element, but many examples.
         Refusal(
             op,
