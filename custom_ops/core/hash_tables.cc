@@ -34,6 +34,7 @@ class Update {
         scratch_(Take<float>(resources.num_workers * scratch_size_)),
         some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
         codes_(Take<int32_t>(num_tables_ * num_classes_)),
+        stay_(Take<int64_t>(num_tables_)),
         moved_(Take<int64_t>(num_tables_)),
         is_corrupt_(Take<uint8_t>(num_tables_)) {}
 
@@ -41,10 +42,14 @@ class Update {
     const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
     const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
     const auto check = [this](int64_t t, int) { CheckTable(t); };
+    const auto read = [this](int64_t t, int) {
+      if (!is_corrupt_[t]) ReadTable(t);
+    };
     const auto sort = [this](int64_t t, int) {
       if (!Fault()) SortTable(t);
     };
     RunPhases({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+               {"read tables", {{num_tables_, read}}},
                {"sort tables", {{num_tables_, sort}}}},
               resources_.num_workers, resources_.parallel_for);
     if (const HashFault fault = Fault()) return fault;
@@ -78,6 +83,8 @@ class Update {
     return {is_needed ? bad_table_.load() : -1, bad_row_};
   }
 
+  bool HasChanged(int64_t row) const { return times_.touched_at[row] > since_; }
+
   // Codes for all tables of those rows, among kRowsOfTask, that have changed.
   void HashRows(int64_t task, int worker) {
     const int64_t first = task * kRowsOfTask, last = std::min(first + kRowsOfTask, num_classes_);
@@ -86,7 +93,7 @@ class Update {
     int32_t ids[Hasher::kRows];
     int64_t n = 0;
     for (int64_t row = first; row < last; ++row) {
-      if (times_.touched_at[row] > since_) ids[n++] = static_cast<int32_t>(row);
+      if (HasChanged(row)) ids[n++] = static_cast<int32_t>(row);
       if (n == Hasher::kRows || row + 1 == last) {
         HashSome(ids, n, worker);
         num_changed_ += n;
@@ -110,29 +117,46 @@ class Update {
     const int32_t* entries = tables_.Entries(begin_ + t);
     bool good = starts[0] == 0 && starts[tables_.num_buckets] <= num_classes_;
     for (int64_t b = 0; good && b < tables_.num_buckets; ++b) good = starts[b] <= starts[b + 1];
-    std::vector<bool> seen(num_classes_);
     for (int64_t i = 0; good && i < starts[tables_.num_buckets]; ++i) {
-      const int32_t c = entries[i];
-      good = c >= 0 && c < num_classes_ && !seen[c];
-      if (good) seen[c] = true;
+      good = entries[i] >= 0 && entries[i] < num_classes_;
     }
-    is_corrupt_[t] = !good;
-    if (!good) bad_table_ = begin_ + t;
+    is_corrupt_[t] = false;
+    if (!good) MarkCorrupt(t);
+  }
+
+  void MarkCorrupt(int64_t t) {
+    is_corrupt_[t] = true;
+    bad_table_ = begin_ + t;
+  }
+
+  // Gives classes that have not changed the code that they had, and counts the classes that stay in
+  // their bucket. A table that lists a class twice turns out to be corrupt.
+  void ReadTable(int64_t t) {
+    const int32_t* starts = tables_.Starts(begin_ + t);
+    const int32_t* entries = tables_.Entries(begin_ + t);
+    int32_t* codes = Codes(t);
+    std::vector<bool> seen(num_classes_);  // of those that have changed
+    bool good = true;
+    stay_[t] = 0;
+    for (int32_t b = 0; b < tables_.num_buckets; ++b) {
+      for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
+        const int32_t c = entries[i];
+        if (codes[c] == kUnchanged) {
+          codes[c] = b;
+        } else {
+          good = good && HasChanged(c) && !seen[c];
+          seen[c] = true;
+        }
+        stay_[t] += codes[c] == b;
+      }
+    }
+    if (!good) MarkCorrupt(t);
   }
 
   void SortTable(int64_t t) {
     int32_t* starts = tables_.Starts(begin_ + t);
     int32_t* entries = tables_.Entries(begin_ + t);
-    int32_t* codes = Codes(t);
-    int64_t stay = 0;
-    if (is_corrupt_[t]) std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
-    for (int32_t b = 0; b < tables_.num_buckets; ++b) {
-      for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
-        int32_t& code = codes[entries[i]];
-        if (code == kUnchanged) code = b;
-        stay += code == b;
-      }
-    }
+    const int32_t* codes = Codes(t);
     std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
     for (int64_t c = 0; c < num_classes_; ++c) {
       if (codes[c] >= 0) ++starts[codes[c] + 1];
@@ -146,7 +170,7 @@ class Update {
     std::memmove(starts + 1, starts, tables_.num_buckets * sizeof(int32_t));
     starts[0] = 0;
     std::fill(entries + size, entries + num_classes_, -1);
-    moved_[t] = size - stay;
+    moved_[t] = size - (is_corrupt_[t] ? 0 : stay_[t]);
   }
 
   const LayerWeights& weights_;
@@ -160,6 +184,7 @@ class Update {
   float* const scratch_;       // by worker
   int32_t* const some_codes_;  // by worker, [tables, kRows]
   int32_t* const codes_;       // [tables, C]
+  int64_t* const stay_;        // [tables]
   int64_t* const moved_;       // [tables]
   uint8_t* const is_corrupt_;  // [tables]
   std::atomic<int64_t> num_changed_{0}, bad_row_{-1}, bad_table_{-1};
