@@ -23,7 +23,7 @@ class FactoredStep {
  public:
   FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
-               const FactoredResources<T>& resources, T* hidden_gradient);
+               const DenseExecution<T>& execution, T* hidden_gradient);
 
   // Sets the gradient alone.
   void Gradient();
@@ -35,9 +35,9 @@ class FactoredStep {
   // Rows of `vectors_`.
   enum { kHiddenGSum, kHiddenAlpha, kShiftStep, kRowSumStep, kNumVectors };
 
-  T* Take(int64_t n) { return resources_.workspace.template Take<T>(n); }
+  T* Take(int64_t n) { return execution_.template Take<T>(n); }
   T* TakePanels(int64_t depth, int64_t columns) {
-    return Take(resources_.PanelsSize(depth, columns));
+    return Take(execution_.PanelsSize(depth, columns));
   }
 
   // Calls visit(place in targets_, g_a) for each label of example i.
@@ -63,7 +63,7 @@ class FactoredStep {
 
   // As RowTasks, for tasks that use BlockOf: never more than block_rows_ rows.
   int64_t RowsOf(double flop_of_row) const {
-    return std::min(block_rows_, resources_.RowsOfTask(flop_of_row));
+    return std::min(block_rows_, execution_.RowsOfTask(flop_of_row));
   }
 
   // In factored_step.cc.
@@ -121,7 +121,7 @@ class FactoredStep {
   const FactoredBatch<T>& batch_;
   const FactoredGradients<T>& gradients_;
   const FactoredRates<T>& rates_;
-  const FactoredResources<T>& resources_;
+  const DenseExecution<T>& execution_;
   const DenseKernels<T>& kernels_;
   const Workspace::Scope scope_;
   const MergedLabels targets_;

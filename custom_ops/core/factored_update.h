@@ -8,6 +8,7 @@
 #ifndef TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
 #define TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
 
+#include "core/dense_execution.h"
 #include "core/factored_state.h"
 
 namespace tfx::core {
@@ -48,8 +49,7 @@ struct FactoredOutcome {
 template <typename T>
 FactoredOutcome FactoredUpdate(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                                const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
-                               bool update, const FactoredResources<T>& resources,
-                               T* hidden_gradient);
+                               bool update, const DenseExecution<T>& execution, T* hidden_gradient);
 
 }  // namespace tfx::core
 

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <vector>
 
-#include "core/phases.h"
-
 namespace tfx::core {
 namespace {
 
@@ -20,19 +18,19 @@ class Update {
  public:
   Update(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
          int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-         const HashResources& resources)
+         const Execution& execution)
       : weights_(weights),
         times_(times),
         begin_(begin),
         num_tables_(end - begin),
         num_classes_(tables.num_classes),
         tables_(tables),
-        resources_(resources),
-        hasher_(family, begin, end, resources.hasher, resources.workspace),
+        execution_(execution),
+        hasher_(family, begin, end, execution),
         since_(TimeOfOldest(begin, end, now)),
         scratch_size_(hasher_.ScratchSize()),
-        scratch_(Take<float>(resources.num_workers * scratch_size_)),
-        some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
+        scratch_(Take<float>(execution.num_workers * scratch_size_)),
+        some_codes_(Take<int32_t>(execution.num_workers * num_tables_ * Hasher::kRows)),
         codes_(Take<int32_t>(num_tables_ * num_classes_)),
         stay_(Take<int64_t>(num_tables_)),
         moved_(Take<int64_t>(num_tables_)),
@@ -48,10 +46,9 @@ class Update {
     const auto sort = [this](int64_t t, int) {
       if (!Fault()) SortTable(t);
     };
-    RunPhases({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
-               {"read tables", {{num_tables_, read}}},
-               {"sort tables", {{num_tables_, sort}}}},
-              resources_.num_workers, resources_.parallel_for);
+    execution_.Run({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+                    {"read tables", {{num_tables_, read}}},
+                    {"sort tables", {{num_tables_, sort}}}});
     if (const HashFault fault = Fault()) return fault;
     for (int64_t t = 0; t < num_tables_; ++t) {
       times_.built_at[begin_ + t] = now;
@@ -63,7 +60,7 @@ class Update {
  private:
   template <typename T>
   T* Take(int64_t n) const {
-    return resources_.workspace.Take<T>(n);
+    return execution_.workspace.Take<T>(n);
   }
 
   // A time that can't be is that of a damaged table: as if it had never been built.
@@ -177,7 +174,7 @@ class Update {
   const RowTimes& times_;
   const int64_t begin_, num_tables_, num_classes_;
   const HashTables& tables_;
-  const HashResources& resources_;
+  const Execution& execution_;
   const Hasher hasher_;
   const int32_t since_;
   const int64_t scratch_size_;
@@ -194,8 +191,8 @@ class Update {
 
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const HashResources& resources, int64_t* moved) {
-  return Update(family, weights, times, begin, end, now, tables, resources).Run(now, moved);
+                       const Execution& execution, int64_t* moved) {
+  return Update(family, weights, times, begin, end, now, tables, execution).Run(now, moved);
 }
 
 }  // namespace tfx::core

@@ -9,9 +9,8 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/execution.h"
 #include "core/hash_family.h"
-#include "core/parallel_for.h"
-#include "core/workspace.h"
 
 namespace tfx::core {
 
@@ -34,13 +33,6 @@ struct HashTables {
 struct RowTimes {
   const int32_t* touched_at;  // [C]
   int32_t* built_at;          // [L]
-};
-
-struct HashResources {
-  Hasher::Resources hasher;
-  int num_workers;
-  const ParallelFor& parallel_for;
-  Workspace& workspace;
 };
 
 // What is wrong with tables, or with the rows that they are built from; `table` is -1 for the
@@ -67,7 +59,7 @@ struct HashFault {
 // all its classes count as moved.
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const HashResources& resources, int64_t* moved);
+                       const Execution& execution, int64_t* moved);
 
 }  // namespace tfx::core
 

@@ -54,16 +54,19 @@ struct WorkerState {
   StreamedLogitsWorker view;
 };
 
-class Runner {
+class StreamedLogitsRun {
  public:
-  Runner(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa, int num_workers,
-         const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs)
-      : in_(inputs), isa_(isa), parallel_for_(parallel_for), out_(outputs) {
+  StreamedLogitsRun(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs)
+      : in_(inputs),
+        isa_(IsaOf(execution.set)),
+        parallel_for_(execution.parallel_for),
+        out_(outputs) {
     const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
     lanes_ = num_panels * isa_.panel_lanes;
     chunk_ = ClassesOfChunk(in_.num_classes, in_.batch);
     num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
-    num_workers_ = std::min<int64_t>(num_workers, num_chunks_);
+    num_workers_ = std::min<int64_t>(execution.num_workers, num_chunks_);
     panels_.resize(num_panels);
   }
 
@@ -227,9 +230,9 @@ class Runner {
 
 }  // namespace
 
-void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
-                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs) {
-  Runner(inputs, IsaOf(set), num_workers, parallel_for, outputs).Run();
+void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs) {
+  StreamedLogitsRun(inputs, execution, outputs).Run();
 }
 
 }  // namespace tfx::core

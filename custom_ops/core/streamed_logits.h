@@ -7,8 +7,7 @@
 
 #include <cstdint>
 
-#include "core/instruction_set.h"
-#include "core/parallel_for.h"
+#include "core/execution.h"
 
 namespace tfx::core {
 
@@ -42,9 +41,9 @@ struct StreamedLogitsOutputs {
 // O(B (D + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
 // 10^6.
 //
-// REQUIRES: 0 <= k <= C < 2^31; every label is in [-1, C); Supports(set); num_workers > 0.
-void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
-                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs);
+// REQUIRES: 0 <= k <= C < 2^31; every label is in [-1, C).
+void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs);
 
 }  // namespace tfx::core
 

@@ -7,13 +7,13 @@
 
 #include <cstdint>
 
+#include "core/dense_execution.h"
 #include "core/factored_state.h"
+#include "kernels/factored_checks.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
-
-constexpr int kNumFactoredVariables = 10;
 
 // Inputs [0, kNumFactoredVariables) of an op, in the order of core::FactoredState.
 template <typename T>
@@ -37,14 +37,12 @@ class FactoredVariables {
 
   // Refuses hidden and labels that don't fit the state, and numbers that are not finite.
   absl::Status CheckBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
-                          const core::DenseKernels<T>& kernels) const;
+                          const core::DenseExecution<T>& execution) const;
 
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
-  absl::Status CheckState() const;
   absl::Status CheckSlots() const;
   absl::Status CheckSlotOfRow(int64_t id) const;
-  absl::Status CheckLabels(const tensorflow::Tensor& labels) const;
 
   LockedVariables variables_;
 };

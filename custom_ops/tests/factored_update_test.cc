@@ -251,8 +251,7 @@ template <typename T>
 struct Factored {
   Factored(const Shape& shape, const Matrix& weights, InstructionSet set = BestSet(),
            int num_workers = 2)
-      : layer(shape, weights),
-        resources{DenseKernelsOf<T>(set), num_workers, parallel_for, workspace} {}
+      : layer(shape, weights), execution(Execution(set, num_workers, parallel_for, workspace)) {}
 
   FactoredOutcome Step(const Batch<T>& b, double weight_decay, double max_condition, bool update) {
     const auto [classes, width, batch, num_labels] = b.shape;
@@ -263,7 +262,7 @@ struct Factored {
     u_hidden.resize(batch * width);
     hidden_gradient.resize(batch * width);
     FactoredStatistics<T>(
-        layer.State(), b.View(), update, resources,
+        layer.State(), b.View(), update, execution,
         {targets.data(), squares.data(), sums.data(), gram_hidden.data(), u_hidden.data()});
     return Update(b, weight_decay, max_condition, update);
   }
@@ -275,13 +274,13 @@ struct Factored {
         {gram_hidden.data(), u_hidden.data(), b.g_target.data(), b.g_squares.data(),
          b.g_sum.data()},
         {b.learning_rate, static_cast<T>(weight_decay), static_cast<T>(max_condition)}, update,
-        resources, hidden_gradient.data());
+        execution, hidden_gradient.data());
   }
 
   Layer<T> layer;
   const ParallelFor parallel_for = OneThreadAnIndex;
   Workspace workspace;
-  const FactoredResources<T> resources;
+  const DenseExecution<T> execution;
   std::vector<T> targets, squares, sums, gram_hidden, u_hidden, hidden_gradient;
 };
 
@@ -427,17 +426,17 @@ void CoordinatesDontChangeTheWeights() {
   for (int i = 0; i < 20; ++i) {
     factored.Step(Batch<double>(shape, Signs::kPositive, 0.5, random), 0.01, kMaxCondition, true);
     const Matrix weights = factored.layer.Weights();
-    Reanchor(factored.layer.State(), factored.resources);
+    Reanchor(factored.layer.State(), factored.execution);
     EXPECT(Distance(factored.layer.Weights(), weights) < 1e-12);
     EXPECT(factored.layer.u == factored.layer.p);
     ExpectSlotsAreCounted(factored.layer);
     if (i % 6 < 5) continue;
-    Settle(factored.layer.State(), factored.resources);
+    Settle(factored.layer.State(), factored.execution);
     EXPECT(Distance(factored.layer.Weights(), weights) < 1e-12);
     EXPECT(factored.layer.slot_rows[factored.layer.current_slot] == shape.classes);
     ExpectSlotsAreCounted(factored.layer);
     const Layer<double> settled = factored.layer;
-    Settle(factored.layer.State(), factored.resources);
+    Settle(factored.layer.State(), factored.execution);
     EXPECT(factored.layer == settled);
   }
 }

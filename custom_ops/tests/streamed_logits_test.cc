@@ -46,7 +46,9 @@ struct Problem {
     r.target_ranks.resize(labels.size());
     r.top_scores.resize(inputs.batch * inputs.k);
     r.top_ids.resize(inputs.batch * inputs.k);
-    StreamedLogits(inputs, set, num_workers, OneThreadAnIndex,
+    const ParallelFor on_threads = OneThreadAnIndex;
+    Workspace workspace;
+    StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace),
                    {r.logsumexp.data(), r.target_logits.data(), r.target_ranks.data(),
                     r.top_scores.data(), r.top_ids.data()});
     return r;
