@@ -11,7 +11,7 @@
 
 namespace tfx::core {
 
-// Of the loss with respect to the logits.
+// The gradients of the loss with respect to the logits.
 struct CandidateGradients {
   const float* labels;      // [N, K]; what stands at padding is not read into any sum
   const float* candidates;  // [N, S]; likewise

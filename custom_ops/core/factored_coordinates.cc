@@ -78,7 +78,7 @@ void Sweep(const FactoredState<T>& state, const DenseExecution<T>& execution,
     WriteRows(state, ids, CurrentRows(state, ids, execution));
     ids.clear();
   };
-  for (int64_t id = 0; id < state.num_classes; ++id) {
+  for (int64_t id = 0; id < state.rows.num_rows; ++id) {
     if (!is_wanted(state.row_slot[id])) continue;
     ids.push_back(id);
     if (ids.size() == most) move();
@@ -158,7 +158,7 @@ void MoveToSlot(const FactoredState<T>& state, int64_t id, int32_t slot) {
 
 template <typename T>
 void Settle(const FactoredState<T>& state, const DenseExecution<T>& execution) {
-  if (state.slot_rows[*state.current_slot] == state.num_classes) return;
+  if (state.slot_rows[*state.current_slot] == state.rows.num_rows) return;
   Sweep(state, execution, [&](uint8_t slot) { return slot != *state.current_slot; });
 }
 

@@ -30,20 +30,21 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
       execution_(execution),
       kernels_(execution.kernels),
       scope_(execution.workspace),
-      targets_(batch.labels, batch.batch, batch.num_labels),
-      rows_(CurrentRows(state, targets_.classes, execution)),
+      targets_(state, batch, execution),
       size_(batch.batch),
       width_(state.width),
       decay_(rates.learning_rate * rates.weight_decay),
       eta_(rates.learning_rate / (1 - decay_)),
       error_(hidden_gradient) {
-  target_sums_ = Take(size_ * width_);
+  const bool is_given = gradients.target_sums != nullptr;
+  own_sums_ = is_given ? nullptr : Take(size_ * width_);
+  target_sums_ = is_given ? gradients.target_sums : own_sums_;
   y_ = Take(size_ * width_);
   u_panels_ = TakePanels(width_, width_);
   alpha_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) {
     alpha_[i] = 0;
-    ForEachLabel(i, [&](int64_t, T g) { alpha_[i] += g; });
+    targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t, T g) { alpha_[i] += g; });
   }
 }
 
@@ -98,19 +99,11 @@ Tasks FactoredStep<T>::Mirror(T* matrix) const {
 
 // ---- The gradient: Y = Abar^T W, E = 2 G H Q + Y.
 
+// What no one has summed yet.
 template <typename T>
 Tasks FactoredStep<T>::SumTargets() const {
-  return execution_.RowTasks(size_, 8.0 * width_ * (1 + batch_.num_labels),
-                             [=](int64_t begin, int64_t end, int) {
-                               for (int64_t i = begin; i < end; ++i) SumTargets(i);
-                             });
-}
-
-template <typename T>
-void FactoredStep<T>::SumTargets(int64_t i) const {
-  T* sum = target_sums_ + i * width_;
-  std::fill(sum, sum + width_, T{0});
-  ForEachLabel(i, [&](int64_t place, T g) { kernels_.add(g, rows_[place], width_, sum); });
+  if (own_sums_ == nullptr) return {0, nullptr};
+  return targets_.Sum(gradients_.g_target, execution_, own_sums_);
 }
 
 template <typename T>
@@ -198,7 +191,8 @@ Tasks FactoredStep<T>::MergeRows() const {
     for (int64_t target = begin; target < end; ++target) {
       T* row = merged_ + target * width_;
       std::fill(row, row + width_, T{0});
-      ForEachExample(target, [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
+      targets_.ForEachExample(target, gradients_.g_target,
+                              [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
     }
   });
 }
@@ -207,8 +201,9 @@ Tasks FactoredStep<T>::MergeRows() const {
 template <typename T>
 void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
   const T g_sum = gradients_.g_sum[i];
-  ForEachLabel(i,
-               [&](int64_t place, T g) { kernels_.add(g, merged_ + place * width_, width_, row); });
+  targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t place, T g) {
+    kernels_.add(g, merged_ + place * width_, width_, row);
+  });
   const T of_sum = alpha_[i] + state_.num_classes * g_sum;
   kernels_.add(of_sum, vectors_ + kHiddenGSum * width_, width_, row);
   kernels_.add(g_sum, vectors_ + kHiddenAlpha * width_, width_, row);
@@ -230,11 +225,14 @@ Tasks FactoredStep<T>::PHidden() const {
 // V[u] -= eta P' x_u, where p_hidden_ holds H P'^T for the P' of the step without decay.
 template <typename T>
 Tasks FactoredStep<T>::UpdateRows() const {
-  return execution_.RowTasks(targets_.size(), 32.0 * width_, [=](int64_t begin, int64_t end, int) {
-    for (int64_t target = begin; target < end; ++target) {
-      T* row = state_.Row(targets_.classes[target]);
-      if (rows_[target] != row) std::memcpy(row, rows_[target], width_ * sizeof(T));
-      ForEachExample(target, [&](int64_t i, T g) {
+  const auto num_owned = static_cast<int64_t>(targets_.owned.size());
+  return execution_.RowTasks(num_owned, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t j = begin; j < end; ++j) {
+      const int64_t target = targets_.owned[j];
+      T* row = state_.Row(targets_.ids[j]);
+      const T* current = targets_.rows[target];
+      if (current != row) std::memcpy(row, current, width_ * sizeof(T));
+      targets_.ForEachExample(target, gradients_.g_target, [&](int64_t i, T g) {
         kernels_.add(-eta_ * g, p_hidden_ + i * width_, width_, row);
       });
     }
@@ -243,7 +241,7 @@ Tasks FactoredStep<T>::UpdateRows() const {
 
 template <typename T>
 void FactoredStep<T>::SetSlots(int32_t slot) const {
-  for (int64_t id : targets_.classes) MoveToSlot(state_, id, slot);
+  for (int64_t id : targets_.ids) MoveToSlot(state_, id, slot);
 }
 
 // w' = beta (M w - eta H^T g_s), c' = beta (M c - eta H^T (alpha + C g_s)).

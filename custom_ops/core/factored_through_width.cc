@@ -153,12 +153,12 @@ Tasks FactoredStep<T>::DecayP() const {
 // anchor, which needs no P'.
 template <typename T>
 FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
-  const int64_t n = targets_.size();
+  const auto n = static_cast<int64_t>(targets_.owned.size());
   Workspace::Scope scope(execution_.workspace);
   T* rows = execution_.template Take<T>(n * width_);
   T* moved = execution_.template Take<T>(n * width_);
   for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(rows + i * width_, rows_[i], width_ * sizeof(T));
+    std::memcpy(rows + i * width_, targets_.rows[targets_.owned[i]], width_ * sizeof(T));
   }
   const Product<T> product = {rows, width_, 1, u_panels_, width_, width_, moved, width_, 1, 0};
   const Tasks multiply = execution_.RowTasks(
@@ -169,8 +169,8 @@ FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
   Reanchor(state_, execution_);
   for (int64_t i = 0; i < n; ++i) {
     T* row = moved + i * width_;
-    kernels_.add(-rates_.learning_rate, merged_ + i * width_, width_, row);
-    std::memcpy(state_.Row(targets_.classes[i]), row, width_ * sizeof(T));
+    kernels_.add(-rates_.learning_rate, merged_ + targets_.owned[i] * width_, width_, row);
+    std::memcpy(state_.Row(targets_.ids[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);
   return {false, 0};

@@ -119,7 +119,8 @@ class StreamedLogitsRun {
       const int64_t* labels = in_.labels + (first + lane) * in_.num_labels;
       for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
         if (labels[slot] < 0) continue;
-        ids[slot * lanes + lane] = static_cast<int32_t>(labels[slot]);
+        // Rows below this one win ties. A label that is a row here is that row.
+        ids[slot * lanes + lane] = static_cast<int32_t>(in_.shard.RowsBelow(labels[slot]));
         num_slots = std::max(num_slots, slot + 1);
       }
     }
@@ -136,12 +137,13 @@ class StreamedLogitsRun {
             const int32_t lane = b % isa_.panel_lanes;
             float* keys = target_keys_.data() + panel.first_lane * in_.num_labels;
             for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
-              const int64_t label = in_.labels[b * in_.num_labels + slot];
-              float& logit = out_.target_logits[b * in_.num_labels + slot];
-              logit = 0.0f;
-              if (label < 0) continue;
-              logit = isa_.target_logit(pass_, panel, lane, label, scratch.data());
-              keys[slot * panel.lanes + lane] = OrderKey(logit);
+              const int64_t at = b * in_.num_labels + slot;
+              const int64_t row = in_.shard.RowOf(in_.labels[at]);
+              float& logit = out_.target_logits[at];
+              logit = row < 0 ? 0.0f : isa_.target_logit(pass_, panel, lane, row, scratch.data());
+              if (IsRanked(at)) {
+                keys[slot * panel.lanes + lane] = OrderKey(ScoreOf(at));
+              }
             }
           }
         },
@@ -190,6 +192,22 @@ class StreamedLogitsRun {
     return static_cast<float>(reference + std::log(sum));
   }
 
+  // Whether there is a score for a label.
+  bool IsRanked(int64_t at) const {
+    if (in_.labels[at] < 0) return false;
+    return in_.target_scores != nullptr || in_.shard.RowOf(in_.labels[at]) >= 0;
+  }
+
+  float ScoreOf(int64_t at) const {
+    return in_.target_scores != nullptr ? in_.target_scores[at] : out_.target_logits[at];
+  }
+
+  // Whether a label's own row was counted: its score was given, and is less than its logit.
+  bool RanksAboveItself(int64_t at) const {
+    return in_.shard.RowOf(in_.labels[at]) >= 0 &&
+           OrderKey(out_.target_logits[at]) > OrderKey(ScoreOf(at));
+  }
+
   void MergeCounts(int64_t b) const {
     const Panel& panel = panels_[b / isa_.panel_lanes];
     const int64_t at = panel.first_lane * in_.num_labels + b % isa_.panel_lanes;
@@ -197,7 +215,7 @@ class StreamedLogitsRun {
       int64_t rank = 0;
       for (const WorkerState& worker : workers_) rank += worker.counts[at + slot * panel.lanes];
       const int64_t i = b * in_.num_labels + slot;
-      out_.target_ranks[i] = in_.labels[i] < 0 ? -1 : rank;
+      out_.target_ranks[i] = IsRanked(i) ? rank - RanksAboveItself(i) : -1;
     }
   }
 
@@ -210,7 +228,7 @@ class StreamedLogitsRun {
     std::partial_sort(best->begin(), best->begin() + in_.k, best->end(), RanksAbove);
     for (int64_t i = 0; i < in_.k; ++i) {
       out_.top_scores[b * in_.k + i] = (*best)[i].score;
-      out_.top_ids[b * in_.k + i] = (*best)[i].id;
+      out_.top_ids[b * in_.k + i] = in_.shard.ClassOf((*best)[i].id);
     }
   }
 

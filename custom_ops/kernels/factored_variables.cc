@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/check_ids.h"
+#include "kernels/class_shard.h"
 #include "kernels/invalid_argument.h"
 
 namespace tfx {
@@ -17,7 +18,14 @@ absl::Status FactoredVariables<T>::Lock(tf::OpKernelContext* context) {
   TF_RETURN_IF_ERROR(
       variables_.Lock(context, NamesOfFactoredVariables(), LockedVariables::Mode::kExclusive));
   TF_RETURN_IF_ERROR(CheckFactoredShapes(variables_, tf::DataTypeToEnum<T>::value));
+  num_classes_ = TensorAt(kV)->dim_size(0);
+  rows_ = {0, 1, num_classes_};
   return CheckSlots();
+}
+
+template <typename T>
+absl::Status FactoredVariables<T>::SetShard(tf::OpKernelContext* context, int input) {
+  return GetClassShard(context, input, rows_.num_rows, &rows_, &num_classes_);
 }
 
 template <typename T>
@@ -46,7 +54,8 @@ core::FactoredState<T> FactoredVariables<T>::State() const {
   state.row_slot = TensorAt(kRowSlot)->template flat<uint8_t>().data();
   state.slot_rows = TensorAt(kSlotRows)->template flat<int64_t>().data();
   state.current_slot = TensorAt(kCurrentSlot)->template flat<int32_t>().data();
-  state.num_classes = TensorAt(kV)->dim_size(0);
+  state.rows = rows_;
+  state.num_classes = num_classes_;
   state.width = TensorAt(kV)->dim_size(1);
   state.num_slots = TensorAt(kSlotRows)->dim_size(0);
   return state;
@@ -64,14 +73,14 @@ absl::Status FactoredVariables<T>::CheckSlots() const {
   int64_t sum = 0;
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     const int64_t rows = state.slot_rows[slot];
-    if (rows < 0 || rows > state.num_classes) {
-      return InvalidArgument("slot_rows must be in [0, C] = [0, ", state.num_classes, "]; got ",
+    if (rows < 0 || rows > state.rows.num_rows) {
+      return InvalidArgument("slot_rows must be in [0, C] = [0, ", state.rows.num_rows, "]; got ",
                              rows, " at position [", slot, "]");
     }
     sum += rows;
   }
-  if (sum == state.num_classes) return absl::OkStatus();
-  return InvalidArgument("slot_rows must have the sum C = ", state.num_classes, "; got ", sum);
+  if (sum == state.rows.num_rows) return absl::OkStatus();
+  return InvalidArgument("slot_rows must have the sum C = ", state.rows.num_rows, "; got ", sum);
 }
 
 template <typename T>
@@ -91,10 +100,10 @@ template <typename T>
 absl::Status FactoredVariables<T>::CheckAllRows() const {
   const core::FactoredState<T> state = State();
   std::vector<int64_t> rows(256, 0);
-  for (int64_t id = 0; id < state.num_classes; ++id) ++rows[state.row_slot[id]];
+  for (int64_t id = 0; id < state.rows.num_rows; ++id) ++rows[state.row_slot[id]];
   for (int64_t slot = state.num_slots; slot < 256; ++slot) {
     if (rows[slot] == 0) continue;
-    return CheckSlotOfRow(std::find(state.row_slot, state.row_slot + state.num_classes, slot) -
+    return CheckSlotOfRow(std::find(state.row_slot, state.row_slot + state.rows.num_rows, slot) -
                           state.row_slot);
   }
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
@@ -109,15 +118,21 @@ absl::Status FactoredVariables<T>::CheckAllRows() const {
 template <typename T>
 absl::Status FactoredVariables<T>::CheckBatch(const tf::Tensor& hidden, const tf::Tensor& labels,
                                               const core::DenseExecution<T>& execution) const {
-  const core::FactoredState<T> state = State();
-  TF_RETURN_IF_ERROR(CheckFactoredBatch(hidden, labels, state.width));
+  TF_RETURN_IF_ERROR(CheckFactoredBatch(hidden, labels, TensorAt(kV)->dim_size(1)));
   if (!execution.kernels.all_finite(hidden.flat<T>().data(), hidden.NumElements())) {
     return InvalidArgument("hidden must be finite; got an infinite or NaN number");
   }
-  TF_RETURN_IF_ERROR(CheckLabels(labels, state.num_classes, execution.rows));
+  return CheckLabelsAndSlots(labels, execution.rows);
+}
+
+template <typename T>
+absl::Status FactoredVariables<T>::CheckLabelsAndSlots(const tf::Tensor& labels,
+                                                       const core::RowKernels& kernels) const {
+  TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes_, kernels));
   const auto ids = labels.flat<int64_t>();
   for (int64_t at = 0; at < ids.size(); ++at) {
-    if (ids(at) >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(ids(at)));
+    const int64_t row = rows_.RowOf(ids(at));
+    if (row >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(row));
   }
   return absl::OkStatus();
 }

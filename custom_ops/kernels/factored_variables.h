@@ -27,6 +27,10 @@ class FactoredVariables {
   absl::Status OwnRows();  // V, row_slot and slot_rows
   absl::Status OwnEverything();
 
+  // Makes V that of one shard of a layer, as GetClassShard reads it from inputs `input` and on;
+  // without, it is the whole layer.
+  absl::Status SetShard(tensorflow::OpKernelContext* context, int input);
+
   // Refuses a row_slot or slot_rows that is wrong anywhere.
   //
   // Cost: O(C). For ops that look at all rows; CheckBatch looks at those of the labels.
@@ -39,12 +43,18 @@ class FactoredVariables {
   absl::Status CheckBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
                           const core::DenseExecution<T>& execution) const;
 
+  // Refuses labels [B, K] that are no classes, or whose rows are in no slot.
+  absl::Status CheckLabelsAndSlots(const tensorflow::Tensor& labels,
+                                   const core::RowKernels& kernels) const;
+
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
   absl::Status CheckSlots() const;
   absl::Status CheckSlotOfRow(int64_t id) const;
 
   LockedVariables variables_;
+  core::ClassShard rows_;
+  int64_t num_classes_ = 0;
 };
 
 extern template class FactoredVariables<float>;

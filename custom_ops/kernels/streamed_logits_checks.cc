@@ -11,7 +11,8 @@ namespace tfx {
 namespace tf = tensorflow;
 
 absl::Status CheckStreamedLogits(const tf::Tensor& hidden, const tf::Tensor& kernel,
-                                 const tf::Tensor& bias, const tf::Tensor& labels, int64_t k) {
+                                 const tf::Tensor& bias, const tf::Tensor& labels,
+                                 const tf::Tensor& target_scores, int64_t k) {
   if (hidden.dims() != 2 || kernel.dims() != 2 || bias.dims() != 1 || labels.dims() != 2) {
     return InvalidArgument("hidden, kernel, bias and labels must have rank 2, 2, 1 and 2; got ",
                            hidden.dims(), ", ", kernel.dims(), ", ", bias.dims(), " and ",
@@ -42,6 +43,11 @@ absl::Status CheckStreamedLogits(const tf::Tensor& hidden, const tf::Tensor& ker
   if (labels.dim_size(0) != hidden.dim_size(0)) {
     return InvalidArgument("labels must have as many rows as hidden: ", hidden.dim_size(0),
                            "; got ", labels.dim_size(0));
+  }
+  if (target_scores.shape() != labels.shape() && target_scores.shape() != tf::TensorShape({0, 0})) {
+    return InvalidArgument("target_scores must be [B, K] as the labels, ",
+                           labels.shape().DebugString(), ", or [0, 0] for none; got shape ",
+                           target_scores.shape().DebugString());
   }
   if (k <= num_classes) return absl::OkStatus();
   return InvalidArgument("k must be at most num_classes, which is ", num_classes, "; got ", k);

@@ -15,7 +15,7 @@ namespace tfx {
 // Refuses arguments that don't fit each other. Looks at no number in them.
 absl::Status CheckStreamedLogits(const tensorflow::Tensor& hidden, const tensorflow::Tensor& kernel,
                                  const tensorflow::Tensor& bias, const tensorflow::Tensor& labels,
-                                 int64_t k);
+                                 const tensorflow::Tensor& target_scores, int64_t k);
 
 }  // namespace tfx
 

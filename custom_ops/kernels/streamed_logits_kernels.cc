@@ -5,6 +5,7 @@
 
 #include "core/streamed_logits.h"
 #include "kernels/check_ids.h"
+#include "kernels/class_shard.h"
 #include "kernels/cpu_op.h"
 #include "kernels/locked_variables.h"
 #include "kernels/streamed_logits_checks.h"
@@ -21,8 +22,12 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
   const tf::Tensor& hidden = context->input(0);
   const tf::Tensor& bias = context->input(2);
   const tf::Tensor& labels = context->input(3);
-  TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, k));
-  TF_RETURN_IF_ERROR(CheckLabels(labels, kernel.dim_size(0), execution.rows));
+  const tf::Tensor& target_scores = context->input(4);
+  TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, target_scores, k));
+  core::StreamedLogitsInputs inputs;
+  int64_t num_classes;
+  TF_RETURN_IF_ERROR(GetClassShard(context, 5, kernel.dim_size(0), &inputs.shard, &num_classes));
+  TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes, execution.rows));
 
   const int64_t batch = hidden.dim_size(0);
   tf::Tensor *logsumexp, *target_logits, *target_ranks, *top_scores, *top_ids;
@@ -32,7 +37,6 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
   TF_RETURN_IF_ERROR(context->allocate_output(3, {batch, k}, &top_scores));
   TF_RETURN_IF_ERROR(context->allocate_output(4, {batch, k}, &top_ids));
 
-  core::StreamedLogitsInputs inputs;
   inputs.hidden = hidden.flat<float>().data();
   inputs.kernel = kernel.flat<T>().data();
   inputs.bias = bias.NumElements() > 0 ? bias.flat<T>().data() : nullptr;
@@ -43,6 +47,8 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
   inputs.num_classes = kernel.dim_size(0);
   inputs.num_labels = labels.dim_size(1);
   inputs.k = k;
+  const bool has_scores = target_scores.NumElements() > 0;
+  inputs.target_scores = has_scores ? target_scores.flat<float>().data() : nullptr;
   core::StreamedLogitsOutputs outputs;
   outputs.logsumexp = logsumexp->flat<float>().data();
   outputs.target_logits = target_logits->flat<float>().data();
