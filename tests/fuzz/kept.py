@@ -43,7 +43,20 @@ def _update(note: str, entries: list) -> Call:
     return Call("TfxHashIndexUpdate", inputs, attributes, (note,))
 
 
+def _codes(note: str, elements: np.ndarray) -> Call:
+    """Two vectors are hashed by planes."""
+    inputs = {
+        "vectors": np.array([[1, -2], [-1, 3]], np.float32),
+        "elements": elements,
+        "planes": np.array([[1, 0], [0, 1]], np.float32),
+    }
+    attributes = {"num_tables": 1, "hashes_per_table": 2, "bins": 1}
+    return Call("TfxHashCodes", inputs, attributes, (note,))
+
+
 KEPT = [
+    _codes("elements are empty, but have rows", np.zeros((1, 0), np.int32)),
+    _codes("elements are empty, but have columns", np.zeros((0, 3), np.int32)),
     _candidates("a start is wrong behind what is read", [0, 1, 2, 3], [0, 3, 9], [0, 1]),
     _candidates("an entry is wrong behind what is read", [0, 1, -1, 3], [0, 3, 4], [0, 1]),
     _candidates("an entry is wrong that is read", [0, -1, 2, 3], [0, 3, 4], [0, 1]),
