@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "core/phases.h"
 #include "core/radix_sort.h"
 
 namespace tfx::core {
@@ -31,7 +30,6 @@ bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_
     for (int64_t q = 0; q < queries.num_queries; ++q) {
       const int32_t code = queries.codes[(i * queries.num_queries + q) * num_tables + t];
       if (code < 0) continue;
-      if (code >= buckets_of_range) return false;
       const int32_t* starts = tables.Starts(t) + first_bucket + code;
       const int64_t begin = starts[0], end = starts[1];
       if (begin < 0 || begin > end || end > tables.num_classes) return false;
@@ -90,9 +88,9 @@ void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspac
 }  // namespace
 
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const BucketResources& resources, int64_t* ids) {
+                         const Execution& execution, int64_t* ids) {
   const int64_t budget = queries.budget, room = ClassSet::RoomFor(budget);
-  uint32_t* slots = resources.workspace.Take<uint32_t>(resources.num_workers * room);
+  uint32_t* slots = execution.workspace.Take<uint32_t>(execution.num_workers * room);
   std::atomic<bool> good{true};
   const auto work = [&](int64_t task, int worker) {
     const int64_t begin = task * kExamplesOfTask;
@@ -109,14 +107,13 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
       std::fill(own + n, own + budget, -1);
     }
   };
-  RunPhases({{"visit buckets", {{TasksOf(queries.size), work}}}}, resources.num_workers,
-            resources.parallel_for);
+  execution.Run({{"visit buckets", {{TasksOf(queries.size), work}}}});
   return good;
 }
 
 bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& queries,
-                             int64_t first_class, const BucketResources& resources, int64_t* ids) {
-  voters_.resize(std::max<size_t>(voters_.size(), resources.num_workers));
+                             int64_t first_class, const Execution& execution, int64_t* ids) {
+  voters_.resize(std::max<size_t>(voters_.size(), execution.num_workers));
   for (Voter& voter : voters_) voter.votes.resize(tables.num_classes);
   std::atomic<bool> good{true};
   const auto vote = [&](int64_t task, int worker) {
@@ -131,10 +128,9 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
       }
     }
   };
-  RunPhases({{"visit buckets", {{TasksOf(queries.size), vote}}}}, resources.num_workers,
-            resources.parallel_for);
+  execution.Run({{"visit buckets", {{TasksOf(queries.size), vote}}}});
   const int64_t n = Elect(queries.budget, first_class, tables.num_classes, ids);
-  Sort(ids, ids + n, tables.num_classes, resources.workspace);
+  Sort(ids, ids + n, tables.num_classes, execution.workspace);
   std::fill(ids + n, ids + queries.budget, -1);
   return good;
 }

@@ -8,9 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/execution.h"
 #include "core/hash_tables.h"
-#include "core/parallel_for.h"
-#include "core/workspace.h"
 
 namespace tfx::core {
 
@@ -28,20 +27,16 @@ struct BucketQueries {
   int64_t num_ranges;  // a table has as many buckets in each
 };
 
-struct BucketResources {
-  int num_workers;
-  const ParallelFor& parallel_for;
-  Workspace& workspace;
-};
-
 // The first S different classes that come up when an example's buckets are visited, range by range,
 // table by table in `order` and query by query; then -1.
 //
 // Cost: O(ranges Q L + visited classes) an example.
 //
-// Returns whether all went well; if not, a visited bucket is corrupt, or a code out of range.
+// Returns whether all went well; if not, what was read of a bucket is corrupt.
+//
+// REQUIRES: codes are below the number of buckets of a range.
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const BucketResources& resources, int64_t* ids);
+                         const Execution& execution, int64_t* ids);
 
 // Counts how often each class comes up in the buckets of all examples.
 class BucketVotes {
@@ -51,9 +46,9 @@ class BucketVotes {
   //
   // Cost: O(N ranges Q L + visited classes).
   //
-  // Returns as OwnBucketCandidates does.
+  // Returns and requires what OwnBucketCandidates does.
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
-                  const BucketResources& resources, int64_t* ids);
+                  const Execution& execution, int64_t* ids);
 
  private:
   struct Voter {

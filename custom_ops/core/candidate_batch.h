@@ -7,11 +7,6 @@
 
 #include <cstdint>
 
-#include "core/dense_kernels.h"
-#include "core/parallel_for.h"
-#include "core/row_kernels.h"
-#include "core/workspace.h"
-
 namespace tfx::core {
 
 // W [C, D] and b [C] of one type, float or bfloat16.
@@ -36,14 +31,6 @@ struct CandidateBatch {
   int64_t size;            // N
   int64_t num_labels;      // K
   int64_t num_candidates;  // S
-};
-
-struct CandidateResources {
-  const DenseKernels<float>& dense;
-  const RowKernels& rows;
-  int num_workers;
-  const ParallelFor& parallel_for;
-  Workspace& workspace;
 };
 
 }  // namespace tfx::core

@@ -3,9 +3,7 @@
 #include "core/candidate_logits.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "core/phases.h"
 #include "core/prefetch.h"
 #include "core/radix_sort.h"
 
@@ -17,14 +15,14 @@ constexpr uint32_t kMarks = 1 << 12;
 
 int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
 
-class Runner {
+class CandidateLogitsPass {
  public:
-  Runner(const LayerWeights& weights, const CandidateBatch& batch,
-         const CandidateResources& resources, const CandidateLogitsOutputs& outputs)
-      : weights_(weights), batch_(batch), resources_(resources), out_(outputs) {}
+  CandidateLogitsPass(const LayerWeights& weights, const CandidateBatch& batch,
+                      const Execution& execution, const CandidateLogitsOutputs& outputs)
+      : weights_(weights), batch_(batch), execution_(execution), out_(outputs) {}
 
   void Run() {
-    Workspace::Scope scope(resources_.workspace);
+    Workspace::Scope scope(execution_.workspace);
     if (batch_.own) {
       RunOwn();
     } else {
@@ -41,7 +39,7 @@ class Runner {
   }
 
   void RunOwn() {
-    auto* marks = TakeZeros<uint8_t>(resources_.num_workers * kMarks);
+    auto* marks = TakeZeros<uint8_t>(execution_.num_workers * kMarks);
     const auto logits = [&](int64_t task, int worker) {
       ForExamples(task, [&](int64_t i) {
         TrueLogits(i);
@@ -50,15 +48,14 @@ class Runner {
         OwnHits(i, marks + worker * kMarks);
       });
     };
-    RunPhases({{"own logits", {{TasksOf(batch_.size), logits}}}}, resources_.num_workers,
-              resources_.parallel_for);
+    execution_.Run({{"own logits", {{TasksOf(batch_.size), logits}}}});
   }
 
   void RunShared() {
-    const int64_t panel = resources_.dense.panel_width;
+    const int64_t panel = execution_.dense.panel_width;
     const int64_t num_panels = (batch_.num_candidates + panel - 1) / panel;
     panel_size_ = panel * weights_.width;
-    scratch_ = Take<float>(resources_.num_workers * (2 * panel_size_ + panel));
+    scratch_ = Take<float>(execution_.num_workers * (2 * panel_size_ + panel));
     sorted_ = Take<ClassPlace>(batch_.num_candidates);
     spare_ = Take<ClassPlace>(batch_.num_candidates);
     const auto sort = [&](int64_t, int) { SortCandidates(); };
@@ -69,25 +66,24 @@ class Runner {
         SharedHits(i);
       });
     };
-    RunPhases({{"candidate logits", {{1, sort}, {num_panels, products}}},
-               {"true logits and hits", {{TasksOf(batch_.size), examples}}}},
-              resources_.num_workers, resources_.parallel_for);
+    execution_.Run({{"candidate logits", {{1, sort}, {num_panels, products}}},
+                    {"true logits and hits", {{TasksOf(batch_.size), examples}}}});
   }
 
   template <typename T>
   T* Take(int64_t n) {
-    return resources_.workspace.Take<T>(n);
+    return execution_.workspace.Take<T>(n);
   }
 
   template <typename T>
   T* TakeZeros(int64_t n) {
     T* result = Take<T>(n);
-    std::memset(result, 0, n * sizeof(T));
+    std::fill_n(result, n, T{0});
     return result;
   }
 
   void LogitsAt(int64_t i, const int64_t* ids, int64_t n, float* out) const {
-    resources_.rows.logits(weights_.kernel, weights_.bias, weights_.is_bfloat16, weights_.width,
+    execution_.rows.logits(weights_.kernel, weights_.bias, weights_.is_bfloat16, weights_.width,
                            ids, n, batch_.hidden + i * weights_.width, out);
   }
 
@@ -124,7 +120,7 @@ class Runner {
 
   void SharedHits(int64_t i) const {
     bool* hits = out_.hits + i * batch_.num_candidates;
-    std::memset(hits, 0, batch_.num_candidates * sizeof(bool));
+    std::fill_n(hits, batch_.num_candidates, false);
     const auto is_before = [](const ClassPlace& place, int64_t c) { return place.class_id < c; };
     const ClassPlace *begin = sorted_, *end = begin + num_sorted_;
     for (int64_t k = 0; k < batch_.num_labels; ++k) {
@@ -148,11 +144,11 @@ class Runner {
       float* row = rows + j * width;
       biases[j] = c < 0 || weights_.bias == nullptr ? 0 : Bias(c);
       if (c < 0) {
-        std::memset(row, 0, width * sizeof(float));
+        std::fill_n(row, width, 0.0f);
       } else if (weights_.is_bfloat16) {
-        resources_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width, row);
+        execution_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width, row);
       } else {
-        std::memcpy(row, weights_.Row(c), row_bytes);
+        std::copy_n(static_cast<const float*>(weights_.Row(c)), width, row);
       }
     }
   }
@@ -160,31 +156,31 @@ class Runner {
   float Bias(int64_t c) const {
     if (!weights_.is_bfloat16) return static_cast<const float*>(weights_.bias)[c];
     float bias;
-    resources_.rows.widen(static_cast<const uint16_t*>(weights_.bias) + c, 1, &bias);
+    execution_.rows.widen(static_cast<const uint16_t*>(weights_.bias) + c, 1, &bias);
     return bias;
   }
 
   // The logits of all examples for as many candidates as a panel has columns.
   void PanelLogits(int64_t task, int worker) const {
-    const int64_t panel_width = resources_.dense.panel_width, width = weights_.width;
+    const int64_t panel_width = execution_.dense.panel_width, width = weights_.width;
     const int64_t first = task * panel_width, num_candidates = batch_.num_candidates;
     const int64_t n = std::min(panel_width, num_candidates - first);
     float* rows = scratch_ + worker * (2 * panel_size_ + panel_width);
     float* panel = rows + panel_size_;
     float* biases = panel + panel_size_;
     Gather(first, n, rows, biases);
-    resources_.dense.pack_transposed(rows, width, width, n, nullptr, 0, 1, panel);
+    execution_.dense.pack_transposed(rows, width, width, n, nullptr, 0, 1, panel);
     float* out = out_.candidate_logits + first;
     for (int64_t i = 0; i < batch_.size; ++i) {
-      std::memcpy(out + i * num_candidates, biases, n * sizeof(float));
+      std::copy_n(biases, n, out + i * num_candidates);
     }
-    resources_.dense.multiply({batch_.hidden, width, 1, panel, width, n, out, num_candidates, 1, 1},
+    execution_.dense.multiply({batch_.hidden, width, 1, panel, width, n, out, num_candidates, 1, 1},
                               0, batch_.size, false);
   }
 
   const LayerWeights& weights_;
   const CandidateBatch& batch_;
-  const CandidateResources& resources_;
+  const Execution& execution_;
   const CandidateLogitsOutputs& out_;
   int64_t panel_size_ = 0, num_sorted_ = 0;
   float* scratch_ = nullptr;      // a worker: rows and a panel of candidates, and biases
@@ -195,8 +191,8 @@ class Runner {
 }  // namespace
 
 void CandidateLogits(const LayerWeights& weights, const CandidateBatch& batch,
-                     const CandidateResources& resources, const CandidateLogitsOutputs& outputs) {
-  Runner(weights, batch, resources, outputs).Run();
+                     const Execution& execution, const CandidateLogitsOutputs& outputs) {
+  CandidateLogitsPass(weights, batch, execution, outputs).Run();
 }
 
 }  // namespace tfx::core

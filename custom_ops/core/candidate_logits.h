@@ -6,6 +6,7 @@
 #define TFX_LARGEOUT_CORE_CANDIDATE_LOGITS_H_
 
 #include "core/candidate_batch.h"
+#include "core/execution.h"
 
 namespace tfx::core {
 
@@ -19,7 +20,7 @@ struct CandidateLogitsOutputs {
 //
 // Cost: 2 N (K + S) D FLOP; memory O(S) and O(D) a worker.
 void CandidateLogits(const LayerWeights& weights, const CandidateBatch& batch,
-                     const CandidateResources& resources, const CandidateLogitsOutputs& outputs);
+                     const Execution& execution, const CandidateLogitsOutputs& outputs);
 
 }  // namespace tfx::core
 

@@ -6,11 +6,12 @@
 #define TFX_LARGEOUT_CORE_CANDIDATE_UPDATE_H_
 
 #include "core/candidate_batch.h"
+#include "core/execution.h"
 #include "core/row_update.h"
 
 namespace tfx::core {
 
-// Of the loss with respect to the logits.
+// The gradients of the loss with respect to the logits.
 struct CandidateGradients {
   const float* labels;      // [N, K]; what stands at padding is not read into any sum
   const float* candidates;  // [N, S]; likewise
@@ -32,11 +33,11 @@ struct LayerRows {
 // REQUIRES: gradients are finite, but for padding; `weights` are those of `rows`.
 void SharedCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
                            const CandidateBatch& batch, const CandidateGradients& gradients,
-                           const RowUpdater* updater, const CandidateResources& resources,
+                           const RowUpdater* updater, const Execution& execution,
                            float* hidden_gradient);
 void OwnCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
                         const CandidateBatch& batch, const CandidateGradients& gradients,
-                        const RowUpdater* updater, const CandidateResources& resources,
+                        const RowUpdater* updater, const Execution& execution,
                         float* hidden_gradient);
 
 }  // namespace tfx::core

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/dense_execution.h"
 #include "core/factored_state.h"
 
 namespace tfx::core {
@@ -19,7 +20,7 @@ namespace tfx::core {
 // Cost: O(n), and O(D^2) a stale row.
 template <typename T>
 std::vector<const T*> CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
-                                  const FactoredResources<T>& resources);
+                                  const DenseExecution<T>& execution);
 
 // Writes the current rows of `ids`, from CurrentRows, back to V where they were stale.
 template <typename T>
@@ -33,12 +34,12 @@ void MoveToSlot(const FactoredState<T>& state, int64_t id, int32_t slot);
 // Brings every row to the current coordinates. W stays what it is.
 // Cost: O(1) if no row is stale, else O(C), and O(D^2) a stale row.
 template <typename T>
-void Settle(const FactoredState<T>& state, const FactoredResources<T>& resources);
+void Settle(const FactoredState<T>& state, const DenseExecution<T>& execution);
 
 // Starts afresh with U = P = I. W stays what it is.
 // Cost: O(D^3) a slot in use; if all are, O(C), and O(D^2) a row of the smallest.
 template <typename T>
-void Reanchor(const FactoredState<T>& state, const FactoredResources<T>& resources);
+void Reanchor(const FactoredState<T>& state, const DenseExecution<T>& execution);
 
 }  // namespace tfx::core
 

@@ -6,6 +6,7 @@
 #ifndef TFX_LARGEOUT_CORE_FACTORED_STATISTICS_H_
 #define TFX_LARGEOUT_CORE_FACTORED_STATISTICS_H_
 
+#include "core/dense_execution.h"
 #include "core/factored_state.h"
 
 namespace tfx::core {
@@ -26,7 +27,7 @@ struct FactoredStatisticsOutputs {
 // REQUIRES: labels are in [-1, C).
 template <typename T>
 void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& batch,
-                        bool update_rows, const FactoredResources<T>& resources,
+                        bool update_rows, const DenseExecution<T>& execution,
                         const FactoredStatisticsOutputs<T>& outputs);
 
 }  // namespace tfx::core

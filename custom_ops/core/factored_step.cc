@@ -22,34 +22,35 @@ constexpr double kMaxScale = 64;
 template <typename T>
 FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
-                              const FactoredResources<T>& resources, T* hidden_gradient)
+                              const DenseExecution<T>& execution, T* hidden_gradient)
     : state_(state),
       batch_(batch),
       gradients_(gradients),
       rates_(rates),
-      resources_(resources),
-      kernels_(resources.kernels),
-      scope_(resources.workspace),
-      targets_(batch.labels, batch.batch, batch.num_labels),
-      rows_(CurrentRows(state, targets_.classes, resources)),
+      execution_(execution),
+      kernels_(execution.kernels),
+      scope_(execution.workspace),
+      targets_(state, batch, execution),
       size_(batch.batch),
       width_(state.width),
       decay_(rates.learning_rate * rates.weight_decay),
       eta_(rates.learning_rate / (1 - decay_)),
       error_(hidden_gradient) {
-  target_sums_ = Take(size_ * width_);
+  const bool is_given = gradients.target_sums != nullptr;
+  own_sums_ = is_given ? nullptr : Take(size_ * width_);
+  target_sums_ = is_given ? gradients.target_sums : own_sums_;
   y_ = Take(size_ * width_);
   u_panels_ = TakePanels(width_, width_);
   alpha_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) {
     alpha_[i] = 0;
-    ForEachLabel(i, [&](int64_t, T g) { alpha_[i] += g; });
+    targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t, T g) { alpha_[i] += g; });
   }
 }
 
 template <typename T>
 void FactoredStep<T>::Gradient() {
-  resources_.Run({{"gradient: pack U, sum V[y]",
+  execution_.Run({{"gradient: pack U, sum V[y]",
                    {PackRows(state_.u, width_, width_, nullptr, u_panels_), SumTargets()}},
                   {"gradient: Y, E", {GradientRows()}}});
 }
@@ -61,7 +62,7 @@ FactoredOutcome FactoredStep<T>::Update() {
     if (TryThroughExamples()) return Finish();
   } else {
     Gradient();
-    resources_.Run({PackHidden(), {"update: x", {Vectors(), MergeRows()}}});
+    execution_.Run({PackHidden(), {"update: x", {Vectors(), MergeRows()}}});
   }
   return ThroughWidth();
 }
@@ -77,7 +78,7 @@ Tasks FactoredStep<T>::BlockTasks(int64_t rows, int64_t block,
 template <typename T>
 Tasks FactoredStep<T>::PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale,
                                 T* panels) const {
-  return resources_.RowTasks(depth, 16.0 * columns, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(depth, 16.0 * columns, [=](int64_t begin, int64_t end, int) {
     kernels_.pack(matrix, columns, depth, columns, scale, begin, end, panels);
   });
 }
@@ -98,25 +99,17 @@ Tasks FactoredStep<T>::Mirror(T* matrix) const {
 
 // ---- The gradient: Y = Abar^T W, E = 2 G H Q + Y.
 
+// What no one has summed yet.
 template <typename T>
 Tasks FactoredStep<T>::SumTargets() const {
-  return resources_.RowTasks(size_, 8.0 * width_ * (1 + batch_.num_labels),
-                             [=](int64_t begin, int64_t end, int) {
-                               for (int64_t i = begin; i < end; ++i) SumTargets(i);
-                             });
-}
-
-template <typename T>
-void FactoredStep<T>::SumTargets(int64_t i) const {
-  T* sum = target_sums_ + i * width_;
-  std::fill(sum, sum + width_, T{0});
-  ForEachLabel(i, [&](int64_t place, T g) { kernels_.add(g, rows_[place], width_, sum); });
+  if (own_sums_ == nullptr) return {0, nullptr};
+  return targets_.Sum(gradients_.g_target, execution_, own_sums_);
 }
 
 template <typename T>
 Tasks FactoredStep<T>::GradientRows() const {
   const Product<T> product = {target_sums_, width_, 1, u_panels_, width_, width_, y_, width_, 1, 0};
-  return resources_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
     for (int64_t i = begin; i < end; ++i) FinishGradient(i);
   });
@@ -125,8 +118,8 @@ Tasks FactoredStep<T>::GradientRows() const {
 template <typename T>
 void FactoredStep<T>::FinishGradient(int64_t i) const {
   T *y = y_ + i * width_, *error = error_ + i * width_;
-  kernels_.add(alpha_[i], state_.w, width_, y);
-  kernels_.add(gradients_.g_sum[i], state_.c, width_, y);
+  kernels_.add(alpha_[i], state_.shift, width_, y);
+  kernels_.add(gradients_.g_sum[i], state_.row_sum, width_, y);
   std::memcpy(error, y, width_ * sizeof(T));
   kernels_.add(2 * gradients_.g_squares[i], gradients_.gram_hidden + i * width_, width_, error);
 }
@@ -146,22 +139,22 @@ void FactoredStep<T>::PrepareUpdate() {
   p_hidden_ = Take(size_ * width_);
   norms_ = Take(2 * width_);
   const double flop_of_row = 2.0 * std::max(width_, size_) * std::max(width_, size_);
-  block_rows_ = std::max(resources_.RowsOfTask(flop_of_row),
-                         resources_.RowsOfTask(2.0 * width_ * std::min(width_, size_)));
+  block_rows_ = std::max(execution_.RowsOfTask(flop_of_row),
+                         execution_.RowsOfTask(2.0 * width_ * std::min(width_, size_)));
   block_size_ = std::max(block_rows_ * std::max(width_, size_),
                          kernels_.panel_width * std::max(width_, size_));
-  blocks_ = Take(resources_.num_workers * block_size_);
+  blocks_ = Take(execution_.num_workers * block_size_);
 }
 
 template <typename T>
 Phase FactoredStep<T>::PackHidden() const {
-  const Tasks transposed = {resources_.NumPanels(size_), [=](int64_t panel, int) {
+  const Tasks transposed = {execution_.NumPanels(size_), [=](int64_t panel, int) {
                               kernels_.pack_transposed(batch_.hidden, width_, width_, size_,
                                                        nullptr, panel, panel + 1,
                                                        hidden_transposed_panels_);
                             }};
   const Tasks coefficients =
-      resources_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+      execution_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) SetCoefficients(i);
       });
   return {"update: pack",
@@ -172,8 +165,8 @@ Phase FactoredStep<T>::PackHidden() const {
 template <typename T>
 void FactoredStep<T>::SetCoefficients(int64_t i) const {
   const T g_sum = gradients_.g_sum[i];
-  const T shift = kernels_.dot(Hidden(i), state_.w, width_);
-  const T row_sum = kernels_.dot(Hidden(i), state_.c, width_);
+  const T shift = kernels_.dot(Hidden(i), state_.shift, width_);
+  const T row_sum = kernels_.dot(Hidden(i), state_.row_sum, width_);
   coefficients_[kHiddenGSum * size_ + i] = g_sum;
   coefficients_[kHiddenAlpha * size_ + i] = alpha_[i];
   coefficients_[kShiftStep * size_ + i] = scale_[i] * shift + eta_ * g_sum;
@@ -194,11 +187,12 @@ Tasks FactoredStep<T>::Vectors() const {
 // x_u = sum of g_a h over the places where target u stands.
 template <typename T>
 Tasks FactoredStep<T>::MergeRows() const {
-  return resources_.RowTasks(targets_.size(), 16.0 * width_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(targets_.size(), 16.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t target = begin; target < end; ++target) {
       T* row = merged_ + target * width_;
       std::fill(row, row + width_, T{0});
-      ForEachExample(target, [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
+      targets_.ForEachExample(target, gradients_.g_target,
+                              [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
     }
   });
 }
@@ -207,8 +201,9 @@ Tasks FactoredStep<T>::MergeRows() const {
 template <typename T>
 void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
   const T g_sum = gradients_.g_sum[i];
-  ForEachLabel(i,
-               [&](int64_t place, T g) { kernels_.add(g, merged_ + place * width_, width_, row); });
+  targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t place, T g) {
+    kernels_.add(g, merged_ + place * width_, width_, row);
+  });
   const T of_sum = alpha_[i] + state_.num_classes * g_sum;
   kernels_.add(of_sum, vectors_ + kHiddenGSum * width_, width_, row);
   kernels_.add(g_sum, vectors_ + kHiddenAlpha * width_, width_, row);
@@ -220,8 +215,8 @@ Tasks FactoredStep<T>::PHidden() const {
   const int64_t rows = RowsOf(2.0 * width_ * size_);
   return BlockTasks(width_, rows, [=](int64_t begin, int64_t end, int worker) {
     T* block = BlockOf(worker);
-    kernels_.multiply({state_.p + begin * width_, width_, 1, hidden_transposed_panels_, width_,
-                       size_, block, size_, 1, 0},
+    kernels_.multiply({state_.u_inverse_transpose + begin * width_, width_, 1,
+                       hidden_transposed_panels_, width_, size_, block, size_, 1, 0},
                       0, end - begin, false);
     kernels_.transpose(block, size_, end - begin, size_, p_hidden_ + begin, width_);
   });
@@ -230,11 +225,14 @@ Tasks FactoredStep<T>::PHidden() const {
 // V[u] -= eta P' x_u, where p_hidden_ holds H P'^T for the P' of the step without decay.
 template <typename T>
 Tasks FactoredStep<T>::UpdateRows() const {
-  return resources_.RowTasks(targets_.size(), 32.0 * width_, [=](int64_t begin, int64_t end, int) {
-    for (int64_t target = begin; target < end; ++target) {
-      T* row = state_.Row(targets_.classes[target]);
-      if (rows_[target] != row) std::memcpy(row, rows_[target], width_ * sizeof(T));
-      ForEachExample(target, [&](int64_t i, T g) {
+  const auto num_owned = static_cast<int64_t>(targets_.owned.size());
+  return execution_.RowTasks(num_owned, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t j = begin; j < end; ++j) {
+      const int64_t target = targets_.owned[j];
+      T* row = state_.Row(targets_.ids[j]);
+      const T* current = targets_.rows[target];
+      if (current != row) std::memcpy(row, current, width_ * sizeof(T));
+      targets_.ForEachExample(target, gradients_.g_target, [&](int64_t i, T g) {
         kernels_.add(-eta_ * g, p_hidden_ + i * width_, width_, row);
       });
     }
@@ -243,7 +241,7 @@ Tasks FactoredStep<T>::UpdateRows() const {
 
 template <typename T>
 void FactoredStep<T>::SetSlots(int32_t slot) const {
-  for (int64_t id : targets_.classes) MoveToSlot(state_, id, slot);
+  for (int64_t id : targets_.ids) MoveToSlot(state_, id, slot);
 }
 
 // w' = beta (M w - eta H^T g_s), c' = beta (M c - eta H^T (alpha + C g_s)).
@@ -251,11 +249,11 @@ template <typename T>
 Tasks FactoredStep<T>::UpdateVectors() const {
   return {1, [=](int64_t, int) {
             for (int64_t d = 0; d < width_; ++d) {
-              state_.w[d] -= vectors_[kShiftStep * width_ + d];
-              state_.c[d] -= vectors_[kRowSumStep * width_ + d];
+              state_.shift[d] -= vectors_[kShiftStep * width_ + d];
+              state_.row_sum[d] -= vectors_[kRowSumStep * width_ + d];
             }
-            Fade(decay_, state_.w);
-            Fade(decay_, state_.c);
+            Fade(decay_, state_.shift);
+            Fade(decay_, state_.row_sum);
           }};
 }
 
@@ -275,7 +273,7 @@ void FactoredStep<T>::FadeInverse(T* row) const {
 // Rows of Q: beta^2 = 1 - eta lambda (2 - eta lambda).
 template <typename T>
 void FactoredStep<T>::FadeGram(int64_t begin, int64_t end) const {
-  for (int64_t d = begin; d < end; ++d) Fade(decay_ * (2 - decay_), state_.q + d * width_);
+  for (int64_t d = begin; d < end; ++d) Fade(decay_ * (2 - decay_), state_.gram + d * width_);
 }
 
 template <typename T>
@@ -308,11 +306,31 @@ FactoredOutcome FactoredStep<T>::Finish() const {
   const double condition = std::sqrt(u_square) * std::sqrt(p_square) / width_;
   const bool well =
       condition <= rates_.max_condition && scale <= kMaxScale && scale >= 1 / kMaxScale;
-  if (!well && std::isfinite(rates_.max_condition)) Reanchor(state_, resources_);
+  if (!well && std::isfinite(rates_.max_condition)) Reanchor(state_, execution_);
   return {false, 0};
 }
 
 template class FactoredStep<float>;
 template class FactoredStep<double>;
+
+template <typename T>
+FactoredOutcome FactoredUpdate(const FactoredState<T>& state, const FactoredBatch<T>& batch,
+                               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
+                               bool update, const DenseExecution<T>& execution,
+                               T* hidden_gradient) {
+  FactoredStep<T> step(state, batch, gradients, rates, execution, hidden_gradient);
+  if (update) return step.Update();
+  step.Gradient();
+  return {false, 0};
+}
+
+template FactoredOutcome FactoredUpdate(const FactoredState<float>&, const FactoredBatch<float>&,
+                                        const FactoredGradients<float>&,
+                                        const FactoredRates<float>&, bool,
+                                        const DenseExecution<float>&, float*);
+template FactoredOutcome FactoredUpdate(const FactoredState<double>&, const FactoredBatch<double>&,
+                                        const FactoredGradients<double>&,
+                                        const FactoredRates<double>&, bool,
+                                        const DenseExecution<double>&, double*);
 
 }  // namespace tfx::core

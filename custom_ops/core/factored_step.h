@@ -11,8 +11,8 @@
 #include <functional>
 #include <vector>
 
+#include "core/factored_targets.h"
 #include "core/factored_update.h"
-#include "core/merged_labels.h"
 
 namespace tfx::core {
 
@@ -23,7 +23,7 @@ class FactoredStep {
  public:
   FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
-               const FactoredResources<T>& resources, T* hidden_gradient);
+               const DenseExecution<T>& execution, T* hidden_gradient);
 
   // Sets the gradient alone.
   void Gradient();
@@ -35,35 +35,19 @@ class FactoredStep {
   // Rows of `vectors_`.
   enum { kHiddenGSum, kHiddenAlpha, kShiftStep, kRowSumStep, kNumVectors };
 
-  T* Take(int64_t n) { return resources_.workspace.template Take<T>(n); }
+  T* Take(int64_t n) { return execution_.template Take<T>(n); }
   T* TakePanels(int64_t depth, int64_t columns) {
-    return Take(resources_.PanelsSize(depth, columns));
-  }
-
-  // Calls visit(place in targets_, g_a) for each label of example i.
-  template <typename Visit>
-  void ForEachLabel(int64_t i, const Visit& visit) const {
-    for (int64_t at = i * batch_.num_labels; at < (i + 1) * batch_.num_labels; ++at) {
-      if (targets_.places[at] >= 0) visit(targets_.places[at], gradients_.g_target[at]);
-    }
-  }
-
-  // Calls visit(example, g_a) for each place where a target stands.
-  template <typename Visit>
-  void ForEachExample(int64_t target, const Visit& visit) const {
-    for (int64_t j = targets_.offsets[target]; j < targets_.offsets[target + 1]; ++j) {
-      const int64_t at = targets_.positions[j];
-      visit(at / batch_.num_labels, gradients_.g_target[at]);
-    }
+    return Take(execution_.PanelsSize(depth, columns));
   }
 
   const T* Hidden(int64_t i) const { return batch_.hidden + i * width_; }
 
   T* BlockOf(int worker) const { return blocks_ + worker * block_size_; }
 
-  // As RowTasks, for tasks that use BlockOf: never more than block_rows_ rows.
+  // How many rows a task gets that uses BlockOf: as RowTasks has it, but never more than
+  // block_rows_.
   int64_t RowsOf(double flop_of_row) const {
-    return std::min(block_rows_, resources_.RowsOfTask(flop_of_row));
+    return std::min(block_rows_, execution_.RowsOfTask(flop_of_row));
   }
 
   // In factored_step.cc.
@@ -72,7 +56,6 @@ class FactoredStep {
   Tasks PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale, T* panels) const;
   Tasks Mirror(T* matrix) const;
   Tasks SumTargets() const;
-  void SumTargets(int64_t i) const;
   Tasks GradientRows() const;
   void FinishGradient(int64_t i) const;
   void PrepareUpdate();
@@ -121,16 +104,16 @@ class FactoredStep {
   const FactoredBatch<T>& batch_;
   const FactoredGradients<T>& gradients_;
   const FactoredRates<T>& rates_;
-  const FactoredResources<T>& resources_;
+  const DenseExecution<T>& execution_;
   const DenseKernels<T>& kernels_;
   const Workspace::Scope scope_;
-  const MergedLabels targets_;
-  const std::vector<const T*> rows_;  // of V, of the targets, in the current coordinates
-  const int64_t size_, width_;        // B, D
-  const T decay_, eta_;               // eta lambda, and eta / beta
+  const FactoredTargets<T> targets_;
+  const int64_t size_, width_;  // B, D
+  const T decay_, eta_;         // eta lambda, and eta / beta
 
   T* const error_;               // E [B, D]
-  T* target_sums_;               // [B, D]: sum of g_a V[y] over the labels of an example
+  T* own_sums_;                  // [B, D]: of target sums, where none are given
+  const T* target_sums_;         // [B, D]
   T* y_;                         // Y [B, D]
   T* u_panels_;                  // U
   T* alpha_;                     // [B]

@@ -21,7 +21,7 @@ bool FactoredStep<T>::TryThroughExamples() {
   Phase before = PackHidden();
   before.tasks.push_back(PackRows(state_.u, width_, width_, nullptr, u_panels_));
   before.tasks.push_back(SumTargets());
-  resources_.Run({before,
+  execution_.Run({before,
                   {"update: factor, Y, E, P H^T",
                    {factor, GradientRows(), PHidden(), Vectors(), MergeRows()}}});
   if (!is_safe) return false;
@@ -29,11 +29,11 @@ bool FactoredStep<T>::TryThroughExamples() {
   T* products = Take(size_ * size_);  // (E + Y) H^T
   T* r = Take(size_ * width_);        // R^T = E - eta / 2 T H
   T* r_panels = TakePanels(size_, width_);
-  resources_.Run(
+  execution_.Run(
       {{"update: T, solve, U", {ErrorProducts(products), SolvePHidden(system), UpdateU()}},
        {"update: R, P, V", {ResidualRows(products, r, r_panels), UpdateP(), UpdateRows()}},
        {"update: Q", {UpdateGram(r, r_panels), UpdateVectors()}},
-       {"update: mirror Q", {Mirror(state_.q)}}});
+       {"update: mirror Q", {Mirror(state_.gram)}}});
   return true;
 }
 
@@ -54,7 +54,7 @@ Tasks FactoredStep<T>::ErrorProducts(T* products) const {
 // H P'^T = (I - 2 eta K G)^-1 H P^T, a panel of columns at a time.
 template <typename T>
 Tasks FactoredStep<T>::SolvePHidden(const Factorization<T>& system) const {
-  return {resources_.NumPanels(width_), [=](int64_t panel, int worker) {
+  return {execution_.NumPanels(width_), [=](int64_t panel, int worker) {
             const int64_t first = panel * kernels_.panel_width;
             const int64_t columns = std::min(kernels_.panel_width, width_ - first);
             T *block = BlockOf(worker), *from = p_hidden_ + first;
@@ -85,7 +85,7 @@ Tasks FactoredStep<T>::UpdateU() const {
                               width_,
                               -1,
                               1};
-  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
     for (int64_t d = begin; d < end; ++d) {
       Fade(decay_, state_.u + d * width_);
@@ -97,13 +97,14 @@ Tasks FactoredStep<T>::UpdateU() const {
 // P' = (P + 2 eta (P' H^T) G H) / beta, with the P' without decay on the right.
 template <typename T>
 Tasks FactoredStep<T>::UpdateP() const {
-  const Product<T> product = {p_hidden_, 1, width_, scaled_hidden_panels_, size_, width_, state_.p,
-                              width_,    1, 1};
-  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+  const Product<T> product = {
+      p_hidden_, 1, width_, scaled_hidden_panels_, size_, width_, state_.u_inverse_transpose,
+      width_,    1, 1};
+  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
     for (int64_t d = begin; d < end; ++d) {
-      FadeInverse(state_.p + d * width_);
-      SetNorm(state_.p, d, norms_ + width_);
+      FadeInverse(state_.u_inverse_transpose + d * width_);
+      SetNorm(state_.u_inverse_transpose, d, norms_ + width_);
     }
   });
 }
@@ -139,11 +140,11 @@ Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const 
 // Q' = beta^2 (Q - eta (R H + H^T R^T)), the lower triangle.
 template <typename T>
 Tasks FactoredStep<T>::UpdateGram(const T* r, const T* r_panels) const {
-  const Product<T> left = {batch_.hidden, 1,        width_, r_panels, size_,
-                           width_,        state_.q, width_, -eta_,    1};
-  const Product<T> right = {r,      1,        width_, hidden_panels_, size_,
-                            width_, state_.q, width_, -eta_,          1};
-  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+  const Product<T> left = {batch_.hidden, 1,           width_, r_panels, size_,
+                           width_,        state_.gram, width_, -eta_,    1};
+  const Product<T> right = {r,      1,           width_, hidden_panels_, size_,
+                            width_, state_.gram, width_, -eta_,          1};
+  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);
     FadeGram(begin, end);

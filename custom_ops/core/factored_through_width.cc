@@ -18,7 +18,7 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
   T* z_panels = TakePanels(size_, width_);
   T* half = Take(square);  // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
   T* half_panels = TakePanels(width_, width_);
-  resources_.Run({{"width: H^T G H, Y^T H",
+  execution_.Run({{"width: H^T G H, Y^T H",
                    {LowerProduct(batch_.hidden, scaled_hidden_panels_, k),
                     FullProduct(y_, hidden_panels_, j), TargetProductRows(z, z_panels)}},
                   {"width: mirror K", {Mirror(k)}},
@@ -28,12 +28,12 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
     const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
     if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
   }
-  resources_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
+  execution_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
                   {"width: pack F", {PackRows(half, width_, width_, nullptr, half_panels)}},
                   {"width: Q", {GramThroughWidth(k, k_panels, half, half_panels, z_panels)}},
-                  {"width: mirror Q", {Mirror(state_.q), UpdateVectors()}}});
+                  {"width: mirror Q", {Mirror(state_.gram), UpdateVectors()}}});
   if (!is_safe) return EndInNewAnchor();
-  resources_.Run({{"width: P", {SolveP()}},
+  execution_.Run({{"width: P", {SolveP()}},
                   {"width: P H^T", {PHidden()}},
                   {"width: V", {UpdateRows(), DecayP()}}});
   return Finish();
@@ -43,7 +43,7 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
 template <typename T>
 Tasks FactoredStep<T>::LowerProduct(const T* left, const T* panels, T* product) const {
   const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
-  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, true);
   });
 }
@@ -51,14 +51,14 @@ Tasks FactoredStep<T>::LowerProduct(const T* left, const T* panels, T* product) 
 template <typename T>
 Tasks FactoredStep<T>::FullProduct(const T* left, const T* panels, T* product) const {
   const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
-  return resources_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, false);
   });
 }
 
 template <typename T>
 Tasks FactoredStep<T>::TargetProductRows(T* z, T* z_panels) const {
-  return resources_.RowTasks(size_, 16.0 * width_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(size_, 16.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       T* row = z + i * width_;
       std::fill(row, row + width_, T{0});
@@ -81,11 +81,11 @@ bool FactoredStep<T>::FactorWidth(const T* k) {
 
 template <typename T>
 Tasks FactoredStep<T>::HalfGram(const T* k_panels, const T* j, T* half) const {
-  const Product<T> p = {state_.q, width_, 1, k_panels, width_, width_, half, width_, T{-0.5}, 0};
-  return resources_.RowTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+  const Product<T> p = {state_.gram, width_, 1, k_panels, width_, width_, half, width_, T{-0.5}, 0};
+  return execution_.RowTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, false);
     for (int64_t at = begin * width_; at < end * width_; ++at) {
-      half[at] += state_.q[at] / 2 - eta_ * j[at];
+      half[at] += state_.gram[at] / 2 - eta_ * j[at];
     }
   });
 }
@@ -109,14 +109,14 @@ Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k_panels) const {
 template <typename T>
 Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* half,
                                         const T* half_panels, const T* z_panels) const {
-  const Product<T> left = {k, width_, 1, half_panels, width_, width_, state_.q, width_, -1, 1};
-  const Product<T> right = {half, 1, width_, k_panels, width_, width_, state_.q, width_, -1, 1};
-  const Product<T> targets = {batch_.hidden, 1,        width_, z_panels,    size_,
-                              width_,        state_.q, width_, eta_ * eta_, 1};
-  return resources_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+  const Product<T> left = {k, width_, 1, half_panels, width_, width_, state_.gram, width_, -1, 1};
+  const Product<T> right = {half, 1, width_, k_panels, width_, width_, state_.gram, width_, -1, 1};
+  const Product<T> targets = {batch_.hidden, 1,           width_, z_panels,    size_,
+                              width_,        state_.gram, width_, eta_ * eta_, 1};
+  return execution_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t d = 0; d <= i; ++d) {
-        state_.q[i * width_ + d] = half[i * width_ + d] + half[d * width_ + i];
+        state_.gram[i * width_ + d] = half[i * width_ + d] + half[d * width_ + i];
       }
     }
     kernels_.multiply(left, begin, end, true);
@@ -129,10 +129,10 @@ Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* 
 // P' = P M^-1, a panel of rows at a time: M is symmetric.
 template <typename T>
 Tasks FactoredStep<T>::SolveP() const {
-  return {resources_.NumPanels(width_), [=](int64_t panel, int worker) {
+  return {execution_.NumPanels(width_), [=](int64_t panel, int worker) {
             const int64_t first = panel * kernels_.panel_width;
             const int64_t rows = std::min(kernels_.panel_width, width_ - first);
-            T *block = BlockOf(worker), *p = state_.p + first * width_;
+            T *block = BlockOf(worker), *p = state_.u_inverse_transpose + first * width_;
             kernels_.pack_transposed(p, width_, width_, rows, nullptr, 0, 1, block);
             kernels_.solve(m_, block);
             kernels_.transpose(block, kernels_.panel_width, width_, rows, p, width_);
@@ -141,10 +141,10 @@ Tasks FactoredStep<T>::SolveP() const {
 
 template <typename T>
 Tasks FactoredStep<T>::DecayP() const {
-  return resources_.RowTasks(width_, 8.0 * width_, [=](int64_t begin, int64_t end, int) {
+  return execution_.RowTasks(width_, 8.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t d = begin; d < end; ++d) {
-      FadeInverse(state_.p + d * width_);
-      SetNorm(state_.p, d, norms_ + width_);
+      FadeInverse(state_.u_inverse_transpose + d * width_);
+      SetNorm(state_.u_inverse_transpose, d, norms_ + width_);
     }
   });
 }
@@ -153,24 +153,24 @@ Tasks FactoredStep<T>::DecayP() const {
 // anchor, which needs no P'.
 template <typename T>
 FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
-  const int64_t n = targets_.size();
-  Workspace::Scope scope(resources_.workspace);
-  T* rows = resources_.workspace.template Take<T>(n * width_);
-  T* moved = resources_.workspace.template Take<T>(n * width_);
+  const auto n = static_cast<int64_t>(targets_.owned.size());
+  Workspace::Scope scope(execution_.workspace);
+  T* rows = execution_.template Take<T>(n * width_);
+  T* moved = execution_.template Take<T>(n * width_);
   for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(rows + i * width_, rows_[i], width_ * sizeof(T));
+    std::memcpy(rows + i * width_, targets_.rows[targets_.owned[i]], width_ * sizeof(T));
   }
   const Product<T> product = {rows, width_, 1, u_panels_, width_, width_, moved, width_, 1, 0};
-  const Tasks multiply = resources_.RowTasks(
+  const Tasks multiply = execution_.RowTasks(
       n, 2.0 * width_ * width_,
       [&](int64_t begin, int64_t end, int) { kernels_.multiply(product, begin, end, false); });
-  resources_.Run({{"new anchor: pack", {PackRows(state_.u, width_, width_, nullptr, u_panels_)}},
+  execution_.Run({{"new anchor: pack", {PackRows(state_.u, width_, width_, nullptr, u_panels_)}},
                   {"new anchor: V U", {multiply}}});
-  Reanchor(state_, resources_);
+  Reanchor(state_, execution_);
   for (int64_t i = 0; i < n; ++i) {
     T* row = moved + i * width_;
-    kernels_.add(-rates_.learning_rate, merged_ + i * width_, width_, row);
-    std::memcpy(state_.Row(targets_.classes[i]), row, width_ * sizeof(T));
+    kernels_.add(-rates_.learning_rate, merged_ + targets_.owned[i] * width_, width_, row);
+    std::memcpy(state_.Row(targets_.ids[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);
   return {false, 0};

@@ -8,8 +8,6 @@
 #include <cstring>
 #include <vector>
 
-#include "core/phases.h"
-
 namespace tfx::core {
 namespace {
 
@@ -37,32 +35,22 @@ int64_t HashFamily::NumBuckets() const {
   return std::max<int64_t>(num_radii, 1) * BucketsOfRange();
 }
 
-const HashKernels& HashKernelsOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set == InstructionSet::kAvx512) return avx512::kHashKernels;
-  if (set == InstructionSet::kAvx2) return avx2::kHashKernels;
-#endif
-  (void)set;
-  return baseline::kHashKernels;
-}
-
-Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Resources& resources,
-               Workspace& workspace)
-    : family_(family), begin_(begin), end_(end), resources_(resources) {
+Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execution& execution)
+    : family_(family), begin_(begin), end_(end), execution_(execution) {
   const int64_t k = family.hashes_per_table, bins = family.bins;
   first_hash_ = begin * k / bins * bins;
   last_hash_ = std::min((end * k + bins - 1) / bins * bins, family.num_hashes);
   if (family.planes != nullptr) {
-    const int64_t columns = last_hash_ - first_hash_, panel = resources.dense.panel_width;
+    const int64_t columns = last_hash_ - first_hash_, panel = execution.dense.panel_width;
     const int64_t num_panels = (columns + panel - 1) / panel;
-    panels_ = workspace.Take<float>(num_panels * panel * family.width);
-    resources.dense.pack_transposed(family.planes + first_hash_ * family.width, family.width,
+    panels_ = execution.Take<float>(num_panels * panel * family.width);
+    execution.dense.pack_transposed(family.planes + first_hash_ * family.width, family.width,
                                     family.width, columns, nullptr, 0, num_panels, panels_);
   }
 }
 
 int64_t Hasher::ScratchSize() const {
-  const int64_t hashes = last_hash_ - first_hash_, lanes = resources_.hashes.lanes;
+  const int64_t hashes = last_hash_ - first_hash_, lanes = execution_.hashes.lanes;
   const int64_t of_codes = family_.planes != nullptr ? kRows * hashes + 2 * (hashes / 64 + 2)
                                                      : (family_.width + hashes + 1) * lanes;
   constexpr int64_t kLine = 16;  // scratch of another thread begins on a line of its own
@@ -75,9 +63,9 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
   float* vectors = scratch;
   int32_t ranges[kRows];
   for (int64_t i = 0; i < n; ++i) ranges[i] = CopyRow(rows, ids[i], vectors + i * width);
-  if (!resources_.dense.all_finite(vectors, n * width)) {
+  if (!execution_.dense.all_finite(vectors, n * width)) {
     int64_t i = 0;
-    while (resources_.dense.all_finite(vectors + i * width, width)) ++i;
+    while (execution_.dense.all_finite(vectors + i * width, width)) ++i;
     return i;
   }
   float* rest = scratch + kRows * width;
@@ -104,19 +92,19 @@ int64_t Hasher::Codes(const LayerWeights& rows, const int32_t* ids, int64_t n, f
 
 int32_t Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) const {
   if (rows.is_bfloat16) {
-    resources_.rows.widen(static_cast<const uint16_t*>(rows.Row(row)), rows.width, vector);
+    execution_.rows.widen(static_cast<const uint16_t*>(rows.Row(row)), rows.width, vector);
   } else {
-    std::memcpy(vector, rows.Row(row), rows.width * sizeof(float));
+    std::copy_n(static_cast<const float*>(rows.Row(row)), rows.width, vector);
   }
   if (family_.num_radii == 0) return 0;
   float bias = 0;
   if (rows.bias != nullptr && rows.is_bfloat16) {
-    resources_.rows.widen(static_cast<const uint16_t*>(rows.bias) + row, 1, &bias);
+    execution_.rows.widen(static_cast<const uint16_t*>(rows.bias) + row, 1, &bias);
   } else if (rows.bias != nullptr) {
     bias = static_cast<const float*>(rows.bias)[row];
   }
   vector[rows.width] = bias;
-  const float square = resources_.dense.dot(vector, vector, rows.width + 1);
+  const float square = execution_.dense.dot(vector, vector, rows.width + 1);
   const float* radii = family_.radii;
   int32_t range = 0;
   while (range + 1 < family_.num_radii && square <= radii[range + 1] * radii[range + 1]) ++range;
@@ -126,7 +114,7 @@ int32_t Hasher::CopyRow(const LayerWeights& rows, int64_t row, float* vector) co
 
 void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
                          int64_t stride) const {
-  const int64_t lanes = resources_.hashes.lanes, width = family_.width;
+  const int64_t lanes = execution_.hashes.lanes, width = family_.width;
   const int64_t hashes = last_hash_ - first_hash_, k = family_.hashes_per_table;
   float* columns = scratch;
   int32_t* winners = reinterpret_cast<int32_t*>(columns + width * lanes);
@@ -134,17 +122,17 @@ void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_
   for (int64_t first = 0; first < n; first += lanes) {
     const int64_t in_use = std::min(lanes, n - first);
     if (in_use < lanes) std::memset(columns, 0, width * lanes * sizeof(float));
-    resources_.dense.transpose(vectors + first * width, width, in_use, width, columns, lanes);
-    resources_.hashes.winners(columns, family_.elements + first_hash_ * family_.window,
+    execution_.dense.transpose(vectors + first * width, width, in_use, width, columns, lanes);
+    execution_.hashes.winners(columns, family_.elements + first_hash_ * family_.window,
                               family_.window, hashes, winners);
     bool is_filled = false;
     for (int64_t t = begin_; t < end_; ++t) {
       const int32_t* of_table = winners + (t * k - first_hash_) * lanes;
-      bool complete = resources_.hashes.pack_winners(of_table, k, family_.window, packed);
+      bool complete = execution_.hashes.pack_winners(of_table, k, family_.window, packed);
       if (!complete && !is_filled) {
         FillEmpty(winners);
         is_filled = true;
-        complete = resources_.hashes.pack_winners(of_table, k, family_.window, packed);
+        complete = execution_.hashes.pack_winners(of_table, k, family_.window, packed);
       }
       for (int64_t lane = 0; lane < in_use; ++lane) {
         bool has_code = complete;
@@ -160,7 +148,7 @@ void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_
 
 // Gives empty bins the value of the nearest one of their permutation that is not; without bins, 0.
 void Hasher::FillEmpty(int32_t* winners) const {
-  const int64_t lanes = resources_.hashes.lanes, bins = family_.bins;
+  const int64_t lanes = execution_.hashes.lanes, bins = family_.bins;
   const int64_t hashes = last_hash_ - first_hash_;
   if (bins == 1) {
     for (int64_t i = 0; i < hashes * lanes; ++i) winners[i] = std::max(winners[i], 0);
@@ -186,26 +174,25 @@ void Hasher::PlaneCodes(const float* vectors, int64_t n, float* scratch, int32_t
   const int64_t hashes = last_hash_ - first_hash_, k = family_.hashes_per_table;
   float* products = scratch;
   uint64_t* bits = reinterpret_cast<uint64_t*>(products + kRows * hashes);
-  resources_.dense.multiply(
+  execution_.dense.multiply(
       {vectors, family_.width, 1, panels_, family_.width, hashes, products, hashes, 1.0f, 0.0f}, 0,
       n, false);
   for (int64_t i = 0; i < n; ++i) {
-    resources_.hashes.positive(products + i * hashes, hashes, bits);
+    execution_.hashes.positive(products + i * hashes, hashes, bits);
     for (int64_t t = begin_; t < end_; ++t) {
       codes[(t - begin_) * stride + i] = BitsAt(bits, t * k - first_hash_, k);
     }
   }
 }
 
-int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
-                  const Hasher::Resources& resources, int num_workers,
-                  const ParallelFor& parallel_for, Workspace& workspace, int32_t* codes) {
+int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Execution& execution,
+                  int32_t* codes) {
   constexpr int64_t kRows = Hasher::kRows;
   const int64_t num_rows = rows.num_classes, num_tables = family.num_tables;
   if (num_rows == 0) return -1;  // no memory for rows that may be as long as they like
-  const Hasher hasher(family, 0, num_tables, resources, workspace);
-  float* scratch = workspace.Take<float>(num_workers * hasher.ScratchSize());
-  int32_t* by_table = workspace.Take<int32_t>(num_workers * num_tables * kRows);
+  const Hasher hasher(family, 0, num_tables, execution);
+  float* scratch = execution.Take<float>(execution.num_workers * hasher.ScratchSize());
+  int32_t* by_table = execution.Take<int32_t>(execution.num_workers * num_tables * kRows);
   std::atomic<int64_t> bad{-1};
   const auto work = [&](int64_t task, int worker) {
     const int64_t first = task * kRows, n = std::min(kRows, num_rows - first);
@@ -221,7 +208,7 @@ int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
       }
     }
   };
-  RunPhases({{"hash", {{(num_rows + kRows - 1) / kRows, work}}}}, num_workers, parallel_for);
+  execution.Run({{"hash", {{(num_rows + kRows - 1) / kRows, work}}}});
   return bad;
 }
 

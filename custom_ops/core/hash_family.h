@@ -8,10 +8,7 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
-#include "core/dense_kernels.h"
-#include "core/hash_kernels_isa.h"
-#include "core/instruction_set.h"
-#include "core/workspace.h"
+#include "core/execution.h"
 
 namespace tfx::core {
 
@@ -50,22 +47,12 @@ struct HashFamily {
 // table's hashes and their neighbours look at are.
 constexpr int32_t kNoCode = -1;
 
-// REQUIRES: Supports(set).
-const HashKernels& HashKernelsOf(InstructionSet set);
-
 // Computes codes for tables [begin, end) of a family. Objects are cheap but for the planes, which
 // are put into panels.
 class Hasher {
  public:
-  struct Resources {
-    const HashKernels& hashes;
-    const DenseKernels<float>& dense;
-    const RowKernels& rows;
-  };
-
   // REQUIRES: 0 <= begin < end <= L; everything outlives this object.
-  Hasher(const HashFamily& family, int64_t begin, int64_t end, const Resources& resources,
-         Workspace& workspace);
+  Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execution& execution);
 
   // Rows that are best hashed in one call.
   static constexpr int64_t kRows = 64;
@@ -90,16 +77,15 @@ class Hasher {
 
   const HashFamily& family_;
   const int64_t begin_, end_;
-  const Resources resources_;
+  const Execution execution_;
   int64_t first_hash_, last_hash_;  // whole groups of bins
   float* panels_ = nullptr;         // of the planes
 };
 
 // codes[i, t] is the code of rows[i] for table t, over all rows and tables. Returns the place of a
 // row that is not finite, or -1; in the first case codes have no meaning.
-int64_t HashCodes(const HashFamily& family, const LayerWeights& rows,
-                  const Hasher::Resources& resources, int num_workers,
-                  const ParallelFor& parallel_for, Workspace& workspace, int32_t* codes);
+int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Execution& execution,
+                  int32_t* codes);
 
 }  // namespace tfx::core
 

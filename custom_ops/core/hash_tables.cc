@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-
-#include "core/phases.h"
+#include <vector>
 
 namespace tfx::core {
 namespace {
@@ -19,20 +18,21 @@ class Update {
  public:
   Update(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
          int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-         const HashResources& resources)
+         const Execution& execution)
       : weights_(weights),
         times_(times),
         begin_(begin),
         num_tables_(end - begin),
         num_classes_(tables.num_classes),
         tables_(tables),
-        resources_(resources),
-        hasher_(family, begin, end, resources.hasher, resources.workspace),
+        execution_(execution),
+        hasher_(family, begin, end, execution),
         since_(TimeOfOldest(begin, end, now)),
         scratch_size_(hasher_.ScratchSize()),
-        scratch_(Take<float>(resources.num_workers * scratch_size_)),
-        some_codes_(Take<int32_t>(resources.num_workers * num_tables_ * Hasher::kRows)),
+        scratch_(Take<float>(execution.num_workers * scratch_size_)),
+        some_codes_(Take<int32_t>(execution.num_workers * num_tables_ * Hasher::kRows)),
         codes_(Take<int32_t>(num_tables_ * num_classes_)),
+        stay_(Take<int64_t>(num_tables_)),
         moved_(Take<int64_t>(num_tables_)),
         is_corrupt_(Take<uint8_t>(num_tables_)) {}
 
@@ -40,12 +40,15 @@ class Update {
     const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
     const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
     const auto check = [this](int64_t t, int) { CheckTable(t); };
+    const auto read = [this](int64_t t, int) {
+      if (!is_corrupt_[t]) ReadTable(t);
+    };
     const auto sort = [this](int64_t t, int) {
       if (!Fault()) SortTable(t);
     };
-    RunPhases({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
-               {"sort tables", {{num_tables_, sort}}}},
-              resources_.num_workers, resources_.parallel_for);
+    execution_.Run({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+                    {"read tables", {{num_tables_, read}}},
+                    {"sort tables", {{num_tables_, sort}}}});
     if (const HashFault fault = Fault()) return fault;
     for (int64_t t = 0; t < num_tables_; ++t) {
       times_.built_at[begin_ + t] = now;
@@ -57,7 +60,7 @@ class Update {
  private:
   template <typename T>
   T* Take(int64_t n) const {
-    return resources_.workspace.Take<T>(n);
+    return execution_.workspace.Take<T>(n);
   }
 
   // A time that can't be is that of a damaged table: as if it had never been built.
@@ -77,6 +80,8 @@ class Update {
     return {is_needed ? bad_table_.load() : -1, bad_row_};
   }
 
+  bool HasChanged(int64_t row) const { return times_.touched_at[row] > since_; }
+
   // Codes for all tables of those rows, among kRowsOfTask, that have changed.
   void HashRows(int64_t task, int worker) {
     const int64_t first = task * kRowsOfTask, last = std::min(first + kRowsOfTask, num_classes_);
@@ -85,7 +90,7 @@ class Update {
     int32_t ids[Hasher::kRows];
     int64_t n = 0;
     for (int64_t row = first; row < last; ++row) {
-      if (times_.touched_at[row] > since_) ids[n++] = static_cast<int32_t>(row);
+      if (HasChanged(row)) ids[n++] = static_cast<int32_t>(row);
       if (n == Hasher::kRows || row + 1 == last) {
         HashSome(ids, n, worker);
         num_changed_ += n;
@@ -112,23 +117,43 @@ class Update {
     for (int64_t i = 0; good && i < starts[tables_.num_buckets]; ++i) {
       good = entries[i] >= 0 && entries[i] < num_classes_;
     }
-    is_corrupt_[t] = !good;
-    if (!good) bad_table_ = begin_ + t;
+    is_corrupt_[t] = false;
+    if (!good) MarkCorrupt(t);
+  }
+
+  void MarkCorrupt(int64_t t) {
+    is_corrupt_[t] = true;
+    bad_table_ = begin_ + t;
+  }
+
+  // Gives classes that have not changed the code that they had, and counts the classes that stay in
+  // their bucket. A table that lists a class twice turns out to be corrupt.
+  void ReadTable(int64_t t) {
+    const int32_t* starts = tables_.Starts(begin_ + t);
+    const int32_t* entries = tables_.Entries(begin_ + t);
+    int32_t* codes = Codes(t);
+    std::vector<bool> seen(num_classes_);  // of those that have changed
+    bool good = true;
+    stay_[t] = 0;
+    for (int32_t b = 0; b < tables_.num_buckets; ++b) {
+      for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
+        const int32_t c = entries[i];
+        if (codes[c] == kUnchanged) {
+          codes[c] = b;
+        } else {
+          good = good && HasChanged(c) && !seen[c];
+          seen[c] = true;
+        }
+        stay_[t] += codes[c] == b;
+      }
+    }
+    if (!good) MarkCorrupt(t);
   }
 
   void SortTable(int64_t t) {
     int32_t* starts = tables_.Starts(begin_ + t);
     int32_t* entries = tables_.Entries(begin_ + t);
-    int32_t* codes = Codes(t);
-    int64_t stay = 0;
-    if (is_corrupt_[t]) std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
-    for (int32_t b = 0; b < tables_.num_buckets; ++b) {
-      for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
-        int32_t& code = codes[entries[i]];
-        if (code == kUnchanged) code = b;
-        stay += code == b;
-      }
-    }
+    const int32_t* codes = Codes(t);
     std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
     for (int64_t c = 0; c < num_classes_; ++c) {
       if (codes[c] >= 0) ++starts[codes[c] + 1];
@@ -142,20 +167,21 @@ class Update {
     std::memmove(starts + 1, starts, tables_.num_buckets * sizeof(int32_t));
     starts[0] = 0;
     std::fill(entries + size, entries + num_classes_, -1);
-    moved_[t] = size - stay;
+    moved_[t] = size - (is_corrupt_[t] ? 0 : stay_[t]);
   }
 
   const LayerWeights& weights_;
   const RowTimes& times_;
   const int64_t begin_, num_tables_, num_classes_;
   const HashTables& tables_;
-  const HashResources& resources_;
+  const Execution& execution_;
   const Hasher hasher_;
   const int32_t since_;
   const int64_t scratch_size_;
   float* const scratch_;       // by worker
   int32_t* const some_codes_;  // by worker, [tables, kRows]
   int32_t* const codes_;       // [tables, C]
+  int64_t* const stay_;        // [tables]
   int64_t* const moved_;       // [tables]
   uint8_t* const is_corrupt_;  // [tables]
   std::atomic<int64_t> num_changed_{0}, bad_row_{-1}, bad_table_{-1};
@@ -165,8 +191,8 @@ class Update {
 
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const HashResources& resources, int64_t* moved) {
-  return Update(family, weights, times, begin, end, now, tables, resources).Run(now, moved);
+                       const Execution& execution, int64_t* moved) {
+  return Update(family, weights, times, begin, end, now, tables, execution).Run(now, moved);
 }
 
 }  // namespace tfx::core

@@ -9,9 +9,8 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/execution.h"
 #include "core/hash_family.h"
-#include "core/parallel_for.h"
-#include "core/workspace.h"
 
 namespace tfx::core {
 
@@ -36,13 +35,6 @@ struct RowTimes {
   int32_t* built_at;          // [L]
 };
 
-struct HashResources {
-  Hasher::Resources hasher;
-  int num_workers;
-  const ParallelFor& parallel_for;
-  Workspace& workspace;
-};
-
 // What is wrong with tables, or with the rows that they are built from; `table` is -1 for the
 // latter.
 struct HashFault {
@@ -61,12 +53,13 @@ struct HashFault {
 //
 // Cost: O(D) reading and O(D + K) hashing a changed row and table, O(C) moves a table.
 //
-// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt.
-// Then nothing is changed. Where all rows have changed, a corrupt table is written anew, and all
-// its classes count as moved.
+// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt:
+// its buckets are no parts of it in order, or it lists something that is no class, or a class
+// twice. Then nothing is changed. Where all rows have changed, a corrupt table is written anew, and
+// all its classes count as moved.
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const HashResources& resources, int64_t* moved);
+                       const Execution& execution, int64_t* moved);
 
 }  // namespace tfx::core
 

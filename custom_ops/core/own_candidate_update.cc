@@ -10,10 +10,8 @@
 // depend on the number of workers.
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/candidate_update.h"
-#include "core/phases.h"
 #include "core/radix_sort.h"
 
 namespace tfx::core {
@@ -32,23 +30,23 @@ constexpr int64_t kRowsAhead = 8;
 
 int64_t Tasks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-class Runner {
+class OwnCandidateStep {
  public:
-  Runner(const LayerWeights& weights, const LayerRows& rows, const CandidateBatch& batch,
-         const CandidateGradients& gradients, const RowUpdater* updater,
-         const CandidateResources& resources, float* hidden_gradient)
+  OwnCandidateStep(const LayerWeights& weights, const LayerRows& rows, const CandidateBatch& batch,
+                   const CandidateGradients& gradients, const RowUpdater* updater,
+                   const Execution& execution, float* hidden_gradient)
       : weights_(weights),
         rows_(rows),
         batch_(batch),
         gradients_(gradients),
         updater_(updater),
-        resources_(resources),
+        execution_(execution),
         hidden_gradient_(hidden_gradient),
         width_(weights.width),
-        padded_width_(Tasks(weights.width, resources.rows.lanes) * resources.rows.lanes) {}
+        padded_width_(Tasks(weights.width, execution.rows.lanes) * execution.rows.lanes) {}
 
   void Run() {
-    Workspace::Scope scope(resources_.workspace);
+    Workspace::Scope scope(execution_.workspace);
     Plan();
     TakeMemory();
     const auto pad = [this](int64_t task, int) { PadHidden(task); };
@@ -58,12 +56,11 @@ class Runner {
     const auto groups = [this](int64_t group, int worker) { UpdateGroup(group, worker); };
     const auto sum = [this](int64_t task, int) { SumGroups(task); };
     const int64_t examples = Tasks(batch_.size, kExamplesOfTask);
-    RunPhases({{"count classes", {{num_chunks_, count}, {examples, pad}}},
-               {"place classes", {{1, place}}},
-               {"deal out classes", {{num_chunks_, deal}}},
-               {"update rows", {{num_groups_, groups}}},
-               {"sum hidden gradient", {{examples, sum}}}},
-              resources_.num_workers, resources_.parallel_for);
+    execution_.Run({{"count classes", {{num_chunks_, count}, {examples, pad}}},
+                    {"place classes", {{1, place}}},
+                    {"deal out classes", {{num_chunks_, deal}}},
+                    {"update rows", {{num_groups_, groups}}},
+                    {"sum hidden gradient", {{examples, sum}}}});
   }
 
  private:
@@ -88,7 +85,7 @@ class Runner {
 
   template <typename T>
   T* Take(int64_t n) {
-    return resources_.workspace.Take<T>(n);
+    return execution_.workspace.Take<T>(n);
   }
 
   void TakeMemory() {
@@ -98,7 +95,7 @@ class Runner {
     places_ = Take<int64_t>(num_chunks_ * num_buckets_);
     buckets_ = Take<int64_t>(num_buckets_ + 1);
     partials_ = Take<float>(num_groups_ * batch_.size * padded_width_);
-    row_scratch_ = Take<float>(resources_.num_workers * 2 * padded_width_);
+    row_scratch_ = Take<float>(execution_.num_workers * 2 * padded_width_);
     hidden_ = batch_.hidden;
     if (padded_width_ != width_) {
       padded_hidden_ = Take<float>(batch_.size * padded_width_);
@@ -115,8 +112,8 @@ class Runner {
   }
 
   void CopyPadded(const float* from, float* to) const {
-    std::memcpy(to, from, width_ * sizeof(float));
-    std::memset(to + width_, 0, (padded_width_ - width_) * sizeof(float));
+    std::copy_n(from, width_, to);
+    std::fill_n(to + width_, padded_width_ - width_, 0.0f);
   }
 
   // Calls visit(class, example, gradient) for the entries of a chunk: examples in order, their
@@ -137,7 +134,7 @@ class Runner {
 
   void CountEntries(int64_t chunk) {
     int64_t* counts = places_ + chunk * num_buckets_;
-    std::memset(counts, 0, num_buckets_ * sizeof(int64_t));
+    std::fill_n(counts, num_buckets_, 0);
     ForEntries(chunk, [&](int64_t c, int64_t, float) { ++counts[c >> low_bits_]; });
   }
 
@@ -172,7 +169,7 @@ class Runner {
 
   void UpdateGroup(int64_t group, int worker) {
     float* partial = partials_ + group * batch_.size * padded_width_;
-    std::memset(partial, 0, batch_.size * padded_width_ * sizeof(float));
+    std::fill_n(partial, batch_.size * padded_width_, 0.0f);
     const int64_t end = FirstBucket(group + 1);
     for (int64_t bucket = FirstBucket(group); bucket < end; ++bucket) {
       ClassTerm* begin = entries_ + buckets_[bucket];
@@ -209,7 +206,7 @@ class Runner {
     float* scratch = row_scratch_ + worker * 2 * padded_width_;
     float* gradient = scratch + padded_width_;
     const int64_t c = terms->class_id;
-    resources_.rows.add_terms(terms, n, hidden_, PaddedRow(c, scratch), padded_width_, gradient,
+    execution_.rows.add_terms(terms, n, hidden_, PaddedRow(c, scratch), padded_width_, gradient,
                               partial);
     if (updater_ == nullptr) return;
     updater_->Update(rows_.kernel, c, gradient);
@@ -225,8 +222,8 @@ class Runner {
       if (padded_width_ == width_) return static_cast<const float*>(row);
       CopyPadded(static_cast<const float*>(row), scratch);
     } else {
-      resources_.rows.widen(static_cast<const uint16_t*>(row), width_, scratch);
-      std::memset(scratch + width_, 0, (padded_width_ - width_) * sizeof(float));
+      execution_.rows.widen(static_cast<const uint16_t*>(row), width_, scratch);
+      std::fill_n(scratch + width_, padded_width_ - width_, 0.0f);
     }
     return scratch;
   }
@@ -235,9 +232,9 @@ class Runner {
     const int64_t end = std::min((task + 1) * kExamplesOfTask, batch_.size);
     for (int64_t i = task * kExamplesOfTask; i < end; ++i) {
       float* to = hidden_gradient_ + i * width_;
-      std::memset(to, 0, width_ * sizeof(float));
+      std::fill_n(to, width_, 0.0f);
       for (int64_t group = 0; group < num_groups_; ++group) {
-        resources_.rows.add(partials_ + (group * batch_.size + i) * padded_width_, width_, to);
+        execution_.rows.add(partials_ + (group * batch_.size + i) * padded_width_, width_, to);
       }
     }
   }
@@ -247,7 +244,7 @@ class Runner {
   const CandidateBatch& batch_;
   const CandidateGradients& gradients_;
   const RowUpdater* updater_;
-  const CandidateResources& resources_;
+  const Execution& execution_;
   float* hidden_gradient_;
   const int64_t width_, padded_width_;
   int64_t examples_of_chunk_ = 0, num_chunks_ = 0, num_buckets_ = 0, num_groups_ = 0;
@@ -266,9 +263,9 @@ class Runner {
 
 void OwnCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
                         const CandidateBatch& batch, const CandidateGradients& gradients,
-                        const RowUpdater* updater, const CandidateResources& resources,
+                        const RowUpdater* updater, const Execution& execution,
                         float* hidden_gradient) {
-  Runner(weights, rows, batch, gradients, updater, resources, hidden_gradient).Run();
+  OwnCandidateStep(weights, rows, batch, gradients, updater, execution, hidden_gradient).Run();
 }
 
 }  // namespace tfx::core

@@ -71,8 +71,11 @@ float ClipScale(float clip_norm, const float* gradient, int64_t n) {
     const Floats g = Load(gradient + i);
     squares = MulAdd(g, g, squares);
   }
-  const Floats g = LoadSome(gradient + i, n - i);
-  const float norm = __builtin_sqrtf(Sum(MulAdd(g, g, squares)));
+  if (i < n) {
+    const Floats g = LoadSome(gradient + i, n - i);
+    squares = MulAdd(g, g, squares);
+  }
+  const float norm = __builtin_sqrtf(Sum(squares));
   return norm > clip_norm ? clip_norm / norm : 1.0f;
 }
 
@@ -108,7 +111,7 @@ template <typename Weight>
 TFX_INLINE void PrefetchRow(const Weight* row, int64_t width) {
   constexpr int64_t kOfLine = 64 / sizeof(Weight);
   for (int64_t d = 0; d < width; d += kOfLine) __builtin_prefetch(row + d);
-  __builtin_prefetch(row + width - 1);
+  if (width > 0) __builtin_prefetch(row + width - 1);
 }
 
 // sums[j] = <row j, h>.

@@ -44,7 +44,7 @@ void RowUpdater::Update(const WeightRows& rows, int64_t row, const float* gradie
 }
 
 void UpdateRows(const RowUpdater& updater, const WeightRows& rows, const int64_t* ids, int64_t n,
-                const float* gradient, const ParallelFor& parallel_for) {
+                const float* gradient, const Execution& execution) {
   const auto work = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < std::min(begin + kRowsAhead, end); ++i) {
       PrefetchRow(rows, ids[i]);
@@ -54,7 +54,7 @@ void UpdateRows(const RowUpdater& updater, const WeightRows& rows, const int64_t
       updater.Update(rows, ids[i], gradient + i * rows.width);
     }
   };
-  parallel_for(n, work, 50 + rows.width);
+  execution.parallel_for(n, work, 50 + rows.width);
 }
 
 }  // namespace tfx::core

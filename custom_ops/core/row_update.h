@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "core/adam_correction.h"
-#include "core/parallel_for.h"
+#include "core/execution.h"
 #include "core/row_kernels.h"
 
 namespace tfx::core {
@@ -48,7 +48,7 @@ class RowUpdater {
 //
 // REQUIRES: ids are in [0, C), without repeats; the gradient [n, D] is finite.
 void UpdateRows(const RowUpdater& updater, const WeightRows& rows, const int64_t* ids, int64_t n,
-                const float* gradient, const ParallelFor& parallel_for);
+                const float* gradient, const Execution& execution);
 
 }  // namespace tfx::core
 

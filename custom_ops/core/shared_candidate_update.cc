@@ -4,10 +4,8 @@
 // dL/dH = G W_S and dL/dW_S = G^T H, with the rows W_S of the candidates and G [N, S].
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/candidate_update.h"
-#include "core/phases.h"
 #include "core/prefetch.h"
 #include "core/radix_sort.h"
 
@@ -21,24 +19,24 @@ constexpr int64_t kRowsAhead = 8;
 
 int64_t Tasks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-class Runner {
+class SharedCandidateStep {
  public:
-  Runner(const LayerWeights& weights, const LayerRows& rows, const CandidateBatch& batch,
-         const CandidateGradients& gradients, const RowUpdater* updater,
-         const CandidateResources& resources, float* hidden_gradient)
+  SharedCandidateStep(const LayerWeights& weights, const LayerRows& rows,
+                      const CandidateBatch& batch, const CandidateGradients& gradients,
+                      const RowUpdater* updater, const Execution& execution, float* hidden_gradient)
       : weights_(weights),
         rows_(rows),
         batch_(batch),
         gradients_(gradients),
         updater_(updater),
-        resources_(resources),
+        execution_(execution),
         hidden_gradient_(hidden_gradient),
         width_(weights.width),
         num_candidates_(batch.num_candidates),
         num_labels_total_(batch.size * batch.num_labels) {}
 
   void Run() {
-    Workspace::Scope scope(resources_.workspace);
+    Workspace::Scope scope(execution_.workspace);
     TakeMemory();
     const auto sort = [this](int64_t, int) { SortClasses(); };
     const auto pack_rows = [this](int64_t task, int worker) { PackRows(task, worker); };
@@ -47,27 +45,27 @@ class Runner {
     const auto kernel = [this](int64_t task, int worker) { KernelGradient(task, worker); };
     const auto update = [this](int64_t task, int worker) { UpdateClasses(task, worker); };
     const int64_t if_updating = updater_ == nullptr ? 0 : 1;
-    RunPhases({{"classes and panels",
-                {{if_updating, sort},
-                 {Tasks(num_candidates_, kRowsOfTask), pack_rows},
-                 {if_updating * Tasks(batch_.size, kRowsOfTask), pack_hidden}}},
-               {"gradients",
-                {{Tasks(batch_.size, examples_of_task_), hidden},
-                 {if_updating * Tasks(num_candidates_, kCandidatesOfTask), kernel}}},
-               {"rows",
-                {{if_updating * Tasks(num_labels_total_ + num_candidates_, kRowsOfTask), update}}}},
-              resources_.num_workers, resources_.parallel_for);
+    execution_.Run(
+        {{"classes and panels",
+          {{if_updating, sort},
+           {Tasks(num_candidates_, kRowsOfTask), pack_rows},
+           {if_updating * Tasks(batch_.size, kRowsOfTask), pack_hidden}}},
+         {"gradients",
+          {{Tasks(batch_.size, examples_of_task_), hidden},
+           {if_updating * Tasks(num_candidates_, kCandidatesOfTask), kernel}}},
+         {"rows",
+          {{if_updating * Tasks(num_labels_total_ + num_candidates_, kRowsOfTask), update}}}});
   }
 
  private:
   template <typename T>
   T* Take(int64_t n) {
-    return resources_.workspace.Take<T>(n);
+    return execution_.workspace.Take<T>(n);
   }
 
   void TakeMemory() {
-    const int64_t panel = resources_.dense.panel_width, tile = resources_.dense.tile_rows;
-    const int64_t padded_width = Tasks(width_, panel) * panel, workers = resources_.num_workers;
+    const int64_t panel = execution_.dense.panel_width, tile = execution_.dense.tile_rows;
+    const int64_t padded_width = Tasks(width_, panel) * panel, workers = execution_.num_workers;
     examples_of_task_ =
         std::clamp(Tasks(Tasks(batch_.size, 16), tile) * tile, tile, kMostExamplesOfTask);
     has_padding_ = std::any_of(batch_.candidates, batch_.candidates + num_candidates_,
@@ -109,7 +107,7 @@ class Runner {
   // A row of W as floats, in `scratch` if it is not in floats.
   const float* RowAsFloats(int64_t c, float* scratch) const {
     if (!weights_.is_bfloat16) return static_cast<const float*>(weights_.Row(c));
-    resources_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width_, scratch);
+    execution_.rows.widen(static_cast<const uint16_t*>(weights_.Row(c)), width_, scratch);
     return scratch;
   }
 
@@ -125,24 +123,24 @@ class Runner {
       const int64_t c = batch_.candidates[s];
       const float* row = scratch;
       if (c < 0) {
-        std::memset(scratch, 0, width_ * sizeof(float));
+        std::fill_n(scratch, width_, 0.0f);
       } else {
         row = RowAsFloats(c, scratch);
       }
-      resources_.dense.pack(row, 0, num_candidates_, width_, nullptr, s, s + 1, row_panels_);
+      execution_.dense.pack(row, 0, num_candidates_, width_, nullptr, s, s + 1, row_panels_);
     }
   }
 
   void PackHidden(int64_t task) {
     const int64_t begin = task * kRowsOfTask, end = std::min(begin + kRowsOfTask, batch_.size);
-    resources_.dense.pack(batch_.hidden, width_, batch_.size, width_, nullptr, begin, end,
+    execution_.dense.pack(batch_.hidden, width_, batch_.size, width_, nullptr, begin, end,
                           hidden_panels_);
   }
 
   // Candidates [begin, begin + n) of row i of G, with 0 where there is no candidate.
   void CopyGradient(int64_t i, int64_t begin, int64_t n, float* to) const {
     const float* from = gradients_.candidates + i * num_candidates_ + begin;
-    std::memcpy(to, from, n * sizeof(float));
+    std::copy_n(from, n, to);
     if (!has_padding_) return;
     for (int64_t j = 0; j < n; ++j) {
       if (batch_.candidates[begin + j] < 0) to[j] = 0;
@@ -161,7 +159,7 @@ class Runner {
       g = masked;
     }
     float* to = hidden_gradient_ + begin * width_;
-    resources_.dense.multiply(
+    execution_.dense.multiply(
         {g, num_candidates_, 1, row_panels_, num_candidates_, width_, to, width_, 1, 0}, 0, n,
         false);
     for (int64_t i = 0; i < n; ++i) AddLabelRows(begin + i, worker);
@@ -172,7 +170,7 @@ class Runner {
       const int64_t label = batch_.labels[at];
       if (label < 0) continue;
       const float* row = RowAsFloats(label, row_scratch_ + worker * width_);
-      resources_.dense.add(gradients_.labels[at], row, width_, hidden_gradient_ + i * width_);
+      execution_.dense.add(gradients_.labels[at], row, width_, hidden_gradient_ + i * width_);
     }
   }
 
@@ -185,10 +183,10 @@ class Runner {
     for (int64_t i = 0; i < batch_.size; ++i) {
       float* to = columns + i * kCandidatesOfTask;
       CopyGradient(i, begin, n, to);
-      resources_.rows.add(to, n, sums);
+      execution_.rows.add(to, n, sums);
     }
-    std::memcpy(bias_gradient_ + begin, sums, n * sizeof(float));
-    resources_.dense.multiply({columns, 1, kCandidatesOfTask, hidden_panels_, batch_.size, width_,
+    std::copy_n(sums, n, bias_gradient_ + begin);
+    execution_.dense.multiply({columns, 1, kCandidatesOfTask, hidden_panels_, batch_.size, width_,
                                kernel_gradient_ + begin * width_, width_, 1, 0},
                               0, n, false);
   }
@@ -218,7 +216,7 @@ class Runner {
       bias_gradient = bias_gradient_[only];
     } else {
       float* sum = row_scratch_ + worker * width_;
-      std::memset(sum, 0, width_ * sizeof(float));
+      std::fill_n(sum, width_, 0.0f);
       for (int64_t i = begin; i < end; ++i) AddPlace(sorted_[i].place, sum, &bias_gradient);
       gradient = sum;
     }
@@ -231,11 +229,11 @@ class Runner {
     if (place < num_labels_total_) {
       const float g = gradients_.labels[place];
       const float* h = batch_.hidden + place / batch_.num_labels * width_;
-      resources_.dense.add(g, h, width_, sum);
+      execution_.dense.add(g, h, width_, sum);
       *bias_sum += g;
     } else {
       const int64_t s = place - num_labels_total_;
-      resources_.rows.add(kernel_gradient_ + s * width_, width_, sum);
+      execution_.rows.add(kernel_gradient_ + s * width_, width_, sum);
       *bias_sum += bias_gradient_[s];
     }
   }
@@ -245,7 +243,7 @@ class Runner {
   const CandidateBatch& batch_;
   const CandidateGradients& gradients_;
   const RowUpdater* updater_;
-  const CandidateResources& resources_;
+  const Execution& execution_;
   float* hidden_gradient_;
   const int64_t width_, num_candidates_, num_labels_total_;
   int64_t examples_of_task_ = 0, num_classes_ = 0;
@@ -266,9 +264,9 @@ class Runner {
 
 void SharedCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
                            const CandidateBatch& batch, const CandidateGradients& gradients,
-                           const RowUpdater* updater, const CandidateResources& resources,
+                           const RowUpdater* updater, const Execution& execution,
                            float* hidden_gradient) {
-  Runner(weights, rows, batch, gradients, updater, resources, hidden_gradient).Run();
+  SharedCandidateStep(weights, rows, batch, gradients, updater, execution, hidden_gradient).Run();
 }
 
 }  // namespace tfx::core

@@ -54,16 +54,19 @@ struct WorkerState {
   StreamedLogitsWorker view;
 };
 
-class Runner {
+class StreamedLogitsRun {
  public:
-  Runner(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa, int num_workers,
-         const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs)
-      : in_(inputs), isa_(isa), parallel_for_(parallel_for), out_(outputs) {
+  StreamedLogitsRun(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs)
+      : in_(inputs),
+        isa_(IsaOf(execution.set)),
+        parallel_for_(execution.parallel_for),
+        out_(outputs) {
     const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
     lanes_ = num_panels * isa_.panel_lanes;
     chunk_ = ClassesOfChunk(in_.num_classes, in_.batch);
     num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
-    num_workers_ = std::min<int64_t>(num_workers, num_chunks_);
+    num_workers_ = std::min<int64_t>(execution.num_workers, num_chunks_);
     panels_.resize(num_panels);
   }
 
@@ -116,7 +119,8 @@ class Runner {
       const int64_t* labels = in_.labels + (first + lane) * in_.num_labels;
       for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
         if (labels[slot] < 0) continue;
-        ids[slot * lanes + lane] = static_cast<int32_t>(labels[slot]);
+        // Rows below this one win ties. A label that is a row here is that row.
+        ids[slot * lanes + lane] = static_cast<int32_t>(in_.shard.RowsBelow(labels[slot]));
         num_slots = std::max(num_slots, slot + 1);
       }
     }
@@ -133,12 +137,13 @@ class Runner {
             const int32_t lane = b % isa_.panel_lanes;
             float* keys = target_keys_.data() + panel.first_lane * in_.num_labels;
             for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
-              const int64_t label = in_.labels[b * in_.num_labels + slot];
-              float& logit = out_.target_logits[b * in_.num_labels + slot];
-              logit = 0.0f;
-              if (label < 0) continue;
-              logit = isa_.target_logit(pass_, panel, lane, label, scratch.data());
-              keys[slot * panel.lanes + lane] = OrderKey(logit);
+              const int64_t at = b * in_.num_labels + slot;
+              const int64_t row = in_.shard.RowOf(in_.labels[at]);
+              float& logit = out_.target_logits[at];
+              logit = row < 0 ? 0.0f : isa_.target_logit(pass_, panel, lane, row, scratch.data());
+              if (IsRanked(at)) {
+                keys[slot * panel.lanes + lane] = OrderKey(ScoreOf(at));
+              }
             }
           }
         },
@@ -187,6 +192,22 @@ class Runner {
     return static_cast<float>(reference + std::log(sum));
   }
 
+  // Whether there is a score for a label.
+  bool IsRanked(int64_t at) const {
+    if (in_.labels[at] < 0) return false;
+    return in_.target_scores != nullptr || in_.shard.RowOf(in_.labels[at]) >= 0;
+  }
+
+  float ScoreOf(int64_t at) const {
+    return in_.target_scores != nullptr ? in_.target_scores[at] : out_.target_logits[at];
+  }
+
+  // Whether a label's own row was counted: its score was given, and is less than its logit.
+  bool RanksAboveItself(int64_t at) const {
+    return in_.shard.RowOf(in_.labels[at]) >= 0 &&
+           OrderKey(out_.target_logits[at]) > OrderKey(ScoreOf(at));
+  }
+
   void MergeCounts(int64_t b) const {
     const Panel& panel = panels_[b / isa_.panel_lanes];
     const int64_t at = panel.first_lane * in_.num_labels + b % isa_.panel_lanes;
@@ -194,7 +215,7 @@ class Runner {
       int64_t rank = 0;
       for (const WorkerState& worker : workers_) rank += worker.counts[at + slot * panel.lanes];
       const int64_t i = b * in_.num_labels + slot;
-      out_.target_ranks[i] = in_.labels[i] < 0 ? -1 : rank;
+      out_.target_ranks[i] = IsRanked(i) ? rank - RanksAboveItself(i) : -1;
     }
   }
 
@@ -207,7 +228,7 @@ class Runner {
     std::partial_sort(best->begin(), best->begin() + in_.k, best->end(), RanksAbove);
     for (int64_t i = 0; i < in_.k; ++i) {
       out_.top_scores[b * in_.k + i] = (*best)[i].score;
-      out_.top_ids[b * in_.k + i] = (*best)[i].id;
+      out_.top_ids[b * in_.k + i] = in_.shard.ClassOf((*best)[i].id);
     }
   }
 
@@ -227,9 +248,9 @@ class Runner {
 
 }  // namespace
 
-void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
-                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs) {
-  Runner(inputs, IsaOf(set), num_workers, parallel_for, outputs).Run();
+void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs) {
+  StreamedLogitsRun(inputs, execution, outputs).Run();
 }
 
 }  // namespace tfx::core

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "core/instruction_set.h"
-#include "core/parallel_for.h"
+#include "core/class_shard.h"
+#include "core/execution.h"
 
 namespace tfx::core {
 
@@ -20,20 +20,27 @@ struct StreamedLogitsInputs {
   const int64_t* labels;  // [B, K], padded with -1
   int64_t batch;          // B
   int64_t width;          // D
-  int64_t num_classes;    // C
+  int64_t num_classes;    // C, rows of W
   int64_t num_labels;     // K
   int64_t k;
+  ClassShard shard;            // which classes the rows of W are
+  const float* target_scores;  // [B, K]: the labels' logits, where shards find them; or null
 };
 
 struct StreamedLogitsOutputs {
   float* logsumexp;       // [B]
   float* target_logits;   // [B, K]
-  int64_t* target_ranks;  // [B, K]
+  int64_t* target_ranks;  // [B, K]: among these classes
   float* top_scores;      // [B, k]
   int64_t* top_ids;       // [B, k]
 };
 
 // Fills the outputs. The result depends neither on the number of workers nor on their order.
+//
+// Classes that are those of a shard: ids, and ties among equal logits, are those of the whole
+// layer. The logit of another shard's label is 0, and its rank is -1 unless target scores are
+// given. With these, ranks are the number of classes here that rank above the scores, and add up
+// over shards; a label never ranks above itself, however its score was rounded.
 //
 // NaN: the logsumexp is NaN if a logit of the example is, else +infinity if one is; it is -infinity
 // if all are and where C = 0. For ranks and the best k, a NaN logit counts as -infinity.
@@ -42,9 +49,9 @@ struct StreamedLogitsOutputs {
 // O(B (D + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
 // 10^6.
 //
-// REQUIRES: 0 <= k <= C < 2^31; every label is in [-1, C); Supports(set); num_workers > 0.
-void StreamedLogits(const StreamedLogitsInputs& inputs, InstructionSet set, int num_workers,
-                    const ParallelFor& parallel_for, const StreamedLogitsOutputs& outputs);
+// REQUIRES: 0 <= k <= C < 2^31; labels are at least -1; shard.num_rows is C.
+void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
+                    const StreamedLogitsOutputs& outputs);
 
 }  // namespace tfx::core
 

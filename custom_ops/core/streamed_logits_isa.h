@@ -24,7 +24,7 @@ struct Panel {
   int32_t examples;           // lanes in use
   int64_t num_slots;          // the most labels that an example of the panel has
   const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf where none
-  const int32_t* target_ids;  // [K, lanes]: -1 where there is none
+  const int32_t* target_ids;  // [K, lanes]: the row of the label, or the next; -1 where none
 };
 
 // What all workers read.

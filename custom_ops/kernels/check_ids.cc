@@ -7,18 +7,37 @@
 #include "kernels/invalid_argument.h"
 
 namespace tfx {
+namespace {
 
 namespace tf = tensorflow;
 
-absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, int64_t end,
-                      const core::RowKernels& kernels) {
+absl::Status CheckRange(const char* name, const std::string& range, const tf::Tensor& ids,
+                        int64_t lowest, int64_t end, const core::RowKernels& kernels) {
   const int64_t* flat = ids.flat<int64_t>().data();
   const int64_t at = kernels.find_outside(flat, ids.NumElements(), lowest, end);
   if (at == ids.NumElements()) return absl::OkStatus();
-  const int64_t columns = ids.dims() == 2 ? ids.dim_size(1) : ids.NumElements();
-  const std::string row = ids.dims() == 2 ? absl::StrCat(at / columns, ", ") : "";
-  return InvalidArgument(name, " must be class ids in [", lowest, ", ", end, "); got ", flat[at],
-                         " at position [", row, at % columns, "]");
+  return IdError(name, range, ids.shape(), at, flat[at]);
+}
+
+}  // namespace
+
+absl::Status IdError(const char* name, const std::string& range, const tf::TensorShape& shape,
+                     int64_t at, int64_t id) {
+  const int64_t columns = shape.dims() == 2 ? shape.dim_size(1) : shape.num_elements();
+  const std::string row = shape.dims() == 2 ? absl::StrCat(at / columns, ", ") : "";
+  return InvalidArgument(name, " must be class ids in ", range, "; got ", id, " at position [", row,
+                         at % columns, "]");
+}
+
+absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, int64_t end,
+                      const core::RowKernels& kernels) {
+  return CheckRange(name, absl::StrCat("[", lowest, ", ", end, ")"), ids, lowest, end, kernels);
+}
+
+absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes,
+                         const core::RowKernels& kernels) {
+  return CheckRange("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
+                    labels, -1, num_classes, kernels);
 }
 
 }  // namespace tfx

@@ -4,15 +4,25 @@
 #define TFX_LARGEOUT_KERNELS_CHECK_IDS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "core/row_kernels.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tfx {
 
-// Refuses ids [n] or [n, m] that are not in [lowest, end).
+// The error for an id that is out of range, at place `at` of ids [n] or [n, m]; `range` says what
+// it must be in. Reads no ids, so that they may be on any device.
+absl::Status IdError(const char* name, const std::string& range,
+                     const tensorflow::TensorShape& shape, int64_t at, int64_t id);
+
+// Refuses ids [n] or [n, m] in the memory of the processor that are not in [lowest, end).
 absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t lowest, int64_t end,
                       const core::RowKernels& kernels);
+
+// Likewise labels that are not in [-1, num_classes).
+absl::Status CheckLabels(const tensorflow::Tensor& labels, int64_t num_classes,
+                         const core::RowKernels& kernels);
 
 }  // namespace tfx
 

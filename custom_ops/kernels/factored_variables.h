@@ -7,13 +7,13 @@
 
 #include <cstdint>
 
+#include "core/dense_execution.h"
 #include "core/factored_state.h"
+#include "kernels/factored_checks.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
-
-constexpr int kNumFactoredVariables = 10;
 
 // Inputs [0, kNumFactoredVariables) of an op, in the order of core::FactoredState.
 template <typename T>
@@ -27,6 +27,10 @@ class FactoredVariables {
   absl::Status OwnRows();  // V, row_slot and slot_rows
   absl::Status OwnEverything();
 
+  // Makes V that of one shard of a layer, as GetClassShard reads it from inputs `input` and on;
+  // without, it is the whole layer.
+  absl::Status SetShard(tensorflow::OpKernelContext* context, int input);
+
   // Refuses a row_slot or slot_rows that is wrong anywhere.
   //
   // Cost: O(C). For ops that look at all rows; CheckBatch looks at those of the labels.
@@ -37,16 +41,20 @@ class FactoredVariables {
 
   // Refuses hidden and labels that don't fit the state, and numbers that are not finite.
   absl::Status CheckBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
-                          const core::DenseKernels<T>& kernels) const;
+                          const core::DenseExecution<T>& execution) const;
+
+  // Refuses labels [B, K] that are no classes, or whose rows are in no slot.
+  absl::Status CheckLabelsAndSlots(const tensorflow::Tensor& labels,
+                                   const core::RowKernels& kernels) const;
 
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
-  absl::Status CheckState() const;
   absl::Status CheckSlots() const;
   absl::Status CheckSlotOfRow(int64_t id) const;
-  absl::Status CheckLabels(const tensorflow::Tensor& labels) const;
 
   LockedVariables variables_;
+  core::ClassShard rows_;
+  int64_t num_classes_ = 0;
 };
 
 extern template class FactoredVariables<float>;

@@ -3,7 +3,6 @@
 #include "kernels/locked_variables.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -66,7 +65,8 @@ absl::Status LockedVariables::Own(int index) {
   if (shared->RefCountIsOne()) return absl::OkStatus();
   tf::Tensor copy;
   TF_RETURN_IF_ERROR(context_->allocate_temp(shared->dtype(), shared->shape(), &copy));
-  std::memcpy(copy.data(), shared->data(), shared->TotalBytes());
+  std::copy_n(static_cast<const char*>(shared->data()), shared->TotalBytes(),
+              static_cast<char*>(copy.data()));
   *shared = copy;
   return absl::OkStatus();
 }

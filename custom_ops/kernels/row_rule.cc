@@ -12,7 +12,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Of the numbers of a rule.
+// The places of a rule's numbers.
 enum Number { kWeightDecay, kClipNorm, kFirst, kSecond, kThird };
 
 bool IsFraction(double x) { return x >= 0 && x < 1; }

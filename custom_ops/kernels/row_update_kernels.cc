@@ -2,17 +2,15 @@
 
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
-#include "core/dense_kernels.h"
 #include "core/radix_sort.h"
 #include "core/row_update.h"
 #include "kernels/check_ids.h"
+#include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
-#include "kernels/parallel_for.h"
 #include "kernels/row_rule.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -34,34 +32,32 @@ absl::Status CheckUnique(const int64_t* ids, int64_t n, int64_t num_rows) {
   return absl::OkStatus();
 }
 
-class RowUpdateOp : public tf::OpKernel {
+class RowUpdateOp : public CpuOp {
  public:
-  explicit RowUpdateOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit RowUpdateOp(tf::OpKernelConstruction* context) : CpuOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("method", &method_));
     OP_REQUIRES_OK(context, context->GetAttr("num_slots", &num_slots_));
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    core::InstructionSet set;
-    std::string error;
-    OP_REQUIRES(context, core::ChooseInstructionSet(&set, &error), InvalidArgument(error));
+ protected:
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
     LockedVariables variables;
     std::vector<std::string> names = {"variable"};
     for (int slot = 0; slot < num_slots_; ++slot) names.push_back(absl::StrCat("slot ", slot));
-    OP_REQUIRES_OK(context, variables.Lock(context, names, LockedVariables::Mode::kExclusive));
-    OP_REQUIRES_OK(context, Check(context, variables, set));
-    for (int i = 0; i < variables.size(); ++i) OP_REQUIRES_OK(context, variables.Own(i));
+    TF_RETURN_IF_ERROR(variables.Lock(context, names, LockedVariables::Mode::kExclusive));
+    TF_RETURN_IF_ERROR(Check(context, variables, execution));
+    for (int i = 0; i < variables.size(); ++i) TF_RETURN_IF_ERROR(variables.Own(i));
     const tf::Tensor& ids = context->input(num_slots_ + 1);
-    core::UpdateRows(rule_.Updater(core::RowKernelsOf(set)), rule_.Rows(variables, 0, 1),
+    core::UpdateRows(rule_.Updater(execution.rows), rule_.Rows(variables, 0, 1),
                      ids.flat<int64_t>().data(), ids.NumElements(),
-                     context->input(num_slots_ + 2).flat<float>().data(), PoolOf(context));
+                     context->input(num_slots_ + 2).flat<float>().data(), execution);
+    return absl::OkStatus();
   }
 
  private:
   absl::Status Check(tf::OpKernelContext* context, const LockedVariables& variables,
-                     core::InstructionSet set) {
+                     const core::Execution& execution) {
     const tf::Tensor& weights = *variables.tensor(0);
     const tf::Tensor& ids = context->input(num_slots_ + 1);
     const tf::Tensor& gradient = context->input(num_slots_ + 2);
@@ -85,11 +81,10 @@ class RowUpdateOp : public tf::OpKernel {
           "gradient must be [n, D] with the n of ids and the D of the variable: ",
           shape.DebugString(), "; got ", gradient.shape().DebugString());
     }
-    TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), core::RowKernelsOf(set)));
+    TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), execution.rows));
     TF_RETURN_IF_ERROR(
         CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0)));
-    if (!core::DenseKernelsOf<float>(set).all_finite(gradient.flat<float>().data(),
-                                                     gradient.NumElements())) {
+    if (!execution.dense.all_finite(gradient.flat<float>().data(), gradient.NumElements())) {
       return InvalidArgument("gradient must be finite; got an infinite or NaN number");
     }
     return absl::OkStatus();
@@ -98,8 +93,7 @@ class RowUpdateOp : public tf::OpKernel {
   std::string method_;
   int num_slots_;
   tf::DataType dtype_;
-  std::mutex mutex_;
-  RowRule rule_;  // guarded by mutex_
+  RowRule rule_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxRowUpdate").Device(tf::DEVICE_CPU), RowUpdateOp);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstdint>
-#include <limits>
-#include <string>
 #include <type_traits>
 
 #include "core/streamed_logits.h"
-#include "kernels/invalid_argument.h"
+#include "kernels/check_ids.h"
+#include "kernels/class_shard.h"
+#include "kernels/cpu_op.h"
 #include "kernels/locked_variables.h"
-#include "kernels/parallel_for.h"
+#include "kernels/streamed_logits_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
@@ -16,78 +16,27 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Refuses the first label that is out of range.
-absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes) {
-  const auto matrix = labels.matrix<int64_t>();
-  for (int64_t b = 0; b < matrix.dimension(0); ++b) {
-    for (int64_t slot = 0; slot < matrix.dimension(1); ++slot) {
-      if (matrix(b, slot) >= -1 && matrix(b, slot) < num_classes) continue;
-      return InvalidArgument("labels must be class ids in [-1, num_classes), where num_classes is ",
-                             num_classes, "; got ", matrix(b, slot), " at position [", b, ", ",
-                             slot, "]");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckArguments(const tf::Tensor& hidden, const tf::Tensor& kernel,
-                            const tf::Tensor& bias, const tf::Tensor& labels, int64_t k) {
-  if (hidden.dims() != 2 || kernel.dims() != 2 || bias.dims() != 1 || labels.dims() != 2) {
-    return InvalidArgument("hidden, kernel, bias and labels must have rank 2, 2, 1 and 2; got ",
-                           hidden.dims(), ", ", kernel.dims(), ", ", bias.dims(), " and ",
-                           labels.dims());
-  }
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const int64_t num_classes = kernel.dim_size(0);
-  if (hidden.dim_size(0) > kMost || hidden.dim_size(1) > kMost || labels.dim_size(1) > kMost) {
-    return InvalidArgument("hidden [B, D] and labels [B, K] must have dimensions below 2^31; got ",
-                           "shapes ", hidden.shape().DebugString(), " and ",
-                           labels.shape().DebugString());
-  }
-  if (kernel.dtype() != bias.dtype()) {
-    return InvalidArgument("kernel must have the dtype of bias, ", tf::DataTypeString(bias.dtype()),
-                           "; got ", tf::DataTypeString(kernel.dtype()));
-  }
-  if (num_classes > kMost) {
-    return InvalidArgument("kernel must have fewer than 2^31 rows; got ", num_classes);
-  }
-  if (hidden.dim_size(1) != kernel.dim_size(1)) {
-    return InvalidArgument("hidden must have as many columns as kernel: ", kernel.dim_size(1),
-                           "; got ", hidden.dim_size(1));
-  }
-  if (bias.dim_size(0) != num_classes && bias.dim_size(0) != 0) {
-    return InvalidArgument("bias must have one entry for each row of kernel: ", num_classes,
-                           "; got ", bias.dim_size(0));
-  }
-  if (labels.dim_size(0) != hidden.dim_size(0)) {
-    return InvalidArgument("labels must have as many rows as hidden: ", hidden.dim_size(0),
-                           "; got ", labels.dim_size(0));
-  }
-  if (k > num_classes) {
-    return InvalidArgument("k must be at most num_classes, which is ", num_classes, "; got ", k);
-  }
-  return CheckLabels(labels, num_classes);
-}
-
 template <typename T>
-void ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kernel,
+                                   int64_t k, const core::Execution& execution) {
   const tf::Tensor& hidden = context->input(0);
   const tf::Tensor& bias = context->input(2);
   const tf::Tensor& labels = context->input(3);
-  OP_REQUIRES_OK(context, CheckArguments(hidden, kernel, bias, labels, k));
-  core::InstructionSet set;
-  std::string error;
-  OP_REQUIRES(context, core::ChooseInstructionSet(&set, &error), InvalidArgument(error));
+  const tf::Tensor& target_scores = context->input(4);
+  TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, target_scores, k));
+  core::StreamedLogitsInputs inputs;
+  int64_t num_classes;
+  TF_RETURN_IF_ERROR(GetClassShard(context, 5, kernel.dim_size(0), &inputs.shard, &num_classes));
+  TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes, execution.rows));
 
   const int64_t batch = hidden.dim_size(0);
   tf::Tensor *logsumexp, *target_logits, *target_ranks, *top_scores, *top_ids;
-  OP_REQUIRES_OK(context, context->allocate_output(0, {batch}, &logsumexp));
-  OP_REQUIRES_OK(context, context->allocate_output(1, labels.shape(), &target_logits));
-  OP_REQUIRES_OK(context, context->allocate_output(2, labels.shape(), &target_ranks));
-  OP_REQUIRES_OK(context, context->allocate_output(3, {batch, k}, &top_scores));
-  OP_REQUIRES_OK(context, context->allocate_output(4, {batch, k}, &top_ids));
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {batch}, &logsumexp));
+  TF_RETURN_IF_ERROR(context->allocate_output(1, labels.shape(), &target_logits));
+  TF_RETURN_IF_ERROR(context->allocate_output(2, labels.shape(), &target_ranks));
+  TF_RETURN_IF_ERROR(context->allocate_output(3, {batch, k}, &top_scores));
+  TF_RETURN_IF_ERROR(context->allocate_output(4, {batch, k}, &top_ids));
 
-  core::StreamedLogitsInputs inputs;
   inputs.hidden = hidden.flat<float>().data();
   inputs.kernel = kernel.flat<T>().data();
   inputs.bias = bias.NumElements() > 0 ? bias.flat<T>().data() : nullptr;
@@ -98,13 +47,25 @@ void ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kerne
   inputs.num_classes = kernel.dim_size(0);
   inputs.num_labels = labels.dim_size(1);
   inputs.k = k;
+  const bool has_scores = target_scores.NumElements() > 0;
+  inputs.target_scores = has_scores ? target_scores.flat<float>().data() : nullptr;
   core::StreamedLogitsOutputs outputs;
   outputs.logsumexp = logsumexp->flat<float>().data();
   outputs.target_logits = target_logits->flat<float>().data();
   outputs.target_ranks = target_ranks->flat<int64_t>().data();
   outputs.top_scores = top_scores->flat<float>().data();
   outputs.top_ids = top_ids->flat<int64_t>().data();
-  core::StreamedLogits(inputs, set, NumWorkers(context), PoolOf(context), outputs);
+  core::StreamedLogits(inputs, execution, outputs);
+  return absl::OkStatus();
+}
+
+// These ops keep nothing from call to call, so that calls may run side by side.
+template <typename T>
+void ComputeOnCpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+  core::Workspace workspace;
+  OP_REQUIRES_OK(context, RunOnCpu(context, workspace, [&](const core::Execution& execution) {
+                   return ComputeStreamedLogits<T>(context, kernel, k, execution);
+                 }));
 }
 
 template <typename T>
@@ -115,7 +76,7 @@ class StreamedLogitsOp : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    ComputeStreamedLogits<T>(context, context->input(1), k_);
+    ComputeOnCpu<T>(context, context->input(1), k_);
   }
 
  private:
@@ -132,7 +93,7 @@ class ResourceStreamedLogitsOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     LockedVariables variables;
     OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
-    ComputeStreamedLogits<T>(context, *variables.tensor(0), k_);
+    ComputeOnCpu<T>(context, *variables.tensor(0), k_);
   }
 
  private:

@@ -21,6 +21,9 @@ absl::Status SetOutputs(InferenceContext* c, DimensionHandle width) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &bias));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &labels));
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 0), c->Dim(labels, 0), &batch));
+  ShapeHandle unused_shape;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 2, &unused_shape));
+  for (int scalar : {5, 6, 7}) TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused_shape));
   const ShapeHandle by_label = c->Matrix(batch, c->Dim(labels, 1));
   c->set_output(0, c->Vector(batch));
   c->set_output(1, by_label);
@@ -51,6 +54,10 @@ REGISTER_OP("TfxStreamedLogits")
     .Input("kernel: dtype")
     .Input("bias: dtype")
     .Input("labels: int64")
+    .Input("target_scores: float")
+    .Input("first_class: int64")
+    .Input("class_stride: int64")
+    .Input("num_classes: int64")
     .Attr("dtype: {float, bfloat16}")
     .Attr("k: int >= 0")
     .Output("logsumexp: float")
@@ -67,14 +74,23 @@ is NaN, else +infinity if one is; -infinity if all are, or if there is no class.
 best k, a NaN logit counts as -infinity.
 
 hidden: h, [B, D].
+W may have the rows of one shard of a layer: row r is then class first_class + class_stride r. Classes
+are counted and named by their ids in the layer.
+
 kernel: W, [C, D], C below 2^31.
 bias: b, [C], or [0] for none.
-labels: [B, K] class ids, padded with -1.
+labels: [B, K] class ids, in [-1, num_classes), padded with -1.
+target_scores: The labels' logits, [B, K], of whatever shard they are; or [0, 0]: those that are found
+  here.
+first_class: [], the class of row 0; 0 for a whole layer.
+class_stride: [], at least 1; 1 for a whole layer.
+num_classes: [], of the layer; C for a whole one.
 k: how many of the best classes to return, at most C.
 logsumexp: [B].
-target_logits: [B, K]; 0 where the label is -1.
-target_ranks: [B, K]: how many classes have a higher logit, or the same one and a lower id; -1 where
-  the label is -1.
+target_logits: [B, K]; 0 where the label is -1, or has no row here.
+target_ranks: [B, K]: how many of these classes have a higher logit, or the same one and a lower id; -1
+  where the label is -1, or its logit is not known. With scores, ranks of shards add up: a label does
+  not count as above itself, however its score was rounded.
 top_scores: [B, k], falling, ties by lower id.
 top_ids: [B, k].
 )doc");
@@ -84,6 +100,10 @@ REGISTER_OP("TfxResourceStreamedLogits")
     .Input("kernel: resource")
     .Input("bias: dtype")
     .Input("labels: int64")
+    .Input("target_scores: float")
+    .Input("first_class: int64")
+    .Input("class_stride: int64")
+    .Input("num_classes: int64")
     .Attr("dtype: {float, bfloat16}")
     .Attr("k: int >= 0")
     .Output("logsumexp: float")

@@ -100,13 +100,12 @@ void OnThreads(int64_t n, const std::function<void(int64_t, int64_t)>& work, int
   for (std::thread& thread : threads) thread.join();
 }
 
-struct Resources {
-  Resources(InstructionSet set, int workers)
-      : value{DenseKernelsOf<float>(set), RowKernelsOf(set), workers, on_threads, workspace} {}
+struct Workers {
+  Workers(InstructionSet set, int count) : execution(set, count, on_threads, workspace) {}
 
   const ParallelFor on_threads = OnThreads;
   Workspace workspace;
-  CandidateResources value;
+  Execution execution;
 };
 
 struct Result {
@@ -115,7 +114,7 @@ struct Result {
 };
 
 // One step of SGD with rate 1, or of Adam.
-Result Update(const Problem& problem, RowMethod method, const CandidateResources& resources,
+Result Update(const Problem& problem, RowMethod method, const Execution& execution,
               bool update = true) {
   Result result = {std::vector<float>(problem.size.batch * problem.size.width, 99), problem.kernel,
                    problem.bias, std::vector<int32_t>(problem.size.classes)};
@@ -132,12 +131,12 @@ Result Update(const Problem& problem, RowMethod method, const CandidateResources
   const RowStep step = {method, 1,      1,    std::numeric_limits<float>::infinity(), 0.9f, 0.999f,
                         0.1f,   0.001f, 1e-3f};
   const AdamCorrection correction(0.9, 0.999);
-  const RowUpdater updater(step, &correction, resources.rows);
+  const RowUpdater updater(step, &correction, execution.rows);
   const LayerWeights weights = {result.kernel.data(), result.bias.data(), false,
                                 problem.size.classes, problem.size.width};
   const auto run = problem.is_own ? OwnCandidateUpdate : SharedCandidateUpdate;
   run(weights, rows, problem.Batch(), {problem.true_gradient.data(), problem.gradient.data()},
-      update ? &updater : nullptr, resources, result.hidden_gradient.data());
+      update ? &updater : nullptr, execution, result.hidden_gradient.data());
   return result;
 }
 
@@ -152,12 +151,12 @@ void StepsAreExact(const Problem& problem, InstructionSet set) {
       expected.kernel[c * width + d] -= g * problem.hidden[i * width + d];
     }
   });
-  Resources resources(set, 3);
-  const Result result = Update(problem, RowMethod::kSgd, resources.value);
+  Workers workers(set, 3);
+  const Result result = Update(problem, RowMethod::kSgd, workers.execution);
   EXPECT(result.hidden_gradient == expected.hidden_gradient);
   EXPECT(result.kernel == expected.kernel);
   EXPECT(result.bias == expected.bias);
-  const Result without = Update(problem, RowMethod::kSgd, resources.value, false);
+  const Result without = Update(problem, RowMethod::kSgd, workers.execution, false);
   EXPECT(without.hidden_gradient == expected.hidden_gradient);
   EXPECT(without.kernel == problem.kernel);
 }
@@ -165,16 +164,16 @@ void StepsAreExact(const Problem& problem, InstructionSet set) {
 void EachClassIsUpdatedOnce(const Problem& problem, InstructionSet set) {
   std::vector<int32_t> ages(problem.size.classes);
   problem.ForPlaces([&](int64_t, int64_t c, float) { ages[c] = 1; });
-  Resources resources(set, 2);
-  EXPECT(Update(problem, RowMethod::kAdam, resources.value).ages == ages);
+  Workers workers(set, 2);
+  EXPECT(Update(problem, RowMethod::kAdam, workers.execution).ages == ages);
 }
 
 void WorkersDontMatter(Problem problem, InstructionSet set) {
   for (float& h : problem.hidden) h *= 0.1f;  // now the order of sums does
-  Resources one(set, 1), four(set, 4);
-  const Result alone = Update(problem, RowMethod::kAdam, one.value);
+  Workers one(set, 1), four(set, 4);
+  const Result alone = Update(problem, RowMethod::kAdam, one.execution);
   for (int turn = 0; turn < 3; ++turn) {
-    const Result together = Update(problem, RowMethod::kAdam, four.value);
+    const Result together = Update(problem, RowMethod::kAdam, four.execution);
     EXPECT(together.hidden_gradient == alone.hidden_gradient);
     EXPECT(together.kernel == alone.kernel);
     EXPECT(together.bias == alone.bias);
@@ -186,8 +185,8 @@ void LogitsAndHitsAreExact(const Problem& problem, InstructionSet set) {
   std::vector<float> true_logits(size.batch * size.labels, 99);
   std::vector<float> logits(size.batch * size.candidates, 99);
   std::vector<char> hits(logits.size(), 2);
-  Resources resources(set, 3);
-  CandidateLogits(problem.Weights(), problem.Batch(), resources.value,
+  Workers workers(set, 3);
+  CandidateLogits(problem.Weights(), problem.Batch(), workers.execution,
                   {true_logits.data(), logits.data(), reinterpret_cast<bool*>(hits.data())});
   for (int64_t i = 0; i < size.batch; ++i) {
     const int64_t* labels = problem.labels.data() + i * size.labels;
@@ -205,9 +204,9 @@ void LogitsAndHitsAreExact(const Problem& problem, InstructionSet set) {
 }
 
 void Run(InstructionSet set) {
-  const Sizes all_sizes[] = {{50, 20, 40, 2, 70},   {1, 1, 3, 2, 4},    {3000, 33, 100, 1, 300},
-                             {9, 64, 1, 30, 2},     {200, 5, 7, 0, 90}, {200, 5, 7, 3, 0},
-                             {100000, 8, 65, 1, 40}};
+  const Sizes all_sizes[] = {{50, 20, 40, 2, 70},    {1, 1, 3, 2, 4},    {3000, 33, 100, 1, 300},
+                             {9, 64, 1, 30, 2},      {200, 5, 7, 0, 90}, {200, 5, 7, 3, 0},
+                             {100000, 8, 65, 1, 40}, {30, 0, 7, 2, 9}};
   int seed = 0;
   for (const Sizes& sizes : all_sizes) {
     for (bool own : {false, true}) {

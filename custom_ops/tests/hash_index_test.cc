@@ -33,8 +33,8 @@ std::vector<InstructionSet> InstructionSets() {
   return sets;
 }
 
-Hasher::Resources ResourcesOf(InstructionSet set) {
-  return {HashKernelsOf(set), DenseKernelsOf<float>(set), RowKernelsOf(set)};
+Execution OneWorker(InstructionSet set, Workspace& workspace) {
+  return Execution(set, 1, kSerial, workspace);
 }
 
 // Small whole numbers, mostly 0: their products are exact, and there are ties and empty bins.
@@ -141,7 +141,7 @@ void CodesAreThoseOfAPlainLoop() {
         if (begin >= end) continue;
         for (int64_t n : {0, 1, 5, 63, 64}) {
           const Workspace::Scope scope(workspace);
-          const Hasher hasher(family, begin, end, ResourcesOf(set), workspace);
+          const Hasher hasher(family, begin, end, OneWorker(set, workspace));
           Ids ids(n), codes((end - begin) * Hasher::kRows, -7);
           for (int32_t& id : ids) id = static_cast<int32_t>(random() % 200);
           float* scratch = workspace.Take<float>(hasher.ScratchSize());
@@ -185,8 +185,7 @@ void RowsOfEachRangeHaveBucketsOfTheirOwn() {
     const Workspace::Scope scope(workspace);
     const auto codes_of = [&](const HashFamily& family, const LayerWeights& weights) {
       Ids codes(n * family.num_tables);
-      EXPECT(HashCodes(family, weights, ResourcesOf(set), 1, kSerial, workspace, codes.data()) ==
-             -1);
+      EXPECT(HashCodes(family, weights, OneWorker(set, workspace), codes.data()) == -1);
       return codes;
     };
     Ids expected = codes_of(plain, {vectors.data(), nullptr, false, n, width + 2});
@@ -205,12 +204,10 @@ void RowsThatAreNotFiniteAreNamed() {
   rows[70 * 9 + 8] = std::numeric_limits<float>::quiet_NaN();
   const LayerWeights weights = {rows.data(), nullptr, false, 100, 9};
   Ids codes(200);
-  const Hasher::Resources resources = ResourcesOf(InstructionSet::kBaseline);
-  EXPECT(HashCodes(functions.family, weights, resources, 1, kSerial, workspace, codes.data()) ==
-         70);
+  const Execution execution = OneWorker(InstructionSet::kBaseline, workspace);
+  EXPECT(HashCodes(functions.family, weights, execution, codes.data()) == 70);
   rows[70 * 9 + 8] = 0;
-  EXPECT(HashCodes(functions.family, weights, resources, 1, kSerial, workspace, codes.data()) ==
-         -1);
+  EXPECT(HashCodes(functions.family, weights, execution, codes.data()) == -1);
 }
 
 // Tables with their memory.
@@ -236,8 +233,7 @@ struct Index {
     const Workspace::Scope scope(workspace);
     const LayerWeights weights = {rows.data(), nullptr, false, num_classes, family.width};
     return UpdateTables(family, weights, {touched_at.data(), built_at.data()}, begin, end, now,
-                        Tables(), {ResourcesOf(InstructionSets().back()), 1, kSerial, workspace},
-                        moved);
+                        Tables(), OneWorker(InstructionSets().back(), workspace), moved);
   }
 };
 
@@ -298,6 +294,10 @@ void WhatIsWrongChangesNothing() {
   const HashFault of_table = index.Update(rows, 0, 3, 1, &moved);
   EXPECT(of_table.table == 1 && of_table.row < 0);
   EXPECT(index.entries == entries && index.built_at == built_at);
+  index.starts = starts;
+  index.entries[2 * 50 + 1] = index.entries[2 * 50];  // a class twice
+  EXPECT(index.Update(rows, 0, 3, 1, &moved).table == 2);
+  EXPECT(index.starts == starts && index.built_at == built_at);
 }
 
 void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
@@ -329,14 +329,14 @@ void VotesDoNotStay() {
   const Ids order = {0};
   const std::vector<uint32_t> rotations = {0};
   Workspace workspace;
-  const BucketResources resources = {1, kSerial, workspace};
+  const Execution execution = OneWorker(InstructionSet::kBaseline, workspace);
   // Returns an empty vector if something is corrupt.
   const auto call = [&](BucketVotes& votes, const Ids& codes) {
     const Workspace::Scope scope(workspace);
     const int64_t n = static_cast<int64_t>(codes.size());
     const BucketQueries queries = {codes.data(), n, 1, order.data(), rotations.data(), 7, 5, 1};
     std::vector<int64_t> ids(5);
-    const bool good = votes.Candidates(tables, queries, 0, resources, ids.data());
+    const bool good = votes.Candidates(tables, queries, 0, execution, ids.data());
     if (!good) ids.clear();
     return ids;
   };
@@ -346,8 +346,10 @@ void VotesDoNotStay() {
     for (int32_t& code : codes) code = static_cast<int32_t>(random() % 5) - 1;
     BucketVotes fresh;
     EXPECT(call(votes, codes) == call(fresh, codes));
-    codes.push_back(4);  // behind the last bucket
+    codes.push_back(1);
+    starts[2] = 41;  // behind the last class
     EXPECT(call(votes, codes).empty());
+    starts[2] = 20;
   }
 }
 

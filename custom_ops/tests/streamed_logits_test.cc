@@ -2,12 +2,14 @@
 
 #include "core/streamed_logits.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "core/top_k_heap.h"
 #include "tests/expect.h"
 
 namespace tfx::core {
@@ -35,8 +37,8 @@ struct Problem {
       for (float& x : *array) x = static_cast<float>(random() % 7) - 3;
     }
     for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
-    inputs = {hidden.data(), kernel.data(), bias.data(), false,      labels.data(),
-              batch,         width,         num_classes, num_labels, k};
+    inputs = {hidden.data(), kernel.data(), bias.data(), false, labels.data(),       batch,
+              width,         num_classes,   num_labels,  k,     {0, 1, num_classes}, nullptr};
   }
 
   Results Run(InstructionSet set, int num_workers) const {
@@ -46,7 +48,9 @@ struct Problem {
     r.target_ranks.resize(labels.size());
     r.top_scores.resize(inputs.batch * inputs.k);
     r.top_ids.resize(inputs.batch * inputs.k);
-    StreamedLogits(inputs, set, num_workers, OneThreadAnIndex,
+    const ParallelFor on_threads = OneThreadAnIndex;
+    Workspace workspace;
+    StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace),
                    {r.logsumexp.data(), r.target_logits.data(), r.target_ranks.data(),
                     r.top_scores.data(), r.top_ids.data()});
     return r;
@@ -108,8 +112,76 @@ void TestAll(const Problem& problem) {
   }
 }
 
+// How many classes behind a label have the same logit.
+int64_t Ties(const Problem& problem, size_t at) {
+  const StreamedLogitsInputs& in = problem.inputs;
+  const float* h = in.hidden + at / in.num_labels * in.width;
+  const auto logit = [&](int64_t c) {
+    float sum = problem.bias[c];
+    for (int64_t d = 0; d < in.width; ++d) sum += problem.kernel[c * in.width + d] * h[d];
+    return sum;
+  };
+  int64_t ties = 0;
+  for (int64_t c = problem.labels[at] + 1; c < in.num_classes; ++c) {
+    ties += logit(c) == logit(problem.labels[at]);
+  }
+  return ties;
+}
+
 void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k) {
   TestAll(Problem(batch, width, num_classes, num_labels, k));
+}
+
+// Shards' logits, and their ranks among given scores, add up to those of the layer.
+void ShardsAddUp(InstructionSet set) {
+  Problem layer(33, 5, 1009, 3, 9);
+  for (float& h : layer.hidden) h = h > 0 ? 1.0f : 0.0f;  // ties are frequent
+  const Results whole = layer.Run(set, 2);
+  std::vector<Problem> shards;
+  const int64_t stride = 3, width = layer.inputs.width;
+  for (int64_t first = 0; first < stride; ++first) {
+    Problem& shard = shards.emplace_back(33, 5, (1009 - first + stride - 1) / stride, 3, 9);
+    shard.hidden = layer.hidden;
+    shard.labels = layer.labels;
+    shard.inputs.shard = {first, stride, shard.inputs.num_classes};
+    for (int64_t row = 0; row < shard.inputs.num_classes; ++row) {
+      const int64_t c = shard.inputs.shard.ClassOf(row);
+      std::copy_n(layer.kernel.begin() + c * width, width, shard.kernel.begin() + row * width);
+      shard.bias[row] = layer.bias[c];
+    }
+    shard.inputs.hidden = shard.hidden.data();
+    shard.inputs.labels = shard.labels.data();
+  }
+  std::vector<float> scores(layer.labels.size());
+  for (Problem& shard : shards) {
+    shard.inputs.kernel = shard.kernel.data();
+    shard.inputs.bias = shard.bias.data();
+    const Results found = shard.Run(set, 2);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] += found.target_logits[i];
+  }
+  EXPECT(scores == whole.target_logits);
+  for (const float off : {0.0f, -0.25f}) {  // a score that is too low: labels still don't beat it
+    std::vector<float> given = scores;
+    for (float& score : given) score += off;
+    std::vector<int64_t> ranks(scores.size());
+    std::vector<ScoredClass> best;
+    for (Problem& shard : shards) {
+      shard.inputs.target_scores = given.data();
+      const Results found = shard.Run(set, 2);
+      for (size_t i = 0; i < ranks.size(); ++i)
+        ranks[i] += std::max<int64_t>(found.target_ranks[i], 0);
+      for (int64_t i = 0; i < 9; ++i) {
+        best.push_back({found.top_scores[i], static_cast<int32_t>(found.top_ids[i])});
+      }
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      int64_t expected = std::max<int64_t>(whole.target_ranks[i], 0);
+      if (layer.labels[i] >= 0 && off != 0) expected += Ties(layer, i);
+      EXPECT(ranks[i] == expected);
+    }
+    std::sort(best.begin(), best.end(), RanksAbove);
+    for (int64_t i = 0; i < 9; ++i) EXPECT(best[i].id == whole.top_ids[i]);
+  }
 }
 
 // A heap that isn't full must take minus infinity too, whichever worker it belongs to.
@@ -132,5 +204,10 @@ int main() {
   Test(0, 5, 10, 2, 3);
   Test(4, 0, 10, 2, 3);
   tfx::core::TestMaskedClasses();
+  for (tfx::core::InstructionSet set :
+       {tfx::core::InstructionSet::kBaseline, tfx::core::InstructionSet::kAvx2,
+        tfx::core::InstructionSet::kAvx512}) {
+    if (tfx::core::Supports(set)) tfx::core::ShardsAddUp(set);
+  }
   return tfx::test::Result();
 }

@@ -12,6 +12,7 @@ from fuzz.calls import Call, Outcome, run
 
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.factored import factored_update
 from tfx_largeout.ops.factored.factored_state import FactoredState
@@ -136,6 +137,43 @@ def _factored_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
     )
 
 
+def _factored_update_from_sums(
+    inputs: dict[str, Any], attributes: dict[str, Any]
+) -> Callable[[], Any]:
+    state, tensors = _state_and_rest(inputs, attributes)
+    *tensors, target_sums, first, stride, num_classes = tensors
+    hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay = tensors
+    shard = _shard(first, stride, num_classes)
+    return lambda: factored_update.factored_update(
+        state,
+        hidden,
+        labels,
+        gram_hidden,
+        u_hidden,
+        tuple(gradients),
+        learning_rate,
+        weight_decay,
+        update=attributes["update"],
+        max_condition=attributes["max_condition"],
+        target_sums=target_sums,
+        shard=shard,
+        implementation="composed",
+    )
+
+
+def _factored_target_sums(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    state, (labels, g_target, *numbers) = _state_and_rest(inputs, attributes)
+    shard = _shard(*numbers)
+    return lambda: factored_update.factored_target_sums(
+        state, labels, g_target, shard, implementation="composed"
+    )
+
+
+def _shard(*numbers: tf.Tensor) -> ClassShard:
+    _say(all(number.shape.rank == 0 for number in numbers))
+    return ClassShard(*numbers)
+
+
 def _factored_settle(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     state, _ = _state_and_rest(inputs, attributes)
     return lambda: factored_update.factored_settle(state, implementation="composed")
@@ -197,11 +235,20 @@ def _bucket_candidates(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
 
 
 def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
-    hidden, kernel, bias, labels = inputs.values()
+    hidden, kernel, bias, labels, scores, *numbers = inputs.values()
+    scores = None if scores.shape == [0, 0] else scores
+    shard = _shard(*numbers)
     bias = None if bias.shape == [0] else bias
     _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
     return lambda: streamed_logits(
-        hidden, kernel, bias, labels, attributes["k"], implementation="composed"
+        hidden,
+        kernel,
+        bias,
+        labels,
+        attributes["k"],
+        target_scores=scores,
+        shard=shard,
+        implementation="composed",
     )
 
 
@@ -212,7 +259,9 @@ _FUNCTIONS = {
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
+    "TfxFactoredTargetSums": _factored_target_sums,
     "TfxFactoredUpdate": _factored_update,
+    "TfxFactoredUpdateFromSums": _factored_update_from_sums,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxResourceStreamedLogits": _streamed_logits,

@@ -211,6 +211,35 @@ def _factored_update(rng: Rng) -> Call:
     return Call("TfxFactoredUpdate", inputs, attributes)
 
 
+def _shard(rng: Rng, inputs: dict[str, Any], num_rows: int) -> None:
+    """Makes rows those of some classes of a layer, and labels any classes of that."""
+    stride, first = int(rng.choice([1, 1, 3])), 0
+    if stride > 1:
+        first = int(rng.integers(0, stride))
+    num_classes = first + stride * num_rows if stride > 1 else num_rows
+    if stride > 1:
+        inputs["labels"] = _ids(rng, num_classes, *inputs["labels"].shape)
+    numbers = {"first_class": first, "class_stride": stride, "num_classes": num_classes}
+    inputs |= {name: np.int64(x) for name, x in numbers.items()}
+
+
+def _factored_update_from_sums(rng: Rng) -> Call:
+    _, inputs, attributes, *_ = _factored_update(rng)
+    dtype = attributes["dtype"].as_numpy_dtype
+    inputs["target_sums"] = _floats(rng, *inputs["hidden"].shape, dtype=dtype)
+    _shard(rng, inputs, len(inputs["v"].values))
+    return Call("TfxFactoredUpdateFromSums", inputs, attributes)
+
+
+def _factored_target_sums(rng: Rng) -> Call:
+    inputs, dtype = _factored_state(rng)
+    _factored_batch(rng, inputs, dtype)
+    del inputs["hidden"]
+    inputs["g_target"] = _floats(rng, *inputs["labels"].shape, dtype=dtype.as_numpy_dtype)
+    _shard(rng, inputs, len(inputs["v"].values))
+    return Call("TfxFactoredTargetSums", inputs, {"dtype": dtype})
+
+
 def _factored_settle(rng: Rng) -> Call:
     inputs, dtype = _factored_state(rng)
     return Call("TfxFactoredSettle", inputs, {"dtype": dtype})
@@ -330,8 +359,9 @@ def _streamed_logits(rng: Rng, op: str = "TfxStreamedLogits") -> Call:
         "labels": _ids(rng, classes, batch, _size(rng, most=5)),
     }
     attributes: dict[str, Any] = {"k": int(rng.integers(0, classes + 1))}
-    if op == "TfxResourceStreamedLogits":  # what the other one takes from its inputs
-        return Call(op, inputs, attributes)
+    scores = _integers(rng, *inputs["labels"].shape) if rng.random() < 0.3 else np.zeros((0, 0))
+    inputs["target_scores"] = scores.astype(np.float32)
+    _shard(rng, inputs, classes)
     return Call(op, inputs, attributes)
 
 
@@ -354,7 +384,9 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
+    "TfxFactoredTargetSums": _factored_target_sums,
     "TfxFactoredUpdate": _factored_update,
+    "TfxFactoredUpdateFromSums": _factored_update_from_sums,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxInstructionSet": _instruction_set,

@@ -101,7 +101,7 @@ def _state_without_columns(call: Call) -> Call:
     dtype = call.inputs["v"].values.dtype
     call = call.replace_input("row_sum", Variable(np.zeros(0, dtype)))
     call = call.replace_input("transitions", Variable(np.zeros((8, 0, 0), dtype)))
-    for name in ("hidden", "gram_hidden", "u_hidden"):
+    for name in ("hidden", "gram_hidden", "u_hidden", "target_sums"):
         if name in call.inputs:
             call = call.replace_input(name, call.inputs[name][:, :0])
     return call
@@ -164,6 +164,26 @@ def _of_factored_update(op: str) -> list[Refusal]:
     ]
 
 
+def _of_target_sums(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "labels", _put((0, 0), 10**6), r"labels must be class ids in \[-1.*1000000"),
+        Refusal(op, "labels", _shape(3), "labels must "),
+        Refusal(op, "g_target", lambda g: g[1:], "g_target must have .*shape"),
+        Refusal(op, "g_target", lambda g: g * np.nan, "g_target must be finite; got"),
+    ]
+
+
+def _of_shard(op: str) -> list[Refusal]:
+    message = "first_class, class_stride and num_classes must be such that"
+    return [
+        Refusal(op, "first_class", _to(np.int64(-1)), message),
+        Refusal(op, "first_class", _to(np.int64(2**62)), message),
+        Refusal(op, "first_class", _shape(1), "first_class must be a scalar|rank 0", False),
+        Refusal(op, "class_stride", _to(np.int64(0)), message),
+        Refusal(op, "num_classes", _to(np.int64(0)), message),
+    ]
+
+
 def _of_candidates(op: str) -> list[Refusal]:
     return [
         Refusal(op, "all", _layer_without_classes, r"kernel must be .*\[C, D\] with C at least 1"),
@@ -198,7 +218,7 @@ def _of_candidate_update(op: str) -> list[Refusal]:
 
 def _of_row_update(op: str) -> list[Refusal]:
     return [
-        Refusal(op, "variable", _shape(), "variable must be .*rank 1 or higher", False),
+        Refusal(op, "variable", _shape(), "variable must be .*rank 1 or higher"),
         Refusal(op, "ids", _put(0, 10**6), "ids must be class ids in .*1000000"),
         Refusal(op, "ids", _put(0, -1), "ids must be class ids in .*-1"),
         Refusal(op, "ids", lambda ids: ids * 0, "ids must not repeat a row"),
@@ -252,7 +272,9 @@ def _of_bucket_candidates(op: str) -> list[Refusal]:
         Refusal(op, "entries", lambda e: e * 0 + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s[:, :1], "starts.* must be"),
-        Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes? "),
+        Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes must be below"),
+        # The last one that is looked at, if at all: candidates may be enough before.
+        Refusal(op, "codes", _put((-1, -1, -1), 10**6), "codes must be below"),
         # No element, but many examples.
         Refusal(
             op,
@@ -281,6 +303,11 @@ def _of_streamed_logits(op: str) -> list[Refusal]:
         Refusal(op, "labels", lambda y: y[1:], "labels must "),
         Refusal(op, "labels", lambda y: y[0], "labels.* must have rank"),
         Refusal(op, "k", _to(_LARGE), "k must be .*1099511627776"),
+        Refusal(
+            op, "target_scores", _shape(77, 3), r"target_scores must be \[B, K\] as the labels"
+        ),
+        Refusal(op, "target_scores", _shape(3), "target_scores must (have rank 2|be)"),
+        *_of_shard(op),
     ]
 
 
@@ -306,11 +333,30 @@ REFUSALS = [
     *_of_state("TfxFactoredUpdate"),
     *_of_state("TfxFactoredSettle"),
     *_of_state("TfxFactoredReanchor"),
+    *_of_state("TfxFactoredTargetSums"),
+    *_of_state("TfxFactoredUpdateFromSums"),
     *_of_all_rows("TfxFactoredSettle"),
     *_of_all_rows("TfxFactoredReanchor"),
     *_of_labels("TfxFactoredStatistics"),
     *_of_labels("TfxFactoredUpdate"),
+    *_of_labels("TfxFactoredUpdateFromSums"),
     *_of_factored_update("TfxFactoredUpdate"),
+    *_of_factored_update("TfxFactoredUpdateFromSums"),
+    *_of_target_sums("TfxFactoredTargetSums"),
+    *_of_shard("TfxFactoredTargetSums"),
+    *_of_shard("TfxFactoredUpdateFromSums"),
+    Refusal(
+        "TfxFactoredUpdateFromSums",
+        "target_sums",
+        _without_columns,
+        "target_sums must have (the )?shape",
+    ),
+    Refusal(
+        "TfxFactoredUpdateFromSums",
+        "target_sums",
+        _put((0, 0), np.nan),
+        "target_sums must be finite; got",
+    ),
     *_of_candidates("TfxCandidateLogits"),
     *_of_candidates("TfxCandidateUpdate"),
     *_of_candidate_update("TfxCandidateUpdate"),

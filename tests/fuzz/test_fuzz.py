@@ -7,9 +7,12 @@ import collections
 
 import numpy as np
 import pytest
-from fuzz.calls import registrations
+from fuzz.calls import registrations, run_op
+from fuzz.composed import run_composed
+from fuzz.kept import KEPT
 from fuzz.problems import PROBLEMS, random_call
 from fuzz.run import run_calls
+from fuzz.verdict import finding
 from ops.streamed_logits_cases import use
 
 _CALLS = 2000
@@ -32,6 +35,13 @@ def test_every_op_of_the_library_has_a_problem_with_all_of_its_arguments():
         implied = {x for a in op_def.input_arg for x in (a.number_attr, a.type_attr)}
         given = {attribute.name for attribute in op_def.attr} - implied
         assert set(call.attributes) - implied == given
+
+
+@pytest.mark.parametrize("call", KEPT, ids=lambda call: call.notes[0])
+def test_calls_that_once_found_something(call):
+    composed = run_composed(call)
+    assert composed is not None
+    assert finding(call, run_op(call), composed) is None
 
 
 def test_random_calls():

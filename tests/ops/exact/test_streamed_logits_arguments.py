@@ -113,6 +113,10 @@ def test_a_variable_of_another_dtype_than_the_op(monkeypatch):
             tf.Variable(GOOD["kernel"]).handle,
             tf.zeros([5], tf.bfloat16),
             GOOD["labels"],
+            tf.zeros([0, 0]),
+            first_class=0,
+            class_stride=1,
+            num_classes=5,
             k=1,
         )
 

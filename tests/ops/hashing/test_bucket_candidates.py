@@ -299,6 +299,35 @@ def test_corrupt_tables_are_refused(name, per_example, array, place, value, monk
         case.collect(name, monkeypatch, 40, per_example, 9)
 
 
+@every_implementation
+@pytest.mark.parametrize(("array", "place"), [("entries", 9), ("starts", 3)])
+def test_what_is_corrupt_behind_the_last_class_that_is_read_does_not_matter(
+    name, array, place, monkeypatch
+):
+    case = Case(0, 40, 5, (6, 2, 1))
+    case.tables.entries.assign([np.arange(40)])
+    case.tables.starts.assign([[0, 10, 20, 25, 30, 40]])
+    case.codes[:, 0], case.codes[:, 1] = 0, 2
+    case.order = case.order._replace(rotations=np.zeros(1, np.int64))
+    variable = getattr(case.tables, array)
+    values = variable.numpy()
+    values[0, place] = -5
+    variable.assign(values)
+    taken = case.collect(name, monkeypatch, 9, True, 40)
+    np.testing.assert_array_equal(taken, np.tile(np.arange(9), (6, 1)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*rebuild the index"):
+        case.collect(name, monkeypatch, 11, True, 40)
+
+
+@every_implementation
+@own_or_shared
+def test_codes_that_are_too_large_are_refused_read_or_not(name, own, monkeypatch):
+    case = Case(0, 40, 5, (6, 2, 3))
+    case.codes[-1, -1, -1] = 5
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)codes must be below 5.*got.*5"):
+        case.collect(name, monkeypatch, 1, own, 9)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

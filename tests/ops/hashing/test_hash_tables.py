@@ -293,6 +293,7 @@ CORRUPT = {  # which array, and what to write where
     "entry above C": ("entries", 2, 20),
     "no entry in a bucket": ("entries", 2, -1),
     "an entry below -1": ("entries", 0, -7),
+    "a class twice": ("entries", 0, None),
     "starts begin late": ("starts", 0, 1),
     "falling starts": ("starts", 4, 21),
     "negative start": ("starts", 3, -1),
@@ -325,7 +326,7 @@ def corrupt_case(name, what, monkeypatch) -> Case:
     array, place, value = CORRUPT[what]
     variable = getattr(case.tables, array)
     values = variable.numpy()
-    values[1, place] = value
+    values[1, place] = values[1, place + 1] if value is None else value
     variable.assign(values)
     return case
 

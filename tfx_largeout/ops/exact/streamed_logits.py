@@ -10,11 +10,16 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.ops.exact.streamed_logits_composed import streamed_logits_composed
+from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.streamed_logits_composed import (
+    num_rows_of,
+    streamed_logits_composed,
+)
 from tfx_largeout.ops.implementation import op_module
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
+_WHOLE = ClassShard()
 _NO_GRADIENT = (
     "streamed_logits is exact evaluation and has no gradient: call the model with training=True"
 )
@@ -42,6 +47,8 @@ def streamed_logits(
     labels: Any,
     k: int,
     *,
+    target_scores: Any = None,
+    shard: ClassShard = _WHOLE,
     implementation: str = "auto",
 ) -> StreamedLogits:
     """Partition function, target logits, target ranks and best classes, without the logits.
@@ -65,6 +72,14 @@ def streamed_logits(
         bias: b, `[C]`, likewise, or None. (The custom op reads it as a tensor.)
         labels: `[B, K]` integer class ids, padded with -1; K may be 0.
         k: How many of the best classes to return, 0 <= k <= C; a Python int.
+        target_scores: Logits of the labels to rank, `[B, K]`, where some labels have no row in the
+            kernel; or None: those that are found here. Shards add up their target logits, or those
+            that `candidate_logits` gives in O(B K D). A label does not count as above itself,
+            however its score was rounded.
+        shard: Which classes of a layer the rows of the kernel are, C of them. Labels, ranks' ties
+            and `top_ids` are then about ids in the layer; the target logit of a label of another
+            shard is 0, and its rank is -1 without `target_scores`. `merge` makes one result of
+            those of several shards.
         implementation: `"auto"` (default): the custom op where the library loads, it has the
             kernel's dtype and the kernel isn't on a GPU, else TensorFlow's own ops; `"op"` or
             `"composed"` to insist.
@@ -85,11 +100,18 @@ def streamed_logits(
     _check(hidden, kernel, bias, labels, k)
     compute_dtype = tf.float64 if kernel.dtype == tf.float64 else tf.float32
     hidden = tf.cast(hidden, compute_dtype)
+    if target_scores is not None:
+        target_scores = tf.cast(target_scores, compute_dtype)
+        _check_rank("target_scores", target_scores, 2)
+    num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)
+    shard = shard.tensors(num_rows)
     module = op_module(implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES)
     if module is None:
-        outputs = streamed_logits_composed(hidden, kernel, bias, labels, int(k))
+        outputs = streamed_logits_composed(
+            hidden, kernel, bias, labels, int(k), target_scores, shard
+        )
     else:
-        outputs = _custom_op(module, hidden, kernel, bias, labels, int(k))
+        outputs = _custom_op(module, hidden, kernel, bias, labels, int(k), target_scores, shard)
     logsumexp, targets, ranks, scores, ids = outputs
     return StreamedLogits(
         _without_gradient(logsumexp),
@@ -125,11 +147,16 @@ def _custom_op(
     bias: tf.Tensor | tf.Variable | None,
     labels: tf.Tensor,
     k: int,
+    target_scores: tf.Tensor | None,
+    shard: ClassShard,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    scores = tf.zeros([0, 0]) if target_scores is None else target_scores
     bias = tf.zeros([0], kernel.dtype) if bias is None else tf.convert_to_tensor(bias)
     if isinstance(kernel, tf.Variable):
-        return module.tfx_resource_streamed_logits(hidden, kernel.handle, bias, labels, k=k)
-    return module.tfx_streamed_logits(hidden, kernel, bias, labels, k=k)
+        return module.tfx_resource_streamed_logits(
+            hidden, kernel.handle, bias, labels, scores, *shard, k=k
+        )
+    return module.tfx_streamed_logits(hidden, kernel, bias, labels, scores, *shard, k=k)
 
 
 def _check(

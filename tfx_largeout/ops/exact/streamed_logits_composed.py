@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfx_largeout.ops.checks import after
+from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
 
 _BLOCK_ELEMENTS = 2**20  # logits that exist at a time: 4 MiB in float32
@@ -21,6 +23,8 @@ def streamed_logits_composed(
     bias: tf.Tensor | tf.Variable | None,
     labels: tf.Tensor,
     k: int,
+    target_scores: tf.Tensor | None,
+    shard: ClassShard,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Same results as the custom op of `streamed_logits`, by a loop over blocks of classes.
 
@@ -36,14 +40,22 @@ def streamed_logits_composed(
         bias: b, `[C]`, or None.
         labels: `[B, K]` int64, padded with -1.
         k: how many of the best classes to return; a Python int.
+        target_scores: `[B, K]`, of the dtype to compute in, or None.
+        shard: Which classes the rows of W are, in tensors.
 
     Returns:
         The five fields of `StreamedLogits`, in order.
     """
     num_classes = _shape(kernel)[0]
     checks = _input_checks(hidden, kernel, bias, labels, k)
-    with tf.control_dependencies([*checks, check_labels(labels, num_classes)]):
+    if target_scores is not None:
+        rule = "target_scores must be [B, K] as the labels"
+        same = tf.reduce_all(tf.equal(tf.shape(target_scores), tf.shape(labels)))
+        checks.append(_check_equal(rule, same, tf.constant(True)))
+    checks += [shard.check(num_classes), check_labels(labels, shard.num_classes)]
+    with after(checks):
         hidden = tf.identity(hidden)
+        rows = shard.row_of(labels, num_classes)
 
     def logits_of(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         weights = tf.cast(_rows(kernel, start, end), hidden.dtype)
@@ -55,11 +67,17 @@ def streamed_logits_composed(
     batch = tf.shape(hidden, tf.int64)[0]
     block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
     block = tf.maximum(tf.minimum(block, num_classes), 1)
-    logsumexp, targets, scores, ids = _first_sweep(logits_of, hidden, labels, k, num_classes, block)
+    logsumexp, targets, scores, ids = _first_sweep(logits_of, hidden, rows, k, num_classes, block)
+    ids = shard.class_of(ids)
     if labels.shape[1] == 0:
         ranks = tf.zeros_like(labels)
     else:
-        ranks = _rank_sweep(logits_of, hidden, labels, targets, num_classes, block)
+        ranked = targets if target_scores is None else target_scores
+        ranks = _rank_sweep(logits_of, hidden, labels, ranked, shard, num_classes, block)
+        # A score that was given may be below the label's own logit.
+        above_itself = (rows >= 0) & (order_keys(targets) > order_keys(ranked))
+        is_ranked = rows >= 0 if target_scores is None else labels >= 0
+        ranks = tf.where(is_ranked, ranks - tf.cast(above_itself, tf.int64), -1)
     batch_size, num_labels = hidden.shape[0], labels.shape[1]
     return (
         tf.ensure_shape(logsumexp, [batch_size]),
@@ -73,7 +91,7 @@ def streamed_logits_composed(
 def _first_sweep(
     logits_of: LogitsOfBlock,
     hidden: tf.Tensor,
-    labels: tf.Tensor,
+    label_rows: tf.Tensor,
     k: int,
     num_classes: tf.Tensor,
     block: tf.Tensor,
@@ -88,8 +106,8 @@ def _first_sweep(
         block_sum = tf.cast(tf.reduce_logsumexp(logits, axis=1), tf.float64)
         logsumexp = tf.reduce_logsumexp(tf.stack([logsumexp, block_sum], axis=1), axis=1)
 
-        here = (labels >= start) & (labels < end)
-        columns = tf.where(here, labels - start, 0)
+        here = (label_rows >= start) & (label_rows < end)
+        columns = tf.where(here, label_rows - start, 0)
         targets = tf.where(here, tf.gather(logits, columns, batch_dims=1), targets)
 
         if k > 0:
@@ -110,7 +128,7 @@ def _first_sweep(
         (
             tf.zeros([], tf.int64),
             tf.fill(rows, tf.constant(float("-inf"), tf.float64)),
-            tf.zeros(tf.shape(labels), dtype),
+            tf.zeros(tf.shape(label_rows), dtype),
             tf.zeros(empty, dtype),
             tf.zeros(empty, tf.int64),
         ),
@@ -131,6 +149,7 @@ def _rank_sweep(
     hidden: tf.Tensor,
     labels: tf.Tensor,
     targets: tf.Tensor,
+    shard: ClassShard,
     num_classes: tf.Tensor,
     block: tf.Tensor,
 ) -> tf.Tensor:
@@ -139,7 +158,8 @@ def _rank_sweep(
     def body(start, ranks):  # type: ignore[no-untyped-def]
         end = tf.minimum(start + block, num_classes)
         keys = order_keys(logits_of(start, end))
-        return end, ranks + count_above(keys, tf.range(start, end), target_keys, labels)
+        classes = shard.class_of(tf.range(start, end))
+        return end, ranks + count_above(keys, classes, target_keys, labels)
 
     _, ranks = tf.while_loop(
         lambda start, *_: start < num_classes,
@@ -148,7 +168,7 @@ def _rank_sweep(
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
         parallel_iterations=1,
     )
-    return tf.where(labels >= 0, ranks, -1)
+    return ranks
 
 
 def _best_columns(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -160,6 +180,11 @@ def _shape(table: tf.Tensor | tf.Variable) -> tf.Tensor:
     if isinstance(table, tf.Variable):
         return tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int64)
     return tf.shape(table, tf.int64)
+
+
+def num_rows_of(table: tf.Tensor | tf.Variable) -> tf.Tensor:
+    """Returns how many rows a matrix has, `[]` int64."""
+    return _shape(table)[0]
 
 
 def _rows(table: tf.Tensor | tf.Variable, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:

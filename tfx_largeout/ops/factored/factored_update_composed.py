@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels
 from tfx_largeout.ops.factored.factored_coordinates_composed import catch_up, current_rows, reanchor
 from tfx_largeout.ops.factored.factored_slot_checks import check_slots, check_slots_of_rows
@@ -34,7 +35,8 @@ def factored_statistics_composed(
     Returns:
         The five fields of `FactoredStatistics`, in order.
     """
-    with after(_input_checks(state, hidden, labels)):
+    shard = ClassShard().tensors(state.num_classes)
+    with after(_input_checks(state, hidden, labels, shard)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
     ids = tf.maximum(labels, 0)
     if update_rows:
@@ -52,6 +54,33 @@ def factored_statistics_composed(
     )
 
 
+def factored_target_sums_composed(
+    state: FactoredState, labels: tf.Tensor, g_target: tf.Tensor, shard: ClassShard
+) -> tf.Tensor:
+    """Same results as the custom op of `factored_target_sums`.
+
+    Args:
+        state: Of TensorFlow's variables.
+        labels: `[B, K]` int64, padded with -1.
+        g_target: g_a, `[B, K]`.
+        shard: Which classes of the layer the rows of V are, in tensors.
+
+    Returns:
+        `[B, D]`.
+    """
+    _require_rank("labels", labels, 2)
+    checks = [
+        *_label_checks(state, labels, shard),
+        _check_shape("g_target", g_target, labels, "labels"),
+        check_finite("g_target", g_target),
+    ]
+    with after(checks):
+        labels = tf.identity(labels)
+    rows = shard.row_of(labels, state.num_classes)
+    g_target = tf.where(rows >= 0, g_target, 0)
+    return tf.einsum("bk,bkd->bd", g_target, _rows(state, tf.maximum(rows, 0)))
+
+
 class Step(NamedTuple):
     """A batch, the gradients of its statistics, and the rates.
 
@@ -65,6 +94,7 @@ class Step(NamedTuple):
         g_sum: g_s, `[B]`.
         learning_rate: Scalar.
         decay: learning_rate weight_decay, a scalar: the share of W that goes.
+        shard: Which classes of the layer the rows of V are, in tensors.
     """
 
     hidden: tf.Tensor
@@ -76,6 +106,7 @@ class Step(NamedTuple):
     g_sum: tf.Tensor
     learning_rate: tf.Tensor
     decay: tf.Tensor
+    shard: ClassShard
 
     @property
     def eta(self) -> tf.Tensor:
@@ -106,6 +137,8 @@ def factored_update_composed(
     weight_decay: tf.Tensor,
     update: bool,
     max_condition: float | None,
+    target_sums: tf.Tensor | None = None,
+    shard: ClassShard | None = None,
 ) -> tf.Tensor:
     """Same results as the custom op of `factored_update`.
 
@@ -133,11 +166,15 @@ def factored_update_composed(
         weight_decay: Scalar, lambda.
         update: Whether to change the state.
         max_condition: V is re-anchored when |U| |P| / D is larger; None: never.
+        target_sums: As `factored_target_sums_composed` gave it, summed over shards; None: it is
+            found here.
+        shard: Which classes of the layer the rows of V are; None: all.
 
     Returns:
         dL/dH, `[B, D]`.
     """
-    checks = _input_checks(state, hidden, labels)
+    shard = (shard or ClassShard()).tensors(state.num_classes)
+    checks = _input_checks(state, hidden, labels, shard)
     by_example = hidden[:, 0]
     checks += [
         _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
@@ -155,8 +192,15 @@ def factored_update_composed(
         "g_sum": g_sum,
     }
     checks += [check_finite(name, values) for name, values in finite.items()]
+    if target_sums is not None:
+        checks += [
+            _check_shape("target_sums", target_sums, hidden, "hidden"),
+            check_finite("target_sums", target_sums),
+        ]
     with after(checks):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
+    if target_sums is None:
+        target_sums = factored_target_sums_composed(state, labels, g_target, shard)
     step = Step(
         hidden,
         labels,
@@ -167,8 +211,9 @@ def factored_update_composed(
         g_sum,
         learning_rate,
         learning_rate * weight_decay,
+        shard,
     )
-    y = _target_gradient(state, step)
+    y = _target_gradient(state, step, target_sums)
     error = 2 * g_squares[:, tf.newaxis] * gram_hidden + y
     if update:
         # The gradient is taken before the state changes.
@@ -179,11 +224,9 @@ def factored_update_composed(
     return error
 
 
-def _target_gradient(state: FactoredState, step: Step) -> tf.Tensor:
+def _target_gradient(state: FactoredState, step: Step, target_sums: tf.Tensor) -> tf.Tensor:
     """Returns Y = Abar^T W, `[B, D]`."""
-    rows = _rows(state, tf.maximum(step.labels, 0))
-    summed = tf.einsum("bk,bkd->bd", step.g_target, rows)
-    y = tf.matmul(summed, state.u.read_value())
+    y = tf.matmul(target_sums, state.u.read_value())
     y += step.alpha[:, tf.newaxis] * state.shift.read_value()
     return y + step.g_sum[:, tf.newaxis] * state.row_sum.read_value()
 
@@ -224,11 +267,14 @@ def _update(
         lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
         lambda: _reanchor(state, u),
     )
-    catch_up(state, _different(step.labels))
+    rows = step.shard.row_of(ids, state.num_classes)
+    is_here = rows >= 0
+    catch_up(state, _different(step.shard.row_of(step.labels, state.num_classes)))
+    updates = eta * _sum_by_label(step, row_directions, ids, places)
     tf.raw_ops.ResourceScatterSub(
         resource=state.v.handle,
-        indices=ids,
-        updates=eta * _sum_by_label(step, row_directions, ids, places),
+        indices=tf.boolean_mask(rows, is_here),
+        updates=tf.boolean_mask(updates, is_here),
     )
     if max_condition is not None:
         tf.cond(
@@ -350,7 +396,7 @@ def _a_bar_hidden(state: FactoredState, step: Step, ids: tf.Tensor, places: tf.T
     sums = tf.gather(sums, tf.reshape(places, tf.shape(step.labels)))
     product = tf.einsum("bk,bkd->bd", step.g_target, sums)
     product += step.alpha[:, tf.newaxis] * _times(step.g_sum, step.hidden)
-    weights = step.alpha + state.num_classes * step.g_sum
+    weights = step.alpha + tf.cast(step.shard.num_classes, step.alpha.dtype) * step.g_sum
     return product + step.g_sum[:, tf.newaxis] * _times(weights, step.hidden)
 
 
@@ -370,7 +416,8 @@ def _vectors(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
         images = tf.linalg.matvec(hidden, x)
         return x - eta * _times(2 * step.g_squares * images + added, hidden)
 
-    return moved(w, g_sum), moved(c, step.alpha + state.num_classes * g_sum)
+    num_classes = tf.cast(step.shard.num_classes, g_sum.dtype)
+    return moved(w, g_sum), moved(c, step.alpha + num_classes * g_sum)
 
 
 def _times(weights: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
@@ -417,7 +464,7 @@ def _if(condition: tf.Tensor | bool, if_true: Any, if_false: Any) -> Any:
 
 
 def _input_checks(
-    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor
+    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor, shard: ClassShard
 ) -> list[tf.Operation | None]:
     _require_rank("hidden", hidden, 2)
     _require_rank("labels", labels, 2)
@@ -431,10 +478,18 @@ def _input_checks(
         tf.shape(hidden)[0],
         message="labels must be [B, K] with the B of hidden",
     )
-    in_range = check_labels(labels, tf.constant(state.num_classes, tf.int64))
-    checks = [width, batch, in_range, check_finite("hidden", hidden), *check_slots(state)]
+    checks = [width, batch, check_finite("hidden", hidden)]
+    return checks + _label_checks(state, labels, shard)
+
+
+def _label_checks(
+    state: FactoredState, labels: tf.Tensor, shard: ClassShard
+) -> list[tf.Operation | None]:
+    checks = [shard.check(state.num_classes), check_labels(labels, shard.num_classes)]
+    checks += check_slots(state)
     with after(checks):
-        ids = tf.boolean_mask(labels, labels >= 0)
+        rows = shard.row_of(labels, state.num_classes)
+        ids = tf.boolean_mask(rows, rows >= 0)
     return checks + check_slots_of_rows(state, ids)
 
 

@@ -54,11 +54,16 @@ def bucket_candidates_composed(
         codes = tf.identity(codes)
     visited = _visited(tables, codes, table_order, rotations, max_per_bucket, num_ranges)
     if not per_example:
-        elected = _elected(visited.values, num_classes, first_class, budget)
+        with after([_check_read(visited.values, num_classes)]):
+            elected = _elected(visited.values, num_classes, first_class, budget)
         missing = budget - tf.size(elected, tf.int64)
         ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
         return tf.reshape(ids, tf.stack([budget]))
-    return _first(visited, num_classes).to_tensor(-1, shape=tf.stack([visited.nrows(), budget]))
+    # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
+    shape = tf.stack([visited.nrows(), budget])
+    ids = _first(visited, num_classes + 1).to_tensor(-1, shape=shape)
+    with after([_check_read(ids, num_classes)]):
+        return tf.identity(ids)
 
 
 def _check_shapes(
@@ -105,7 +110,7 @@ def _visited(
     max_per_bucket: int,
     num_ranges: int,
 ) -> tf.RaggedTensor:
-    """Returns the classes that each example comes across, in order."""
+    """Returns the classes that each example comes across, in order; C for what is corrupt."""
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     num_buckets //= num_ranges
     by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
@@ -121,25 +126,32 @@ def _visited(
     begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
     end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
-    size = tf.where(by_table < 0, tf.constant(0, tf.int64), end - begin)
-    rule = "starts must rise from 0 to C at most: a table is corrupt; rebuild the index; got"
-    with after([_check(good | (by_table < 0), rule, tf.boolean_mask(end, ~good)[:1])]):
-        taken = tf.reshape(tf.minimum(size, max_per_bucket), [-1])
+    # A bucket that is corrupt counts as one that holds one class, C.
+    size = tf.where(good, end - begin, 1)
+    size = tf.where(by_table < 0, tf.constant(0, tf.int64), size)
+    begin = tf.where(good, begin, 0)
+    taken = tf.reshape(tf.minimum(size, max_per_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
     count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
-    begin, size, offset, table = (
-        tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table)
+    begin, size, offset, table, good = (
+        tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table, good)
     )
     place = tf.ragged.range(taken).values
     flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
     entries = tf.reshape(tables.entries.read_value(), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)
-    is_class = (classes >= 0) & (classes < num_classes)
-    rule = f"entries must be in [0, {num_classes}): a table is corrupt; rebuild the index; got"
-    with after([_check(is_class, rule, tf.boolean_mask(classes, ~is_class)[:1])]):
-        classes = tf.identity(classes)
+    is_class = good & (classes >= 0) & (classes < num_classes)
+    classes = tf.where(is_class, classes, num_classes)
     of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)
     return tf.RaggedTensor.from_row_lengths(classes, of_example)
+
+
+def _check_read(classes: tf.Tensor, num_classes: int) -> tf.Operation | None:
+    """Asserts that nothing corrupt was read."""
+    rule = (
+        "entries and starts must be tables as they were written; one is corrupt; rebuild the index"
+    )
+    return tf.debugging.Assert(tf.reduce_all(classes < num_classes), [rule])
 
 
 def _first(classes: tf.RaggedTensor, num_classes: int) -> tf.RaggedTensor:

@@ -24,7 +24,7 @@ def hash_codes_composed(
     elements, planes, bins = functions
     with after([*checks, check_finite("vectors", vectors)]):
         vectors = tf.identity(vectors)
-    if elements.shape[0] > 0:
+    if 0 not in elements.shape:
         base, values = elements.shape[1], _winners(vectors, elements, bins)
     else:
         products = tf.matmul(vectors, planes, transpose_b=True)

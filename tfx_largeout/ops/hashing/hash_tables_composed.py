@@ -225,11 +225,14 @@ def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:
     starts, entries = gather(tables.starts, some), gather(tables.entries, some)
     end = starts[:, -1:]
     in_use = tf.range(num_classes) < end
+    # What is not in use gets numbers of its own, so that only a class that comes up twice is equal.
+    listed = tf.sort(tf.where(in_use, entries, -1 - tf.range(num_classes)), axis=1)
     return (
         (starts[:, 0] == 0)
         & (end[:, 0] <= num_classes)
         & tf.reduce_all(starts[:, :-1] <= starts[:, 1:], axis=1)
         & tf.reduce_all(~in_use | ((entries >= 0) & (entries < num_classes)), axis=1)
+        & tf.reduce_all(listed[:, :-1] != listed[:, 1:], axis=1)
     )
 
 

@@ -125,9 +125,12 @@ def check_slots(
     """Refuses slots that are not those of a rule for a variable.
 
     Raises:
-        ValueError: There are too many or too few, or one has a wrong shape.
+        ValueError: There are too many or too few, or one has a wrong shape; or the variable has no
+            rows.
         TypeError: One has a wrong dtype.
     """
+    if variable.shape.rank == 0:
+        raise ValueError(f"{name} must be of rank 1 or higher; got shape {variable.shape}")
     if len(slots) != len(rule.slots):
         raise ValueError(
             f"slots of {name} must be {len(rule.slots)} variables, {rule.slots}; got {len(slots)}"

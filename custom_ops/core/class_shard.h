@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFX_LARGEOUT_CORE_CLASS_SHARD_H_
+#define TFX_LARGEOUT_CORE_CLASS_SHARD_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tfx::core {
+
+// Which classes of a layer the rows of a matrix are: row r is class first + stride r. A layer that
+// is not divided is the shard with first 0 and stride 1.
+struct ClassShard {
+  int64_t first;   // at least 0
+  int64_t stride;  // at least 1
+  int64_t num_rows;
+
+  int64_t ClassOf(int64_t row) const { return first + stride * row; }
+
+  // How many rows are classes below `id`.
+  int64_t RowsBelow(int64_t id) const {
+    if (id <= first) return 0;
+    return std::min((id - first - 1) / stride + 1, num_rows);
+  }
+
+  // The row of a class, or -1 if it has none here.
+  int64_t RowOf(int64_t id) const {
+    const int64_t row = RowsBelow(id);
+    return row < num_rows && ClassOf(row) == id ? row : -1;
+  }
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_CLASS_SHARD_H_

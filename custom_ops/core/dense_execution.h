@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#ifndef TFX_LARGEOUT_CORE_DENSE_EXECUTION_H_
+#define TFX_LARGEOUT_CORE_DENSE_EXECUTION_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+#include "core/execution.h"
+
+namespace tfx::core {
+
+// An Execution with the dense kernels for T, float or double, and how their work makes up tasks.
+template <typename T>
+struct DenseExecution : Execution {
+  // Implicit: it is another view of the same.
+  DenseExecution(const Execution& execution)
+      : Execution(execution), kernels(DenseKernelsOf<T>(execution.set)) {}
+
+  // Elements of a matrix [depth, columns] in panels.
+  int64_t PanelsSize(int64_t depth, int64_t columns) const {
+    return depth * NumPanels(columns) * kernels.panel_width;
+  }
+
+  int64_t NumPanels(int64_t columns) const {
+    return (columns + kernels.panel_width - 1) / kernels.panel_width;
+  }
+
+  // Splits rows into tasks that are long enough to be worth one.
+  Tasks RowTasks(int64_t rows, double flop_of_row,
+                 std::function<void(int64_t begin, int64_t end, int worker)> run) const {
+    const int64_t block = RowsOfTask(flop_of_row);
+    return {(rows + block - 1) / block, [=](int64_t task, int worker) {
+              run(task * block, std::min(rows, (task + 1) * block), worker);
+            }};
+  }
+
+  // The most rows that RowTasks gives a task.
+  int64_t RowsOfTask(double flop_of_row) const {
+    const double tiles = kTaskFlop / (std::max(1.0, flop_of_row) * kernels.tile_rows);
+    return kernels.tile_rows * std::clamp<int64_t>(static_cast<int64_t>(tiles + 0.5), 1, 64);
+  }
+
+  static constexpr double kTaskFlop = 1.5e6;  // about 20 microseconds
+
+  const DenseKernels<T>& kernels;
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_DENSE_EXECUTION_H_

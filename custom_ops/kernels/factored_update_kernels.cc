@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/factored_update.h"
+#include "kernels/factored_op.h"
+#include "kernels/invalid_argument.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+
+template <typename T>
+absl::Status CheckFinite(const char* name, const tf::Tensor& tensor,
+                         const core::DenseExecution<T>& execution) {
+  if (execution.kernels.all_finite(tensor.flat<T>().data(), tensor.NumElements())) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(name, " must be finite; got an infinite or NaN number");
+}
+
+template <typename T>
+class FactoredUpdateOp : public FactoredOp<T> {
+ public:
+  explicit FactoredUpdateOp(tf::OpKernelConstruction* context) : FactoredOp<T>(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("update", &update_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_condition", &max_condition_));
+    OP_REQUIRES(context, !std::isnan(max_condition_),
+                InvalidArgument("max_condition must be a number; got ", max_condition_));
+  }
+
+ protected:
+  absl::Status Run(tf::OpKernelContext* context, FactoredVariables<T>& variables,
+                   const core::DenseExecution<T>& execution) override {
+    const tf::Tensor& hidden = context->input(kFirstInput);
+    const tf::Tensor& labels = context->input(kFirstInput + 1);
+    const T* target_sums = nullptr;
+    TF_RETURN_IF_ERROR(GetTargetSums(context, variables, execution, &target_sums));
+    TF_RETURN_IF_ERROR(variables.CheckBatch(hidden, labels, execution));
+    TF_RETURN_IF_ERROR(CheckGradients(context, execution));
+    core::FactoredRates<T> rates;
+    TF_RETURN_IF_ERROR(GetRates(context, &rates));
+    tf::Tensor* hidden_gradient;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
+    if (update_) TF_RETURN_IF_ERROR(variables.OwnEverything());
+    const core::FactoredGradients<T> gradients = {Input(context, 2), Input(context, 3),
+                                                  Input(context, 4), Input(context, 5),
+                                                  Input(context, 6), target_sums};
+    const core::FactoredOutcome outcome =
+        core::FactoredUpdate<T>(variables.State(), BatchOf<T>(hidden, labels), gradients, rates,
+                                update_, execution, hidden_gradient->flat<T>().data());
+    if (!outcome.diverges) return absl::OkStatus();
+    return InvalidArgument(
+        "learning_rate must keep 2 learning_rate lambda_max(H^T diag(g_q) H) at ",
+        "most 2, or the step diverges in the naive layer too; got learning_rate ",
+        rates.learning_rate, " and lambda_max ", outcome.lambda_max);
+  }
+
+  // Sets *target_sums, unless they are found in the step itself.
+  virtual absl::Status GetTargetSums(tf::OpKernelContext*, FactoredVariables<T>&,
+                                     const core::DenseExecution<T>&, const T**) const {
+    return absl::OkStatus();
+  }
+
+  static const T* Input(tf::OpKernelContext* context, int index) {
+    return context->input(kFirstInput + index).flat<T>().data();
+  }
+
+ private:
+  // Inputs 2 to 6.
+  static absl::Status CheckGradients(tf::OpKernelContext* context,
+                                     const core::DenseExecution<T>& execution) {
+    constexpr const char* kNames[] = {"gram_hidden", "u_hidden", "g_target", "g_squares", "g_sum"};
+    const tf::TensorShape& hidden = context->input(kFirstInput).shape();
+    const tf::TensorShape& labels = context->input(kFirstInput + 1).shape();
+    const tf::TensorShape by_example({hidden.dim_size(0)});
+    const tf::TensorShape* shapes[] = {&hidden, &hidden, &labels, &by_example, &by_example};
+    for (int i = 0; i < 5; ++i) {
+      const tf::Tensor& tensor = context->input(kFirstInput + 2 + i);
+      TF_RETURN_IF_ERROR(CheckShape(kNames[i], tensor, *shapes[i]));
+      TF_RETURN_IF_ERROR(CheckFinite(kNames[i], tensor, execution));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status GetRates(tf::OpKernelContext* context, core::FactoredRates<T>* rates) const {
+    const tf::Tensor& learning_rate = context->input(kFirstInput + 7);
+    const tf::Tensor& weight_decay = context->input(kFirstInput + 8);
+    if (learning_rate.dims() != 0 || weight_decay.dims() != 0) {
+      return InvalidArgument("learning_rate and weight_decay must be scalars; got shapes ",
+                             learning_rate.shape().DebugString(), " and ",
+                             weight_decay.shape().DebugString());
+    }
+    const T eta = learning_rate.scalar<T>()(), decay = weight_decay.scalar<T>()();
+    if (!(eta >= 0) || !std::isfinite(eta)) {
+      return InvalidArgument("learning_rate must be at least 0 and finite; got ", eta);
+    }
+    if (!(decay >= 0) || !(eta * decay < 1)) {
+      return InvalidArgument(
+          "weight_decay must be at least 0 and below 1 / learning_rate; got weight_decay ", decay,
+          " with learning_rate ", eta);
+    }
+    *rates = {eta, decay, static_cast<T>(max_condition_)};
+    return absl::OkStatus();
+  }
+
+  bool update_;
+  float max_condition_;
+};
+
+// The second half of a step: what all shards have found comes in.
+template <typename T>
+class FactoredUpdateFromSumsOp : public FactoredUpdateOp<T> {
+ public:
+  using FactoredUpdateOp<T>::FactoredUpdateOp;
+
+ protected:
+  absl::Status GetTargetSums(tf::OpKernelContext* context, FactoredVariables<T>& variables,
+                             const core::DenseExecution<T>& execution,
+                             const T** target_sums) const override {
+    TF_RETURN_IF_ERROR(variables.SetShard(context, kFirstInput + 10));
+    const tf::Tensor& hidden = context->input(kFirstInput);
+    const tf::Tensor& sums = context->input(kFirstInput + 9);
+    TF_RETURN_IF_ERROR(
+        CheckFactoredBatch(hidden, context->input(kFirstInput + 1), variables.State().width));
+    TF_RETURN_IF_ERROR(CheckShape("target_sums", sums, hidden.shape()));
+    TF_RETURN_IF_ERROR(CheckFinite("target_sums", sums, execution));
+    *target_sums = this->Input(context, 9);
+    return absl::OkStatus();
+  }
+};
+
+// The first half: what this shard finds goes out.
+template <typename T>
+class FactoredTargetSumsOp : public FactoredOp<T> {
+ public:
+  using FactoredOp<T>::FactoredOp;
+
+ protected:
+  absl::Status Run(tf::OpKernelContext* context, FactoredVariables<T>& variables,
+                   const core::DenseExecution<T>& execution) override {
+    const tf::Tensor& labels = context->input(kFirstInput);
+    const tf::Tensor& g_target = context->input(kFirstInput + 1);
+    TF_RETURN_IF_ERROR(variables.SetShard(context, kFirstInput + 2));
+    if (labels.dims() != 2 || labels.dim_size(1) > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument("labels must be [B, K] with K below 2^31; got shape ",
+                             labels.shape().DebugString());
+    }
+    TF_RETURN_IF_ERROR(CheckShape("g_target", g_target, labels.shape()));
+    TF_RETURN_IF_ERROR(CheckFinite("g_target", g_target, execution));
+    TF_RETURN_IF_ERROR(variables.CheckLabelsAndSlots(labels, execution.rows));
+    const core::FactoredState<T> state = variables.State();
+    tf::Tensor* target_sums;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, {labels.dim_size(0), state.width}, &target_sums));
+    const core::FactoredBatch<T> batch = {nullptr, labels.flat<int64_t>().data(),
+                                          labels.dim_size(0), labels.dim_size(1)};
+    core::FactoredTargetSums<T>(state, batch, g_target.flat<T>().data(), execution,
+                                target_sums->flat<T>().data());
+    return absl::OkStatus();
+  }
+};
+
+TFX_REGISTER_FACTORED(FactoredUpdate);
+TFX_REGISTER_FACTORED(FactoredUpdateFromSums);
+TFX_REGISTER_FACTORED(FactoredTargetSums);
+
+}  // namespace
+}  // namespace tfx

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arguments that ops on hash tables have in common.
+
+#ifndef TFX_LARGEOUT_KERNELS_HASH_ARGUMENTS_H_
+#define TFX_LARGEOUT_KERNELS_HASH_ARGUMENTS_H_
+
+#include <cstdint>
+
+#include "core/hash_family.h"
+#include "core/hash_tables.h"
+#include "kernels/locked_variables.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfx {
+
+constexpr int64_t kMostBuckets = int64_t{1} << 24;
+constexpr const char* kRebuild = "; rebuild the index";
+
+// The attributes and inputs that make a hash family.
+class HashFunctions {
+ public:
+  explicit HashFunctions(tensorflow::OpKernelConstruction* context);
+
+  // Sets *family to hash functions of vectors of a width, without radii. Checks everything.
+  absl::Status Get(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
+                   int64_t width, core::HashFamily* family) const;
+
+ private:
+  // Looks at shapes alone.
+  absl::Status CheckShapes(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
+                           int64_t width) const;
+
+  int64_t num_tables_, hashes_per_table_, bins_;
+};
+
+// Sets *tables to variables `first` and the next, entries and starts. Refuses those that are not
+// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone.
+absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_buckets,
+                       core::HashTables* tables);
+
+absl::Status CheckScalar(const char* name, const tensorflow::Tensor& value);
+
+}  // namespace tfx
+
+#endif  // TFX_LARGEOUT_KERNELS_HASH_ARGUMENTS_H_

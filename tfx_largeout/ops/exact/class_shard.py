@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which classes of a layer a matrix has the rows of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class ClassShard(NamedTuple):
+    """A shard of the classes of a layer: row r of its matrices is class first + stride r.
+
+    Attributes:
+        first: Class of row 0, a number or a scalar tensor.
+        stride: At least 1, likewise.
+        num_classes: Of the layer, likewise; None: as many as there are rows, so that `ClassShard()`
+            is a layer that is not divided.
+    """
+
+    first: Any = 0
+    stride: Any = 1
+    num_classes: Any = None
+
+    def tensors(self, num_rows: Any) -> ClassShard:
+        """Returns the same in int64 scalars, for a matrix with so many rows."""
+        num_classes = num_rows if self.num_classes is None else self.num_classes
+        return ClassShard(*(tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)))
+
+    def check(self, num_rows: Any) -> tf.Operation | None:
+        """Asserts that every row is a class of the layer. For `tensors`."""
+        num_rows = tf.cast(num_rows, tf.int64)
+        last = (self.num_classes - 1 - self.first) // tf.maximum(self.stride, 1)
+        fits = (self.first < self.num_classes) & (last >= num_rows - 1)
+        return tf.debugging.Assert(
+            (self.first >= 0)
+            & (self.stride >= 1)
+            & (self.num_classes >= 0)
+            & (fits | (num_rows == 0)),
+            [
+                "first_class, class_stride and num_classes must be such that each row r is the "
+                "class first_class + class_stride r in [0, num_classes); got",
+                *self,
+                "for rows",
+                num_rows,
+            ],
+        )
+
+    def class_of(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the ids of rows. For `tensors`."""
+        return self.first + self.stride * rows
+
+    def row_of(self, ids: tf.Tensor, num_rows: Any) -> tf.Tensor:
+        """Returns the rows of classes, -1 for padding and those of other shards. For `tensors`."""
+        offset = ids - self.first
+        row = offset // self.stride
+        is_here = (offset >= 0) & (offset % self.stride == 0) & (row < tf.cast(num_rows, tf.int64))
+        return tf.where(is_here, row, -1)
