@@ -320,12 +320,12 @@ def test_what_is_corrupt_behind_the_last_class_that_is_read_does_not_matter(
 
 
 @every_implementation
-@own_or_shared
-def test_codes_that_are_too_large_are_refused_read_or_not(name, own, monkeypatch):
+@pytest.mark.parametrize("per_example", [True, False])
+def test_codes_that_are_too_large_are_refused_read_or_not(name, per_example, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     case.codes[-1, -1, -1] = 5
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)codes must be below 5.*got.*5"):
-        case.collect(name, monkeypatch, 1, own, 9)
+        case.collect(name, monkeypatch, 1, per_example, 9)
 
 
 @pytest.mark.parametrize(

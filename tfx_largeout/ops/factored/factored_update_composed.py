@@ -3,20 +3,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import after, check_finite
 from tfx_largeout.ops.exact.class_shard import ClassShard
-from tfx_largeout.ops.exact.ranks_from_logits import check_labels
+from tfx_largeout.ops.factored.factored_checks import (
+    check_shape,
+    input_checks,
+    label_checks,
+    rate_checks,
+    require_rank,
+)
 from tfx_largeout.ops.factored.factored_coordinates_composed import catch_up, current_rows, reanchor
-from tfx_largeout.ops.factored.factored_slot_checks import check_slots, check_slots_of_rows
+from tfx_largeout.ops.factored.factored_directions_composed import (
+    SAFE_STEP,
+    Step,
+    bound_by_examples,
+    bound_by_width,
+    checked_directions,
+    either,
+    few_examples,
+    solve_examples,
+    solve_width,
+)
 from tfx_largeout.ops.factored.factored_state import FactoredState
-
-# Up to this bound of 2 eta lambda_max, M = I - 2 eta H^T G H is positive definite by a margin.
-_SAFE_STEP = 0.95
-_POWER_ITERATIONS = 100
 
 
 def factored_statistics_composed(
@@ -36,7 +46,7 @@ def factored_statistics_composed(
         The five fields of `FactoredStatistics`, in order.
     """
     shard = ClassShard().tensors(state.num_classes)
-    with after(_input_checks(state, hidden, labels, shard)):
+    with after(input_checks(state, hidden, labels, shard)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
     ids = tf.maximum(labels, 0)
     if update_rows:
@@ -68,10 +78,10 @@ def factored_target_sums_composed(
     Returns:
         `[B, D]`.
     """
-    _require_rank("labels", labels, 2)
+    require_rank("labels", labels, 2)
     checks = [
-        *_label_checks(state, labels, shard),
-        _check_shape("g_target", g_target, labels, "labels"),
+        *label_checks(state, labels, shard),
+        check_shape("g_target", g_target, labels, "labels"),
         check_finite("g_target", g_target),
     ]
     with after(checks):
@@ -79,49 +89,6 @@ def factored_target_sums_composed(
     rows = shard.row_of(labels, state.num_classes)
     g_target = tf.where(rows >= 0, g_target, 0)
     return tf.einsum("bk,bkd->bd", g_target, _rows(state, tf.maximum(rows, 0)))
-
-
-class Step(NamedTuple):
-    """A batch, the gradients of its statistics, and the rates.
-
-    Attributes:
-        hidden: H, `[B, D]`.
-        labels: `[B, K]`.
-        gram_hidden: H Q, `[B, D]`.
-        u_hidden: H U^T, `[B, D]`.
-        g_target: g_a, `[B, K]`; 0 at padding.
-        g_squares: g_q, `[B]`.
-        g_sum: g_s, `[B]`.
-        learning_rate: Scalar.
-        decay: learning_rate weight_decay, a scalar: the share of W that goes.
-        shard: Which classes of the layer the rows of V are, in tensors.
-    """
-
-    hidden: tf.Tensor
-    labels: tf.Tensor
-    gram_hidden: tf.Tensor
-    u_hidden: tf.Tensor
-    g_target: tf.Tensor
-    g_squares: tf.Tensor
-    g_sum: tf.Tensor
-    learning_rate: tf.Tensor
-    decay: tf.Tensor
-    shard: ClassShard
-
-    @property
-    def eta(self) -> tf.Tensor:
-        """The learning rate of the step before W decays."""
-        return self.learning_rate / (1 - self.decay)
-
-    @property
-    def alpha(self) -> tf.Tensor:
-        """`[B]`: the sum of g_a over the labels of an example."""
-        return tf.reduce_sum(self.g_target, axis=1)
-
-    @property
-    def weighted_hidden(self) -> tf.Tensor:
-        """G H, `[B, D]`."""
-        return self.g_squares[:, tf.newaxis] * self.hidden
 
 
 def factored_update_composed(
@@ -174,16 +141,16 @@ def factored_update_composed(
         dL/dH, `[B, D]`.
     """
     shard = (shard or ClassShard()).tensors(state.num_classes)
-    checks = _input_checks(state, hidden, labels, shard)
+    checks = input_checks(state, hidden, labels, shard)
     by_example = hidden[:, 0]
     checks += [
-        _check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
-        _check_shape("u_hidden", u_hidden, hidden, "hidden"),
-        _check_shape("g_target", g_target, labels, "labels"),
-        _check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
-        _check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+        check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
+        check_shape("u_hidden", u_hidden, hidden, "hidden"),
+        check_shape("g_target", g_target, labels, "labels"),
+        check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
+        check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
     ]
-    checks += _rate_checks(learning_rate, weight_decay)
+    checks += rate_checks(learning_rate, weight_decay)
     finite = {
         "gram_hidden": gram_hidden,
         "u_hidden": u_hidden,
@@ -194,7 +161,7 @@ def factored_update_composed(
     checks += [check_finite(name, values) for name, values in finite.items()]
     if target_sums is not None:
         checks += [
-            _check_shape("target_sums", target_sums, hidden, "hidden"),
+            check_shape("target_sums", target_sums, hidden, "hidden"),
             check_finite("target_sums", target_sums),
         ]
     with after(checks):
@@ -237,19 +204,19 @@ def _update(
     """Changes the state; returns a tensor that is there once the last check has passed."""
     eta, decay, hidden = step.eta, step.decay, step.hidden
     ids, places = tf.unique(tf.reshape(tf.maximum(step.labels, 0), [-1]))
-    few = _few_examples(state, hidden)
-    bound = _if(few, lambda: _bound_by_examples(step), lambda: _bound_by_width(step))
-    is_safe = bound < _SAFE_STEP
+    few = few_examples(state, hidden)
+    bound = either(few, lambda: bound_by_examples(step), lambda: bound_by_width(step))
+    is_safe = bound < SAFE_STEP
     p, row_directions = tf.cond(
         is_safe,
-        lambda: _if(few, lambda: _solve_examples(state, step), lambda: _solve_width(state, step)),
-        lambda: _checked_directions(state, step),
+        lambda: either(few, lambda: solve_examples(state, step), lambda: solve_width(state, step)),
+        lambda: checked_directions(state, step),
     )
     # Nothing is written before the last check, which `row_directions` waits for.
     with tf.control_dependencies([row_directions]):
         u = state.u.read_value()
         u -= 2 * eta * tf.matmul(step.u_hidden, step.weighted_hidden, transpose_a=True)
-        t_hidden = _if(
+        t_hidden = either(
             few,
             lambda: _t_hidden_by_examples(step, y, error),
             lambda: _t_hidden_by_width(step, y, error),
@@ -289,90 +256,6 @@ def condition_bound(state: FactoredState) -> tf.Tensor:
     """Returns |U|_F |P|_F / D: 1 for U = I, and at most the condition number of U."""
     norms = tf.norm(state.u.read_value()) * tf.norm(state.u_inverse_transpose.read_value())
     return norms / state.width
-
-
-# A bound of 2 eta lambda_max of H^T G H: the Frobenius norm of H^T max(G, 0) H, which is above it.
-
-
-def _bound_by_examples(step: Step) -> tf.Tensor:
-    root = tf.sqrt(tf.maximum(step.g_squares, 0))[:, tf.newaxis] * step.hidden
-    return 2 * step.eta * tf.norm(tf.matmul(root, root, transpose_b=True))
-
-
-def _bound_by_width(step: Step) -> tf.Tensor:
-    positive = tf.maximum(step.g_squares, 0)[:, tf.newaxis] * step.hidden
-    return 2 * step.eta * tf.norm(tf.matmul(positive, step.hidden, transpose_a=True))
-
-
-# P' = P M^-1 and, for the rows of V, H P'^T.
-
-
-def _solve_examples(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """By H M^-1 = (I - 2 eta H H^T G)^-1 H, and P' = P + 2 eta P' H^T G H."""
-    p, hidden = state.u_inverse_transpose.read_value(), step.hidden
-    kernel = tf.matmul(hidden, step.weighted_hidden, transpose_b=True)
-    small = tf.eye(tf.shape(hidden)[0], dtype=hidden.dtype) - 2 * step.eta * kernel
-    directions = tf.linalg.solve(small, tf.matmul(hidden, p, transpose_b=True))
-    change = tf.matmul(directions, step.weighted_hidden, transpose_a=True)
-    return p + 2 * step.eta * change, directions
-
-
-def _solve_width(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """By M = I - K itself, which is symmetric: M^-1 = I + M^-1 K.
-
-    P M^-1 at once would have errors of the size of P, not of the step.
-    """
-    p, hidden = state.u_inverse_transpose.read_value(), step.hidden
-    k = 2 * step.eta * tf.matmul(hidden, step.weighted_hidden, transpose_a=True)
-    m = tf.eye(state.width, dtype=hidden.dtype) - k
-    p += tf.transpose(tf.linalg.solve(m, tf.matmul(k, p, transpose_b=True)))
-    return p, tf.matmul(hidden, p, transpose_b=True)
-
-
-def _checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """Refuses a step that diverges; else U' is multiplied into V, and P' is I."""
-    largest = _lambda_max(step)
-    product = 2 * step.learning_rate * largest
-    check = tf.debugging.Assert(
-        tf.math.is_finite(product) & (product <= 2 - step.decay),
-        [
-            "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
-            "diverges, in a naive layer as well; got eta",
-            step.learning_rate,
-            "and lambda_max",
-            largest,
-            "of H^T diag(dL/dq) H: lower the learning rate",
-        ],
-    )
-    with after([check]):
-        return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
-
-
-def _lambda_max(step: Step) -> tf.Tensor:
-    """Returns the largest eigenvalue of H^T G H, by power iteration."""
-    hidden, weights = step.hidden, step.g_squares
-    negative = tf.minimum(weights, 0)
-    shift = -tf.reduce_sum(negative * tf.reduce_sum(hidden**2, axis=1))  # at least -lambda_min
-
-    def product(x: tf.Tensor) -> tf.Tensor:
-        return tf.linalg.matvec(hidden, weights * tf.linalg.matvec(hidden, x), transpose_a=True)
-
-    def body(_: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        x /= tf.norm(x)
-        image = product(x)
-        return tf.reduce_sum(x * image), image + shift * x
-
-    # The largest of the positive terms is a start that is not orthogonal to the answer.
-    norms = weights * tf.reduce_sum(hidden**2, axis=1)
-    start = (tf.zeros([], hidden.dtype), hidden[tf.argmax(norms)])
-    value, _ = tf.while_loop(
-        lambda *_: True,
-        body,
-        start,
-        maximum_iterations=_POWER_ITERATIONS,
-        parallel_iterations=1,
-    )
-    return value
 
 
 # H^T T: that of 2 E H^T G + 2 G H Y^T, and that of Abar^T Abar.
@@ -446,83 +329,3 @@ def _rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 def _different(labels: tf.Tensor) -> tf.Tensor:
     """Returns the classes among labels, each once."""
     return tf.unique(tf.boolean_mask(labels, labels >= 0)).y
-
-
-def _few_examples(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor | bool:
-    if hidden.shape[0] is not None:
-        return bool(hidden.shape[0] <= state.width)
-    return tf.shape(hidden)[0] <= state.width
-
-
-def _if(condition: tf.Tensor | bool, if_true: Any, if_false: Any) -> Any:
-    if isinstance(condition, bool):
-        return if_true() if condition else if_false()
-    return tf.cond(condition, if_true, if_false)
-
-
-# Checks, before anything changes.
-
-
-def _input_checks(
-    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor, shard: ClassShard
-) -> list[tf.Operation | None]:
-    _require_rank("hidden", hidden, 2)
-    _require_rank("labels", labels, 2)
-    width = tf.debugging.assert_equal(
-        tf.shape(hidden)[1],
-        state.width,
-        message=f"hidden must be [B, D] with the D of the state, which is {state.width}",
-    )
-    batch = tf.debugging.assert_equal(
-        tf.shape(labels)[0],
-        tf.shape(hidden)[0],
-        message="labels must be [B, K] with the B of hidden",
-    )
-    checks = [width, batch, check_finite("hidden", hidden)]
-    return checks + _label_checks(state, labels, shard)
-
-
-def _label_checks(
-    state: FactoredState, labels: tf.Tensor, shard: ClassShard
-) -> list[tf.Operation | None]:
-    checks = [shard.check(state.num_classes), check_labels(labels, shard.num_classes)]
-    checks += check_slots(state)
-    with after(checks):
-        rows = shard.row_of(labels, state.num_classes)
-        ids = tf.boolean_mask(rows, rows >= 0)
-    return checks + check_slots_of_rows(state, ids)
-
-
-def _check_shape(
-    name: str, values: tf.Tensor, like: tf.Tensor, name_of_like: str
-) -> tf.Operation | None:
-    message = f"{name} must have the shape of {name_of_like}"
-    if values.shape.rank not in (None, like.shape.rank):
-        raise ValueError(f"{message}, {like.shape}; got {values.shape}")
-    return tf.debugging.assert_equal(tf.shape(values), tf.shape(like), message=message)
-
-
-def _require_rank(name: str, tensor: tf.Tensor, rank: int) -> None:
-    if tensor.shape.rank not in (None, rank):
-        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
-
-
-def _rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[tf.Operation | None]:
-    scalars = [
-        _check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
-        _check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
-    ]
-    positive = tf.debugging.Assert(
-        tf.math.is_finite(learning_rate) & (learning_rate >= 0),
-        ["learning_rate must be at least 0 and finite; got", learning_rate],
-    )
-    decay = tf.debugging.Assert(
-        (weight_decay >= 0) & (learning_rate * weight_decay < 1),
-        [
-            "weight_decay must be at least 0, and less than 1 / learning_rate; got weight_decay",
-            weight_decay,
-            "and learning_rate",
-            learning_rate,
-        ],
-    )
-    return [*scalars, positive, decay]
