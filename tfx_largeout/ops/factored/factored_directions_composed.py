@@ -102,7 +102,7 @@ def solve_examples(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tens
 
 
 def solve_width(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns P' and H P'^T, by M = I - K itself, which is symmetric: M^-1 = I + M^-1 K.
+    """Returns P' and H P'^T, by M = I - K itself, a symmetric matrix: M^-1 = I + M^-1 K.
 
     P M^-1 at once would have errors of the size of P, not of the step.
     """
