@@ -92,7 +92,10 @@ def bound_by_width(step: Step) -> tf.Tensor:
 
 
 def solve_examples(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns P' and H P'^T, by H M^-1 = (I - 2 eta H H^T G)^-1 H, and P' = P + 2 eta P' H^T G H."""
+    """Returns P' and H P'^T.
+
+    H M^-1 = (I - 2 eta H H^T G)^-1 H, and P' = P + 2 eta P' H^T G H.
+    """
     p, hidden = state.u_inverse_transpose.read_value(), step.hidden
     kernel = tf.matmul(hidden, step.weighted_hidden, transpose_b=True)
     small = tf.eye(tf.shape(hidden)[0], dtype=hidden.dtype) - 2 * step.eta * kernel
