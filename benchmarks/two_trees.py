@@ -85,8 +85,8 @@ def measure_in(tree: Path, name: str, seconds: float) -> float:
 def main() -> None:
     """Writes a row for each setting."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--old", type=Path)
-    parser.add_argument("--new", type=Path)
+    parser.add_argument("--old", type=Path, default=Path("../before"))
+    parser.add_argument("--new", type=Path, default=Path("."))
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--child", choices=SETTINGS)

@@ -34,7 +34,10 @@ def test_numbers(value):
     assert type(result) is float and result == 2
 
 
-@pytest.mark.parametrize("value", [True, np.bool_(True), "1", b"1", None, 1j, [1, 2], np.nan])
+NOT_NUMBERS = [True, np.bool_(True), np.array(True), "1", b"1", np.array("1"), None, 1j, [1, 2]]
+
+
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, np.nan, 10**400], ids=lambda value: str(value)[:9])
 def test_what_is_no_number(value):
     with pytest.raises(ValueError, match="x must be a finite number; got "):
         number_argument("x", value)

@@ -51,8 +51,8 @@ def number_argument(
         ValueError: The value is not such a number.
     """
     number = math.nan
-    if not isinstance(value, (bool, np.bool_, str, bytes)):
-        with contextlib.suppress(TypeError, ValueError):
+    if not isinstance(value, (bool, str, bytes)) and not _is_no_number(value):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(value)
     low_enough = number > above if above is not None else number >= _or(at_least, -math.inf)
     if not (low_enough and number < below and number <= at_most and math.isfinite(number)):
@@ -105,6 +105,11 @@ def instance_argument(name: str, value: Any, kind: type, default: Callable[[], A
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
     return value
+
+
+def _is_no_number(value: Any) -> bool:
+    """Says whether a value of NumPy is of a dtype that has no numbers."""
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "iuf"
 
 
 def _or(limit: float | None, default: float) -> float:

@@ -90,11 +90,47 @@ def test_rows_of_labels_must_match_the_batch():
 def test_the_exact_pass_is_made_once_for_all_who_ask():
     head = tlo.heads.DenseHead(7)
     output = tlo.heads.head_output(head(np.ones((2, 3), "float32")))
-    labels = np.array([1, 2])
+    labels = tf.constant([1, 2])
+    exact = output.statistics(ExactStatistics, labels)
+    assert output.statistics(ExactStatistics, labels) is exact
+    assert output.statistics(ExactStatistics, tf.constant([1, 2])) is not exact
     for kind in (ExactStatistics, *head.gives):
-        assert output.statistics(kind, labels) is output.statistics(kind, labels)
         assert isinstance(output.statistics(kind, labels), kind)
-        assert output.statistics(kind, np.array([1, 2])) is not output.statistics(kind, labels)
+
+
+def every_loss_of_all_classes():
+    dense = tlo.heads.DenseHead(7, kernel_initializer="random_normal")
+    factored = tlo.heads.FactoredHead(7, 0.1)
+    return [
+        (dense, tlo.losses.SoftmaxCrossentropy()),
+        (dense, tlo.losses.SquaredError()),
+        (factored, tlo.losses.SquaredError()),
+    ]
+
+
+@pytest.mark.parametrize(("head", "loss"), every_loss_of_all_classes())
+def test_labels_that_change_in_place_are_read_again(head, loss):
+    y_pred = head(np.random.default_rng(0).normal(size=(2, 3)).astype("float32"))
+    for labels in (np.array([1, 2]), tf.Variable([1, 2])):
+        before = float(loss(labels, y_pred))
+        if isinstance(labels, np.ndarray):
+            labels[:] = [3, 5]
+        else:
+            labels.assign([3, 5])
+        assert float(loss(labels, y_pred)) == float(loss(np.array([3, 5]), y_pred)) != before
+
+
+@pytest.mark.parametrize(("head", "loss"), every_loss_of_all_classes())
+def test_an_evaluation_loss_has_no_gradient_asked_for_once_or_twice(head, loss):
+    hidden, labels = tf.ones([2, 3]), tf.constant([1, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        y_pred = head(hidden, training=False)
+        with tape.stop_recording():
+            loss(labels, y_pred)
+        value = loss(labels, y_pred)
+    with pytest.raises(LookupError):
+        tape.gradient(value, hidden)
 
 
 def test_none_rides_on_other_tensors():

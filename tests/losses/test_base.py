@@ -86,3 +86,48 @@ def test_config_round_trip():
     copy = keras.losses.deserialize(keras.losses.serialize(loss))
     assert type(copy) is type(loss)
     assert copy.get_config() == loss.get_config()
+
+
+def test_a_loss_that_says_too_little_says_so():
+    class Nothing(tlo.losses.HeadLoss):
+        def from_statistics(self, statistics):
+            return statistics.log_partition
+
+    class Unwritten(tlo.losses.HeadLoss):
+        trains_on = SoftmaxStatistics
+        evaluates_on = tlo.statistics.SphericalStatistics
+
+    logits = tlo.heads.DenseHead(5)(np.ones((2, 3), "float32"))
+    with pytest.raises(TypeError, match="Nothing must say in `trains_on`"):
+        Nothing()([1, 2], logits)
+    with pytest.raises(NotImplementedError, match="Unwritten must write `exact`, as Spherical"):
+        Unwritten()([1, 2], logits)
+
+
+def test_a_loss_may_evaluate_on_statistics_of_its_own_choice(case):
+    class LengthOfLogits(tlo.losses.SoftmaxCrossentropy):
+        evaluates_on = tlo.statistics.SphericalStatistics
+
+        def exact(self, statistics):
+            return tf.sqrt(statistics.sum_of_squares)
+
+    head, hidden, labels = case
+    value = LengthOfLogits()(labels, head(hidden))
+    np.testing.assert_allclose(value, np.linalg.norm(head(hidden), axis=1).mean(), rtol=1e-5)
+
+
+def test_a_self_updating_head_gives_one_kind():
+    with pytest.raises(TypeError, match="gives of Two must be one kind of statistics"):
+
+        class Two(tlo.heads.SelfUpdatingHead):
+            gives = (SoftmaxStatistics, tlo.statistics.SphericalStatistics)
+
+
+@pytest.mark.parametrize("loss", [tlo.losses.SoftmaxCrossentropy(), tlo.losses.SquaredError()])
+def test_a_dense_head_of_float64_trains_in_float64(loss):
+    head = tlo.heads.DenseHead(5, dtype="float64", kernel_initializer="random_normal")
+    hidden = np.random.default_rng(0).normal(size=(3, 4))
+    values = [loss([1, 2, 3], head(hidden, training=training)) for training in (True, False)]
+    statistics = tlo.heads.head_output(head(hidden)).statistics(loss.trains_on, [1, 2, 3])
+    assert statistics.target_logits.dtype == tf.float64
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-6)

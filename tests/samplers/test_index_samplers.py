@@ -472,3 +472,33 @@ def test_an_index_that_could_not_be_built_is_free():
     for _ in range(2):
         with pytest.raises(ValueError, match="window must be at most"):
             head_with(LSHEmbedding(5), index).build((None, WIDTH))
+
+
+@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel])
+def test_an_index_in_the_place_of_another_argument_is_refused(kind):
+    with pytest.raises(TypeError, match="positional arguments"):
+        kind(8, None, HashIndex(SimHash()))
+
+
+def test_a_refused_build_leaves_the_index_to_another_head():
+    index, optimizer = HashIndex(SimHash()), tlo.optimizers.RowSGD(0.1)
+    heads = [
+        tlo.heads.SampledHead(CLASSES, Uniform(5), optimizer, index=each) for each in (None, index)
+    ]
+    heads[0].build((None, WIDTH))
+    with pytest.raises(ValueError, match="optimizer must be one that serves no other"):
+        heads[1].build((None, WIDTH))
+    assert not index.built
+    tlo.heads.SampledHead(CLASSES, Uniform(5), tlo.optimizers.RowSGD(0.1), index=index).build(
+        (None, WIDTH)
+    )
+
+
+def test_rows_too_short_for_the_index_are_refused_before_anything_is_made():
+    index = HashIndex(DWTAHash(WIDTH + 1))
+    optimizer = tlo.optimizers.RowSGD(0.1)
+    head = tlo.heads.SampledHead(CLASSES, Uniform(5), optimizer, index=index)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="window must be at most"):
+            head(tf.ones([2, WIDTH]))
+    assert not head.weights and not index.built and not optimizer.built

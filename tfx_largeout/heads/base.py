@@ -41,7 +41,7 @@ class Head(keras.layers.Layer):
     """
 
     # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
-    gives: ClassVar[tuple[type, ...]]
+    gives: ClassVar[tuple[type, ...]] = ()
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -129,6 +129,11 @@ class Head(keras.layers.Layer):
             f"{kinds}; got {kind.__name__} with training={training}"
         )
 
+    @property
+    def statistics_dtype(self) -> str:
+        """The dtype of statistics: float32, or float64 from a head of float64 weights."""
+        return "float64" if self.variable_dtype == "float64" else "float32"
+
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
 
@@ -207,7 +212,7 @@ class HeadOutput:
         self.head = head
         self.hidden = hidden
         self.training = training
-        self._kept: dict[tuple[type, int, int], tuple[Any, Any]] = {}
+        self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
 
     @property
     def batch_rank(self) -> int:
@@ -230,27 +235,34 @@ class HeadOutput:
     ) -> Any:
         """Returns statistics of this batch: those of a training step, if this is one.
 
-        Those that have no gradient are computed once for each kind, `y_true` object and graph: the
-        loss and all metrics of a step share a pass over all classes.
+        `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
+        metrics of a step share a pass over all classes. They are computed anew for labels that may
+        change (arrays, variables), and where a gradient tape records eagerly, so that whoever asks
+        for their gradient is told that there is none.
 
         Args:
             kind: See `Head.statistics`.
             y_true: Labels, in any form of `normalize_labels`.
             check: Returns the labels, once it has found nothing wrong with them. Default: none.
         """
-        if self.training and kind is not ExactStatistics:
-            labels = self.labels(y_true)
-            labels = labels if check is None else check(labels)
-            return self.head.statistics(kind, self.flat_hidden, labels, training=True)
-        graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
-        key = (kind, id(y_true), graph)
-        if key not in self._kept:
-            labels = self.labels(y_true)
-            statistics = self.head.statistics(kind, self.flat_hidden, labels, training=False)
+        if kind is ExactStatistics:
+            exact = self._exact(y_true)
+            return exact if check is None else exact._replace(labels=check(exact.labels))
+        labels = self.labels(y_true)
+        labels = labels if check is None else check(labels)
+        return self.head.statistics(kind, self.flat_hidden, labels, self.training)
+
+    def _exact(self, y_true: Any) -> ExactStatistics:
+        eager = tf.executing_eagerly()
+        key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()))
+        if key in self._kept and not (eager and record.could_possibly_record()):
+            return self._kept[key][1]
+        hidden, labels = self.flat_hidden, self.labels(y_true)
+        exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
+        if isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
             # y_true is kept beside the result so that its id stays its own.
-            self._kept[key] = (y_true, statistics)
-        statistics = self._kept[key][1]
-        return statistics if check is None else statistics._replace(labels=check(statistics.labels))
+            self._kept[key] = (y_true, exact)
+        return exact
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""

@@ -30,7 +30,7 @@ class DenseHead(KernelHead):
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in (SoftmaxStatistics, SphericalStatistics):
             return super().statistics(kind, hidden, labels, training)
-        logits = self.flat_logits(hidden, "float32")
+        logits = self.flat_logits(hidden, self.statistics_dtype)
         # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
         # would be one more [B, C] tensor (1.3 times the time of a step at C = 139,536; see
         # benchmarks/dense_head.py).
@@ -47,7 +47,8 @@ class DenseHead(KernelHead):
 
     def _target_logits(self, hidden: tf.Tensor, labels: Labels) -> tf.Tensor:
         rows = tf.gather(self.kernel.value, labels.safe_ids)
-        logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, tf.float32), tf.cast(rows, tf.float32))
+        dtype = self.statistics_dtype
+        logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, dtype), tf.cast(rows, dtype))
         if self.bias is not None:
-            logits += tf.cast(tf.gather(self.bias.value, labels.safe_ids), tf.float32)
+            logits += tf.cast(tf.gather(self.bias.value, labels.safe_ids), dtype)
         return logits

@@ -128,7 +128,7 @@ class FactoredHead(SelfUpdatingHead):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
         size = self.width + 1 if self.use_bias else self.width
-        self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
+        self.state_dtype = self.statistics_dtype
         matrix, vector = (size, size), (size,)
         # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
         v = self._add("v", (self.num_classes, size), self._initial_v)

@@ -175,7 +175,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         # All tables are checked before the first one changes.
         checks = [check_finite(f"gradient of {p.table} logits", p.gradient) for p in parts]
         with after(checks):
-            wide = tf.identity(self._wide(hidden))
+            wide = tf.identity(tf.cast(hidden, self.statistics_dtype))
         total = tf.zeros_like(wide)
         for table, rows, gradient in parts:
             with tf.control_dependencies([total]):
@@ -270,17 +270,13 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         )
 
     def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns `_wide(hidden)`; refuses weights that were assigned from another tree."""
+        """Returns h in the dtype of statistics; refuses weights of another tree."""
         check = tf.debugging.Assert(
             tf.equal(self.tree_digest.value, self._digest),
             ["the weights must be those of this head's tree; got weights of another tree"],
         )
         with after([check]):
-            return tf.identity(self._wide(hidden))
-
-    def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in float32, or float64 beside float64 weights."""
-        return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
+            return tf.identity(tf.cast(hidden, self.statistics_dtype))
 
 
 def _digest(places: np.ndarray) -> int:

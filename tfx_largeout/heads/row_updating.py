@@ -71,7 +71,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Makes the slots of the weights; None among them are left out."""
-        _refuse_built(self.optimizer)  # another head may have built it meanwhile
+        refuse_built(self.optimizer)  # another head may have built it meanwhile
         self.optimizer.build([weight for weight in weights if weight is not None])
 
     def slots_of(self, weight: Any) -> list[tf.Variable]:
@@ -86,7 +86,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, RowOptimizer):
         raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
-    _refuse_built(optimizer)
+    refuse_built(optimizer)
     for option in _OPTIONS_OF_KERAS:
         value = getattr(optimizer, option)
         if value:
@@ -96,7 +96,8 @@ def _check_optimizer(optimizer: Any) -> None:
             )
 
 
-def _refuse_built(optimizer: RowOptimizer) -> None:
+def refuse_built(optimizer: RowOptimizer) -> None:
+    """Refuses an optimizer that has slots already: they are those of other weights."""
     if optimizer.built:
         raise ValueError(
             f"optimizer must be one that serves no other layer or model yet; got {optimizer!r}, "

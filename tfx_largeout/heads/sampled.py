@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.row_updating import RowUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
@@ -71,7 +71,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             `index` serves another head.
         NotImplementedError: The sampler can't use the index: see `LSHEmbedding`.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
-            is changed then.
+            is changed then, but for an index, which may have been built.
 
     References:
         Barber, Botev 2016, Dealing with a large number of classes.
@@ -128,11 +128,15 @@ class SampledHead(RowUpdatingHead, KernelHead):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.index is not None and self.index.built:
             raise ValueError(f"index must serve no other head; got {self.index!r}, which is built")
+        # Whatever may be refused is, before anything is made.
+        refuse_built(self.optimizer)
+        if self.index is not None and input_shape[-1] is not None:
+            self.index.check_width(input_shape[-1])
         self.sampler.build(self.num_classes)
         super().build(input_shape)
+        self.build_optimizer([self.kernel, self.bias])
         if self.index is not None:
             self.index.build(tuple(self.kernel.shape))
-        self.build_optimizer([self.kernel, self.bias])
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
@@ -155,7 +159,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
     def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
         candidates = self.candidates(hidden, labels)
         values = candidate_logits(
-            self.kernel, self.bias, self._wide(hidden), labels.ids, candidates.ids
+            self.kernel,
+            self.bias,
+            tf.cast(hidden, self.statistics_dtype),
+            labels.ids,
+            candidates.ids,
         )
         return values[:2], (candidates, values.hits)
 
@@ -173,7 +181,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             self.bias,
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
-            self._wide(hidden),
+            tf.cast(hidden, self.statistics_dtype),
             labels.ids,
             candidates.ids,
             true_gradient,
@@ -230,10 +238,6 @@ class SampledHead(RowUpdatingHead, KernelHead):
         if config is not None:
             config.pop("build_config", None)  # The head builds the index when it is itself built.
         return config
-
-    def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in float32, or float64 beside a float64 W."""
-        return tf.cast(hidden, "float64" if self.variable_dtype == "float64" else "float32")
 
 
 def _index_for(sampler: Sampler, index: HashIndex | None) -> HashIndex | None:

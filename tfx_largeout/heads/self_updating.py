@@ -60,8 +60,18 @@ class SelfUpdatingHead(Head):
     """
 
     initial_anchor = 0.0
+    # One kind: that of what `forward` computes and `as_statistics` returns.
+    gives: ClassVar[tuple[type, ...]] = ()
     # Names of the losses of the package that train the head, for messages.
     trained_by: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if len(cls.__dict__.get("gives", (None,))) != 1:
+            raise TypeError(
+                f"gives of {cls.__name__} must be one kind of statistics, as it updates itself; "
+                f"got {cls.__dict__['gives']}"
+            )
 
     def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)

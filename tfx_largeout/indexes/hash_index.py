@@ -146,6 +146,10 @@ class HashIndex(keras.layers.Layer):
         """The variables that the ops work on."""
         return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
 
+    def check_width(self, width: int) -> None:
+        """Raises a ValueError if rows of W `[C, width]` are too short for the family."""
+        self.family.functions(self._hashed_width(width), 1, np.random.default_rng(0))
+
     def build(self, input_shape: tuple[int, int]) -> None:
         """Draws the hash functions and makes room for the tables, which are empty.
 
@@ -154,8 +158,7 @@ class HashIndex(keras.layers.Layer):
         """
         num_classes, width = input_shape
         self._shape = (num_classes, width)
-        if self.similarity == "inner_product":
-            width += 2
+        width = self._hashed_width(width)
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
         self._bins = functions.bins
@@ -167,8 +170,9 @@ class HashIndex(keras.layers.Layer):
         self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
         self.clock = self._add("clock", ())
         self.radius = self._add("radius", np.zeros([], np.float32))
-        # How many tables are due, the next of them, the period, and how many classes have moved.
-        self.schedule = self._add("schedule", np.array([0.0, 0.0, self.first_period, 0.0]))
+        self.schedule = self._add(
+            "schedule", np.array([0.0, 0.0, self.first_period, 0.0])
+        )  # see Turn
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
@@ -296,11 +300,7 @@ class HashIndex(keras.layers.Layer):
         - `stale`: share of 64 classes a table whose rows are in another bucket by now; much if the
           period is too long.
 
-        Cost: O(L (buckets + 64 D K L)).
-
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None.
+        Cost: O(L (buckets + 64 D K L)). Arguments: as `rebuild`.
         """
         self.check_built_for(kernel)
         longer = max(self._num_ranges - 1, 1) * self._buckets_of_range
@@ -332,6 +332,9 @@ class HashIndex(keras.layers.Layer):
     @property
     def _buckets_of_range(self) -> int:
         return int(self.family.num_values**self.hashes_per_table)
+
+    def _hashed_width(self, width: int) -> int:
+        return width + 2 if self.similarity == "inner_product" else width
 
     def _radii(self, radius: tf.Tensor) -> tf.Tensor:
         """Returns the radius of each range of lengths."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of the trunk."""
+"""The sparse layer of a trunk, and the best classes of a head (`tlo.TopK`)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class HeadLoss(keras.losses.Loss):
         dtype: As `keras.losses.Loss`; of the reduction. Statistics are float32.
     """
 
-    trains_on: ClassVar[type]
+    trains_on: ClassVar[type] = type(None)
     evaluates_on: ClassVar[type] = ExactStatistics
     needs_labels: ClassVar[bool] = True
     takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
@@ -68,8 +68,12 @@ class HeadLoss(keras.losses.Loss):
         """
         if set(self.trains_on._fields) <= set(statistics._fields):  # type: ignore[attr-defined]
             return self.from_statistics(statistics)
-        result: tf.Tensor = statistics.cross_entropy()
-        return result
+        if not isinstance(statistics, ExactStatistics):
+            raise NotImplementedError(
+                f"{type(self).__name__} must write `exact`, as {type(statistics).__name__}, which "
+                f"it evaluates on, has not all that {self.trains_on.__name__} has"
+            )
+        return statistics.cross_entropy()
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         """Returns the reduced loss.
@@ -110,6 +114,11 @@ class HeadLoss(keras.losses.Loss):
                 "model and loss in the same tf.function."
             )
         kind = self._kind(output)
+        if self.trains_on is type(None):
+            raise TypeError(
+                f"{type(self).__name__} must say in `trains_on` of which kind of statistics it is "
+                "a function; got None"
+            )
         if kind is not ExactStatistics and kind not in output.head.gives:
             kinds = " and ".join(given.__name__ for given in output.head.gives)
             raise TypeError(

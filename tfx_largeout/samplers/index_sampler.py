@@ -46,7 +46,7 @@ class IndexSampler(Sampler):
     needs_index: ClassVar[bool] = True
 
     def __init__(
-        self, num_found: int, background: Sampler | None = None, per_example: bool = False
+        self, num_found: int, background: Sampler | None = None, *, per_example: bool = False
     ) -> None:
         self.num_found = integer_argument("num_found", num_found, at_least=1)
         if background is not None and not isinstance(background, Sampler):

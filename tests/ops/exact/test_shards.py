@@ -144,3 +144,25 @@ def test_merge_keeps_what_is_not_finite():
     np.testing.assert_allclose(merged.logsumexp, [-inf, inf, nan, np.log(2)], rtol=1e-6)
     np.testing.assert_array_equal(merged.top_ids, [[1, 2]] * 4)  # NaN counts as -infinity
     np.testing.assert_array_equal(merge(a, b, k=3).top_ids, [[1, 2, 3]] * 4)
+
+
+def test_scores_of_another_shape_than_the_labels_are_refused(implementation):
+    case = Case()
+    for shape in ([0, 0], [7, 3], [6, 4]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"target_scores must be \[B, K\]"):
+            case.of_shard(0, 2, implementation, scores=tf.zeros(shape))
+
+
+def test_ranks_that_only_one_shard_knows_are_not_made_up(implementation):
+    case = Case()
+    merged = merge(case.of_shard(0, 2, implementation), case.of_shard(1, 2, implementation), k=9)
+    np.testing.assert_array_equal(merged.target_ranks, np.full(case.labels.shape, -1))
+
+
+def test_a_shard_without_classes_adds_nothing(implementation):
+    case = Case(num_classes=2, k=2)
+    scores = streamed_logits(case.hidden, case.kernel, case.bias, case.labels, 0).target_logits
+    shards = [case.of_shard(i, 3, implementation, scores) for i in range(3)]
+    assert shards[2].top_ids.shape == (7, 0)
+    merged = functools.reduce(lambda a, b: merge(a, b, k=min(2, _classes_of(a, b))), shards)
+    check(merged, case.expected())

@@ -12,10 +12,11 @@ class ClassShard(NamedTuple):
     """A shard of the classes of a layer: row r of its matrices is class first + stride r.
 
     Attributes:
-        first: Class of row 0, a number or a scalar tensor.
-        stride: At least 1, likewise.
-        num_classes: Of the layer, likewise; None: as many as there are rows, so that `ClassShard()`
-            is a layer that is not divided.
+        first: The class of row 0, a number or a scalar tensor.
+        stride: From the class of one row to that of the next, at least 1; a number or a scalar
+            tensor.
+        num_classes: How many classes the layer has, a number or a scalar tensor. Default None: as
+            many as there are rows, so that `ClassShard()` is a layer that is not divided.
     """
 
     first: Any = 0

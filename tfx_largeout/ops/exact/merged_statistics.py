@@ -13,7 +13,8 @@ def merge(a: StreamedLogits, b: StreamedLogits, k: int | None = None) -> Streame
     """Returns the statistics over the classes of both, which have none in common.
 
     Both are of the same examples and labels. Ranks add up where both were found with the same
-    `target_scores`; without, the rank of a label counts the classes of one side alone.
+    `target_scores`; a label that only one side has ranked gets -1, since the other side's part of
+    its rank is not known.
 
     Cost: O(B (K + k log k)).
 
@@ -37,7 +38,7 @@ def merge(a: StreamedLogits, b: StreamedLogits, k: int | None = None) -> Streame
     # Of equal scores the first one is the one with the lower id.
     best = tf.math.top_k(order_keys(scores), k).indices
     ranks = tf.maximum(a.target_ranks, 0) + tf.maximum(b.target_ranks, 0)
-    is_ranked = (a.target_ranks >= 0) | (b.target_ranks >= 0)
+    is_ranked = (a.target_ranks >= 0) & (b.target_ranks >= 0)
     return StreamedLogits(
         tf.cast(tf.reduce_logsumexp(sums, axis=0), dtype),
         a.target_logits + b.target_logits,

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.ops.checks import after, check_shape
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     num_rows_of,
@@ -103,6 +104,9 @@ def streamed_logits(
     if target_scores is not None:
         target_scores = tf.cast(target_scores, compute_dtype)
         _check_rank("target_scores", target_scores, 2)
+        rule = "[B, K], as the labels"
+        with after([check_shape("target_scores", rule, target_scores, tf.shape(labels))]):
+            target_scores = tf.identity(target_scores)
     num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)
     shard = shard.tensors(num_rows)
     module = op_module(implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES)
