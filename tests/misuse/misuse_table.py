@@ -182,7 +182,7 @@ ARGUMENTS = [
         "FactoredHead with unknown stabilization",
         _factored(stabilization="eager"),
         ValueError,
-        "stabilization must be 'lazy', .*; got 'eager'",
+        "stabilization must be one of 'lazy', .*; got 'eager'",
         one,
     ),
     Misuse("sampler=None", _sampled(sampler=None), TypeError, "must be a Sampler; got None", one),
