@@ -11,13 +11,14 @@ import pytest
 
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.supervisor import Supervisor
+from tfx_largeout.compare.training_clock import TrainingClock
 
 STEPS_PER_EPOCH = 5
 X = np.arange(10, dtype=np.float32)[:, np.newaxis]
 BATCH_LOSSES = np.square(X).reshape(STEPS_PER_EPOCH, 2).mean(axis=1)
 
 
-def train(settings, learning_rate=0.0):
+def train(settings, learning_rate=0.0, clock=None):
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, "linear", False, "ones")])
     model.compile(keras.optimizers.SGD(learning_rate), loss="mean_squared_error")
     points, metrics = [], []
@@ -29,6 +30,7 @@ def train(settings, learning_rate=0.0):
         ) | {"exact_loss": metrics[-1]}
 
     supervisor = Supervisor(settings, STEPS_PER_EPOCH, evaluate, points.append, lambda *a: None)
+    supervisor.clock = clock or supervisor.clock
     model.fit(X, 0 * X, batch_size=2, shuffle=False, epochs=1000, verbose=0, callbacks=[supervisor])
     return points
 
@@ -56,8 +58,14 @@ def test_points_and_their_losses(epochs, evaluations, steps):
 
 
 def test_the_budget_ends_the_training():
-    points = train(TrainingSettings(budget=0.3, epochs=None, evaluations=3))
-    assert len(points) == 4
+    clock = TrainingClock(itertools.count(0, 2).__next__)  # a step takes 2 s, the next evaluation 2
+    points = train(TrainingSettings(budget=30, epochs=None, evaluations=3), clock=clock)
+    assert [point.seconds for point in points] == [0, 10, 20, 30]
+    assert [point.step for point in points] == [0, 5, 10, 15]
+
+
+def test_the_time_is_of_the_wall():
+    points = train(TrainingSettings(budget=0.3, epochs=None, evaluations=1))
     assert points[-1].seconds >= 0.3
     assert points[-1].step > 1
 

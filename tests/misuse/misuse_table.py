@@ -209,7 +209,10 @@ ARGUMENTS = [
     ),
     Misuse(
         "more found than classes",
-        _sampled(sampler=tlo.samplers.LSHEmbedding(CLASSES + 1)),
+        _sampled(
+            sampler=tlo.samplers.LSHEmbedding(CLASSES + 1),
+            index=tlo.indexes.HashIndex(tlo.indexes.SimHash()),
+        ),
         ValueError,
         f"num_found must be at most num_classes={CLASSES}",
         one,

@@ -16,7 +16,7 @@ from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.longest_row import grown_radius, longest_row
 from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.indexes.table_health import share_that_moved, some_entries, table_sizes
-from tfx_largeout.indexes.table_schedule import Turn, renumber
+from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
@@ -170,9 +170,7 @@ class HashIndex(keras.layers.Layer):
         self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
         self.clock = self._add("clock", ())
         self.radius = self._add("radius", np.zeros([], np.float32))
-        self.schedule = self._add(
-            "schedule", np.array([0.0, 0.0, self.first_period, 0.0])
-        )  # see Turn
+        self.schedule = self._add("schedule", first_schedule(self.first_period))
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:

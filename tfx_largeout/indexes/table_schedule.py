@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.hashing.hash_tables import HashTables
@@ -66,6 +67,11 @@ class Turn(NamedTuple):
                 tf.where(self.is_round, none, total),
             ]
         )
+
+
+def first_schedule(period: float) -> np.ndarray:
+    """Returns the schedule before the first step: nothing is due; see `Turn.of`."""
+    return np.array([0.0, 0.0, period, 0.0])
 
 
 def renumber(tables: HashTables, clock: Any) -> tf.Tensor:

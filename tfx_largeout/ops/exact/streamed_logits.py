@@ -104,7 +104,7 @@ def streamed_logits(
     if target_scores is not None:
         target_scores = tf.cast(target_scores, compute_dtype)
         _check_rank("target_scores", target_scores, 2)
-        rule = "[B, K], as the labels"
+        rule = "[B, K] as the labels"
         with after([check_shape("target_scores", rule, target_scores, tf.shape(labels))]):
             target_scores = tf.identity(target_scores)
     num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)

@@ -48,10 +48,6 @@ def streamed_logits_composed(
     """
     num_classes = _shape(kernel)[0]
     checks = _input_checks(hidden, kernel, bias, labels, k)
-    if target_scores is not None:
-        rule = "target_scores must be [B, K] as the labels"
-        same = tf.reduce_all(tf.equal(tf.shape(target_scores), tf.shape(labels)))
-        checks.append(_check_equal(rule, same, tf.constant(True)))
     checks += [shard.check(num_classes), check_labels(labels, shard.num_classes)]
     with after(checks):
         hidden = tf.identity(hidden)
