@@ -7,6 +7,7 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/streamed_logits_isa.h"
@@ -42,15 +43,18 @@ struct WorkerState {
         heaps(inputs.batch * inputs.k),
         thresholds(lanes, -kInfinity),
         lost(lanes),
+        class_keys(inputs.keep == nullptr ? 0 : block_rows),
         rows(inputs.is_bfloat16 ? block_rows * inputs.width : 0),
         biases(block_rows) {
     view = {0,           0,           counts.data(), heaps.data(), thresholds.data(),
-            lost.data(), rows.data(), biases.data()};
+            lost.data(), rows.data(), biases.data(), nullptr, class_keys.data(), nullptr};
   }
 
   std::vector<int32_t> counts;
   std::vector<ScoredClass> heaps;
-  std::vector<float> thresholds, lost, rows, biases;
+  std::vector<float> thresholds, lost;
+  std::vector<uint32_t> class_keys;
+  std::vector<float> rows, biases;
   StreamedLogitsWorker view;
 };
 
@@ -68,6 +72,7 @@ class StreamedLogitsRun {
     num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
     num_workers_ = std::min<int64_t>(execution.num_workers, num_chunks_);
     panels_.resize(num_panels);
+    if (in_.keep != nullptr) keeper_.emplace(*in_.keep, in_.batch, lanes_, num_workers_);
   }
 
   void Run() {
@@ -75,12 +80,18 @@ class StreamedLogitsRun {
     pass_ = {panels_.data(),  static_cast<int64_t>(panels_.size()),
              in_.kernel,      in_.bias,
              in_.is_bfloat16, in_.width,
-             in_.num_labels,  in_.k};
+             in_.num_labels,  in_.k,
+             keeper_.has_value(),
+             keeper_ ? in_.keep->epsilon : 0,
+             in_.shard.first, in_.shard.stride};
     ComputeTargets();
     VisitClasses();
     parallel_for_(
         in_.batch, [this](int64_t begin, int64_t end) { Merge(begin, end); },
         50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
+    if (!keeper_) return;
+    *out_.kept = keeper_->Finish(out_.logsumexp, in_.labels, in_.num_labels, in_.shard,
+                                 parallel_for_);
   }
 
  private:
@@ -105,9 +116,11 @@ class StreamedLogitsRun {
       panel.first_lane = first;
       panel.lanes = lanes;
       panel.examples = examples;
-      panel.num_slots = PackLabels(first, lanes, examples);
+      const int64_t num_slots = PackLabels(first, lanes, examples);
+      panel.num_slots = out_.target_ranks == nullptr ? 0 : num_slots;
       panel.target_keys = target_keys_.data() + labels_at;
       panel.target_ids = target_ids_.data() + labels_at;
+      panel.keys = keeper_ ? keeper_->keys() + first : nullptr;
     }
   }
 
@@ -162,19 +175,29 @@ class StreamedLogitsRun {
     const auto work = [this, &next_chunk](int64_t first_worker, int64_t last_worker) {
       for (int64_t w = first_worker; w < last_worker; ++w) {
         for (int64_t c = next_chunk++; c < num_chunks_; c = next_chunk++) {
-          isa_.chunk(pass_, c * chunk_, std::min((c + 1) * chunk_, in_.num_classes),
-                     &workers_[w].view, {max_.data() + c * lanes_, sum_.data() + c * lanes_});
+          VisitChunk(c, w);
         }
       }
     };
     parallel_for_(num_workers_, work, chunk_ * (in_.width + 10) * lanes_ / 10);
   }
 
+  void VisitChunk(int64_t chunk, int64_t worker) {
+    StreamedLogitsWorker& view = workers_[worker].view;
+    const ChunkSums sums = {max_.data() + chunk * lanes_, sum_.data() + chunk * lanes_};
+    if (keeper_) {
+      view.bounds = keeper_->BoundsFor(worker);
+      view.kept = keeper_->KeptBy(worker);
+    }
+    isa_.chunk(pass_, chunk * chunk_, std::min((chunk + 1) * chunk_, in_.num_classes), &view, sums);
+    if (keeper_) keeper_->AddChunk(sums.max, sums.sum);
+  }
+
   void Merge(int64_t begin, int64_t end) {
     std::vector<ScoredClass> best;
     for (int64_t b = begin; b < end; ++b) {
       out_.logsumexp[b] = MergeSums(b);
-      MergeCounts(b);
+      if (out_.target_ranks != nullptr) MergeCounts(b);
       MergeHeaps(b, &best);
     }
   }
@@ -243,6 +266,7 @@ class StreamedLogitsRun {
   std::vector<float> target_keys_;
   std::vector<float> max_, sum_;  // [num_chunks, lanes]
   std::vector<WorkerState> workers_;
+  std::optional<LogitKeeper> keeper_;
   StreamedLogitsPass pass_;
 };
 

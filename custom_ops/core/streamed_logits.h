@@ -9,6 +9,7 @@
 
 #include "core/class_shard.h"
 #include "core/execution.h"
+#include "core/logit_keeper.h"
 
 namespace tfx::core {
 
@@ -25,14 +26,16 @@ struct StreamedLogitsInputs {
   int64_t k;
   ClassShard shard;            // which classes the rows of W are
   const float* target_scores;  // [B, K]: the labels' logits, where shards find them; or null
+  const KeepRule* keep;        // what is kept of the softmax; or null: nothing
 };
 
 struct StreamedLogitsOutputs {
   float* logsumexp;       // [B]
   float* target_logits;   // [B, K]
-  int64_t* target_ranks;  // [B, K]: among these classes
+  int64_t* target_ranks;  // [B, K]: among these classes; or null
   float* top_scores;      // [B, k]
   int64_t* top_ids;       // [B, k]
+  KeptProbabilities* kept;  // where `keep` is given: all but labels
 };
 
 // Fills the outputs. The result depends neither on the number of workers nor on their order.

@@ -146,20 +146,28 @@ struct RunningSum {
 
 TFX_INLINE Floats Reference(Floats max) { return Min(max, Broadcast(FLT_MAX)); }
 
-void AddExponentials(const Slab& o, int num_rows, Floats max_of_slab, RunningSum* running) {
-  if (Greater(max_of_slab, running->max) != 0) {
-    const Floats max = Max(max_of_slab, running->max);
-    const Floats scale = ExpOfNonPositive(Reference(running->max) - Reference(max));
-    running->max = max;
-    running->sum *= scale;
-    running->lost *= scale;
-  }
+void RaiseMax(Floats max_of_slab, RunningSum* running) {
+  if (Greater(max_of_slab, running->max) == 0) return;
+  const Floats max = Max(max_of_slab, running->max);
+  const Floats scale = ExpOfNonPositive(Reference(running->max) - Reference(max));
+  running->max = max;
+  running->sum *= scale;
+  running->lost *= scale;
+}
+
+// Calls visit(i, exp(o_i - Reference(max))) for each row.
+// REQUIRES: no logit is above the running maximum.
+template <typename Visit>
+TFX_INLINE void AddExponentials(const Slab& o, int num_rows, RunningSum* running,
+                                const Visit& visit) {
   const Floats reference = Reference(running->max);
   Floats sum_of_slab = {};
 #pragma GCC unroll 4
   for (int i = 0; i < num_rows; ++i) {
     // Above 0 only where the logit is +infinity; NaN stays.
-    sum_of_slab += ExpOfNonPositive(Min(Floats{}, o[i] - reference));
+    const Floats exponential = ExpOfNonPositive(Min(Floats{}, o[i] - reference));
+    sum_of_slab += exponential;
+    visit(i, exponential);
   }
   const Floats term = sum_of_slab - running->lost;
   const Floats sum = running->sum + term;
@@ -222,6 +230,60 @@ void OfferBest(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_cl
   }
 }
 
+// Each bit of the result depends on all of x.
+TFX_INLINE uint32_t Scrambled(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+// Random numbers in (0, 1], one an example.
+TFX_INLINE Floats RandomOf(Words keys, uint32_t class_key) {
+  Words x = (keys ^ class_key) * 0x9e3779b1u;
+  x = (x ^ (x >> 15)) * 0x85ebca77u;
+  const Floats of_31_bits = __builtin_convertvector(reinterpret_cast<Ints>(x >> 1), Floats);
+  return (of_31_bits + 0.5f) * 0x1p-31f;
+}
+
+// What u is multiplied with: an entry is kept if exp(o - Reference(max)) is above it: epsilon of
+// the larger of two lower bounds of Z, a little less for their rounding.
+TFX_INLINE Floats KeepThreshold(Floats bound, const RunningSum& running, float epsilon) {
+  const Floats above = bound - Reference(running.max);
+  const Floats of_bound = ExpOfNonPositive(Min(Floats{}, above)) /
+                          ExpOfNonPositive(Min(Floats{}, Floats{} - above));
+  return Max(of_bound, running.sum) * ((1.0f - 1e-4f) * epsilon);
+}
+
+// Adds the exponentials of the panel's vector v, and keeps some of the logits.
+void AddAndKeep(const Slab& o, int num_rows, int64_t first_row, const Panel& panel, int v,
+                const StreamedLogitsPass& pass, const uint32_t* class_keys,
+                StreamedLogitsWorker* worker, RunningSum* running) {
+  const int64_t first_lane = panel.first_lane + v * kLanes;
+  const Floats threshold =
+      KeepThreshold(Load(worker->bounds + first_lane), *running, pass.epsilon);
+  const Words keys = reinterpret_cast<Words>(
+      Load(reinterpret_cast<const int32_t*>(panel.keys) + v * kLanes));
+  const uint32_t used = UsedLanes(panel, v);
+  uint32_t masks[kSlabRows];
+  AddExponentials(o, num_rows, running, [&](int i, Floats exponential) {
+    const Floats u = RandomOf(keys, class_keys[i]);
+    masks[i] = Greater(exponential, u * threshold) & used;
+  });
+  KeptLogits* kept = worker->kept;
+  if (kept->capacity - kept->size < num_rows * kLanes) kept->make_room(kept, num_rows * kLanes);
+  for (int i = 0; i < num_rows; ++i) {
+    if (masks[i] == 0) continue;
+    const Floats u = RandomOf(keys, class_keys[i]);
+    for (uint32_t lanes = masks[i]; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
+      const float logit = o[i][lane];
+      kept->entries[kept->size++] = {static_cast<int32_t>(first_lane + lane),
+                                     static_cast<int32_t>(first_row + i), logit,
+                                     logit - logf(u[lane])};
+    }
+  }
+}
+
 // Classes [first_class, first_class + num_rows), for one panel.
 template <typename Kind>
 void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const float* rows,
@@ -241,7 +303,13 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const float*
     for (int v = 0; v < kVectors; ++v) {
       const Slab& o = slabs[v];
       const Floats max = MaxOf(o, size);
-      AddExponentials(o, size, max, &running[v]);
+      RaiseMax(max, &running[v]);
+      if (pass.keeps) {
+        AddAndKeep(o, size, first_class + row, panel, v, pass, worker->class_keys + row, worker,
+                   &running[v]);
+      } else {
+        AddExponentials(o, size, &running[v], [](int, Floats) {});
+      }
       CountAboveTargets(o, size, max, first_class + row, panel, v, counts);
       if (pass.k > 0) OfferBest(o, size, max, first_class + row, panel, v, pass.k, worker);
     }
@@ -305,6 +373,10 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
     const float* rows = AsFloats(pass.kernel, pass.is_bfloat16, first * pass.width,
                                  size * pass.width, worker->rows);
     const float* biases = Biases(pass, first, size, worker->biases);
+    for (int64_t i = 0; pass.keeps && i < size; ++i) {
+      worker->class_keys[i] =
+          Scrambled(static_cast<uint32_t>(pass.first_class + pass.class_stride * (first + i)));
+    }
     for (int64_t p = 0; p < pass.num_panels; ++p) {
       const Panel& panel = pass.panels[p];
       auto visit = IsNarrow(panel)         ? VisitBlock<Narrow>

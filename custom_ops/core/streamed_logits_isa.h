@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "core/kept_logits.h"
 #include "core/top_k_heap.h"
 
 namespace tfx::core {
@@ -25,6 +26,7 @@ struct Panel {
   int64_t num_slots;          // the most labels that an example of the panel has
   const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf where none
   const int32_t* target_ids;  // [K, lanes]: the row of the label, or the next; -1 where none
+  const uint32_t* keys;       // [lanes]: random, one an example; null if no logits are kept
 };
 
 // What all workers read.
@@ -37,6 +39,10 @@ struct StreamedLogitsPass {
   int64_t width;       // D
   int64_t num_labels;  // K
   int64_t k;
+  bool keeps;            // some logits
+  float epsilon;         // see core/kept_logits.h
+  int64_t first_class;   // the class of row 0
+  int64_t class_stride;  // from row to row
 };
 
 // What one worker collects over the chunks of classes that it gets, in rising order.
@@ -49,6 +55,10 @@ struct StreamedLogitsWorker {
   float* lost;           // by lane: what rounding took from the sum of the chunk
   float* rows;           // [rows_of_block, D]: rows of a bfloat16 kernel, as floats
   float* biases;         // [rows_of_block]
+  // Where logits are kept:
+  const float* bounds;   // by lane: a lower bound of log Z
+  uint32_t* class_keys;  // [rows_of_block]: random, one a class
+  KeptLogits* kept;
 };
 
 // sum_c exp(o_c) over a chunk of classes is sum * exp(min(max, FLT_MAX)); NaN if any logit is.

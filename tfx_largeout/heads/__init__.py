@@ -3,6 +3,7 @@
 
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.dense import DenseHead
+from tfx_largeout.heads.exact_softmax import ExactSoftmaxHead
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.kernel_head import KernelHead
@@ -14,6 +15,7 @@ from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
 
 __all__ = [
     "DenseHead",
+    "ExactSoftmaxHead",
     "FactoredHead",
     "Head",
     "HeadOutput",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
@@ -21,8 +21,6 @@ from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
-
-_NEXT_DRAW = 2**32  # above every seed
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -118,11 +116,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         self.sampler = sampler
         self.index = _index_for(sampler, index)
         self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
-        if seed is None:
-            seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
-        self.seed = integer_argument("seed", seed, at_least=0)
-        if self.seed >= _NEXT_DRAW:
-            raise ValueError(f"seed must be less than 2^32; got {seed}")
+        self.seed = seed_argument(seed)
         self.initial_anchor = float(initial_log_partition)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -145,8 +139,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             hidden: `[N, D]`.
             labels: N examples.
         """
-        step = tf.cast(self.optimizer.iterations.value, tf.int64)
-        seed = tf.stack([self.seed + _NEXT_DRAW * self._switch.draw, step])
+        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw)
         if self.index is not None:
             self.index.build_once(self.kernel, self.bias)
         weights = OutputWeights(self.kernel, self.bias, self.index)

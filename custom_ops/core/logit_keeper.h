@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collects what the workers of a pass over all classes keep of the softmax: see core/kept_logits.h.
+
+#ifndef TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_
+#define TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "core/class_shard.h"
+#include "core/kept_logits.h"
+#include "core/parallel_for.h"
+
+namespace tfx::core {
+
+struct KeepRule {
+  uint64_t seed[2];
+  float epsilon;         // in [0, 1]
+  int64_t num_expected;  // how many entries of an example are expected
+};
+
+// What was kept: example by example, by rising class.
+struct KeptProbabilities {
+  std::vector<int64_t> begin;  // [B + 1]: where each example's entries begin
+  std::vector<int64_t> ids;
+  std::vector<float> weights;  // max(p, epsilon)
+
+  int64_t MostOfAnExample() const;
+};
+
+class LogitKeeper {
+ public:
+  // `lanes` of the pass are examples, in their order, and some that are none.
+  LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers);
+
+  // [lanes]: random numbers, one an example.
+  const uint32_t* keys() const { return keys_.data(); }
+
+  // To be called by a worker before each chunk: lower bounds of log Z, by lane, until the next call.
+  const float* BoundsFor(int64_t worker);
+
+  KeptLogits* KeptBy(int64_t worker) { return &workers_[worker]; }
+
+  // To be called after a chunk: its sums of exponentials are sum * exp(min(max, FLT_MAX)), by lane.
+  void AddChunk(const float* max, const float* sum);
+
+  // Thins out what was kept, now that log Z [B] is known. Labels [B, num_labels] are left out.
+  KeptProbabilities Finish(const float* log_z, const int64_t* labels, int64_t num_labels,
+                           const ClassShard& shard, const ParallelFor& parallel_for);
+
+ private:
+  struct Worker : KeptLogits {
+    std::vector<KeptLogit> memory;
+    std::vector<float> bounds;
+    float log_epsilon;
+  };
+
+  static void MakeRoom(KeptLogits* kept, int64_t more);
+  void SortExample(int64_t example, const float* log_z, const ClassShard& shard,
+                   KeptProbabilities* result);
+
+  const KeepRule rule_;
+  const int64_t batch_;
+  std::vector<uint32_t> keys_;
+  std::vector<Worker> workers_;
+  std::vector<KeptLogit> sorted_;
+  std::mutex mutex_;
+  std::vector<float> bounds_;  // guarded by mutex_ while workers run
+};
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExactSoftmaxHead: the full softmax, trained without its logits."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.softmax_selection import softmax_selection
+from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.statistics import SoftmaxStatistics
+
+_DEFAULT_SELECTED = 256
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
+    """A dense layer o = W h + b with the exact softmax loss, and an unbiased gradient of few rows.
+
+    Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
+    softmax. The pass also keeps entries of the softmax at random: (i, c) with probability
+    min(1, S p_ic), and then with the weight max(p_ic, 1 / S), whose expectation is p_ic. Backward,
+    with dL/do_ic = a_i p_ic - t_ic, the kept entries stand for p_ic and the labels are exact. So
+    the gradient has the expectation of the full softmax's, and touches at most S rows an example in
+    expectation, besides those of its labels. It is importance sampling from the softmax itself,
+    which samplers with an index approximate. The head updates these rows with its own row-sparse
+    optimizer.
+
+    ```python
+    head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
+    model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains what lies below
+    ```
+
+    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built.
+
+    Cost: a training step 2 B C D FLOP for the pass, and O(B S D) for the rest. Memory: W, b and the
+    optimizer's slots; besides, O(B (D + S)).
+
+    Args:
+        num_classes: The number of classes C, at least 2.
+        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
+            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        num_selected: S, at most C: how many classes of an example are expected to be kept at most.
+            More make the gradient less noisy; with S = C it is exact. Default None: 256, or C.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        kernel_initializer: The initializer of W, called for blocks of rows. Default
+            `"glorot_uniform"`.
+        bias_initializer: The initializer of b. Default `"zeros"`.
+        seed: The seed of the choice, which is a function of it, of the number of the step, of the
+            place in the batch and of the class. Default None: drawn here, and kept in the
+            configuration.
+        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
+
+    Raises:
+        TypeError: As `RowUpdatingHead`.
+        ValueError: An argument is out of range; as `RowUpdatingHead`.
+        tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
+            is changed then.
+    """
+
+    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics,)
+    trainable_kernel: ClassVar[bool] = False
+    trained_by = ("SoftmaxCrossentropy",)
+
+    def __init__(
+        self,
+        num_classes: int,
+        optimizer: RowOptimizer,
+        num_selected: int | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            optimizer=optimizer,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            **kwargs,
+        )
+        if num_selected is None:
+            num_selected = min(_DEFAULT_SELECTED, self.num_classes)
+        self.num_selected = integer_argument("num_selected", num_selected, at_least=1)
+        if self.num_selected > self.num_classes:
+            raise ValueError(
+                f"num_selected must be at most num_classes={num_classes}; got {num_selected}"
+            )
+        self.seed = seed_argument(seed)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        refuse_built(self.optimizer)
+        super().build(input_shape)
+        self.build_optimizer([self.kernel, self.bias])
+
+    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+        selection = softmax_selection(
+            self.kernel,
+            self.bias,
+            tf.cast(hidden, self.statistics_dtype),
+            labels.ids,
+            self.num_selected,
+            seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
+        )
+        return (selection.target_logits, selection.logsumexp), selection
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        selection, (target_gradient, log_z_gradient) = residuals, gradients
+        of_example = log_z_gradient[:, tf.newaxis]
+        target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
+        hidden_gradient = candidate_update(
+            self.kernel,
+            self.bias,
+            self.slots_of(self.kernel),
+            self.slots_of(self.bias),
+            tf.cast(hidden, self.statistics_dtype),
+            labels.ids,
+            selection.ids,
+            target_gradient + of_example * target_p,
+            of_example * selection.probabilities,
+            self.optimizer.rule,
+            self.present_rate,
+            update=update,
+        )
+        return tf.cast(hidden_gradient, hidden.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_selected": self.num_selected, "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ExactSoftmaxHead:
+        optimizer = keras.optimizers.deserialize(config["optimizer"])
+        return cls(**{**config, "optimizer": optimizer})

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A random choice of entries of the softmax, in TensorFlow's own ops alone."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.streamed_logits_composed import streamed_logits_composed
+from tfx_largeout.ops.rows.variable_rows import gather
+
+_BLOCK_ELEMENTS = 2**20  # logits that exist at a time
+_MIN_BLOCK = 64
+
+
+def softmax_selection_composed(
+    arguments: CandidateArguments, num_selected: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
+
+    The first gives the partition function; the second computes the logits again and keeps entries.
+
+    Args:
+        arguments: Not checked yet; no candidates.
+        num_selected: S.
+        seed: `[2]` int64.
+
+    Returns:
+        The four fields of `SoftmaxSelection`, in order.
+    """
+    arguments = arguments.checked()
+    hidden, labels = arguments.hidden, arguments.labels
+    shard = ClassShard().tensors(arguments.num_classes)
+    log_z, targets, *_ = streamed_logits_composed(
+        hidden, arguments.kernel, arguments.bias, labels, 0, None, shard
+    )
+    batch = tf.shape(hidden, tf.int64)[0]
+    block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
+    keys = _example_keys(seed, batch)
+    epsilon = 1 / num_selected if num_selected < arguments.num_classes else 0.0
+
+    def body(start, places, weights):  # type: ignore[no-untyped-def]
+        ids = tf.range(start, tf.minimum(start + block, arguments.num_classes))
+        p = tf.exp(_logits(arguments, ids) - log_z[:, tf.newaxis])
+        is_kept = p > tf.cast(_uniform(keys, ids), p.dtype) * epsilon
+        is_label = tf.reduce_any(labels[:, :, tf.newaxis] == ids, axis=1)
+        kept = tf.where(is_kept & ~is_label)
+        weight = tf.maximum(tf.gather_nd(p, kept), epsilon)
+        of_block = tf.stack([kept[:, 0], tf.gather(ids, kept[:, 1])], axis=1)
+        places = tf.concat([places, of_block], axis=0)
+        return start + block, places, tf.concat([weights, weight], axis=0)
+
+    _, places, weights = tf.while_loop(
+        lambda start, *_: start < arguments.num_classes,
+        body,
+        (tf.zeros([], tf.int64), tf.zeros([0, 2], tf.int64), tf.zeros([0], hidden.dtype)),
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([None, 2]),
+            tf.TensorShape([None]),
+        ),
+        parallel_iterations=1,
+    )
+    # Blocks came in order, so that a stable sort by examples leaves the classes rising.
+    order = tf.argsort(places[:, 0], stable=True)
+    examples = tf.gather(places[:, 0], order)
+    ids = tf.RaggedTensor.from_value_rowids(tf.gather(places[:, 1], order), examples, nrows=batch)
+    probabilities = ids.with_values(tf.gather(weights, order))
+    static = [hidden.shape[0], None]
+    return (
+        log_z,
+        targets,
+        tf.ensure_shape(ids.to_tensor(-1), static),
+        tf.ensure_shape(probabilities.to_tensor(0), static),
+    )
+
+
+def _logits(arguments: CandidateArguments, ids: tf.Tensor) -> tf.Tensor:
+    hidden = arguments.hidden
+    rows = tf.cast(gather(arguments.kernel, ids), hidden.dtype)
+    logits = tf.matmul(hidden, rows, transpose_b=True)
+    if arguments.bias is None:
+        return logits
+    return logits + tf.cast(gather(arguments.bias, ids), hidden.dtype)
+
+
+# The random numbers of the custom op: a hash of the seed, the example and the class.
+
+
+def _example_keys(seed: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+    """Returns a random number of 32 bits for each example, `[B]` uint32."""
+    first, second = tf.unstack(tf.cast(seed, tf.uint64))
+    key = _split_mix(tf.bitwise.bitwise_xor(_split_mix(first), second))
+    examples = tf.cast(tf.range(batch), tf.uint64)
+    return tf.cast(_shifted(_split_mix(tf.bitwise.bitwise_xor(key, examples)), 32), tf.uint32)
+
+
+def _uniform(keys: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Returns random numbers in (0, 1] for each example and class, `[B, n]` float32."""
+    of_class = tf.cast(ids, tf.uint32)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        of_class = _mixed(of_class, shift) * tf.constant(factor, tf.uint32)
+    of_class = _mixed(of_class, 16)
+    x = tf.bitwise.bitwise_xor(keys[:, tf.newaxis], of_class) * tf.constant(0x9E3779B1, tf.uint32)
+    x = _mixed(x, 15) * tf.constant(0x85EBCA77, tf.uint32)
+    return (tf.cast(_shifted(x, 1), tf.float32) + 0.5) * 2.0**-31
+
+
+def _split_mix(x: tf.Tensor) -> tf.Tensor:
+    """A step of the generator SplitMix64 (Steele, Lea, Flood 2014)."""
+    x += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = _mixed(x, shift) * tf.constant(factor, tf.uint64)
+    return _mixed(x, 31)
+
+
+def _mixed(x: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(x, _shifted(x, shift))
+
+
+def _shifted(x: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.right_shift(x, tf.constant(shift, x.dtype))
