@@ -24,7 +24,7 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
   const tf::Tensor& labels = context->input(3);
   const tf::Tensor& target_scores = context->input(4);
   TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, target_scores, k));
-  core::StreamedLogitsInputs inputs;
+  core::StreamedLogitsInputs inputs = {};
   int64_t num_classes;
   TF_RETURN_IF_ERROR(GetClassShard(context, 5, kernel.dim_size(0), &inputs.shard, &num_classes));
   TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes, execution.rows));
@@ -49,7 +49,7 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
   inputs.k = k;
   const bool has_scores = target_scores.NumElements() > 0;
   inputs.target_scores = has_scores ? target_scores.flat<float>().data() : nullptr;
-  core::StreamedLogitsOutputs outputs;
+  core::StreamedLogitsOutputs outputs = {};
   outputs.logsumexp = logsumexp->flat<float>().data();
   outputs.target_logits = target_logits->flat<float>().data();
   outputs.target_ranks = target_ranks->flat<int64_t>().data();

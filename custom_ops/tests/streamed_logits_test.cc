@@ -17,11 +17,13 @@ namespace tfx::core {
 struct Results {
   std::vector<float> logsumexp, target_logits, top_scores;
   std::vector<int64_t> target_ranks, top_ids;
+  KeptProbabilities kept;
 
   bool operator==(const Results& other) const {
     return logsumexp == other.logsumexp && target_logits == other.target_logits &&
            top_scores == other.top_scores && target_ranks == other.target_ranks &&
-           top_ids == other.top_ids;
+           top_ids == other.top_ids && kept.begin == other.kept.begin &&
+           kept.ids == other.kept.ids && kept.weights == other.kept.weights;
   }
 };
 
@@ -38,7 +40,8 @@ struct Problem {
     }
     for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
     inputs = {hidden.data(), kernel.data(), bias.data(), false, labels.data(),       batch,
-              width,         num_classes,   num_labels,  k,     {0, 1, num_classes}, nullptr};
+              width,         num_classes,   num_labels,  k,     {0, 1, num_classes}, nullptr,
+              nullptr};
   }
 
   Results Run(InstructionSet set, int num_workers) const {
@@ -52,7 +55,7 @@ struct Problem {
     Workspace workspace;
     StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace),
                    {r.logsumexp.data(), r.target_logits.data(), r.target_ranks.data(),
-                    r.top_scores.data(), r.top_ids.data()});
+                    r.top_scores.data(), r.top_ids.data(), &r.kept});
     return r;
   }
 
@@ -184,6 +187,26 @@ void ShardsAddUp(InstructionSet set) {
   }
 }
 
+// Which entries are kept depends neither on the instruction set nor on the number of workers, and
+// as many as are expected.
+void TestKeptEntries(int64_t batch, int64_t width, int64_t num_classes, int64_t num_expected) {
+  Problem problem(batch, width, num_classes, 2, 0);
+  const KeepRule rule = {{1, 2}, 1.0f / num_expected, num_expected};
+  problem.inputs.keep = &rule;
+  const Results first = problem.Run(InstructionSet::kBaseline, 1);
+  AgreesWithTheDefinition(problem, first);
+  const int64_t most = batch * num_expected;
+  const int64_t size = first.kept.ids.size();
+  EXPECT(size <= most + 5 * std::sqrt(most));
+  for (InstructionSet set :
+       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (!Supports(set)) continue;
+    const Results one_worker = problem.Run(set, 1);
+    EXPECT(one_worker.kept.begin == first.kept.begin && one_worker.kept.ids == first.kept.ids);
+    EXPECT(problem.Run(set, 3) == one_worker);
+  }
+}
+
 // A heap that isn't full must take minus infinity too, whichever worker it belongs to.
 void TestMaskedClasses() {
   Problem problem(6, 3, 200000, 1, 9);
@@ -204,6 +227,9 @@ int main() {
   Test(0, 5, 10, 2, 3);
   Test(4, 0, 10, 2, 3);
   tfx::core::TestMaskedClasses();
+  tfx::core::TestKeptEntries(33, 5, 5009, 60);
+  tfx::core::TestKeptEntries(3, 1, 70001, 1);
+  tfx::core::TestKeptEntries(0, 5, 100, 7);
   for (tfx::core::InstructionSet set :
        {tfx::core::InstructionSet::kBaseline, tfx::core::InstructionSet::kAvx2,
         tfx::core::InstructionSet::kAvx512}) {

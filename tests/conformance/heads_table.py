@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from conformance.self_updating_dense import SelfUpdatingDense
 from oracles import hierarchical_softmax, softmax, spherical_losses
 
 import tfx_largeout as tlo
@@ -181,5 +180,12 @@ HEADS = [
         tlo.losses.ComplementarySum,
         _sgd,
     ),
-    Row("self_updating_dense", SelfUpdatingDense, tlo.losses.SoftmaxCrossentropy, _sgd),
+    Row(
+        "exact_softmax",
+        lambda classes, **kw: tlo.heads.ExactSoftmaxHead(
+            classes, tlo.optimizers.RowAdam(0.05), num_selected=10, seed=3, **kw
+        ),
+        tlo.losses.SoftmaxCrossentropy,
+        _sgd,
+    ),
 ]

@@ -13,6 +13,7 @@ from fuzz.calls import Call, Outcome, run
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.factored import factored_update
 from tfx_largeout.ops.factored.factored_state import FactoredState
@@ -68,6 +69,15 @@ def _candidate_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
     _check_dtype(inputs["kernel"], attributes)
     kernel, biases, *tensors = inputs.values()
     return lambda: candidate_logits(kernel, _only(biases), *tensors, implementation="composed")
+
+
+def _softmax_selection(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["kernel"], attributes)
+    kernel, biases, hidden, labels, seed = inputs.values()
+    num_selected = attributes["num_selected"]
+    return lambda: softmax_selection(
+        kernel, _only(biases), hidden, labels, num_selected, seed, implementation="composed"
+    )
 
 
 def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
@@ -255,6 +265,7 @@ def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
 _FUNCTIONS = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
+    "TfxSoftmaxSelection": _softmax_selection,
     "TfxCandidateUpdate": _candidate_update,
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,

@@ -55,6 +55,15 @@ def _candidate_logits(rng: Rng) -> Call:
     return Call("TfxCandidateLogits", inputs, attributes)
 
 
+def _softmax_selection(rng: Rng) -> Call:
+    inputs, attributes = _candidate_problem(rng)
+    del inputs["candidates"]
+    inputs["seed"] = rng.integers(-(2**62), 2**62, 2)
+    classes = len(inputs["kernel"].values)
+    attributes["num_selected"] = int(rng.integers(1, classes + 1))
+    return Call("TfxSoftmaxSelection", inputs, attributes)
+
+
 def _candidate_update(rng: Rng) -> Call:
     inputs, attributes = _candidate_problem(rng)
     kernel = inputs["kernel"].values
@@ -380,6 +389,7 @@ def _phase_seconds(rng: Rng) -> Call:
 PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
+    "TfxSoftmaxSelection": _softmax_selection,
     "TfxCandidateUpdate": _candidate_update,
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,

@@ -203,6 +203,21 @@ def _of_candidates(op: str) -> list[Refusal]:
     ]
 
 
+def _of_softmax_selection(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank"),
+        Refusal(op, "kernel", _dtype(np.int32), "(kernel|weights) must .*; got.*int32", False),
+        Refusal(op, "bias 0", lambda b: b[1:], "bias must "),
+        Refusal(op, "bias 0", _dtype(np.float64), "must .*; got.*(double|float64|float)"),
+        Refusal(op, "hidden", _without_columns, "hidden must "),
+        Refusal(op, "hidden", _put((0, 0), np.inf), "hidden must be finite; got"),
+        Refusal(op, "labels", _put((0, 0), 10**6), "labels must be class ids.*1000000"),
+        Refusal(op, "labels", lambda y: y[1:], "labels must "),
+        Refusal(op, "seed", _shape(3), r"seed must be \[2\]"),
+        Refusal(op, "num_selected", _to(_LARGE), "num_selected must be .*1099511627776"),
+    ]
+
+
 def _of_candidate_update(op: str) -> list[Refusal]:
     rate = "learning_rate must be finite, at least 0"
     return [
@@ -360,6 +375,7 @@ REFUSALS = [
     *_of_candidates("TfxCandidateLogits"),
     *_of_candidates("TfxCandidateUpdate"),
     *_of_candidate_update("TfxCandidateUpdate"),
+    *_of_softmax_selection("TfxSoftmaxSelection"),
     *_of_row_update("TfxRowUpdate"),
     *_of_functions("TfxHashCodes"),
     *_of_functions("TfxHashIndexUpdate"),
@@ -369,6 +385,7 @@ REFUSALS = [
     *_of_streamed_logits("TfxResourceStreamedLogits"),
     *_of_handles("TfxFactoredSettle", "v"),
     *_of_handles("TfxCandidateLogits", "kernel"),
+    *_of_handles("TfxSoftmaxSelection", "kernel"),
     *_of_handles("TfxRowUpdate", "variable"),
     *_of_handles("TfxHashIndexUpdate", "entries"),
     *_of_handles("TfxBucketCandidates", "starts"),

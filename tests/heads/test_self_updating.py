@@ -6,7 +6,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from conformance.self_updating_dense import SelfUpdatingDense
+from heads.self_updating_dense import SelfUpdatingDense
 
 import tfx_largeout as tlo
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest head that updates itself: a full softmax with plain SGD of its own.
-
-It shows that the contract carries a self-updating head through the whole suite.
 """
 
 from __future__ import annotations

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExactSoftmaxHead: the full softmax's loss, and its gradient without bias."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tlo
+from tfx_largeout.losses import SoftmaxCrossentropy
+from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
+
+CLASSES, WIDTH, EXAMPLES = 40, 6, 48
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(EXAMPLES, WIDTH)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, EXAMPLES)
+SEVERAL = np.where(RNG.random((EXAMPLES, 3)) < 0.3, -1, RNG.integers(0, CLASSES, (EXAMPLES, 3)))
+SEVERAL[:, 0] = LABELS
+WEIGHTS = RNG.random(EXAMPLES).astype("float32")
+
+
+def exact(optimizer=None, num_selected=8, **arguments):
+    arguments = {"seed": 5, **arguments}
+    optimizer = optimizer or RowAdam(0.05)
+    return tlo.heads.ExactSoftmaxHead(CLASSES, optimizer, num_selected, **arguments)
+
+
+def model_with(head, loss=None, optimizer="sgd"):
+    keras.utils.set_random_seed(1)
+    trunk = keras.layers.Dense(WIDTH, "tanh", kernel_initializer="glorot_normal")
+    model = keras.Sequential([keras.Input((WIDTH,)), trunk, head])
+    model.compile(optimizer, loss=loss or SoftmaxCrossentropy())
+    return model
+
+
+@pytest.mark.parametrize("labels", [LABELS, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("row", "dense"),
+    [
+        (lambda: RowSGD(0.5), lambda: keras.optimizers.SGD(0.5)),
+        (lambda: RowAdagrad(0.1), lambda: keras.optimizers.Adagrad(0.1)),
+        # A small epsilon makes steps of gradients that are nothing but rounding.
+        (
+            lambda: RowAdam(0.01, epsilon=1e-3),
+            lambda: keras.optimizers.Adam(0.01, epsilon=1e-3),
+        ),
+    ],
+    ids=["sgd", "adagrad", "adam"],
+)
+def test_with_all_classes_it_is_the_dense_head(row, dense, labels):
+    """200 steps with num_selected = C, against Keras's optimizer on every weight."""
+    loss = SoftmaxCrossentropy(log_partition_penalty=0.01)
+    models = [
+        model_with(exact(row(), CLASSES, model_rate=None), loss, dense()),
+        model_with(tlo.heads.DenseHead(CLASSES), loss, dense()),
+    ]
+    ours, theirs = ([*m.layers[0].weights, m.layers[1].kernel, m.layers[1].bias] for m in models)
+    for weight, value in zip(ours, theirs, strict=True):
+        weight.assign(value)
+    for model in models:
+        model.fit(X, labels, 16, 67, sample_weight=WEIGHTS, shuffle=False, verbose=0)
+    for weight, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-3, atol=2e-4)
+
+
+def gradients(head, hidden, labels, loss):
+    """Returns dL/dh, and dL/dW and dL/db as a step of SGD with rate 1 shows them."""
+    before = head.kernel.numpy(), head.bias.numpy()
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        value = loss(labels, head(hidden, training=True), WEIGHTS)
+    hidden_gradient = tape.gradient(value, hidden).numpy()
+    after = head.kernel.numpy(), head.bias.numpy()
+    head.kernel.assign(before[0])
+    head.bias.assign(before[1])
+    return value.numpy(), hidden_gradient, before[0] - after[0], before[1] - after[1]
+
+
+@pytest.mark.parametrize("labels", [LABELS, SEVERAL], ids=["one", "several"])
+def test_loss_exact_and_gradient_without_bias(labels):
+    loss = SoftmaxCrossentropy(log_partition_penalty=0.05)
+    head, dense = exact(RowSGD(1.0)), tlo.heads.DenseHead(CLASSES)
+    hidden = tf.constant(X)
+    head.build(X.shape)
+    dense.build(X.shape)
+    dense.kernel.assign(head.kernel)
+    dense.bias.assign(RNG.normal(size=CLASSES))
+    head.bias.assign(dense.bias)
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        value = loss(labels, dense(hidden, training=True), WEIGHTS)
+    sources = [hidden, dense.kernel.value, dense.bias.value]
+    expected = [tf.convert_to_tensor(g).numpy() for g in tape.gradient(value, sources)]
+    draws = [gradients(head, hidden, labels, loss) for _ in range(400)]
+    np.testing.assert_allclose([draw[0] for draw in draws], value.numpy(), rtol=1e-6)
+    for ours, theirs in zip(list(zip(*draws, strict=True))[1:], expected, strict=True):
+        error = np.std(ours, axis=0) / np.sqrt(len(draws))
+        assert np.all(np.abs(np.mean(ours, axis=0) - theirs) < 4.5 * error + 1e-6)
+        assert error.max() > 1e-5
+
+
+def test_only_some_rows_change():
+    head = exact(RowSGD(1.0), num_selected=1)
+    hidden = tf.constant(X[:2])
+    head.build(X.shape)
+    before = head.kernel.numpy()
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        value = SoftmaxCrossentropy()(LABELS[:2], head(hidden, training=True))
+    tape.gradient(value, hidden)
+    changed = np.any(head.kernel.numpy() != before, axis=1)
+    assert changed[LABELS[:2]].all()
+    assert changed.sum() < 12
+
+
+@pytest.mark.parametrize("num_selected", [1, 8, CLASSES])
+def test_it_learns(num_selected):
+    keras.utils.set_random_seed(2)
+    centres = np.random.default_rng(1).normal(size=(CLASSES, WIDTH))
+    x = np.repeat(centres, 20, axis=0).astype("float32")
+    labels = np.repeat(np.arange(CLASSES), 20)
+    model = model_with(exact(RowAdam(0.05), num_selected), optimizer=keras.optimizers.Adam(0.01))
+    before = model.evaluate(x, labels, verbose=0)
+    history = model.fit(x, labels, 40, epochs=30, verbose=0).history["loss"]
+    assert history[-1] < 0.25 * before
+    assert model.evaluate(x, labels, verbose=0) < 0.25 * before
+
+
+def test_a_refused_step_changes_nothing():
+    head = exact()
+    head.build(X.shape)
+    before = [v.numpy() for v in (*head.variables, *head.optimizer.variables)]
+    for hidden in (np.full_like(X, np.nan), np.full_like(X, np.inf)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="hidden must be finite"):
+            SoftmaxCrossentropy()(LABELS, head(hidden, training=True))
+    for old, variable in zip(before, (*head.variables, *head.optimizer.variables), strict=True):
+        np.testing.assert_array_equal(old, variable.numpy())
+
+
+@pytest.mark.parametrize(
+    ("num_selected", "message"),
+    [
+        (0, "num_selected must be an integer of at least 1; got 0"),
+        (41, "num_selected must be at most num_classes=40; got 41"),
+        (2.0, "num_selected must be an integer"),
+    ],
+)
+def test_bad_num_selected(num_selected, message):
+    with pytest.raises(ValueError, match=message):
+        exact(num_selected=num_selected)
+
+
+def test_defaults_and_config():
+    head = tlo.heads.ExactSoftmaxHead(CLASSES, RowAdam(0.1))
+    assert head.num_selected == CLASSES
+    assert tlo.heads.ExactSoftmaxHead(1000, RowAdam(0.1)).num_selected == 256
+    again = tlo.heads.ExactSoftmaxHead.from_config(head.get_config())
+    assert again.get_config() == head.get_config()
