@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest head that updates itself: a full softmax with plain SGD of its own.
-"""
+"""The smallest head that updates itself: a full softmax with plain SGD of its own."""
 
 from __future__ import annotations
 

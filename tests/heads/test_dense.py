@@ -8,6 +8,7 @@ import tensorflow as tf
 from oracles import softmax as oracle
 
 import tfx_largeout as tlo
+from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -152,3 +153,33 @@ def test_training_loss_is_never_negative_in_mixed_bfloat16():
 def test_only_dense_floats(hidden):
     with pytest.raises(TypeError, match="must get a dense floating tensor"):
         tlo.heads.DenseHead(5)(hidden)
+
+
+@pytest.mark.parametrize("kind", tlo.heads.DenseHead.gives, ids=lambda kind: kind.__name__)
+def test_a_training_step_reads_each_weight_once(kind):
+    """What the optimizer's step could overtake would be a second read."""
+    head = tlo.heads.DenseHead(5)
+    head.build((None, 3))
+
+    @tf.function
+    def statistics(hidden, labels):
+        return head.statistics(kind, hidden, normalize_labels(labels, 5), training=True)
+
+    graph = statistics.get_concrete_function(tf.ones([4, 3]), tf.constant([1, 2, 3, 0])).graph
+    for weight in (head.kernel, head.bias):
+        handle = next(inner for outer, inner in graph.captures if outer is weight.value.handle)
+        assert [op.type for op in handle.consumers()] == ["ReadVariableOp"]
+
+
+def test_runs_repeat_bit_for_bit():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(48, 6)).astype("float32"), rng.integers(0, 40, 48)
+
+    def losses():
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(6, "tanh"), tlo.heads.DenseHead(40)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        model.compile(keras.optimizers.SGD(0.5), loss=tlo.losses.SoftmaxCrossentropy())
+        return model.fit(x, labels, 16, 100, shuffle=False, verbose=0).history["loss"]
+
+    assert losses() == losses() == losses()

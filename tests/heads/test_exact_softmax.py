@@ -41,11 +41,7 @@ def model_with(head, loss=None, optimizer="sgd"):
     [
         (lambda: RowSGD(0.5), lambda: keras.optimizers.SGD(0.5)),
         (lambda: RowAdagrad(0.1), lambda: keras.optimizers.Adagrad(0.1)),
-        # A small epsilon makes steps of gradients that are nothing but rounding.
-        (
-            lambda: RowAdam(0.01, epsilon=1e-3),
-            lambda: keras.optimizers.Adam(0.01, epsilon=1e-3),
-        ),
+        (lambda: RowAdam(0.01), lambda: keras.optimizers.Adam(0.01)),
     ],
     ids=["sgd", "adagrad", "adam"],
 )

@@ -26,6 +26,15 @@ def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -
     return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossentropy()
 
 
+def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Makes the full softmax with the gradient of selected classes."""
+    selected = min(options["num_selected"], num_classes)
+    head = heads.ExactSoftmaxHead(
+        num_classes, _row_optimizer(options), selected, seed=seed, name="head"
+    )
+    return head, losses.SoftmaxCrossentropy()
+
+
 def tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes `tf.nn.sampled_softmax_loss`."""
     arguments = _candidate_sampling(label_counts, seed, options)

@@ -13,6 +13,7 @@ from tfx_largeout import losses, samplers
 from tfx_largeout.compare.head_builders import (
     CANDIDATE_SAMPLING,
     CANDIDATE_SAMPLING_SINGLE,
+    exact_softmax,
     exact_top_k,
     factored_options,
     factored_spherical,
@@ -72,6 +73,13 @@ HEAD_TABLE = (
         },
         {},
         full_softmax,
+    ),
+    HeadRow(
+        "exact_softmax",
+        "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
+        {**row_options(0.01), "num_selected": 256},
+        {},
+        exact_softmax,
     ),
     HeadRow(
         "tf_sampled_softmax",

@@ -15,6 +15,12 @@ from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
+def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Tensor:
+    """Returns h W^T + b, `[N, C]`, computed in a dtype; `bias` may be None."""
+    logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(kernel, dtype), transpose_b=True)
+    return logits if bias is None else logits + tf.cast(bias, dtype)
+
+
 class KernelHead(Head):
     """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
 
@@ -71,8 +77,7 @@ class KernelHead(Head):
             )
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
-        logits = tf.matmul(tf.cast(hidden, dtype), tf.cast(self.kernel, dtype), transpose_b=True)
-        return logits if self.bias is None else logits + tf.cast(self.bias, dtype)
+        return dense_logits(hidden, self.kernel, self.bias, dtype)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:

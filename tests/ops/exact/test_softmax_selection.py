@@ -17,7 +17,9 @@ every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS
 class Layer:
     """W, b, a batch, and its softmax in float64."""
 
-    def __init__(self, classes, width, batch, num_labels=1, scale=1.0, whole=False, dtype="float32"):
+    def __init__(
+        self, classes, width, batch, num_labels=1, scale=1.0, whole=False, dtype="float32"
+    ):
         rng = np.random.default_rng(0)
         numbers = integers if whole else lambda rng, *shape: scale * rng.normal(size=shape)
         arrays = numbers(rng, classes, width), numbers(rng, classes)
