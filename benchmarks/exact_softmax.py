@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step of ExactSoftmaxHead against DenseHead and Keras's Adam, the full softmax.
 
-The claims: with the selected gradient a step at C = 139,536, D = 128, B = 512 takes at most a third
-of the time, with bfloat16 products less than 1 / 4.5, with the gradient of all classes 1 / 1.5; at
-C = 670,091, B = 1024 1 / 3.5 and 1 / 5.
+The claims: a step at C = 139,536, D = 128, B = 512 takes at most a third of the time, and at
+C = 670,091, B = 1024 at most 1 / 3.5.
 
     python benchmarks/exact_softmax.py           # all rows, a few minutes; 6 GB of memory
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written

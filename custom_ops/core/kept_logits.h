@@ -7,10 +7,10 @@
 // this is importance sampling from the softmax itself. At most 1 / epsilon entries of an example
 // are expected; with epsilon = 0 all are kept.
 //
-// p_ic > epsilon u_ic says o_ic - log u_ic > log Z_i + log epsilon. A sum over some of the classes is a lower
-// bound of Z_i: what is kept by it, before Z_i is known, is a superset that is thinned out in the
-// end. So the choice depends on the logits and on u alone, and u on a seed, i and c: neither on
-// tiles nor on threads.
+// p_ic > epsilon u_ic says o_ic - log u_ic > log Z_i + log epsilon. A sum over some of the classes
+// is a lower bound of Z_i: what is kept by it, before Z_i is known, is a superset that is thinned
+// out in the end. So the choice depends on the logits and on u alone, and u on a seed, i and c:
+// neither on tiles nor on threads.
 
 #ifndef TFX_LARGEOUT_CORE_KEPT_LOGITS_H_
 #define TFX_LARGEOUT_CORE_KEPT_LOGITS_H_

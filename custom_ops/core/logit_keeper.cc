@@ -72,17 +72,16 @@ void LogitKeeper::AddChunk(const float* max, const float* sum) {
 
 void LogitKeeper::MakeRoom(KeptLogits* kept, int64_t more) {
   Worker* worker = static_cast<Worker*>(kept);
-  worker->size = Thin(worker->entries, worker->size, worker->bounds.data(),
-                      worker->log_epsilon - kSlack);
+  worker->size =
+      Thin(worker->entries, worker->size, worker->bounds.data(), worker->log_epsilon - kSlack);
   if (worker->size + more <= worker->capacity - worker->capacity / 4) return;
   worker->memory.resize(worker->capacity + std::max(worker->capacity / 2, more));
   worker->entries = worker->memory.data();
   worker->capacity = worker->memory.size();
 }
 
-KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels,
-                                      int64_t num_labels, const ClassShard& shard,
-                                      const ParallelFor& parallel_for) {
+KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels, int64_t num_labels,
+                                      const ClassShard& shard, const ParallelFor& parallel_for) {
   const auto is_label = [&](const KeptLogit& e) {
     const int64_t* begin = labels + e.lane * num_labels;
     return std::find(begin, begin + num_labels, shard.ClassOf(e.row)) != begin + num_labels;
@@ -91,7 +90,8 @@ KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels,
     for (int64_t w = begin; w < end; ++w) {
       Worker& worker = workers_[w];
       const int64_t size = Thin(worker.entries, worker.size, log_z, worker.log_epsilon);
-      worker.size = std::remove_if(worker.entries, worker.entries + size, is_label) - worker.entries;
+      worker.size =
+          std::remove_if(worker.entries, worker.entries + size, is_label) - worker.entries;
     }
   };
   const int64_t num_workers = workers_.size();

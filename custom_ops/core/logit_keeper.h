@@ -38,7 +38,8 @@ class LogitKeeper {
   // [lanes]: random numbers, one an example.
   const uint32_t* keys() const { return keys_.data(); }
 
-  // To be called by a worker before each chunk: lower bounds of log Z, by lane, until the next call.
+  // To be called by a worker before each chunk: lower bounds of log Z, by lane, until the next
+  // call.
   const float* BoundsFor(int64_t worker);
 
   KeptLogits* KeptBy(int64_t worker) { return &workers_[worker]; }

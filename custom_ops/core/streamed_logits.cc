@@ -47,7 +47,8 @@ struct WorkerState {
         rows(inputs.is_bfloat16 ? block_rows * inputs.width : 0),
         biases(block_rows) {
     view = {0,           0,           counts.data(), heaps.data(), thresholds.data(),
-            lost.data(), rows.data(), biases.data(), nullptr, class_keys.data(), nullptr};
+            lost.data(), rows.data(), biases.data(), nullptr,      class_keys.data(),
+            nullptr};
   }
 
   std::vector<int32_t> counts;
@@ -77,21 +78,20 @@ class StreamedLogitsRun {
 
   void Run() {
     PackPanels();
-    pass_ = {panels_.data(),  static_cast<int64_t>(panels_.size()),
-             in_.kernel,      in_.bias,
-             in_.is_bfloat16, in_.width,
-             in_.num_labels,  in_.k,
-             keeper_.has_value(),
-             keeper_ ? in_.keep->epsilon : 0,
-             in_.shard.first, in_.shard.stride};
+    pass_ = {panels_.data(),      static_cast<int64_t>(panels_.size()),
+             in_.kernel,          in_.bias,
+             in_.is_bfloat16,     in_.width,
+             in_.num_labels,      in_.k,
+             keeper_.has_value(), keeper_ ? in_.keep->epsilon : 0,
+             in_.shard.first,     in_.shard.stride};
     ComputeTargets();
     VisitClasses();
     parallel_for_(
         in_.batch, [this](int64_t begin, int64_t end) { Merge(begin, end); },
         50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
     if (!keeper_) return;
-    *out_.kept = keeper_->Finish(out_.logsumexp, in_.labels, in_.num_labels, in_.shard,
-                                 parallel_for_);
+    *out_.kept =
+        keeper_->Finish(out_.logsumexp, in_.labels, in_.num_labels, in_.shard, parallel_for_);
   }
 
  private:

@@ -30,11 +30,11 @@ struct StreamedLogitsInputs {
 };
 
 struct StreamedLogitsOutputs {
-  float* logsumexp;       // [B]
-  float* target_logits;   // [B, K]
-  int64_t* target_ranks;  // [B, K]: among these classes; or null
-  float* top_scores;      // [B, k]
-  int64_t* top_ids;       // [B, k]
+  float* logsumexp;         // [B]
+  float* target_logits;     // [B, K]
+  int64_t* target_ranks;    // [B, K]: among these classes; or null
+  float* top_scores;        // [B, k]
+  int64_t* top_ids;         // [B, k]
   KeptProbabilities* kept;  // where `keep` is given: all but labels
 };
 

@@ -249,8 +249,8 @@ TFX_INLINE Floats RandomOf(Words keys, uint32_t class_key) {
 // the larger of two lower bounds of Z, a little less for their rounding.
 TFX_INLINE Floats KeepThreshold(Floats bound, const RunningSum& running, float epsilon) {
   const Floats above = bound - Reference(running.max);
-  const Floats of_bound = ExpOfNonPositive(Min(Floats{}, above)) /
-                          ExpOfNonPositive(Min(Floats{}, Floats{} - above));
+  const Floats of_bound =
+      ExpOfNonPositive(Min(Floats{}, above)) / ExpOfNonPositive(Min(Floats{}, Floats{} - above));
   return Max(of_bound, running.sum) * ((1.0f - 1e-4f) * epsilon);
 }
 
@@ -259,10 +259,9 @@ void AddAndKeep(const Slab& o, int num_rows, int64_t first_row, const Panel& pan
                 const StreamedLogitsPass& pass, const uint32_t* class_keys,
                 StreamedLogitsWorker* worker, RunningSum* running) {
   const int64_t first_lane = panel.first_lane + v * kLanes;
-  const Floats threshold =
-      KeepThreshold(Load(worker->bounds + first_lane), *running, pass.epsilon);
-  const Words keys = reinterpret_cast<Words>(
-      Load(reinterpret_cast<const int32_t*>(panel.keys) + v * kLanes));
+  const Floats threshold = KeepThreshold(Load(worker->bounds + first_lane), *running, pass.epsilon);
+  const Words keys =
+      reinterpret_cast<Words>(Load(reinterpret_cast<const int32_t*>(panel.keys) + v * kLanes));
   const uint32_t used = UsedLanes(panel, v);
   uint32_t masks[kSlabRows];
   AddExponentials(o, num_rows, running, [&](int i, Floats exponential) {
