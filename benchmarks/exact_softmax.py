@@ -2,7 +2,7 @@
 """A training step of ExactSoftmaxHead against DenseHead and Keras's Adam, the full softmax.
 
 The claims: a step at C = 139,536, D = 128, B = 512 takes at most a third of the time, and at
-C = 670,091, B = 1024 at most 1 / 3.5.
+C = 670,091, B = 1024 at most 1 / 3.5, with a softmax as in training (`zipf`).
 
     python benchmarks/exact_softmax.py           # all rows, a few minutes; 6 GB of memory
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written

@@ -2,7 +2,7 @@
 //
 // A random choice of the entries (i, c) of a softmax, made while a pass over all classes runs.
 //
-// With u_ic random in (0, 1), entry (i, c) is kept if p_ic > epsilon u_ic, so with probability
+// With u_ic random in (0, 1], entry (i, c) is kept if p_ic > epsilon u_ic, so with probability
 // min(1, p_ic / epsilon). With the weight max(p_ic, epsilon) it then stands for p_ic without bias:
 // this is importance sampling from the softmax itself. At most 1 / epsilon entries of an example
 // are expected; with epsilon = 0 all are kept.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kSmallestRoom = 1 << 14;  // entries
-constexpr float kSlack = 1e-3f;             // for the rounding of bounds
+constexpr int64_t kMostRoomAtFirst = 1 << 20;
 
 // A step of the generator SplitMix64.
 uint64_t Scrambled(uint64_t x) {
@@ -23,9 +23,9 @@ uint64_t Scrambled(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Leaves the entries whose key is above that of their lane, keys[lane] + shift.
-int64_t Thin(KeptLogit* entries, int64_t size, const float* keys, float shift) {
-  const auto goes = [=](const KeptLogit& e) { return !(e.key > keys[e.lane] + shift); };
+// Leaves the entries whose key is above log_z[lane] + shift.
+int64_t Thin(KeptLogit* entries, int64_t size, const float* log_z, float shift) {
+  const auto goes = [=](const KeptLogit& e) { return !(e.key > log_z[e.lane] + shift); };
   return std::remove_if(entries, entries + size, goes) - entries;
 }
 
@@ -43,9 +43,9 @@ LogitKeeper::LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int
   for (int64_t lane = 0; lane < lanes; ++lane) {
     keys_[lane] = static_cast<uint32_t>(Scrambled(seed ^ lane) >> 32);
   }
-  const int64_t expected = 2 * rule.num_expected * batch / num_workers;
+  const int64_t expected = 2 * rule.num_expected * batch / std::max<int64_t>(num_workers, 1);
   for (Worker& worker : workers_) {
-    worker.memory.resize(std::max(expected, kSmallestRoom));
+    worker.memory.resize(std::clamp(expected, kSmallestRoom, kMostRoomAtFirst));
     worker.entries = worker.memory.data();
     worker.size = 0;
     worker.capacity = worker.memory.size();
@@ -56,24 +56,29 @@ LogitKeeper::LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int
 
 const float* LogitKeeper::BoundsFor(int64_t worker) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  workers_[worker].bounds = bounds_;
-  return workers_[worker].bounds.data();
+  std::vector<float>& bounds = workers_[worker].bounds;
+  bounds.resize(bounds_.size());
+  for (size_t lane = 0; lane < bounds_.size(); ++lane) {
+    // Less what rounding to float may do to comparisons.
+    const double slack = 1e-4 + 1e-6 * std::abs(bounds_[lane]);
+    bounds[lane] = std::isfinite(bounds_[lane]) ? bounds_[lane] - slack : bounds_[lane];
+  }
+  return bounds.data();
 }
 
 void LogitKeeper::AddChunk(const float* max, const float* sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (int64_t lane = 0; lane < batch_; ++lane) {
-    const float of_chunk = std::min(max[lane], FLT_MAX) + std::log(sum[lane]);
-    const float larger = std::max(bounds_[lane], of_chunk);
-    const float smaller = std::min(bounds_[lane], of_chunk);
+    const double of_chunk = std::min(max[lane], FLT_MAX) + std::log(double{sum[lane]});
+    const double larger = std::max(bounds_[lane], of_chunk);
+    const double smaller = std::min(bounds_[lane], of_chunk);
     if (std::isfinite(larger)) bounds_[lane] = larger + std::log1p(std::exp(smaller - larger));
   }
 }
 
 void LogitKeeper::MakeRoom(KeptLogits* kept, int64_t more) {
   Worker* worker = static_cast<Worker*>(kept);
-  worker->size =
-      Thin(worker->entries, worker->size, worker->bounds.data(), worker->log_epsilon - kSlack);
+  worker->size = Thin(worker->entries, worker->size, worker->bounds.data(), worker->log_epsilon);
   if (worker->size + more <= worker->capacity - worker->capacity / 4) return;
   worker->memory.resize(worker->capacity + std::max(worker->capacity / 2, more));
   worker->entries = worker->memory.data();

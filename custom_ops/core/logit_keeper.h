@@ -68,7 +68,7 @@ class LogitKeeper {
   std::vector<Worker> workers_;
   std::vector<KeptLogit> sorted_;
   std::mutex mutex_;
-  std::vector<float> bounds_;  // guarded by mutex_ while workers run
+  std::vector<double> bounds_;  // guarded by mutex_ while workers run
 };
 
 }  // namespace tfx::core

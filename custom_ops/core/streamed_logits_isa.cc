@@ -245,13 +245,17 @@ TFX_INLINE Floats RandomOf(Words keys, uint32_t class_key) {
   return (of_31_bits + 0.5f) * 0x1p-31f;
 }
 
-// What u is multiplied with: an entry is kept if exp(o - Reference(max)) is above it: epsilon of
-// the larger of two lower bounds of Z, a little less for their rounding.
+// What u is multiplied with: an entry is kept if exp(o - Reference(max)) is above it. That is
+// epsilon of the larger of two lower bounds of Z, less what rounding may do to the comparison in
+// the end.
 TFX_INLINE Floats KeepThreshold(Floats bound, const RunningSum& running, float epsilon) {
-  const Floats above = bound - Reference(running.max);
+  const Floats reference = Reference(running.max);
+  const Floats above = bound - reference;
   const Floats of_bound =
       ExpOfNonPositive(Min(Floats{}, above)) / ExpOfNonPositive(Min(Floats{}, Floats{} - above));
-  return Max(of_bound, running.sum) * ((1.0f - 1e-4f) * epsilon);
+  const Floats size = Max(reference, Floats{} - reference);
+  const Floats slack = ExpOfNonPositive(Floats{} - (1e-4f + 1e-6f * size));
+  return Max(of_bound, running.sum) * slack * epsilon;
 }
 
 // Adds the exponentials of the panel's vector v, and keeps some of the logits.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/streamed_logits.h"
+#include "kernels/candidate_checks.h"
 #include "kernels/check_ids.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
@@ -67,6 +68,7 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     const tf::Tensor& labels = context->input(variables.size() + 1);
     const tf::Tensor& seed = context->input(variables.size() + 2);
     const tf::Tensor no_scores(tf::DT_FLOAT, {0, 0});
+    TF_RETURN_IF_ERROR(CheckLayerShapes(kernel, num_biases_ > 0 ? &bias : nullptr, dtype_));
     TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, no_scores, 0));
     TF_RETURN_IF_ERROR(CheckLabels(labels, kernel.dim_size(0), execution.rows));
     TF_RETURN_IF_ERROR(CheckMore(kernel, hidden, seed, execution));
@@ -102,10 +104,6 @@ class SoftmaxSelectionOp : public tf::OpKernel {
 
   absl::Status CheckMore(const tf::Tensor& kernel, const tf::Tensor& hidden, const tf::Tensor& seed,
                          const core::Execution& execution) const {
-    if (kernel.dtype() != dtype_) {
-      return InvalidArgument("kernel must be ", tf::DataTypeString(dtype_), "; got ",
-                             tf::DataTypeString(kernel.dtype()));
-    }
     if (seed.shape() != tf::TensorShape({2})) {
       return InvalidArgument("seed must be [2]; got shape ", seed.shape().DebugString());
     }

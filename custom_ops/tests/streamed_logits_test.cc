@@ -229,6 +229,7 @@ int main() {
   tfx::core::TestMaskedClasses();
   tfx::core::TestKeptEntries(33, 5, 5009, 60);
   tfx::core::TestKeptEntries(3, 1, 70001, 1);
+  tfx::core::TestKeptEntries(300, 4, 20000, 200);
   tfx::core::TestKeptEntries(0, 5, 100, 7);
   for (tfx::core::InstructionSet set :
        {tfx::core::InstructionSet::kBaseline, tfx::core::InstructionSet::kAvx2,

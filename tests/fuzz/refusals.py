@@ -205,9 +205,10 @@ def _of_candidates(op: str) -> list[Refusal]:
 
 def _of_softmax_selection(op: str) -> list[Refusal]:
     return [
-        Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank"),
+        Refusal(op, "kernel", lambda w: w[0], r"kernel must (be .*\[C, D\]|have rank 2)"),
         Refusal(op, "kernel", _dtype(np.int32), "(kernel|weights) must .*; got.*int32", False),
         Refusal(op, "bias 0", lambda b: b[1:], "bias must "),
+        Refusal(op, "bias 0", lambda b: b[:0], "bias must "),
         Refusal(op, "bias 0", _dtype(np.float64), "must .*; got.*(double|float64|float)"),
         Refusal(op, "hidden", _without_columns, "hidden must "),
         Refusal(op, "hidden", _put((0, 0), np.inf), "hidden must be finite; got"),

@@ -135,6 +135,28 @@ def test_a_refused_step_changes_nothing():
         np.testing.assert_array_equal(old, variable.numpy())
 
 
+def test_a_partition_function_that_is_not_finite_is_refused():
+    head = exact()
+    head.build(X.shape)
+    head.bias.assign(np.where(np.arange(CLASSES) == 7, np.inf, 0))
+    before = head.kernel.numpy()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="log Z of the logits must be finite"):
+        SoftmaxCrossentropy()(LABELS, head(X, training=True))
+    np.testing.assert_array_equal(before, head.kernel.numpy())
+
+
+def test_examples_of_weight_zero_touch_only_their_labels():
+    head = exact(RowAdam(0.1), num_selected=CLASSES)
+    hidden = tf.constant(X[:2])
+    head.build(X.shape)
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        value = SoftmaxCrossentropy()([3, 4], head(hidden, training=True), [0.0, 0.0])
+    tape.gradient(value, hidden)
+    ages = next(slot for slot in head.slots_of(head.kernel) if slot.dtype == tf.int32)
+    np.testing.assert_array_equal(np.flatnonzero(ages.numpy()), [3, 4])
+
+
 @pytest.mark.parametrize(
     ("num_selected", "message"),
     [

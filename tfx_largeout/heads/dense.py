@@ -30,8 +30,8 @@ class DenseHead(KernelHead):
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in (SoftmaxStatistics, SphericalStatistics):
             return super().statistics(kind, hidden, labels, training)
-        # Each weight is read once. Of a second read nothing in the gradient need depend, and then
-        # TensorFlow's graph optimizer has let the optimizer's step overtake it.
+        # Each weight is read once. The gradient need not depend on a second read, and TensorFlow's
+        # graph optimizer has let the optimizer's step overtake one.
         kernel = tf.convert_to_tensor(self.kernel)
         bias = None if self.bias is None else tf.convert_to_tensor(self.bias)
         logits = dense_logits(hidden, kernel, bias, self.statistics_dtype)

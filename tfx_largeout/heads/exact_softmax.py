@@ -14,6 +14,7 @@ from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.checks import after, check_finite
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.statistics import SoftmaxStatistics
@@ -42,7 +43,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built.
 
     Cost: a training step 2 B C D FLOP for the pass, and O(B S D) for the rest. Memory: W, b and the
-    optimizer's slots; besides, O(B (D + S)).
+    optimizer's slots; besides, O(B (D + T S log C)) on T threads.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -62,8 +63,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     Raises:
         TypeError: As `RowUpdatingHead`.
         ValueError: An argument is out of range; as `RowUpdatingHead`.
-        tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
-            is changed then.
+        tf.errors.InvalidArgumentError: In a training step: h, log Z or a gradient is not finite.
+            Nothing is changed then.
     """
 
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics,)
@@ -112,7 +113,9 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.num_selected,
             seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
         )
-        return (selection.target_logits, selection.logsumexp), selection
+        with after([check_finite("log Z of the logits", selection.logsumexp)]):
+            log_z = tf.identity(selection.logsumexp)
+        return (selection.target_logits, log_z), selection
 
     def backward(
         self,
@@ -132,7 +135,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.slots_of(self.bias),
             tf.cast(hidden, self.statistics_dtype),
             labels.ids,
-            selection.ids,
+            # Examples of weight 0 touch no rows but those of their labels.
+            tf.where(of_example != 0, selection.ids, -1),
             target_gradient + of_example * target_p,
             of_example * selection.probabilities,
             self.optimizer.rule,

@@ -42,14 +42,13 @@ def softmax_selection(
 
     With p_ic = exp(o_ic) / Z_i, o = W h + b, each entry (i, c) is kept with probability
     min(1, S p_ic), independently of others, and gets the weight max(p_ic, 1 / S): its expectation
-    is p_ic, exactly. At most S entries of an example are expected. With S = C all are kept, with
-    p_ic itself. Labels are left out: their p_ic is known from the target logits.
+    is p_ic. At most S entries of an example are expected. With S = C all are kept, with p_ic
+    itself, unless that underflows. Labels are left out: their p_ic is known from the target logits.
 
     The choice is a function of the seed, the place i in the batch, c and p_ic: neither of the
     number of threads nor, but for the rounding of p_ic, of the implementation.
 
-    Cost: O(B C D) time, W read once; memory O(B (D + S)), with no term in C but a fixed number of
-    partial sums.
+    Cost: O(B C D) time, W read once; memory O(B (D + T S log C)) for T threads at most.
 
     Args:
         kernel: W, `[C, D]`: `tf.Variable` or `keras.Variable`, float32, bfloat16 or float64
