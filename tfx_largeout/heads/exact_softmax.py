@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import after, check_finite
-from tfx_largeout.ops.exact.softmax_selection import softmax_selection
+from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.statistics import SoftmaxStatistics
 
@@ -92,11 +91,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         )
         if num_selected is None:
             num_selected = min(_DEFAULT_SELECTED, self.num_classes)
-        self.num_selected = integer_argument("num_selected", num_selected, at_least=1)
-        if self.num_selected > self.num_classes:
-            raise ValueError(
-                f"num_selected must be at most num_classes={num_classes}; got {num_selected}"
-            )
+        self.num_selected = num_selected_argument(num_selected, self.num_classes)
         self.seed = seed_argument(seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:

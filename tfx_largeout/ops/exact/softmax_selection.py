@@ -28,6 +28,20 @@ class SoftmaxSelection(NamedTuple):
     """`[B, S']`: their weights max(p, 1 / S); 0 at padding."""
 
 
+def num_selected_argument(num_selected: int, num_classes: int) -> int:
+    """Returns S as an int.
+
+    Raises:
+        ValueError: It is no integer in [1, C].
+    """
+    num_selected = integer_argument("num_selected", num_selected, at_least=1)
+    if num_selected > num_classes:
+        raise ValueError(
+            f"num_selected must be at most num_classes={num_classes}; got {num_selected}"
+        )
+    return num_selected
+
+
 def softmax_selection(
     kernel: Any,
     bias: Any,
@@ -72,11 +86,7 @@ def softmax_selection(
     """
     no_candidates = tf.zeros([0], tf.int64)
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, no_candidates)
-    num_selected = integer_argument("num_selected", num_selected, at_least=1)
-    if num_selected > arguments.num_classes:
-        raise ValueError(
-            f"num_selected must be at most num_classes={arguments.num_classes}; got {num_selected}"
-        )
+    num_selected = num_selected_argument(num_selected, arguments.num_classes)
     check_dtypes(tf.int64, seed=seed)
     require_shape("seed", "[2]", seed, [2])
     module = op_module(

@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.exact.class_shard import ClassShard
-from tfx_largeout.ops.exact.streamed_logits_composed import streamed_logits_composed
-from tfx_largeout.ops.rows.variable_rows import gather
-
-_BLOCK_ELEMENTS = 2**20  # logits that exist at a time
-_MIN_BLOCK = 64
+from tfx_largeout.ops.exact.streamed_logits_composed import (
+    classes_of_block,
+    logits_of_block,
+    streamed_logits_composed,
+)
 
 
 def softmax_selection_composed(
@@ -36,13 +36,15 @@ def softmax_selection_composed(
         hidden, arguments.kernel, arguments.bias, labels, 0, None, shard
     )
     batch = tf.shape(hidden, tf.int64)[0]
-    block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
+    block = classes_of_block(hidden)
     keys = _example_keys(seed, batch)
     epsilon = 1 / num_selected if num_selected < arguments.num_classes else 0.0
 
     def body(start, places, weights):  # type: ignore[no-untyped-def]
-        ids = tf.range(start, tf.minimum(start + block, arguments.num_classes))
-        p = tf.exp(_logits(arguments, ids) - log_z[:, tf.newaxis])
+        end = tf.minimum(start + block, arguments.num_classes)
+        ids = tf.range(start, end)
+        logits = logits_of_block(hidden, arguments.kernel, arguments.bias, start, end)
+        p = tf.exp(logits - log_z[:, tf.newaxis])
         is_kept = p > tf.cast(_uniform(keys, ids), p.dtype) * epsilon
         is_label = tf.reduce_any(labels[:, :, tf.newaxis] == ids, axis=1)
         kept = tf.where(is_kept & ~is_label)
@@ -74,15 +76,6 @@ def softmax_selection_composed(
         tf.ensure_shape(ids.to_tensor(-1), static),
         tf.ensure_shape(probabilities.to_tensor(0), static),
     )
-
-
-def _logits(arguments: CandidateArguments, ids: tf.Tensor) -> tf.Tensor:
-    hidden = arguments.hidden
-    rows = tf.cast(gather(arguments.kernel, ids), hidden.dtype)
-    logits = tf.matmul(hidden, rows, transpose_b=True)
-    if arguments.bias is None:
-        return logits
-    return logits + tf.cast(gather(arguments.bias, ids), hidden.dtype)
 
 
 # The random numbers of the custom op: a hash of the seed, the example and the class.

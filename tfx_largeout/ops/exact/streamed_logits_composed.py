@@ -54,15 +54,9 @@ def streamed_logits_composed(
         rows = shard.row_of(labels, num_classes)
 
     def logits_of(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-        weights = tf.cast(_rows(kernel, start, end), hidden.dtype)
-        logits = tf.matmul(hidden, weights, transpose_b=True)
-        if bias is not None:
-            logits += tf.cast(_rows(bias, start, end), hidden.dtype)
-        return logits
+        return logits_of_block(hidden, kernel, bias, start, end)
 
-    batch = tf.shape(hidden, tf.int64)[0]
-    block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
-    block = tf.maximum(tf.minimum(block, num_classes), 1)
+    block = tf.maximum(tf.minimum(classes_of_block(hidden), num_classes), 1)
     logsumexp, targets, scores, ids = _first_sweep(logits_of, hidden, rows, k, num_classes, block)
     ids = shard.class_of(ids)
     if labels.shape[1] == 0:
@@ -82,6 +76,27 @@ def streamed_logits_composed(
         tf.ensure_shape(scores, [batch_size, k]),
         tf.ensure_shape(ids, [batch_size, k]),
     )
+
+
+def classes_of_block(hidden: tf.Tensor) -> tf.Tensor:
+    """Returns for how many classes the logits of h `[B, D]` exist at a time, `[]` int64."""
+    batch = tf.shape(hidden, tf.int64)[0]
+    return tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
+
+
+def logits_of_block(
+    hidden: tf.Tensor,
+    kernel: tf.Tensor | tf.Variable,
+    bias: tf.Tensor | tf.Variable | None,
+    start: tf.Tensor,
+    end: tf.Tensor,
+) -> tf.Tensor:
+    """Returns the logits of classes [start, end), `[B, end - start]`, of the dtype of h."""
+    weights = tf.cast(_rows(kernel, start, end), hidden.dtype)
+    logits = tf.matmul(hidden, weights, transpose_b=True)
+    if bias is not None:
+        logits += tf.cast(_rows(bias, start, end), hidden.dtype)
+    return logits
 
 
 def _first_sweep(
