@@ -55,6 +55,9 @@ def make_heads(classes: int) -> dict[str, tlo.heads.Head]:
     return {
         "full_softmax": tlo.heads.DenseHead(classes),
         "selected": tlo.heads.ExactSoftmaxHead(classes, adam(RATE), seed=1),
+        "selected_bfloat16": tlo.heads.ExactSoftmaxHead(
+            classes, adam(RATE), products="bfloat16", seed=1
+        ),
     }
 
 

@@ -23,6 +23,7 @@ template <typename T>
 const DenseKernels<T>& DenseKernelsOf(InstructionSet set) {
   switch (set) {
 #ifdef __x86_64__
+    case InstructionSet::kAvx512Bf16:
     case InstructionSet::kAvx512:
       return Choose<T>(avx512::kFloatKernels, avx512::kDoubleKernels);
     case InstructionSet::kAvx2:

@@ -104,8 +104,6 @@ TFX_INLINE void MultiplyTileOf(int64_t rows, const Product<T>& p, const T* a, co
   }
 }
 
-TFX_INLINE int64_t Min(int64_t x, int64_t y) { return x < y ? x : y; }
-
 template <typename T>
 void Multiply(const Product<T>& p, int64_t begin, int64_t end, bool lower) {
   const int64_t panels_end = lower ? Min(p.columns, end) : p.columns;

@@ -6,7 +6,7 @@ namespace tfx::core {
 
 const HashKernels& HashKernelsOf(InstructionSet set) {
 #ifdef __x86_64__
-  if (set == InstructionSet::kAvx512) return avx512::kHashKernels;
+  if (set >= InstructionSet::kAvx512) return avx512::kHashKernels;
   if (set == InstructionSet::kAvx2) return avx2::kHashKernels;
 #endif
   (void)set;

@@ -5,16 +5,10 @@
 #include <cstdlib>
 
 namespace tfx::core {
-namespace {
-
-// From the best to the least.
-constexpr InstructionSet kAll[] = {InstructionSet::kAvx512, InstructionSet::kAvx2,
-                                   InstructionSet::kBaseline};
-
-}  // namespace
-
 const char* InstructionSetName(InstructionSet set) {
   switch (set) {
+    case InstructionSet::kAvx512Bf16:
+      return "avx512_bf16";
     case InstructionSet::kAvx512:
       return "avx512";
     case InstructionSet::kAvx2:
@@ -28,10 +22,14 @@ const char* InstructionSetName(InstructionSet set) {
 bool Supports(InstructionSet set) {
 #ifdef __x86_64__
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
   switch (set) {
+    case InstructionSet::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
     case InstructionSet::kAvx512:
-      return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+      return avx512;
     case InstructionSet::kAvx2:
       return avx2;
     case InstructionSet::kBaseline:
@@ -44,7 +42,7 @@ bool Supports(InstructionSet set) {
 bool ChooseInstructionSet(InstructionSet* chosen, std::string* error) {
   const char* wanted = std::getenv("TFX_LARGEOUT_ISA");
   const bool any = wanted == nullptr || *wanted == '\0';
-  for (InstructionSet set : kAll) {
+  for (InstructionSet set : kInstructionSets) {
     if (!any && wanted != std::string(InstructionSetName(set))) continue;
     if (Supports(set)) {
       *chosen = set;
@@ -56,7 +54,8 @@ bool ChooseInstructionSet(InstructionSet* chosen, std::string* error) {
       return false;
     }
   }
-  *error = "TFX_LARGEOUT_ISA must be baseline, avx2 or avx512; got " + std::string(wanted);
+  *error =
+      "TFX_LARGEOUT_ISA must be baseline, avx2, avx512 or avx512_bf16; got " + std::string(wanted);
   return false;
 }
 

@@ -9,9 +9,14 @@
 
 namespace tfx::core {
 
-enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
+// kAvx512Bf16 is kAvx512 with products of bfloat16.
+enum class InstructionSet { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 
-// "baseline", "avx2" or "avx512".
+// From the best to the least.
+constexpr InstructionSet kInstructionSets[] = {InstructionSet::kAvx512Bf16, InstructionSet::kAvx512,
+                                               InstructionSet::kAvx2, InstructionSet::kBaseline};
+
+// "baseline", "avx2", "avx512" or "avx512_bf16".
 const char* InstructionSetName(InstructionSet set);
 
 // True if this processor runs code that is compiled for `set`, and such code was compiled.

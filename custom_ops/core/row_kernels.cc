@@ -6,7 +6,7 @@ namespace tfx::core {
 
 const RowKernels& RowKernelsOf(InstructionSet set) {
 #ifdef __x86_64__
-  if (set == InstructionSet::kAvx512) return avx512::kRowKernels;
+  if (set >= InstructionSet::kAvx512) return avx512::kRowKernels;
   if (set == InstructionSet::kAvx2) return avx2::kRowKernels;
 #endif
   (void)set;

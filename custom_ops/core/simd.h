@@ -50,6 +50,14 @@ TFX_INLINE Ints Load(const int32_t* from) {
   return x;
 }
 
+TFX_INLINE Words Load(const uint32_t* from) {
+  Words x;
+  memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+TFX_INLINE int64_t Min(int64_t x, int64_t y) { return x < y ? x : y; }
+
 template <typename Vector>
 TFX_INLINE void Store(void* to, Vector x) {
   memcpy(to, &x, sizeof(x));
@@ -108,6 +116,7 @@ TFX_INLINE void StoreSome(uint16_t* to, Floats x, int64_t n) {
 
 TFX_INLINE Floats Broadcast(float x) { return x - Floats{}; }  // x + 0 would cost an addition
 TFX_INLINE Doubles Broadcast(double x) { return x - Doubles{}; }
+TFX_INLINE Words Broadcast(uint32_t x) { return x - Words{}; }
 
 #if defined(__AVX512F__)
 // a * b + c, rounded once where the instruction set can.

@@ -19,6 +19,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const StreamedLogitsIsa& IsaOf(InstructionSet set) {
 #ifdef __x86_64__
+  if (set == InstructionSet::kAvx512Bf16) return avx512_bf16::kStreamedLogits;
   if (set == InstructionSet::kAvx512) return avx512::kStreamedLogits;
   if (set == InstructionSet::kAvx2) return avx2::kStreamedLogits;
 #endif
@@ -44,7 +45,7 @@ struct WorkerState {
         thresholds(lanes, -kInfinity),
         lost(lanes),
         class_keys(inputs.keep == nullptr ? 0 : block_rows),
-        rows(inputs.is_bfloat16 ? block_rows * inputs.width : 0),
+        rows(inputs.is_bfloat16 || inputs.rounds ? block_rows * inputs.width : 0),
         biases(block_rows) {
     view = {0,           0,           counts.data(), heaps.data(), thresholds.data(),
             lost.data(), rows.data(), biases.data(), nullptr,      class_keys.data(),
@@ -78,12 +79,19 @@ class StreamedLogitsRun {
 
   void Run() {
     PackPanels();
-    pass_ = {panels_.data(),      static_cast<int64_t>(panels_.size()),
-             in_.kernel,          in_.bias,
-             in_.is_bfloat16,     in_.width,
-             in_.num_labels,      in_.k,
-             keeper_.has_value(), keeper_ ? in_.keep->epsilon : 0,
-             in_.shard.first,     in_.shard.stride};
+    pass_ = {panels_.data(),
+             static_cast<int64_t>(panels_.size()),
+             in_.kernel,
+             in_.bias,
+             in_.is_bfloat16,
+             in_.rounds,
+             in_.width,
+             in_.num_labels,
+             in_.k,
+             keeper_.has_value(),
+             keeper_ ? in_.keep->epsilon : 0,
+             in_.shard.first,
+             in_.shard.stride};
     ComputeTargets();
     VisitClasses();
     parallel_for_(
@@ -97,7 +105,7 @@ class StreamedLogitsRun {
  private:
   // Transposes h into panels of examples, and labels with them.
   void PackPanels() {
-    hidden_.assign(lanes_ * in_.width, 0.0f);
+    hidden_.resize(lanes_ * in_.width);
     target_ids_.assign(lanes_ * in_.num_labels, -1);
     target_keys_.assign(lanes_ * in_.num_labels, kInfinity);
     for (size_t p = 0; p < panels_.size(); ++p) {
@@ -106,10 +114,6 @@ class StreamedLogitsRun {
       const int32_t lanes = examples <= isa_.vector_lanes ? isa_.vector_lanes : isa_.panel_lanes;
       float* hidden = hidden_.data() + first * in_.width;
       const int64_t labels_at = first * in_.num_labels;
-      for (int32_t lane = 0; lane < examples; ++lane) {
-        const float* h = in_.hidden + (first + lane) * in_.width;
-        for (int64_t d = 0; d < in_.width; ++d) hidden[d * lanes + lane] = h[d];
-      }
       Panel& panel = panels_[p];
       panel.hidden = hidden;
       panel.hidden_rows = in_.hidden + first * in_.width;
@@ -121,6 +125,7 @@ class StreamedLogitsRun {
       panel.target_keys = target_keys_.data() + labels_at;
       panel.target_ids = target_ids_.data() + labels_at;
       panel.keys = keeper_ ? keeper_->keys() + first : nullptr;
+      isa_.pack_panel(panel, in_.width, in_.rounds, hidden);
     }
   }
 

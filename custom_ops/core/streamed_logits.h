@@ -18,6 +18,7 @@ struct StreamedLogitsInputs {
   const void* kernel;   // W: [C, D], float or bfloat16
   const void* bias;     // b: [C] of the same type, or null
   bool is_bfloat16;
+  bool rounds;            // W and h to bfloat16, for products that are summed in float
   const int64_t* labels;  // [B, K], padded with -1
   int64_t batch;          // B
   int64_t width;          // D

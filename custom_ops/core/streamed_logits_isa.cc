@@ -7,6 +7,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "core/product_tile.h"
 #include "core/simd.h"
 #include "core/vector_exp.h"
 
@@ -20,7 +21,6 @@ template <int kVectors>
 constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : 6;
 constexpr int kSlabRows = 60;  // a multiple of every tile
 constexpr int kNarrowExamples = kLanes > 4 ? 4 : 1;
-constexpr int64_t kStretch = 64;           // of the width that is summed in one chain
 constexpr int64_t kBlockBytes = 64 << 10;  // of W: stays in the second-level cache
 
 // The logits of up to kSlabRows classes for one vector of examples: small enough for the
@@ -32,37 +32,12 @@ int64_t RowsOfBlock(int64_t width) {
   return kSlabRows * (slabs < 1 ? 1 : slabs > 16 ? 16 : slabs);
 }
 
-// slabs[v][first + i] = <W_i, h_v> + b_i. The width is summed in stretches, each in order, so that
-// rounding errors don't pile up in one long chain.
-template <int kRows, int kVectors>
-TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
-                            const float* hidden, int64_t hidden_stride, Slab* slabs, int first) {
+// slabs[v][first + i] = <W_i, h_v> + b_i.
+template <int kRows, int kVectors, typename Element>
+TFX_INLINE void ComputeLogits(const Element* rows, const float* bias, int64_t depth,
+                              const Element* hidden, int64_t lanes, Slab* slabs, int first) {
   Floats o[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) o[i][v] = Broadcast(bias[i]);
-  }
-  for (int64_t begin = 0; begin < width; begin += kStretch) {
-    const int64_t end = begin + kStretch < width ? begin + kStretch : width;
-    Floats part[kRows][kVectors] = {};
-    for (int64_t d = begin; d < end; ++d) {
-      Floats h[kVectors];
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) h[v] = Load(hidden + d * hidden_stride + v * kLanes);
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        const Floats w = Broadcast(rows[i * width + d]);
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) part[i][v] = MulAdd(w, h[v], part[i][v]);
-      }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) o[i][v] += part[i][v];
-    }
-  }
+  ComputeTile<kRows, kVectors>(rows, depth, hidden, lanes, bias, o);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -70,29 +45,32 @@ TFX_INLINE void ComputeTile(const float* rows, const float* bias, int64_t width,
   }
 }
 
-// Asks for floats that are needed soon. The address need not be valid.
-TFX_INLINE void Prefetch(const float* from, int64_t size) {
-  constexpr int64_t kFloatsOfLine = 16;
-  for (int64_t i = 0; i < size; i += kFloatsOfLine) __builtin_prefetch(from + i);
+// Asks for what is needed soon. The address need not be valid.
+template <typename Element>
+TFX_INLINE void Prefetch(const Element* from, int64_t size) {
+  constexpr int64_t kElementsOfLine = 64 / sizeof(Element);
+  for (int64_t i = 0; i < size; i += kElementsOfLine) __builtin_prefetch(from + i);
 }
 
 // Kinds of panel, and how each computes the logits of up to kSlabRows classes.
-template <int kVectorsOfPanel>
+template <typename ElementOfRows, int kVectorsOfPanel>
 struct Wide {
+  typedef ElementOfRows Element;
   static constexpr int kVectors = kVectorsOfPanel;
 
-  static void Compute(const float* rows, const float* bias, int num_rows, int64_t width,
+  static void Compute(const Element* rows, const float* bias, int num_rows, int64_t width,
                       const Panel& panel, Slab* slabs) {
     constexpr int kRows = kTileRows<kVectors>;
+    const int64_t depth = DepthOf<Element>(width);
+    const Element* hidden = static_cast<const Element*>(panel.hidden);
     int i = 0;
     for (; i + kRows <= num_rows; i += kRows) {
-      Prefetch(rows + (i + kRows) * width, kRows * width);
-      ComputeTile<kRows, kVectors>(rows + i * width, bias + i, width, panel.hidden, panel.lanes,
-                                   slabs, i);
+      Prefetch(rows + (i + kRows) * depth, kRows * depth);
+      ComputeLogits<kRows, kVectors>(rows + i * depth, bias + i, depth, hidden, panel.lanes, slabs,
+                                     i);
     }
     for (; i < num_rows; ++i) {
-      ComputeTile<1, kVectors>(rows + i * width, bias + i, width, panel.hidden, panel.lanes, slabs,
-                               i);
+      ComputeLogits<1, kVectors>(rows + i * depth, bias + i, depth, hidden, panel.lanes, slabs, i);
     }
   }
 };
@@ -100,6 +78,7 @@ struct Wide {
 // So few examples that lanes along the width waste less than lanes of examples. The lanes beyond
 // the examples are 0.
 struct Narrow {
+  typedef float Element;
   static constexpr int kVectors = 1;
 
   static void Compute(const float* rows, const float* bias, int num_rows, int64_t width,
@@ -122,7 +101,9 @@ struct Narrow {
   }
 };
 
-bool IsNarrow(const Panel& panel) { return panel.examples <= kNarrowExamples; }
+bool IsNarrow(const StreamedLogitsPass& pass, const Panel& panel) {
+  return panel.examples <= kNarrowExamples && !pass.rounds;
+}
 
 // The largest logit of each lane; NaN doesn't count.
 Floats MaxOf(const Slab& o, int num_rows) {
@@ -289,10 +270,12 @@ void AddAndKeep(const Slab& o, int num_rows, int64_t first_row, const Panel& pan
 
 // Classes [first_class, first_class + num_rows), for one panel.
 template <typename Kind>
-void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const float* rows,
+void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const void* rows,
                 const float* biases, int64_t first_class, int64_t num_rows,
                 StreamedLogitsWorker* worker, ChunkSums sums) {
   constexpr int kVectors = Kind::kVectors;
+  const auto* elements = static_cast<const typename Kind::Element*>(rows);
+  const int64_t depth = DepthOf<typename Kind::Element>(pass.width);
   RunningSum running[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const int64_t lane = panel.first_lane + v * kLanes;
@@ -302,7 +285,7 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const float*
   for (int64_t row = 0; row < num_rows; row += kSlabRows) {
     const int size = num_rows - row < kSlabRows ? num_rows - row : kSlabRows;
     Slab slabs[kVectors];
-    Kind::Compute(rows + row * pass.width, biases + row, size, pass.width, panel, slabs);
+    Kind::Compute(elements + row * depth, biases + row, size, pass.width, panel, slabs);
     for (int v = 0; v < kVectors; ++v) {
       const Slab& o = slabs[v];
       const Floats max = MaxOf(o, size);
@@ -346,19 +329,84 @@ const float* Biases(const StreamedLogitsPass& pass, int64_t begin, int64_t size,
   return scratch;
 }
 
+// Rounds rows [first, first + num_rows) of W, each to DepthOf<Rounded>(D) elements.
+void RoundRows(const StreamedLogitsPass& pass, int64_t first, int64_t num_rows, Rounded* to) {
+  constexpr int64_t kColumns = 64;
+  float floats[kColumns];
+  for (int64_t i = 0; i < num_rows; ++i) {
+    for (int64_t d = 0; d < pass.width; d += kColumns) {
+      const int64_t size = Min(kColumns, pass.width - d);
+      const int64_t at = (first + i) * pass.width + d;
+      RoundRow(AsFloats(pass.kernel, pass.is_bfloat16, at, size, floats), size,
+               to + d / kNumbersOf<Rounded>);
+    }
+    to += DepthOf<Rounded>(pass.width);
+  }
+}
+
+// Rows [first, first + num_rows) of W as they are multiplied.
+const void* Rows(const StreamedLogitsPass& pass, int64_t first, int64_t num_rows, float* scratch) {
+  if (!pass.rounds) {
+    return AsFloats(pass.kernel, pass.is_bfloat16, first * pass.width, num_rows * pass.width,
+                    scratch);
+  }
+  RoundRows(pass, first, num_rows, reinterpret_cast<Rounded*>(scratch));
+  return scratch;
+}
+
+template <typename Element>
+void Scatter(const Element* row, int64_t depth, int64_t lanes, Element* to) {
+  for (int64_t d = 0; d < depth; ++d) to[d * lanes] = row[d];
+}
+
+void PackPanel(const Panel& panel, int64_t width, bool rounded, float* to) {
+  memset(to, 0, width * panel.lanes * sizeof(float));
+  constexpr int64_t kColumns = 64;
+  Rounded elements[kColumns];
+  for (int64_t lane = 0; lane < panel.examples; ++lane) {
+    const float* row = panel.hidden_rows + lane * width;
+    if (!rounded) {
+      Scatter(row, width, panel.lanes, to + lane);
+      continue;
+    }
+    for (int64_t d = 0; d < width; d += kColumns) {
+      const int64_t size = Min(kColumns, width - d);
+      RoundRow(row + d, size, elements);
+      Scatter(elements, DepthOf<Rounded>(size), panel.lanes,
+              reinterpret_cast<Rounded*>(to) + d / kNumbersOf<Rounded> * panel.lanes + lane);
+    }
+  }
+}
+
+template <typename Element>
+void ComputeOneLogit(const void* row, const float* bias, int64_t width, const Panel& panel,
+                     int32_t vector_start, Slab* slabs) {
+  ComputeLogits<1, 1>(static_cast<const Element*>(row), bias, DepthOf<Element>(width),
+                      static_cast<const Element*>(panel.hidden) + vector_start, panel.lanes, slabs,
+                      0);
+}
+
 float TargetLogit(const StreamedLogitsPass& pass, const Panel& panel, int32_t lane, int64_t id,
                   float* scratch) {
   float bias_scratch;
-  const float* row = AsFloats(pass.kernel, pass.is_bfloat16, id * pass.width, pass.width, scratch);
+  const void* row = Rows(pass, id, 1, scratch);
   const float* bias = Biases(pass, id, 1, &bias_scratch);
   Slab slabs[1];
   const int32_t vector_start = lane - lane % kLanes;
-  if (IsNarrow(panel)) {
-    Narrow::Compute(row, bias, 1, pass.width, panel, slabs);
+  if (IsNarrow(pass, panel)) {
+    Narrow::Compute(static_cast<const float*>(row), bias, 1, pass.width, panel, slabs);
+  } else if (pass.rounds) {
+    ComputeOneLogit<Rounded>(row, bias, pass.width, panel, vector_start, slabs);
   } else {
-    ComputeTile<1, 1>(row, bias, pass.width, panel.hidden + vector_start, panel.lanes, slabs, 0);
+    ComputeOneLogit<float>(row, bias, pass.width, panel, vector_start, slabs);
   }
   return slabs[0][0][lane - vector_start];
+}
+
+template <typename Element>
+auto VisitWide(const Panel& panel) {
+  return panel.lanes == kLanes ? VisitBlock<Wide<Element, 1>>
+                               : VisitBlock<Wide<Element, kPanelVectors>>;
 }
 
 void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedLogitsWorker* worker,
@@ -372,9 +420,8 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
   worker->skipped = begin - worker->classes_seen;
   const int64_t block = RowsOfBlock(pass.width);
   for (int64_t first = begin; first < end; first += block) {
-    const int64_t size = end - first < block ? end - first : block;
-    const float* rows = AsFloats(pass.kernel, pass.is_bfloat16, first * pass.width,
-                                 size * pass.width, worker->rows);
+    const int64_t size = Min(block, end - first);
+    const void* rows = Rows(pass, first, size, worker->rows);
     const float* biases = Biases(pass, first, size, worker->biases);
     for (int64_t i = 0; pass.keeps && i < size; ++i) {
       worker->class_keys[i] =
@@ -382,9 +429,9 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
     }
     for (int64_t p = 0; p < pass.num_panels; ++p) {
       const Panel& panel = pass.panels[p];
-      auto visit = IsNarrow(panel)         ? VisitBlock<Narrow>
-                   : panel.lanes == kLanes ? VisitBlock<Wide<1>>
-                                           : VisitBlock<Wide<kPanelVectors>>;
+      const auto visit = IsNarrow(pass, panel) ? VisitBlock<Narrow>
+                         : pass.rounds         ? VisitWide<Rounded>(panel)
+                                               : VisitWide<float>(panel);
       visit(pass, panel, rows, biases, first, size, worker, sums);
     }
   }
@@ -394,7 +441,7 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
 }  // namespace
 
 extern const StreamedLogitsIsa kStreamedLogits;
-const StreamedLogitsIsa kStreamedLogits = {kLanes, kPanelVectors * kLanes, RowsOfBlock, TargetLogit,
-                                           Chunk};
+const StreamedLogitsIsa kStreamedLogits = {
+    kLanes, kPanelVectors * kLanes, RowsOfBlock, PackPanel, TargetLogit, Chunk};
 
 }  // namespace tfx::core::TFX_ISA

@@ -4,7 +4,8 @@
 // it shares with core/streamed_logits.cc.
 //
 // Examples are the lanes of vectors. A panel holds the hidden activations of `panel_lanes` examples
-// (the last one may be narrower), transposed: [D, lanes]. Arrays "by lane" have num_panels *
+// (the last one may be narrower), transposed: [D, lanes], or [depth, lanes] of elements that are
+// numbers of bfloat16, as core/product_tile.h has them. Arrays "by lane" have num_panels *
 // panel_lanes entries; lanes without an example are computed and ignored.
 
 #ifndef TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_
@@ -18,7 +19,7 @@
 namespace tfx::core {
 
 struct Panel {
-  const float* hidden;        // [D, lanes]
+  const void* hidden;         // [D, lanes] floats, or rounded: see pack_panel
   const float* hidden_rows;   // [examples, D]: the same, not transposed
   int64_t first_lane;         // index of lane 0 in arrays by lane; also its example
   int32_t lanes;              // a multiple of the vector length
@@ -36,6 +37,7 @@ struct StreamedLogitsPass {
   const void* kernel;  // [C, D], float or bfloat16
   const void* bias;    // [C] of the same type, or null
   bool is_bfloat16;
+  bool rounds;         // W and h to bfloat16, for the products
   int64_t width;       // D
   int64_t num_labels;  // K
   int64_t k;
@@ -53,7 +55,7 @@ struct StreamedLogitsWorker {
   ScoredClass* heaps;    // [B, k]
   float* thresholds;     // by lane: order key of the worst class in a full heap
   float* lost;           // by lane: what rounding took from the sum of the chunk
-  float* rows;           // [rows_of_block, D]: rows of a bfloat16 kernel, as floats
+  float* rows;           // [rows_of_block, D]: rows that are not multiplied as they are in memory
   float* biases;         // [rows_of_block]
   // Where logits are kept:
   const float* bounds;   // by lane: a lower bound of log Z
@@ -74,6 +76,10 @@ struct StreamedLogitsIsa {
   // Rows of W that are worked on at a time.
   int64_t (*rows_of_block)(int64_t width);
 
+  // Fills `to`, room for [D, lanes] floats, with the transposed rows of a panel, which are
+  // `rounded` or not, and 0 beyond its examples.
+  void (*pack_panel)(const Panel& panel, int64_t width, bool rounded, float* to);
+
   // The logit of class `id` for one lane of a panel, bit by bit as `chunk` computes it.
   // REQUIRES: 0 <= id < C; scratch has room for D floats.
   float (*target_logit)(const StreamedLogitsPass& pass, const Panel& panel, int32_t lane,
@@ -93,6 +99,9 @@ namespace avx2 {
 extern const StreamedLogitsIsa kStreamedLogits;
 }
 namespace avx512 {
+extern const StreamedLogitsIsa kStreamedLogits;
+}
+namespace avx512_bf16 {
 extern const StreamedLogitsIsa kStreamedLogits;
 }
 #endif

@@ -43,6 +43,9 @@ class SoftmaxSelectionOp : public tf::OpKernel {
   explicit SoftmaxSelectionOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("num_biases", &num_biases_));
     OP_REQUIRES_OK(context, context->GetAttr("num_selected", &num_selected_));
+    std::string products;
+    OP_REQUIRES_OK(context, context->GetAttr("products", &products));
+    rounds_ = products == "bfloat16";
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
     OP_REQUIRES(context, num_biases_ <= 1,
                 InvalidArgument("bias must be at most one variable; got ", num_biases_));
@@ -86,6 +89,7 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     inputs.kernel = kernel.data();
     inputs.bias = num_biases_ > 0 ? bias.data() : nullptr;
     inputs.is_bfloat16 = dtype_ == tf::DT_BFLOAT16;
+    inputs.rounds = rounds_;
     inputs.labels = labels.flat<int64_t>().data();
     inputs.batch = batch;
     inputs.width = hidden.dim_size(1);
@@ -119,6 +123,7 @@ class SoftmaxSelectionOp : public tf::OpKernel {
 
   int num_biases_;
   int64_t num_selected_;
+  bool rounds_;
   tf::DataType dtype_;
 };
 

@@ -12,7 +12,7 @@ REGISTER_OP("TfxInstructionSet")
     .Doc(R"doc(
 Names the instruction set that the hot loops use.
 
-name: "baseline", "avx2" or "avx512".
+name: "baseline", "avx2", "avx512" or "avx512_bf16".
 )doc");
 
 }  // namespace tfx

@@ -35,6 +35,7 @@ REGISTER_OP("TfxSoftmaxSelection")
     .Input("seed: int64")
     .Attr("num_biases: int >= 0")
     .Attr("num_selected: int >= 1")
+    .Attr("products: {'float32', 'bfloat16'} = 'float32'")
     .Attr("dtype: {float, bfloat16}")
     .Output("logsumexp: float")
     .Output("target_logits: float")
@@ -55,6 +56,7 @@ hidden: h, [B, D], finite.
 labels: [B, K] class ids, padded with -1.
 seed: [2].
 num_selected: S, at most C: at most so many entries of an example are expected.
+products: of what: with "bfloat16", W and h are rounded to it first. Sums are float32.
 logsumexp: [B], log Z.
 target_logits: [B, K], o at the labels; 0 at padding.
 ids: [B, S'], the classes kept, rising; labels are left out. Padded with -1.

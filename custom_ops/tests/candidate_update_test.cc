@@ -224,9 +224,7 @@ void Run(InstructionSet set) {
 }  // namespace tfx::core
 
 int main() {
-  using tfx::core::InstructionSet;
-  for (InstructionSet set :
-       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (tfx::core::InstructionSet set : tfx::core::kInstructionSets) {
     if (tfx::core::Supports(set)) tfx::core::Run(set);
   }
   return tfx::test::Result();

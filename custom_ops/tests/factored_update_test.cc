@@ -76,8 +76,7 @@ void LargeSteps() {
 
 template <typename T>
 void EveryInstructionSet() {
-  for (InstructionSet set :
-       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (InstructionSet set : kInstructionSets) {
     if (!Supports(set)) continue;
     StepsAreThoseOfTheNaiveLayer<T>({40, 37, 20, 2}, Signs::kMixed, 0.8, 0.1, set);
     StepsAreThoseOfTheNaiveLayer<T>({40, 19, 37, 2}, Signs::kMixed, 0.8, 0.1, set);

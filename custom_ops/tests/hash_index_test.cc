@@ -26,8 +26,7 @@ const ParallelFor kSerial = [](int64_t n, const std::function<void(int64_t, int6
 
 std::vector<InstructionSet> InstructionSets() {
   std::vector<InstructionSet> sets;
-  for (InstructionSet set :
-       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (InstructionSet set : kInstructionSets) {
     if (Supports(set)) sets.push_back(set);
   }
   return sets;

@@ -39,9 +39,9 @@ struct Problem {
       for (float& x : *array) x = static_cast<float>(random() % 7) - 3;
     }
     for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
-    inputs = {hidden.data(), kernel.data(), bias.data(), false, labels.data(),       batch,
-              width,         num_classes,   num_labels,  k,     {0, 1, num_classes}, nullptr,
-              nullptr};
+    inputs = {hidden.data(), kernel.data(), bias.data(), false,      false, labels.data(),
+              batch,         width,         num_classes, num_labels, k,     {0, 1, num_classes},
+              nullptr,       nullptr};
   }
 
   Results Run(InstructionSet set, int num_workers) const {
@@ -106,8 +106,7 @@ void AgreesWithTheDefinition(const Problem& problem, const Results& results) {
 }
 
 void TestAll(const Problem& problem) {
-  for (InstructionSet set :
-       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (InstructionSet set : kInstructionSets) {
     if (!Supports(set)) continue;
     const Results one_worker = problem.Run(set, 1);
     AgreesWithTheDefinition(problem, one_worker);
@@ -198,8 +197,7 @@ void TestKeptEntries(int64_t batch, int64_t width, int64_t num_classes, int64_t 
   const int64_t most = batch * num_expected;
   const int64_t size = first.kept.ids.size();
   EXPECT(size <= most + 5 * std::sqrt(most));
-  for (InstructionSet set :
-       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (InstructionSet set : kInstructionSets) {
     if (!Supports(set)) continue;
     const Results one_worker = problem.Run(set, 1);
     EXPECT(one_worker.kept.begin == first.kept.begin && one_worker.kept.ids == first.kept.ids);
@@ -231,9 +229,7 @@ int main() {
   tfx::core::TestKeptEntries(3, 1, 70001, 1);
   tfx::core::TestKeptEntries(300, 4, 20000, 200);
   tfx::core::TestKeptEntries(0, 5, 100, 7);
-  for (tfx::core::InstructionSet set :
-       {tfx::core::InstructionSet::kBaseline, tfx::core::InstructionSet::kAvx2,
-        tfx::core::InstructionSet::kAvx512}) {
+  for (tfx::core::InstructionSet set : tfx::core::kInstructionSets) {
     if (tfx::core::Supports(set)) tfx::core::ShardsAddUp(set);
   }
   return tfx::test::Result();

@@ -74,9 +74,15 @@ def _candidate_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
 def _softmax_selection(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     _check_dtype(inputs["kernel"], attributes)
     kernel, biases, hidden, labels, seed = inputs.values()
-    num_selected = attributes["num_selected"]
     return lambda: softmax_selection(
-        kernel, _only(biases), hidden, labels, num_selected, seed, implementation="composed"
+        kernel,
+        _only(biases),
+        hidden,
+        labels,
+        attributes["num_selected"],
+        seed,
+        products=attributes["products"],
+        implementation="composed",
     )
 
 

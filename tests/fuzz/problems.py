@@ -61,6 +61,7 @@ def _softmax_selection(rng: Rng) -> Call:
     inputs["seed"] = rng.integers(-(2**62), 2**62, 2)
     classes = len(inputs["kernel"].values)
     attributes["num_selected"] = int(rng.integers(1, classes + 1))
+    attributes["products"] = str(rng.choice(["float32", "bfloat16"]))
     return Call("TfxSoftmaxSelection", inputs, attributes)
 
 

@@ -174,5 +174,31 @@ def test_defaults_and_config():
     head = tlo.heads.ExactSoftmaxHead(CLASSES, RowAdam(0.1))
     assert head.num_selected == CLASSES
     assert tlo.heads.ExactSoftmaxHead(1000, RowAdam(0.1)).num_selected == 256
+    head = exact(products="bfloat16")
     again = tlo.heads.ExactSoftmaxHead.from_config(head.get_config())
     assert again.get_config() == head.get_config()
+    assert again.products == "bfloat16"
+
+
+def test_bad_products():
+    with pytest.raises(ValueError, match="products must be .*; got 'float16'"):
+        exact(products="float16")
+
+
+def test_a_step_without_a_model_is_traced_without_a_warning(caplog):
+    head, hidden = exact(), tf.Variable(X)
+    head.build(X.shape)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            value = SoftmaxCrossentropy()(LABELS, head(hidden, training=True))
+        return tape.gradient(value, hidden)
+
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        step()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfx_largeout.ops import library
 
 # Each compiled instruction set of the custom op, and the fallback.
-IMPLEMENTATIONS = ["baseline", "avx2", "avx512", "composed"]
+IMPLEMENTATIONS = ["baseline", "avx2", "avx512", "avx512_bf16", "composed"]
 
 
 def use(name, monkeypatch) -> str:

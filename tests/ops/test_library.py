@@ -113,6 +113,6 @@ def test_instruction_set_follows_the_environment(name, monkeypatch):
         assert library.instruction_set() == "baseline"
     else:
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match="must be baseline, avx2 or avx512"
+            tf.errors.InvalidArgumentError, match="must be baseline, avx2, avx512 or avx512_bf16"
         ):
             library.instruction_set()

@@ -144,6 +144,7 @@ class SelfUpdatingHead(Head):
             labels: N examples.
             residuals: What `forward` returned as such.
         """
+        del labels, residuals  # AutoGraph can't convert a method without a statement
 
     def as_statistics(
         self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor

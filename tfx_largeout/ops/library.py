@@ -67,8 +67,8 @@ def library_status() -> str:
 def instruction_set() -> str | None:
     """Returns the instruction set that the custom ops use, or None without the library.
 
-    `baseline`, `avx2` or `avx512`: the best that the processor has, or the one that the environment
-    variable `TFX_LARGEOUT_ISA` names.
+    `baseline`, `avx2`, `avx512` or `avx512_bf16`: the best that the processor has, or the one that
+    the environment variable `TFX_LARGEOUT_ISA` names.
 
     Returns:
         The name, or None.

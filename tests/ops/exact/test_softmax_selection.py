@@ -32,9 +32,10 @@ class Layer:
         self.logsumexp = peak[:, 0] + np.log(np.exp(self.logits - peak).sum(axis=1))
         self.p = np.exp(self.logits - self.logsumexp[:, np.newaxis])
 
-    def select(self, num_selected, implementation="auto", seed=SEED):
+    def select(self, num_selected, implementation="auto", seed=SEED, products="float32"):
         arguments = self.kernel, self.bias, self.hidden, tf.constant(self.labels)
-        return softmax_selection(*arguments, num_selected, seed, implementation=implementation)
+        options = {"products": products, "implementation": implementation}
+        return softmax_selection(*arguments, num_selected, seed, **options)
 
     @property
     def without_labels(self):
@@ -70,6 +71,29 @@ def test_values(implementation, dtype, monkeypatch):
     assert (kept[layer.without_labels > 1 / 40] > 0).all()
     ids = np.where(selection.ids < 0, 2**31, selection.ids)
     assert (np.diff(ids, axis=1) >= 0).all()
+
+
+@every_implementation
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("classes", "width", "batch"), [(1009, 17, 70), (300, 200, 3), (70, 1, 33)]
+)
+def test_bfloat16_products(implementation, dtype, classes, width, batch, monkeypatch):
+    """The logits are those of rounded factors, and no worse than those of a bfloat16 matmul."""
+    layer = Layer(classes, width, batch, dtype=dtype)
+    layer.labels = np.tile(np.arange(classes), (batch, 1))
+    selection = layer.select(2, use(implementation, monkeypatch), products="bfloat16")
+    factors = [tf.cast(factor, tf.bfloat16) for factor in (layer.hidden, layer.kernel)]
+    hidden, kernel = (tf.cast(factor, tf.float64).numpy() for factor in factors)
+    bias = tf.cast(layer.bias, tf.float64).numpy()
+    rounded = hidden @ kernel.T + bias
+    np.testing.assert_allclose(selection.target_logits, rounded, rtol=1e-5, atol=1e-5)
+    logsumexp = np.log(np.exp(rounded).sum(axis=1))
+    np.testing.assert_allclose(selection.logsumexp, logsumexp, rtol=1e-6)
+    theirs = tf.cast(tf.matmul(*factors, transpose_b=True), tf.float64) + bias
+    ours = np.abs(selection.target_logits - layer.logits)
+    assert ours.mean() <= np.abs(theirs - layer.logits).mean()
+    assert ours.max() <= np.abs(theirs - layer.logits).max()
 
 
 def test_float64():

@@ -15,7 +15,7 @@ from tfx_largeout.ops.exact.streamed_logits_composed import (
 
 
 def softmax_selection_composed(
-    arguments: CandidateArguments, num_selected: int, seed: tf.Tensor
+    arguments: CandidateArguments, num_selected: int, seed: tf.Tensor, products: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
 
@@ -25,6 +25,7 @@ def softmax_selection_composed(
         arguments: Not checked yet; no candidates.
         num_selected: S.
         seed: `[2]` int64.
+        products: As `logits_of_block`.
 
     Returns:
         The four fields of `SoftmaxSelection`, in order.
@@ -33,7 +34,7 @@ def softmax_selection_composed(
     hidden, labels = arguments.hidden, arguments.labels
     shard = ClassShard().tensors(arguments.num_classes)
     log_z, targets, *_ = streamed_logits_composed(
-        hidden, arguments.kernel, arguments.bias, labels, 0, None, shard
+        hidden, arguments.kernel, arguments.bias, labels, 0, None, shard, products
     )
     batch = tf.shape(hidden, tf.int64)[0]
     block = classes_of_block(hidden)
@@ -43,7 +44,8 @@ def softmax_selection_composed(
     def body(start, places, weights):  # type: ignore[no-untyped-def]
         end = tf.minimum(start + block, arguments.num_classes)
         ids = tf.range(start, end)
-        logits = logits_of_block(hidden, arguments.kernel, arguments.bias, start, end)
+        layer = arguments.kernel, arguments.bias
+        logits = logits_of_block(hidden, *layer, start, end, products)
         p = tf.exp(logits - log_z[:, tf.newaxis])
         is_kept = p > tf.cast(_uniform(keys, ids), p.dtype) * epsilon
         is_label = tf.reduce_any(labels[:, :, tf.newaxis] == ids, axis=1)

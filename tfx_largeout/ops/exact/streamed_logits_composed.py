@@ -25,6 +25,7 @@ def streamed_logits_composed(
     k: int,
     target_scores: tf.Tensor | None,
     shard: ClassShard,
+    products: str = "float32",
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Same results as the custom op of `streamed_logits`, by a loop over blocks of classes.
 
@@ -42,6 +43,7 @@ def streamed_logits_composed(
         k: how many of the best classes to return; a Python int.
         target_scores: `[B, K]`, of the dtype to compute in, or None.
         shard: Which classes the rows of W are, in tensors.
+        products: As `logits_of_block`.
 
     Returns:
         The five fields of `StreamedLogits`, in order.
@@ -54,7 +56,7 @@ def streamed_logits_composed(
         rows = shard.row_of(labels, num_classes)
 
     def logits_of(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-        return logits_of_block(hidden, kernel, bias, start, end)
+        return logits_of_block(hidden, kernel, bias, start, end, products)
 
     block = tf.maximum(tf.minimum(classes_of_block(hidden), num_classes), 1)
     logsumexp, targets, scores, ids = _first_sweep(logits_of, hidden, rows, k, num_classes, block)
@@ -90,10 +92,17 @@ def logits_of_block(
     bias: tf.Tensor | tf.Variable | None,
     start: tf.Tensor,
     end: tf.Tensor,
+    products: str = "float32",
 ) -> tf.Tensor:
-    """Returns the logits of classes [start, end), `[B, end - start]`, of the dtype of h."""
-    weights = tf.cast(_rows(kernel, start, end), hidden.dtype)
-    logits = tf.matmul(hidden, weights, transpose_b=True)
+    """Returns the logits of classes [start, end), `[B, end - start]`, of the dtype of h.
+
+    With `products="bfloat16"`, h and W are rounded to it first; sums are of the dtype of h.
+    """
+    factors = hidden, _rows(kernel, start, end)
+    if products == "bfloat16":
+        factors = tuple(tf.cast(factor, tf.bfloat16) for factor in factors)
+    h, weights = (tf.cast(factor, hidden.dtype) for factor in factors)
+    logits = tf.matmul(h, weights, transpose_b=True)
     if bias is not None:
         logits += tf.cast(_rows(bias, start, end), hidden.dtype)
     return logits

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A tile of a product of matrices, so small that its sums stay in registers, for sources compiled
+// once an instruction set. Its factors hold floats, or numbers of bfloat16 that are multiplied
+// exactly and summed as floats: in pairs where the processor multiplies pairs, else as floats.
+//
+// The left factor comes row by row: [rows, depth]. The right factor comes in panels of one or two
+// vectors: [depth, lanes]. `depth` counts elements, which are floats or pairs.
+
+#ifndef TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
+#define TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
+
+#include "core/simd.h"
+
+namespace tfx::core::TFX_ISA {
+
+#if defined(__AVX512BF16__)
+typedef uint32_t Rounded;  // two neighbours of a row, the first in the lower half
+
+// c + the products of both numbers.
+TFX_INLINE Floats MulAdd(Words a, Words b, Floats c) {
+  return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+// The elements of kLanes numbers, for memory.
+TFX_INLINE Halves RoundedElements(Floats x) { return Narrow(x); }
+#else
+typedef float Rounded;
+
+TFX_INLINE Floats RoundedElements(Floats x) { return Widen(Narrow(x)); }
+#endif
+
+template <typename Element>
+constexpr int kNumbersOf = 1;
+template <>
+constexpr int kNumbersOf<uint32_t> = 2;
+
+// Elements of a row of `width` numbers.
+template <typename Element>
+TFX_INLINE int64_t DepthOf(int64_t width) {
+  return (width + kNumbersOf<Element> - 1) / kNumbersOf<Element>;
+}
+
+// Rounds a row of n numbers to DepthOf<Rounded>(n) elements; one that is half used ends with 0.
+TFX_INLINE void RoundRow(const float* from, int64_t n, Rounded* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Store(to + i / kNumbersOf<Rounded>, RoundedElements(Load(from + i)));
+  }
+  if (i == n) return;
+  const auto rest = RoundedElements(LoadSome(from + i, n - i));
+  memcpy(to + i / kNumbersOf<Rounded>, &rest, DepthOf<Rounded>(n - i) * sizeof(Rounded));
+}
+
+constexpr int64_t kStretch = 64;  // elements that are summed in one chain
+
+// out[i * out_row + v] = start[i] + sum_d rows[i, d] panel[d, v], for kRows rows and kVectors
+// vectors of the panel. The sum is made in stretches, each in order, so that rounding errors don't
+// pile up in one long chain.
+template <int kRows, int kVectors, typename Element>
+TFX_INLINE void ComputeTile(const Element* rows, int64_t depth, const Element* panel, int64_t lanes,
+                            const float* start, Floats (*out)[kVectors]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) out[i][v] = Broadcast(start[i]);
+  }
+  for (int64_t begin = 0; begin < depth; begin += kStretch) {
+    const int64_t end = begin + kStretch < depth ? begin + kStretch : depth;
+    Floats part[kRows][kVectors] = {};
+    for (int64_t d = begin; d < end; ++d) {
+      decltype(Load(panel)) right[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) right[v] = Load(panel + d * lanes + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const auto left = Broadcast(rows[i * depth + d]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) part[i][v] = MulAdd(left, right[v], part[i][v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) out[i][v] += part[i][v];
+    }
+  }
+}
+
+}  // namespace tfx::core::TFX_ISA
+
+#endif  // TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
