@@ -55,6 +55,10 @@ def make_heads(classes: int) -> dict[str, tlo.heads.Head]:
     return {
         "full_softmax": tlo.heads.DenseHead(classes),
         "selected": tlo.heads.ExactSoftmaxHead(classes, adam(RATE), seed=1),
+        "all": tlo.heads.ExactSoftmaxHead(classes, adam(RATE), backward="all"),
+        "all_bfloat16": tlo.heads.ExactSoftmaxHead(
+            classes, adam(RATE), backward="all", products="bfloat16"
+        ),
         "selected_bfloat16": tlo.heads.ExactSoftmaxHead(
             classes, adam(RATE), products="bfloat16", seed=1
         ),

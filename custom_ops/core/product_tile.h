@@ -4,8 +4,8 @@
 // once an instruction set. Its factors hold floats, or numbers of bfloat16 that are multiplied
 // exactly and summed as floats: in pairs where the processor multiplies pairs, else as floats.
 //
-// The left factor comes row by row: [rows, depth]. The right factor comes in panels of one or two
-// vectors: [depth, lanes]. `depth` counts elements, which are floats or pairs.
+// The right factor comes in panels of one or two vectors: [depth, lanes]. `depth` counts elements,
+// which are floats or pairs; the two numbers of a pair are neighbours along the depth.
 
 #ifndef TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
 #define TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
@@ -22,8 +22,14 @@ TFX_INLINE Floats MulAdd(Words a, Words b, Floats c) {
   return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-// The elements of kLanes numbers, for memory.
+// The elements of kLanes numbers that are neighbours along the depth, for memory.
 TFX_INLINE Halves RoundedElements(Floats x) { return Narrow(x); }
+
+// Elements of numbers of two rows, neighbours along the depth, side by side.
+TFX_INLINE Words RoundedElements(Floats first, Floats second) {
+  return __builtin_convertvector(Narrow(first), Words) |
+         __builtin_convertvector(Narrow(second), Words) << 16;
+}
 #else
 typedef float Rounded;
 
@@ -54,12 +60,20 @@ TFX_INLINE void RoundRow(const float* from, int64_t n, Rounded* to) {
 
 constexpr int64_t kStretch = 64;  // elements that are summed in one chain
 
-// out[i * out_row + v] = start[i] + sum_d rows[i, d] panel[d, v], for kRows rows and kVectors
-// vectors of the panel. The sum is made in stretches, each in order, so that rounding errors don't
-// pile up in one long chain.
+// The left factor: element (i, d) is at[i * row + d * column].
+template <typename Element>
+struct LeftFactor {
+  const Element* at;
+  int64_t row;
+  int64_t column;
+};
+
+// out[i][v] = start[i] + sum_d left[i, d] panel[d, v], for kRows rows and kVectors vectors of the
+// panel. The sum is made in stretches, each in order, so that rounding errors don't pile up in one
+// long chain.
 template <int kRows, int kVectors, typename Element>
-TFX_INLINE void ComputeTile(const Element* rows, int64_t depth, const Element* panel, int64_t lanes,
-                            const float* start, Floats (*out)[kVectors]) {
+TFX_INLINE void ComputeTile(const LeftFactor<Element>& left, int64_t depth, const Element* panel,
+                            int64_t lanes, const float* start, Floats (*out)[kVectors]) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
@@ -69,14 +83,15 @@ TFX_INLINE void ComputeTile(const Element* rows, int64_t depth, const Element* p
     const int64_t end = begin + kStretch < depth ? begin + kStretch : depth;
     Floats part[kRows][kVectors] = {};
     for (int64_t d = begin; d < end; ++d) {
+      const Element* at = left.at + d * left.column;
       decltype(Load(panel)) right[kVectors];
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) right[v] = Load(panel + d * lanes + v * kLanes);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const auto left = Broadcast(rows[i * depth + d]);
+        const auto x = Broadcast(at[i * left.row]);
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) part[i][v] = MulAdd(left, right[v], part[i][v]);
+        for (int v = 0; v < kVectors; ++v) part[i][v] = MulAdd(x, right[v], part[i][v]);
       }
     }
 #pragma GCC unroll 16

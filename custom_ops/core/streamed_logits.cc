@@ -81,11 +81,7 @@ class StreamedLogitsRun {
     PackPanels();
     pass_ = {panels_.data(),
              static_cast<int64_t>(panels_.size()),
-             in_.kernel,
-             in_.bias,
-             in_.is_bfloat16,
-             in_.rounds,
-             in_.width,
+             {in_.kernel, in_.bias, in_.is_bfloat16, in_.rounds, in_.width},
              in_.num_labels,
              in_.k,
              keeper_.has_value(),

@@ -7,73 +7,14 @@
 #include <float.h>
 #include <math.h>
 
-#include "core/product_tile.h"
+#include "core/logit_slabs.h"
 #include "core/simd.h"
 #include "core/vector_exp.h"
 
 namespace tfx::core::TFX_ISA {
 namespace {
 
-// A tile is some classes x one or two vectors of examples, so many that its sums stay in registers:
-// there are 32 with AVX-512, else 16.
-constexpr int kPanelVectors = 2;
-template <int kVectors>
-constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : 6;
-constexpr int kSlabRows = 60;  // a multiple of every tile
 constexpr int kNarrowExamples = kLanes > 4 ? 4 : 1;
-constexpr int64_t kBlockBytes = 64 << 10;  // of W: stays in the second-level cache
-
-// The logits of up to kSlabRows classes for one vector of examples: small enough for the
-// first-level cache, and enough work for tight loops.
-typedef Floats Slab[kSlabRows];
-
-int64_t RowsOfBlock(int64_t width) {
-  const int64_t slabs = kBlockBytes / (4 * kSlabRows * (width > 0 ? width : 1));
-  return kSlabRows * (slabs < 1 ? 1 : slabs > 16 ? 16 : slabs);
-}
-
-// slabs[v][first + i] = <W_i, h_v> + b_i.
-template <int kRows, int kVectors, typename Element>
-TFX_INLINE void ComputeLogits(const Element* rows, const float* bias, int64_t depth,
-                              const Element* hidden, int64_t lanes, Slab* slabs, int first) {
-  Floats o[kRows][kVectors];
-  ComputeTile<kRows, kVectors>(rows, depth, hidden, lanes, bias, o);
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) slabs[v][first + i] = o[i][v];
-  }
-}
-
-// Asks for what is needed soon. The address need not be valid.
-template <typename Element>
-TFX_INLINE void Prefetch(const Element* from, int64_t size) {
-  constexpr int64_t kElementsOfLine = 64 / sizeof(Element);
-  for (int64_t i = 0; i < size; i += kElementsOfLine) __builtin_prefetch(from + i);
-}
-
-// Kinds of panel, and how each computes the logits of up to kSlabRows classes.
-template <typename ElementOfRows, int kVectorsOfPanel>
-struct Wide {
-  typedef ElementOfRows Element;
-  static constexpr int kVectors = kVectorsOfPanel;
-
-  static void Compute(const Element* rows, const float* bias, int num_rows, int64_t width,
-                      const Panel& panel, Slab* slabs) {
-    constexpr int kRows = kTileRows<kVectors>;
-    const int64_t depth = DepthOf<Element>(width);
-    const Element* hidden = static_cast<const Element*>(panel.hidden);
-    int i = 0;
-    for (; i + kRows <= num_rows; i += kRows) {
-      Prefetch(rows + (i + kRows) * depth, kRows * depth);
-      ComputeLogits<kRows, kVectors>(rows + i * depth, bias + i, depth, hidden, panel.lanes, slabs,
-                                     i);
-    }
-    for (; i < num_rows; ++i) {
-      ComputeLogits<1, kVectors>(rows + i * depth, bias + i, depth, hidden, panel.lanes, slabs, i);
-    }
-  }
-};
 
 // So few examples that lanes along the width waste less than lanes of examples. The lanes beyond
 // the examples are 0.
@@ -102,7 +43,7 @@ struct Narrow {
 };
 
 bool IsNarrow(const StreamedLogitsPass& pass, const Panel& panel) {
-  return panel.examples <= kNarrowExamples && !pass.rounds;
+  return panel.examples <= kNarrowExamples && !pass.layer.rounds;
 }
 
 // The largest logit of each lane; NaN doesn't count.
@@ -275,7 +216,7 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const void* 
                 StreamedLogitsWorker* worker, ChunkSums sums) {
   constexpr int kVectors = Kind::kVectors;
   const auto* elements = static_cast<const typename Kind::Element*>(rows);
-  const int64_t depth = DepthOf<typename Kind::Element>(pass.width);
+  const int64_t depth = DepthOf<typename Kind::Element>(pass.layer.width);
   RunningSum running[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const int64_t lane = panel.first_lane + v * kLanes;
@@ -285,7 +226,7 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const void* 
   for (int64_t row = 0; row < num_rows; row += kSlabRows) {
     const int size = num_rows - row < kSlabRows ? num_rows - row : kSlabRows;
     Slab slabs[kVectors];
-    Kind::Compute(elements + row * depth, biases + row, size, pass.width, panel, slabs);
+    Kind::Compute(elements + row * depth, biases + row, size, pass.layer.width, panel, slabs);
     for (int v = 0; v < kVectors; ++v) {
       const Slab& o = slabs[v];
       const Floats max = MaxOf(o, size);
@@ -308,76 +249,6 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const void* 
   }
 }
 
-void ToFloats(const uint16_t* from, int64_t size, float* to) {
-  for (int64_t i = 0; i < size; ++i) {
-    const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
-    memcpy(to + i, &bits, sizeof(bits));
-  }
-}
-
-// Entries [begin, begin + size) of a float or bfloat16 array, as floats.
-const float* AsFloats(const void* array, bool is_bfloat16, int64_t begin, int64_t size,
-                      float* scratch) {
-  if (!is_bfloat16) return static_cast<const float*>(array) + begin;
-  ToFloats(static_cast<const uint16_t*>(array) + begin, size, scratch);
-  return scratch;
-}
-
-const float* Biases(const StreamedLogitsPass& pass, int64_t begin, int64_t size, float* scratch) {
-  if (pass.bias != nullptr) return AsFloats(pass.bias, pass.is_bfloat16, begin, size, scratch);
-  memset(scratch, 0, size * sizeof(float));
-  return scratch;
-}
-
-// Rounds rows [first, first + num_rows) of W, each to DepthOf<Rounded>(D) elements.
-void RoundRows(const StreamedLogitsPass& pass, int64_t first, int64_t num_rows, Rounded* to) {
-  constexpr int64_t kColumns = 64;
-  float floats[kColumns];
-  for (int64_t i = 0; i < num_rows; ++i) {
-    for (int64_t d = 0; d < pass.width; d += kColumns) {
-      const int64_t size = Min(kColumns, pass.width - d);
-      const int64_t at = (first + i) * pass.width + d;
-      RoundRow(AsFloats(pass.kernel, pass.is_bfloat16, at, size, floats), size,
-               to + d / kNumbersOf<Rounded>);
-    }
-    to += DepthOf<Rounded>(pass.width);
-  }
-}
-
-// Rows [first, first + num_rows) of W as they are multiplied.
-const void* Rows(const StreamedLogitsPass& pass, int64_t first, int64_t num_rows, float* scratch) {
-  if (!pass.rounds) {
-    return AsFloats(pass.kernel, pass.is_bfloat16, first * pass.width, num_rows * pass.width,
-                    scratch);
-  }
-  RoundRows(pass, first, num_rows, reinterpret_cast<Rounded*>(scratch));
-  return scratch;
-}
-
-template <typename Element>
-void Scatter(const Element* row, int64_t depth, int64_t lanes, Element* to) {
-  for (int64_t d = 0; d < depth; ++d) to[d * lanes] = row[d];
-}
-
-void PackPanel(const Panel& panel, int64_t width, bool rounded, float* to) {
-  memset(to, 0, width * panel.lanes * sizeof(float));
-  constexpr int64_t kColumns = 64;
-  Rounded elements[kColumns];
-  for (int64_t lane = 0; lane < panel.examples; ++lane) {
-    const float* row = panel.hidden_rows + lane * width;
-    if (!rounded) {
-      Scatter(row, width, panel.lanes, to + lane);
-      continue;
-    }
-    for (int64_t d = 0; d < width; d += kColumns) {
-      const int64_t size = Min(kColumns, width - d);
-      RoundRow(row + d, size, elements);
-      Scatter(elements, DepthOf<Rounded>(size), panel.lanes,
-              reinterpret_cast<Rounded*>(to) + d / kNumbersOf<Rounded> * panel.lanes + lane);
-    }
-  }
-}
-
 template <typename Element>
 void ComputeOneLogit(const void* row, const float* bias, int64_t width, const Panel& panel,
                      int32_t vector_start, Slab* slabs) {
@@ -389,16 +260,16 @@ void ComputeOneLogit(const void* row, const float* bias, int64_t width, const Pa
 float TargetLogit(const StreamedLogitsPass& pass, const Panel& panel, int32_t lane, int64_t id,
                   float* scratch) {
   float bias_scratch;
-  const void* row = Rows(pass, id, 1, scratch);
-  const float* bias = Biases(pass, id, 1, &bias_scratch);
+  const void* row = Rows(pass.layer, id, 1, scratch);
+  const float* bias = Biases(pass.layer, id, 1, &bias_scratch);
   Slab slabs[1];
   const int32_t vector_start = lane - lane % kLanes;
   if (IsNarrow(pass, panel)) {
-    Narrow::Compute(static_cast<const float*>(row), bias, 1, pass.width, panel, slabs);
-  } else if (pass.rounds) {
-    ComputeOneLogit<Rounded>(row, bias, pass.width, panel, vector_start, slabs);
+    Narrow::Compute(static_cast<const float*>(row), bias, 1, pass.layer.width, panel, slabs);
+  } else if (pass.layer.rounds) {
+    ComputeOneLogit<Rounded>(row, bias, pass.layer.width, panel, vector_start, slabs);
   } else {
-    ComputeOneLogit<float>(row, bias, pass.width, panel, vector_start, slabs);
+    ComputeOneLogit<float>(row, bias, pass.layer.width, panel, vector_start, slabs);
   }
   return slabs[0][0][lane - vector_start];
 }
@@ -418,11 +289,11 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
     Store(worker->lost + lane, Floats{});
   }
   worker->skipped = begin - worker->classes_seen;
-  const int64_t block = RowsOfBlock(pass.width);
+  const int64_t block = RowsOfBlock(pass.layer.width);
   for (int64_t first = begin; first < end; first += block) {
     const int64_t size = Min(block, end - first);
-    const void* rows = Rows(pass, first, size, worker->rows);
-    const float* biases = Biases(pass, first, size, worker->biases);
+    const void* rows = Rows(pass.layer, first, size, worker->rows);
+    const float* biases = Biases(pass.layer, first, size, worker->biases);
     for (int64_t i = 0; pass.keeps && i < size; ++i) {
       worker->class_keys[i] =
           Scrambled(static_cast<uint32_t>(pass.first_class + pass.class_stride * (first + i)));
@@ -430,7 +301,7 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
     for (int64_t p = 0; p < pass.num_panels; ++p) {
       const Panel& panel = pass.panels[p];
       const auto visit = IsNarrow(pass, panel) ? VisitBlock<Narrow>
-                         : pass.rounds         ? VisitWide<Rounded>(panel)
+                         : pass.layer.rounds   ? VisitWide<Rounded>(panel)
                                                : VisitWide<float>(panel);
       visit(pass, panel, rows, biases, first, size, worker, sums);
     }

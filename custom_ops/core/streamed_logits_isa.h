@@ -3,10 +3,9 @@
 // The part of streamed_logits that is compiled once an instruction set, and the plain structs that
 // it shares with core/streamed_logits.cc.
 //
-// Examples are the lanes of vectors. A panel holds the hidden activations of `panel_lanes` examples
-// (the last one may be narrower), transposed: [D, lanes], or [depth, lanes] of elements that are
-// numbers of bfloat16, as core/product_tile.h has them. Arrays "by lane" have num_panels *
-// panel_lanes entries; lanes without an example are computed and ignored.
+// A panel has `panel_lanes` examples; the last one may be narrower. Arrays "by lane" have
+// num_panels
+// * panel_lanes entries; lanes without an example are computed and ignored.
 
 #ifndef TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_
 #define TFX_LARGEOUT_CORE_STREAMED_LOGITS_ISA_H_
@@ -14,16 +13,12 @@
 #include <stdint.h>
 
 #include "core/kept_logits.h"
+#include "core/logit_operands.h"
 #include "core/top_k_heap.h"
 
 namespace tfx::core {
 
-struct Panel {
-  const void* hidden;         // [D, lanes] floats, or rounded: see pack_panel
-  const float* hidden_rows;   // [examples, D]: the same, not transposed
-  int64_t first_lane;         // index of lane 0 in arrays by lane; also its example
-  int32_t lanes;              // a multiple of the vector length
-  int32_t examples;           // lanes in use
+struct Panel : HiddenPanel {
   int64_t num_slots;          // the most labels that an example of the panel has
   const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf where none
   const int32_t* target_ids;  // [K, lanes]: the row of the label, or the next; -1 where none
@@ -34,11 +29,7 @@ struct Panel {
 struct StreamedLogitsPass {
   const Panel* panels;
   int64_t num_panels;
-  const void* kernel;  // [C, D], float or bfloat16
-  const void* bias;    // [C] of the same type, or null
-  bool is_bfloat16;
-  bool rounds;         // W and h to bfloat16, for the products
-  int64_t width;       // D
+  LogitRows layer;
   int64_t num_labels;  // K
   int64_t k;
   bool keeps;            // some logits
@@ -78,7 +69,7 @@ struct StreamedLogitsIsa {
 
   // Fills `to`, room for [D, lanes] floats, with the transposed rows of a panel, which are
   // `rounded` or not, and 0 beyond its examples.
-  void (*pack_panel)(const Panel& panel, int64_t width, bool rounded, float* to);
+  void (*pack_panel)(const HiddenPanel& panel, int64_t width, bool rounded, float* to);
 
   // The logit of class `id` for one lane of a panel, bit by bit as `chunk` computes it.
   // REQUIRES: 0 <= id < C; scratch has room for D floats.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "kernels/check_ids.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
+#include "kernels/layer_weights.h"
 #include "kernels/locked_variables.h"
 #include "kernels/row_rule.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -54,12 +54,6 @@ struct Inputs {
   }
 };
 
-core::LayerWeights WeightsOf(const LockedVariables& variables, int num_biases) {
-  const tf::Tensor& kernel = *variables.tensor(0);
-  return {kernel.data(), num_biases == 0 ? nullptr : variables.tensor(1)->data(),
-          kernel.dtype() == tf::DT_BFLOAT16, kernel.dim_size(0), kernel.dim_size(1)};
-}
-
 absl::Status CheckValues(const Inputs& inputs, int64_t num_classes,
                          const core::Execution& execution) {
   TF_RETURN_IF_ERROR(CheckIds("labels", inputs.labels, -1, num_classes, execution.rows));
@@ -67,22 +61,6 @@ absl::Status CheckValues(const Inputs& inputs, int64_t num_classes,
   if (!execution.dense.all_finite(inputs.hidden.flat<float>().data(),
                                   inputs.hidden.NumElements())) {
     return InvalidArgument("hidden must be finite; got an infinite or NaN number");
-  }
-  return absl::OkStatus();
-}
-
-// Refuses a number that is not finite and not at padding. The ids are those of a row, or of all.
-absl::Status CheckGradient(const char* name, const tf::Tensor& gradient, const tf::Tensor& ids,
-                           const core::Execution& execution) {
-  const float* g = gradient.flat<float>().data();
-  const int64_t n = gradient.NumElements();
-  if (execution.dense.all_finite(g, n)) return absl::OkStatus();
-  const auto flat_ids = ids.flat<int64_t>();
-  for (int64_t at = 0; at < n; ++at) {
-    if (std::isfinite(g[at]) || flat_ids(at % ids.NumElements()) < 0) continue;
-    const int64_t columns = gradient.dim_size(1);
-    return InvalidArgument(name, " must be finite; got ", g[at], " at position [", at / columns,
-                           ", ", at % columns, "]");
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/check_ids.h"
 
+#include <cmath>
 #include <string>
 
 #include "kernels/invalid_argument.h"
@@ -38,6 +39,21 @@ absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels) {
   return CheckRange("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
                     labels, -1, num_classes, kernels);
+}
+
+absl::Status CheckGradient(const char* name, const tf::Tensor& gradient, const tf::Tensor& ids,
+                           const core::Execution& execution) {
+  const float* g = gradient.flat<float>().data();
+  const int64_t n = gradient.NumElements();
+  if (execution.dense.all_finite(g, n)) return absl::OkStatus();
+  const auto flat_ids = ids.flat<int64_t>();
+  for (int64_t at = 0; at < n; ++at) {
+    if (std::isfinite(g[at]) || flat_ids(at % ids.NumElements()) < 0) continue;
+    const int64_t columns = gradient.dim_size(1);
+    return InvalidArgument(name, " must be finite; got ", g[at], " at position [", at / columns,
+                           ", ", at % columns, "]");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tfx

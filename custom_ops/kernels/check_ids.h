@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/execution.h"
 #include "core/row_kernels.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -23,6 +24,11 @@ absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t l
 // Likewise labels that are not in [-1, num_classes).
 absl::Status CheckLabels(const tensorflow::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels);
+
+// Refuses a gradient [N, n] with a number that is not finite and not at padding. The ids are those
+// of a row, or of all.
+absl::Status CheckGradient(const char* name, const tensorflow::Tensor& gradient,
+                           const tensorflow::Tensor& ids, const core::Execution& execution);
 
 }  // namespace tfx
 

@@ -96,8 +96,9 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     inputs.num_classes = kernel.dim_size(0);
     inputs.num_labels = labels.dim_size(1);
     inputs.shard = {0, 1, kernel.dim_size(0)};
-    inputs.keep = &rule;
+    inputs.keep = num_selected_ == 0 ? nullptr : &rule;
     core::KeptProbabilities kept;
+    kept.begin.assign(batch + 1, 0);
     core::StreamedLogitsOutputs outputs = {};
     outputs.logsumexp = logsumexp->flat<float>().data();
     outputs.target_logits = target_logits->flat<float>().data();
@@ -111,8 +112,8 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     if (seed.shape() != tf::TensorShape({2})) {
       return InvalidArgument("seed must be [2]; got shape ", seed.shape().DebugString());
     }
-    if (num_selected_ < 1 || num_selected_ > kernel.dim_size(0)) {
-      return InvalidArgument("num_selected must be in [1, C], C = ", kernel.dim_size(0), "; got ",
+    if (num_selected_ > kernel.dim_size(0)) {
+      return InvalidArgument("num_selected must be in [0, C], C = ", kernel.dim_size(0), "; got ",
                              num_selected_);
     }
     if (!execution.dense.all_finite(hidden.flat<float>().data(), hidden.NumElements())) {

@@ -25,6 +25,20 @@ absl::Status SelectionShapeFn(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status UpdateShapeFn(InferenceContext* c) {
+  const int first = c->num_inputs() - 7;
+  ShapeHandle hidden, labels, unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &hidden));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 2, &labels));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 2), 1, &unused));
+  TF_RETURN_IF_ERROR(c->Merge(c->input(first + 3), labels, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 4), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 5), 0, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 6), 1, &unused));
+  c->set_output(0, hidden);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 REGISTER_OP("TfxSoftmaxSelection")
@@ -34,7 +48,7 @@ REGISTER_OP("TfxSoftmaxSelection")
     .Input("labels: int64")
     .Input("seed: int64")
     .Attr("num_biases: int >= 0")
-    .Attr("num_selected: int >= 1")
+    .Attr("num_selected: int >= 0")
     .Attr("products: {'float32', 'bfloat16'} = 'float32'")
     .Attr("dtype: {float, bfloat16}")
     .Output("logsumexp: float")
@@ -55,12 +69,58 @@ bias: b, a variable [C] of type dtype, or none.
 hidden: h, [B, D], finite.
 labels: [B, K] class ids, padded with -1.
 seed: [2].
-num_selected: S, at most C: at most so many entries of an example are expected.
+num_selected: S, at most C: at most so many entries of an example are expected. With 0 none is kept.
 products: of what: with "bfloat16", W and h are rounded to it first. Sums are float32.
 logsumexp: [B], log Z.
 target_logits: [B, K], o at the labels; 0 at padding.
 ids: [B, S'], the classes kept, rising; labels are left out. Padded with -1.
 probabilities: [B, S'], their weights; 0 at padding.
+)doc");
+
+REGISTER_OP("TfxSoftmaxUpdate")
+    .Input("kernel: resource")
+    .Input("bias: num_biases * resource")
+    .Input("kernel_slots: num_kernel_slots * resource")
+    .Input("bias_slots: num_bias_slots * resource")
+    .Input("hidden: float")
+    .Input("labels: int64")
+    .Input("logsumexp: float")
+    .Input("target_gradient: float")
+    .Input("logsumexp_gradient: float")
+    .Input("learning_rate: float")
+    .Input("rule: double")
+    .Attr("num_biases: int >= 0")
+    .Attr("num_kernel_slots: int >= 0")
+    .Attr("num_bias_slots: int >= 0")
+    .Attr("method: {'sgd', 'adagrad', 'adam'}")
+    .Attr("products: {'float32', 'bfloat16'} = 'float32'")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("update: bool = true")
+    .Output("hidden_gradient: float")
+    .SetIsStateful()
+    .SetShapeFn(UpdateShapeFn)
+    .Doc(R"doc(
+Takes a step on all rows by the gradient of a function of log Z and target logits; returns dL/dh.
+
+With o = W h + b and p_ic = exp(o_ic) / Z_i, dL/do_ic = a_i p_ic + the target gradients of (i, c).
+Neither o nor its gradient is built. What is refused leaves all variables as they were. The result
+does not depend on the number of threads.
+
+kernel: W, [C, D], of type dtype; changed in place.
+bias: b, [C], of type dtype; or none.
+kernel_slots: As TfxRowUpdate, for W.
+bias_slots: As TfxRowUpdate, for b; none without a bias.
+hidden: h, [B, D], finite.
+labels: [B, K] class ids, padded with -1.
+logsumexp: log Z, [B], finite.
+target_gradient: [B, K], of the loss with respect to the target logits, finite; ignored at padding.
+logsumexp_gradient: a, [B], of the loss with respect to log Z, finite.
+learning_rate: As TfxRowUpdate.
+rule: As TfxRowUpdate.
+method: As TfxRowUpdate.
+products: Of what: with "bfloat16", W, h and dL/do are rounded to it first. Sums are float32.
+update: False: only the gradient.
+hidden_gradient: dL/dh at the W before the step, [B, D].
 )doc");
 
 }  // namespace tfx

@@ -181,7 +181,7 @@ def test_defaults_and_config():
 
 
 def test_bad_products():
-    with pytest.raises(ValueError, match="products must be .*; got 'float16'"):
+    with pytest.raises(ValueError, match=r"products must be .*; got 'float16'"):
         exact(products="float16")
 
 

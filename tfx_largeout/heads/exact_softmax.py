@@ -20,24 +20,31 @@ from tfx_largeout.ops.exact.softmax_selection import (
     num_selected_argument,
     softmax_selection,
 )
+from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.statistics import SoftmaxStatistics
 
 _DEFAULT_SELECTED = 256
+_BACKWARD = ("selected", "all")
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
-    """A dense layer o = W h + b with the exact softmax loss, and an unbiased gradient of few rows.
+    """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
     Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
-    softmax. The pass also keeps entries of the softmax at random: (i, c) with probability
-    min(1, S p_ic), and then with the weight max(p_ic, 1 / S), whose expectation is p_ic. Backward,
-    with dL/do_ic = a_i p_ic - t_ic, the kept entries stand for p_ic and the labels are exact. So
-    the gradient has the expectation of the full softmax's, and touches at most S rows an example in
-    expectation, besides those of its labels. It is importance sampling from the softmax itself,
-    which samplers with an index approximate. The head updates these rows with its own row-sparse
-    optimizer.
+    softmax. Its gradient is dL/do_ic = a_i p_ic - t_ic, with p_ic = exp(o_ic) / Z_i.
+
+    - `backward="selected"`: the pass also keeps entries of the softmax at random: (i, c) with
+      probability min(1, S p_ic), and then with the weight max(p_ic, 1 / S), whose expectation is
+      p_ic. Backward, the kept entries stand for p_ic and the labels are exact. So the gradient has
+      the expectation of the full softmax's, and touches at most S rows an example in expectation,
+      besides those of its labels. It is importance sampling from the softmax itself, which samplers
+      with an index approximate.
+    - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
+      rows at a time, and the rows of a block are updated while they are in the caches.
+
+    The head updates its rows with its own optimizer.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
@@ -46,19 +53,23 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built.
 
-    Cost: a training step 2 B C D FLOP for the pass, and O(B S D) for the rest. Memory: W, b and the
-    optimizer's slots; besides, O(B (D + T S log C)) on T threads.
+    Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
+    Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
+    O(B D) for up to 64 sums, at most 16 MiB or 4 of them.
 
     Args:
         num_classes: The number of classes C, at least 2.
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         num_selected: S, at most C: how many classes of an example are expected to be kept at most.
-            More make the gradient less noisy; with S = C it is exact. Default None: 256, or C.
-        products: Of what, in the pass over all classes of a training step. Default `"float32"`. With
-            `"bfloat16"`, W and h are rounded to it first, while W itself, sums and all else stay
-            float32: a relative error of 2^-9 at most in each factor. A processor that multiplies
-            bfloat16 (AVX512-BF16) does so at twice the speed; others are slower then.
+            More make the gradient less noisy; with S = C it is exact. Default None: 256, or C. For
+            `backward="selected"` alone.
+        backward: `"selected"` (default) or `"all"`.
+        products: Of what, in the passes over all classes of a training step. Default `"float32"`.
+            With `"bfloat16"`, their factors (W and h, and for `backward="all"` dL/do) are rounded
+            to it first, a relative error of 2^-9 at most, while sums, W itself and all else stay
+            float32. A processor that multiplies bfloat16 (AVX512-BF16) does so at twice the speed;
+            others are slower then.
         use_bias: Whether there is a bias b `[C]`. Default True.
         kernel_initializer: The initializer of W, called for blocks of rows. Default
             `"glorot_uniform"`.
@@ -70,7 +81,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     Raises:
         TypeError: As `RowUpdatingHead`.
-        ValueError: An argument is out of range; as `RowUpdatingHead`.
+        ValueError: An argument is out of range; `num_selected` beside `backward="all"`; as
+            `RowUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h, log Z or a gradient is not finite.
             Nothing is changed then.
     """
@@ -84,6 +96,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         num_classes: int,
         optimizer: RowOptimizer,
         num_selected: int | None = None,
+        backward: str = "selected",
         products: str = "float32",
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
@@ -99,6 +112,11 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             bias_initializer=bias_initializer,
             **kwargs,
         )
+        self.backward_over = choice_argument("backward", backward, _BACKWARD)
+        if self.backward_over == "all" and num_selected is not None:
+            raise ValueError(
+                f'num_selected must be None where backward="all"; got {num_selected!r}'
+            )
         if num_selected is None:
             num_selected = min(_DEFAULT_SELECTED, self.num_classes)
         self.num_selected = num_selected_argument(num_selected, self.num_classes)
@@ -116,7 +134,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
             labels.ids,
-            self.num_selected,
+            self.num_selected if self.backward_over == "selected" else 0,
             seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
             products=self.products,
         )
@@ -133,21 +151,30 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         update: bool,
     ) -> tf.Tensor:
         selection, (target_gradient, log_z_gradient) = residuals, gradients
-        of_example = log_z_gradient[:, tf.newaxis]
-        target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
-        hidden_gradient = candidate_update(
+        layer = (
             self.kernel,
             self.bias,
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
             tf.cast(hidden, self.statistics_dtype),
             labels.ids,
+        )
+        optimizer = self.optimizer.rule, self.present_rate
+        if self.backward_over == "all":
+            statistics = selection.logsumexp, target_gradient, log_z_gradient
+            hidden_gradient = softmax_update(
+                *layer, *statistics, *optimizer, products=self.products, update=update
+            )
+            return tf.cast(hidden_gradient, hidden.dtype)
+        of_example = log_z_gradient[:, tf.newaxis]
+        target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
+        hidden_gradient = candidate_update(
+            *layer,
             # Examples of weight 0 touch no rows but those of their labels.
             tf.where(of_example != 0, selection.ids, -1),
             target_gradient + of_example * target_p,
             of_example * selection.probabilities,
-            self.optimizer.rule,
-            self.present_rate,
+            *optimizer,
             update=update,
         )
         return tf.cast(hidden_gradient, hidden.dtype)
@@ -155,7 +182,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "num_selected": self.num_selected,
+            "num_selected": None if self.backward_over == "all" else self.num_selected,
+            "backward": self.backward_over,
             "products": self.products,
             "seed": self.seed,
         }

@@ -75,11 +75,10 @@ def test_values(implementation, dtype, monkeypatch):
 
 @every_implementation
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("classes", "width", "batch"), [(1009, 17, 70), (300, 200, 3), (70, 1, 33)]
-)
-def test_bfloat16_products(implementation, dtype, classes, width, batch, monkeypatch):
+@pytest.mark.parametrize("sizes", [(1009, 17, 70), (300, 200, 3), (70, 1, 33)])
+def test_bfloat16_products(implementation, dtype, sizes, monkeypatch):
     """The logits are those of rounded factors, and no worse than those of a bfloat16 matmul."""
+    classes, width, batch = sizes
     layer = Layer(classes, width, batch, dtype=dtype)
     layer.labels = np.tile(np.arange(classes), (batch, 1))
     selection = layer.select(2, use(implementation, monkeypatch), products="bfloat16")
@@ -185,6 +184,14 @@ def test_small_sizes(implementation, classes, batch, monkeypatch):
 
 
 @every_implementation
+def test_none_are_kept_where_none_are_asked_for(implementation, monkeypatch):
+    layer = Layer(700, 4, 20)
+    selection = layer.select(0, use(implementation, monkeypatch))
+    np.testing.assert_allclose(selection.logsumexp, layer.logsumexp, rtol=1e-6)
+    assert selection.ids.shape == selection.probabilities.shape == (20, 0)
+
+
+@every_implementation
 def test_all_classes_equal(implementation, monkeypatch):
     layer = Layer(1000, 3, 64)
     layer.kernel.assign(tf.zeros_like(layer.kernel))
@@ -198,7 +205,7 @@ def test_all_classes_equal(implementation, monkeypatch):
 @pytest.mark.parametrize(
     ("num_selected", "seed", "error", "message"),
     [
-        (0, [1, 2], ValueError, "num_selected must be an integer of at least 1; got 0"),
+        (-1, [1, 2], ValueError, "num_selected must be an integer of at least 0; got -1"),
         (51, [1, 2], ValueError, "num_selected must be at most num_classes=50; got 51"),
         (2.5, [1, 2], ValueError, "num_selected must be an integer"),
         (5, [1], ValueError, r"seed must be \[2\].*got shape \(1,\)"),

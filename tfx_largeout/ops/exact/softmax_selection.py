@@ -14,7 +14,6 @@ from tfx_largeout.ops.exact.softmax_selection_composed import softmax_selection_
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import OP_DTYPES
 
-
 PRODUCTS = ("float32", "bfloat16")
 
 
@@ -31,13 +30,13 @@ class SoftmaxSelection(NamedTuple):
     """`[B, S']`: their weights max(p, 1 / S); 0 at padding."""
 
 
-def num_selected_argument(num_selected: int, num_classes: int) -> int:
+def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1) -> int:
     """Returns S as an int.
 
     Raises:
-        ValueError: It is no integer in [1, C].
+        ValueError: It is no integer in [at_least, C].
     """
-    num_selected = integer_argument("num_selected", num_selected, at_least=1)
+    num_selected = integer_argument("num_selected", num_selected, at_least)
     if num_selected > num_classes:
         raise ValueError(
             f"num_selected must be at most num_classes={num_classes}; got {num_selected}"
@@ -74,7 +73,7 @@ def softmax_selection(
         bias: b, `[C]`, likewise, of the same dtype; or None.
         hidden: h, `[B, D]`, finite; float32, or float64 beside a float64 kernel.
         labels: `[B, K]` int64, padded with -1.
-        num_selected: S, in [1, C].
+        num_selected: S, in [0, C]. With 0 none is kept.
         seed: `[2]` int64.
         products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
             2^-9 at most), a block at a time, and their products, which are exact then, summed in
@@ -94,7 +93,7 @@ def softmax_selection(
     """
     no_candidates = tf.zeros([0], tf.int64)
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, no_candidates)
-    num_selected = num_selected_argument(num_selected, arguments.num_classes)
+    num_selected = num_selected_argument(num_selected, arguments.num_classes, at_least=0)
     choice_argument("products", products, PRODUCTS)
     check_dtypes(tf.int64, seed=seed)
     require_shape("seed", "[2]", seed, [2])

@@ -37,6 +37,9 @@ def softmax_selection_composed(
         hidden, arguments.kernel, arguments.bias, labels, 0, None, shard, products
     )
     batch = tf.shape(hidden, tf.int64)[0]
+    if num_selected == 0:
+        empty = tf.stack([batch, 0])
+        return log_z, targets, tf.zeros(empty, tf.int64), tf.zeros(empty, hidden.dtype)
     block = classes_of_block(hidden)
     keys = _example_keys(seed, batch)
     epsilon = 1 / num_selected if num_selected < arguments.num_classes else 0.0

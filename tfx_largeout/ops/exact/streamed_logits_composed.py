@@ -98,14 +98,18 @@ def logits_of_block(
 
     With `products="bfloat16"`, h and W are rounded to it first; sums are of the dtype of h.
     """
-    factors = hidden, _rows(kernel, start, end)
-    if products == "bfloat16":
-        factors = tuple(tf.cast(factor, tf.bfloat16) for factor in factors)
-    h, weights = (tf.cast(factor, hidden.dtype) for factor in factors)
-    logits = tf.matmul(h, weights, transpose_b=True)
+    weights = rounded_for(products, tf.cast(_rows(kernel, start, end), hidden.dtype))
+    logits = tf.matmul(rounded_for(products, hidden), weights, transpose_b=True)
     if bias is not None:
         logits += tf.cast(_rows(bias, start, end), hidden.dtype)
     return logits
+
+
+def rounded_for(products: str, factor: tf.Tensor) -> tf.Tensor:
+    """Returns a factor, rounded to bfloat16 if products are of that, in its own dtype."""
+    if products == "float32":
+        return factor
+    return tf.cast(tf.cast(factor, tf.bfloat16), factor.dtype)
 
 
 def _first_sweep(

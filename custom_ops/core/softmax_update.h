@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backward step of the softmax over all classes, without building its logits or gradient.
+
+#ifndef TFX_LARGEOUT_CORE_SOFTMAX_UPDATE_H_
+#define TFX_LARGEOUT_CORE_SOFTMAX_UPDATE_H_
+
+#include <cstdint>
+
+#include "core/candidate_batch.h"
+#include "core/candidate_update.h"
+#include "core/execution.h"
+#include "core/row_update.h"
+
+namespace tfx::core {
+
+// A batch, what its forward pass found, and the gradients of the loss.
+struct SoftmaxBatch {
+  const float* hidden;           // h: [B, D], finite
+  const int64_t* labels;         // [B, K], padded with -1
+  const float* logsumexp;        // log Z: [B], finite
+  const float* target_gradient;  // [B, K]: by the target logits, finite but for padding
+  const float* log_z_gradient;   // a: [B], by log Z, finite
+  int64_t size;                  // B
+  int64_t num_labels;            // K
+  bool rounds;                   // W, h and dL/do to bfloat16, for the products
+};
+
+// With dL/do_ic = a_i exp(o_ic - log Z_i) + the target gradients of (i, c), sets hidden_gradient
+// [B, D] to dL/dh at the W before the step. Unless `updater` is null, updates every row of W and b,
+// once. The result does not depend on the number of workers.
+//
+// Cost: 6 B C D FLOP; W and its slots are read once. Memory: O(B D), for up to 64 sums, at most 16
+// MiB or 4 sums; and a few hundred rows a worker.
+//
+// REQUIRES: `weights` are those of `rows`.
+void SoftmaxUpdate(const LayerWeights& weights, const LayerRows& rows, const SoftmaxBatch& batch,
+                   const RowUpdater* updater, const Execution& execution, float* hidden_gradient);
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_SOFTMAX_UPDATE_H_

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward step of the softmax over all classes, in TensorFlow's own ops alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.checks import check_finite, check_learning_rate, check_shape
+from tfx_largeout.ops.exact.streamed_logits_composed import (
+    classes_of_block,
+    logits_of_block,
+    rounded_for,
+)
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update_composed import step_on_rows
+from tfx_largeout.ops.rows.variable_rows import gather
+
+
+def softmax_update_composed(
+    arguments: CandidateArguments,
+    slots: tuple[Sequence[tf.Variable], Sequence[tf.Variable]],
+    logsumexp: tf.Tensor,
+    target_gradient: tf.Tensor,
+    logsumexp_gradient: tf.Tensor,
+    rule: RowRule,
+    learning_rate: tf.Tensor,
+    products: str,
+    update: bool,
+) -> tf.Tensor:
+    """Same results as the custom op of `softmax_update`, by a loop over blocks of classes.
+
+    Args:
+        arguments: Not checked yet; no candidates.
+        slots: The slots of kernel and bias.
+        logsumexp: `[B]`.
+        target_gradient: `[B, K]`.
+        logsumexp_gradient: `[B]`.
+        rule: What to do with a row.
+        learning_rate: Scalar, of the dtype of hidden.
+        products: As `logits_of_block`.
+        update: Whether to change the variables.
+
+    Returns:
+        dL/dh, `[B, D]`.
+    """
+    target_gradient = tf.where(arguments.labels >= 0, target_gradient, 0)
+    by_example = tf.shape(arguments.hidden)[:1]
+    rule_of_shape = "[B] with the B of hidden"
+    shape_of_labels = tf.shape(arguments.labels)
+    arguments = arguments.checked(
+        [
+            check_shape("logsumexp", rule_of_shape, logsumexp, by_example),
+            check_shape("logsumexp_gradient", rule_of_shape, logsumexp_gradient, by_example),
+            check_shape("target_gradient", "[B, K] as labels", target_gradient, shape_of_labels),
+            check_finite("logsumexp", logsumexp),
+            check_finite("target_gradient", target_gradient),
+            check_finite("logsumexp_gradient", logsumexp_gradient),
+            check_learning_rate(learning_rate, rule.weight_decay),
+        ]
+    )
+    kernel, bias, hidden, labels = arguments[:4]
+    rounded_hidden = rounded_for(products, hidden)
+    block, num_classes = classes_of_block(hidden), tf.constant(arguments.num_classes, tf.int64)
+
+    def body(start, hidden_gradient):  # type: ignore[no-untyped-def]
+        end = tf.minimum(start + block, num_classes)
+        ids = tf.range(start, end)
+        logits = logits_of_block(hidden, kernel, bias, start, end, products)
+        excess = tf.minimum(logits - logsumexp[:, tf.newaxis], 0)
+        gradient = logsumexp_gradient[:, tf.newaxis] * tf.exp(excess)
+        gradient += _of_targets(labels, target_gradient, start, end)
+        factor = rounded_for(products, gradient)
+        rows = rounded_for(products, tf.cast(gather(kernel, ids), hidden.dtype))
+        hidden_gradient += tf.matmul(factor, rows)
+        if update:
+            kernel_gradient = tf.matmul(factor, rounded_hidden, transpose_a=True)
+            with tf.control_dependencies([hidden_gradient]):  # which is that of the old W
+                ids = tf.identity(ids)
+            step_on_rows(kernel, slots[0], ids, kernel_gradient, rule, learning_rate)
+            if bias is not None:
+                of_bias = tf.reduce_sum(gradient, axis=0)
+                step_on_rows(bias, slots[1], ids, of_bias, rule, learning_rate)
+        return end, hidden_gradient
+
+    _, hidden_gradient = tf.while_loop(
+        lambda start, _: start < num_classes,
+        body,
+        (tf.zeros([], tf.int64), tf.zeros_like(hidden)),
+        parallel_iterations=1,
+    )
+    return tf.ensure_shape(hidden_gradient, hidden.shape)
+
+
+def _of_targets(
+    labels: tf.Tensor, gradient: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tf.Tensor:
+    """Returns the gradients `[B, K]` at their labels, as columns of classes [start, end)."""
+    is_here = (labels >= start) & (labels < end)
+    places = tf.where(is_here)
+    columns = tf.gather_nd(labels, places) - start
+    shape = tf.stack([tf.shape(labels, tf.int64)[0], end - start])
+    indices = tf.stack([places[:, 0], columns], axis=1)
+    return tf.scatter_nd(indices, tf.gather_nd(gradient, places), shape)
