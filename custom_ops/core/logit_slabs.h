@@ -126,6 +126,7 @@ TFX_INLINE void Scatter(const Element* row, int64_t depth, int64_t lanes, Elemen
 }
 
 TFX_INLINE void PackPanel(const HiddenPanel& panel, int64_t width, bool rounded, float* to) {
+  if (width == 0) return;
   memset(to, 0, width * panel.lanes * sizeof(float));
   constexpr int64_t kColumns = 64;
   Rounded elements[kColumns];

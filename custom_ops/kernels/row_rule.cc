@@ -15,6 +15,8 @@ namespace tf = tensorflow;
 // The places of a rule's numbers.
 enum Number { kWeightDecay, kClipNorm, kFirst, kSecond, kThird };
 
+constexpr double kSmallest = 1e-37;  // below, float32 has few digits or none
+
 bool IsFraction(double x) { return x >= 0 && x < 1; }
 
 }  // namespace
@@ -29,11 +31,11 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   }
   const auto x = numbers.vec<double>();
   const double epsilon = is_sgd ? 1 : x(size - 1);
-  if (!(x(kWeightDecay) >= 0) || !(x(kClipNorm) > 0) || !(static_cast<float>(epsilon) > 0) ||
+  if (!(x(kWeightDecay) >= 0) || !(x(kClipNorm) >= kSmallest) || !(epsilon >= kSmallest) ||
       (is_sgd && !(IsFraction(x(kFirst)) && (x(kSecond) == 0 || x(kSecond) == 1))) ||
       (is_adam && !(IsFraction(x(kFirst)) && IsFraction(x(kSecond))))) {
-    return InvalidArgument("rule must hold a weight_decay of at least 0, a clip_norm above 0, and ",
-                           "hyperparameters of ", method, " in range; got ",
+    return InvalidArgument("rule must hold a weight_decay of at least 0, a clip_norm of at least ",
+                           "1e-37, and hyperparameters of ", method, " in range; got ",
                            numbers.SummarizeValue(size));
   }
   if (learning_rate.dims() != 0) {

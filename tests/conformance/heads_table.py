@@ -188,4 +188,12 @@ HEADS = [
         tlo.losses.SoftmaxCrossentropy,
         _sgd,
     ),
+    Row(
+        "exact_softmax_all",
+        lambda classes, **kw: tlo.heads.ExactSoftmaxHead(
+            classes, tlo.optimizers.RowAdam(0.05), backward="all", products="bfloat16", **kw
+        ),
+        tlo.losses.SoftmaxCrossentropy,
+        _sgd,
+    ),
 ]

@@ -14,6 +14,7 @@ from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
+from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.factored import factored_update
 from tfx_largeout.ops.factored.factored_state import FactoredState
@@ -98,6 +99,24 @@ def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
         *tensors,
         rule,
         learning_rate,
+        update=attributes["update"],
+        implementation="composed",
+    )
+
+
+def _softmax_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["kernel"], attributes)
+    kernel, biases, kernel_slots, bias_slots, *tensors, learning_rate, numbers = inputs.values()
+    rule = _rule(attributes["method"], numbers)
+    return lambda: softmax_update(
+        kernel,
+        _only(biases),
+        kernel_slots,
+        bias_slots,
+        *tensors,
+        rule,
+        learning_rate,
+        products=attributes["products"],
         update=attributes["update"],
         implementation="composed",
     )
@@ -272,6 +291,7 @@ _FUNCTIONS = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
     "TfxSoftmaxSelection": _softmax_selection,
+    "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,

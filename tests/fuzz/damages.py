@@ -60,7 +60,7 @@ def _change_tensor(call: Call, name: str, values: np.ndarray, rng: Rng) -> Call:
     change = _with_other_values if rng.random() < 0.7 else _with_other_shape
     values, note, is_tame = change(call, np.asarray(values), rng)
     # Two of these are products of the third one.
-    is_tame = is_tame and not (call.op == "TfxFactoredUpdate" and "hidden" in name)
+    is_tame = is_tame and not (call.op.startswith("TfxFactoredUpdate") and "hidden" in name)
     return _noted(call.replace_input(name, values), f"{name} {note}", is_tame)
 
 

@@ -60,28 +60,46 @@ def _softmax_selection(rng: Rng) -> Call:
     del inputs["candidates"]
     inputs["seed"] = rng.integers(-(2**62), 2**62, 2)
     classes = len(inputs["kernel"].values)
-    attributes["num_selected"] = int(rng.integers(1, classes + 1))
+    attributes["num_selected"] = int(rng.integers(0, classes + 1))
     attributes["products"] = str(rng.choice(["float32", "bfloat16"]))
     return Call("TfxSoftmaxSelection", inputs, attributes)
 
 
 def _candidate_update(rng: Rng) -> Call:
     inputs, attributes = _candidate_problem(rng)
-    kernel = inputs["kernel"].values
-    method, rule = _rule(rng)
-    slots = _slots(rng, method, rule, kernel)
-    inputs["kernel_slots"] = slots
-    inputs["bias_slots"] = [
-        slot for bias in inputs["bias"] for slot in _slots(rng, method, rule, bias.values)
-    ]
+    method, rule = _add_slots(rng, inputs)
     batch, num_candidates = len(inputs["hidden"]), inputs["candidates"].shape[-1]
-    arguments = {name: inputs.pop(name) for name in ("hidden", "labels", "candidates")}
-    inputs |= arguments
     inputs["true_gradient"] = _floats(rng, *inputs["labels"].shape)
     inputs["candidate_gradient"] = _floats(rng, batch, num_candidates)
     inputs["learning_rate"], inputs["rule"] = _learning_rate(rng), rule
     attributes |= {"method": method, "update": bool(rng.random() < 0.8)}
     return Call("TfxCandidateUpdate", inputs, attributes)
+
+
+def _softmax_update(rng: Rng) -> Call:
+    inputs, attributes = _candidate_problem(rng)
+    del inputs["candidates"]
+    method, rule = _add_slots(rng, inputs)
+    batch = len(inputs["hidden"])
+    inputs["logsumexp"] = _floats(rng, batch) + np.float32(rng.uniform(0, 5))
+    inputs["target_gradient"] = _floats(rng, *inputs["labels"].shape)
+    inputs["logsumexp_gradient"] = np.where(rng.random(batch) < 0.2, 0, _floats(rng, batch))
+    inputs["learning_rate"], inputs["rule"] = _learning_rate(rng), rule
+    attributes |= {"method": method, "update": bool(rng.random() < 0.8)}
+    attributes["products"] = str(rng.choice(["float32", "bfloat16"]))
+    return Call("TfxSoftmaxUpdate", inputs, attributes)
+
+
+def _add_slots(rng: Rng, inputs: dict[str, Any]) -> tuple[str, np.ndarray]:
+    """Draws a rule, and puts its slots behind kernel and bias."""
+    method, rule = _rule(rng)
+    tensors = {name: inputs.pop(name) for name in list(inputs)[2:]}
+    inputs["kernel_slots"] = _slots(rng, method, rule, inputs["kernel"].values)
+    inputs["bias_slots"] = [
+        slot for bias in inputs["bias"] for slot in _slots(rng, method, rule, bias.values)
+    ]
+    inputs |= tensors
+    return method, rule
 
 
 def _candidate_problem(rng: Rng) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -391,6 +409,7 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
     "TfxSoftmaxSelection": _softmax_selection,
+    "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,
     "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,

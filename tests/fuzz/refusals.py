@@ -203,7 +203,7 @@ def _of_candidates(op: str) -> list[Refusal]:
     ]
 
 
-def _of_softmax_selection(op: str) -> list[Refusal]:
+def _of_softmax(op: str) -> list[Refusal]:
     return [
         Refusal(op, "kernel", lambda w: w[0], r"kernel must (be .*\[C, D\]|have rank 2)"),
         Refusal(op, "kernel", _dtype(np.int32), "(kernel|weights) must .*; got.*int32", False),
@@ -213,17 +213,39 @@ def _of_softmax_selection(op: str) -> list[Refusal]:
         Refusal(op, "hidden", _without_columns, "hidden must "),
         Refusal(op, "hidden", _put((0, 0), np.inf), "hidden must be finite; got"),
         Refusal(op, "labels", _put((0, 0), 10**6), "labels must be class ids.*1000000"),
-        Refusal(op, "labels", lambda y: y[1:], "labels must "),
+        Refusal(op, "labels", lambda y: y[1:], "labels must|as labels"),
+    ]
+
+
+def _of_softmax_selection(op: str) -> list[Refusal]:
+    return [
         Refusal(op, "seed", _shape(3), r"seed must be \[2\]"),
         Refusal(op, "num_selected", _to(_LARGE), "num_selected must be .*1099511627776"),
     ]
 
 
+def _of_softmax_update(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "logsumexp", lambda z: z[1:], r"logsumexp must be \[B\]"),
+        Refusal(op, "logsumexp", _put(0, np.inf), "logsumexp must be finite; got"),
+        Refusal(op, "logsumexp_gradient", lambda a: a[1:], r"logsumexp_gradient must be \[B\]"),
+        Refusal(op, "logsumexp_gradient", _put(0, np.nan), "logsumexp_gradient must be finite"),
+        Refusal(op, "target_gradient", _without_columns, r"target_gradient must be \[B, K\]"),
+        *_of_steps(op),
+    ]
+
+
 def _of_candidate_update(op: str) -> list[Refusal]:
-    rate = "learning_rate must be finite, at least 0"
     return [
         Refusal(op, "true_gradient", _shape(1), r"true_gradient must be \[N, K\]", False),
         Refusal(op, "candidate_gradient", _without_columns, r"candidate_gradient must be \[N, S\]"),
+        *_of_steps(op),
+    ]
+
+
+def _of_steps(op: str) -> list[Refusal]:
+    rate = "learning_rate must be finite, at least 0"
+    return [
         Refusal(op, "learning_rate", _to(np.float32(-1)), f"{rate}.*-1"),
         Refusal(op, "learning_rate", _to(np.float32(np.nan)), f"{rate}.*nan"),
         Refusal(op, "rule", lambda rule: rule[:-1], "rule must have shape|must be .* numbers"),
@@ -316,7 +338,7 @@ def _of_streamed_logits(op: str) -> list[Refusal]:
         Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank"),
         Refusal(op, "bias", lambda b: b[1:], "bias must "),
         Refusal(op, "labels", _put((0, 0), 10**6), "labels must be class ids.*1000000"),
-        Refusal(op, "labels", lambda y: y[1:], "labels must "),
+        Refusal(op, "labels", lambda y: y[1:], "labels must|as labels"),
         Refusal(op, "labels", lambda y: y[0], "labels.* must have rank"),
         Refusal(op, "k", _to(_LARGE), "k must be .*1099511627776"),
         Refusal(
@@ -376,7 +398,10 @@ REFUSALS = [
     *_of_candidates("TfxCandidateLogits"),
     *_of_candidates("TfxCandidateUpdate"),
     *_of_candidate_update("TfxCandidateUpdate"),
+    *_of_softmax("TfxSoftmaxSelection"),
+    *_of_softmax("TfxSoftmaxUpdate"),
     *_of_softmax_selection("TfxSoftmaxSelection"),
+    *_of_softmax_update("TfxSoftmaxUpdate"),
     *_of_row_update("TfxRowUpdate"),
     *_of_functions("TfxHashCodes"),
     *_of_functions("TfxHashIndexUpdate"),
@@ -387,6 +412,7 @@ REFUSALS = [
     *_of_handles("TfxFactoredSettle", "v"),
     *_of_handles("TfxCandidateLogits", "kernel"),
     *_of_handles("TfxSoftmaxSelection", "kernel"),
+    *_of_handles("TfxSoftmaxUpdate", "kernel"),
     *_of_handles("TfxRowUpdate", "variable"),
     *_of_handles("TfxHashIndexUpdate", "entries"),
     *_of_handles("TfxBucketCandidates", "starts"),

@@ -35,6 +35,11 @@ def model_with(head, loss=None, optimizer="sgd"):
     return model
 
 
+@pytest.mark.parametrize(
+    "backward",
+    [{"num_selected": CLASSES}, {"num_selected": None, "backward": "all"}],
+    ids=["selected", "all"],
+)
 @pytest.mark.parametrize("labels", [LABELS, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize(
     ("row", "dense"),
@@ -45,11 +50,11 @@ def model_with(head, loss=None, optimizer="sgd"):
     ],
     ids=["sgd", "adagrad", "adam"],
 )
-def test_with_all_classes_it_is_the_dense_head(row, dense, labels):
-    """200 steps with num_selected = C, against Keras's optimizer on every weight."""
+def test_with_all_classes_it_is_the_dense_head(row, dense, labels, backward):
+    """200 steps against Keras's optimizer on every weight."""
     loss = SoftmaxCrossentropy(log_partition_penalty=0.01)
     models = [
-        model_with(exact(row(), CLASSES, model_rate=None), loss, dense()),
+        model_with(exact(row(), model_rate=None, **backward), loss, dense()),
         model_with(tlo.heads.DenseHead(CLASSES), loss, dense()),
     ]
     ours, theirs = ([*m.layers[0].weights, m.layers[1].kernel, m.layers[1].bias] for m in models)
@@ -111,21 +116,31 @@ def test_only_some_rows_change():
     assert changed.sum() < 12
 
 
-@pytest.mark.parametrize("num_selected", [1, 8, CLASSES])
-def test_it_learns(num_selected):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_selected": 1},
+        {"num_selected": 8},
+        {"num_selected": CLASSES},
+        {"num_selected": 8, "products": "bfloat16"},
+        {"num_selected": None, "backward": "all", "products": "bfloat16"},
+    ],
+)
+def test_it_learns(options):
     keras.utils.set_random_seed(2)
     centres = np.random.default_rng(1).normal(size=(CLASSES, WIDTH))
     x = np.repeat(centres, 20, axis=0).astype("float32")
     labels = np.repeat(np.arange(CLASSES), 20)
-    model = model_with(exact(RowAdam(0.05), num_selected), optimizer=keras.optimizers.Adam(0.01))
+    model = model_with(exact(RowAdam(0.05), **options), optimizer=keras.optimizers.Adam(0.01))
     before = model.evaluate(x, labels, verbose=0)
     history = model.fit(x, labels, 40, epochs=30, verbose=0).history["loss"]
     assert history[-1] < 0.25 * before
     assert model.evaluate(x, labels, verbose=0) < 0.25 * before
 
 
-def test_a_refused_step_changes_nothing():
-    head = exact()
+@pytest.mark.parametrize("options", [{}, {"num_selected": None, "backward": "all"}])
+def test_a_refused_step_changes_nothing(options):
+    head = exact(**options)
     head.build(X.shape)
     before = [v.numpy() for v in (*head.variables, *head.optimizer.variables)]
     for hidden in (np.full_like(X, np.nan), np.full_like(X, np.inf)):
@@ -174,15 +189,23 @@ def test_defaults_and_config():
     head = tlo.heads.ExactSoftmaxHead(CLASSES, RowAdam(0.1))
     assert head.num_selected == CLASSES
     assert tlo.heads.ExactSoftmaxHead(1000, RowAdam(0.1)).num_selected == 256
-    head = exact(products="bfloat16")
-    again = tlo.heads.ExactSoftmaxHead.from_config(head.get_config())
-    assert again.get_config() == head.get_config()
-    assert again.products == "bfloat16"
+    for head in (exact(products="bfloat16"), exact(num_selected=None, backward="all")):
+        again = tlo.heads.ExactSoftmaxHead.from_config(head.get_config())
+        assert again.get_config() == head.get_config()
+        assert again.products == head.products
 
 
-def test_bad_products():
-    with pytest.raises(ValueError, match=r"products must be .*; got 'float16'"):
-        exact(products="float16")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"products": "float16"}, r"products must be .*; got 'float16'"),
+        ({"backward": "some"}, r"backward must be .*; got 'some'"),
+        ({"backward": "all"}, r"num_selected must be None where backward=.all.; got 8"),
+    ],
+)
+def test_bad_choices(options, message):
+    with pytest.raises(ValueError, match=message):
+        exact(**options)
 
 
 def test_a_step_without_a_model_is_traced_without_a_warning(caplog):

@@ -27,10 +27,16 @@ def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -
 
 
 def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-    """Makes the full softmax with the gradient of selected classes."""
+    """Makes the full softmax with a gradient of selected or of all classes."""
     selected = min(options["num_selected"], num_classes)
     head = heads.ExactSoftmaxHead(
-        num_classes, _row_optimizer(options), selected, seed=seed, name="head"
+        num_classes,
+        _row_optimizer(options),
+        selected if options["backward"] == "selected" else None,
+        options["backward"],
+        options["products"],
+        seed=seed,
+        name="head",
     )
     return head, losses.SoftmaxCrossentropy()
 

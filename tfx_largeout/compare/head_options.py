@@ -97,6 +97,8 @@ HEAD_OPTIONS = (
     HeadOption("head_learning_rate", positive_number, "of a head that updates itself"),
     HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
     HeadOption("num_selected", positive_integer, "classes kept for an example's gradient, S"),
+    HeadOption("backward", one_of(("selected", "all")), "classes of the exact softmax's gradient"),
+    HeadOption("products", one_of(("float32", "bfloat16")), "what the exact softmax multiplies"),
     HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
     HeadOption("num_found", positive_integer, "candidate classes taken from an index"),

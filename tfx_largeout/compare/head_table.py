@@ -77,7 +77,12 @@ HEAD_TABLE = (
     HeadRow(
         "exact_softmax",
         "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
-        {**row_options(0.01), "num_selected": 256},
+        {
+            **row_options(0.01),
+            "num_selected": 256,
+            "backward": "selected",
+            "products": "float32",
+        },
         {},
         exact_softmax,
     ),

@@ -82,3 +82,14 @@ def check_dtypes(dtype: tf.DType, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype != dtype:
             raise TypeError(f"{name} must be {dtype.name}; got {tensor.dtype.name}")
+
+
+def finite_gradient(name: str, ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient with 0 where an id is padding, -1.
+
+    Raises:
+        tf.errors.InvalidArgumentError: Another number is not finite.
+    """
+    gradient = tf.where(ids >= 0, gradient, 0)
+    with after([check_finite(name, gradient)]):
+        return tf.identity(gradient)

@@ -9,12 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import (
-    after,
-    check_finite,
-    check_learning_rate,
-    check_shape,
-)
+from tfx_largeout.ops.checks import check_learning_rate, check_shape, finite_gradient
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update_composed import step_on_rows
 from tfx_largeout.ops.rows.variable_rows import gather
@@ -69,8 +64,8 @@ def candidate_update_composed(
     ]
     arguments = arguments.checked([*shapes, check_learning_rate(learning_rate, rule.weight_decay)])
     labels, candidates = arguments.labels, arguments.candidates
-    true_gradient = _finite_gradient("true_gradient", labels, true_gradient)
-    candidate_gradient = _finite_gradient("candidate_gradient", candidates, candidate_gradient)
+    true_gradient = finite_gradient("true_gradient", labels, true_gradient)
+    candidate_gradient = finite_gradient("candidate_gradient", candidates, candidate_gradient)
     gradients = _own if arguments.is_own else _shared
     ids, hidden_gradient, kernel_gradient, bias_gradient = gradients(
         arguments, true_gradient, candidate_gradient
@@ -82,13 +77,6 @@ def candidate_update_composed(
         if arguments.bias is not None:
             step_on_rows(arguments.bias, slots[1], ids, bias_gradient, rule, learning_rate)
     return tf.ensure_shape(hidden_gradient, arguments.hidden.shape)
-
-
-def _finite_gradient(name: str, ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient with 0 where an id is padding; refuses numbers that are not finite."""
-    gradient = tf.where(ids >= 0, gradient, 0)
-    with after([check_finite(name, gradient)]):
-        return tf.identity(gradient)
 
 
 # Each returns the touched classes [n], dL/dh, and dL/dW [n, D] and dL/db [n] at those classes.

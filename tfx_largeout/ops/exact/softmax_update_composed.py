@@ -8,7 +8,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import check_finite, check_learning_rate, check_shape
+from tfx_largeout.ops.checks import (
+    check_finite,
+    check_learning_rate,
+    check_shape,
+    finite_gradient,
+)
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
     logits_of_block,
@@ -46,7 +51,6 @@ def softmax_update_composed(
     Returns:
         dL/dh, `[B, D]`.
     """
-    target_gradient = tf.where(arguments.labels >= 0, target_gradient, 0)
     by_example = tf.shape(arguments.hidden)[:1]
     rule_of_shape = "[B] with the B of hidden"
     shape_of_labels = tf.shape(arguments.labels)
@@ -56,12 +60,12 @@ def softmax_update_composed(
             check_shape("logsumexp_gradient", rule_of_shape, logsumexp_gradient, by_example),
             check_shape("target_gradient", "[B, K] as labels", target_gradient, shape_of_labels),
             check_finite("logsumexp", logsumexp),
-            check_finite("target_gradient", target_gradient),
             check_finite("logsumexp_gradient", logsumexp_gradient),
             check_learning_rate(learning_rate, rule.weight_decay),
         ]
     )
     kernel, bias, hidden, labels = arguments[:4]
+    target_gradient = finite_gradient("target_gradient", labels, target_gradient)
     rounded_hidden = rounded_for(products, hidden)
     block, num_classes = classes_of_block(hidden), tf.constant(arguments.num_classes, tf.int64)
 
