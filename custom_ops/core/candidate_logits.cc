@@ -11,6 +11,8 @@ namespace tfx::core {
 namespace {
 
 constexpr int64_t kExamplesOfTask = 16;
+constexpr int64_t kMostPanelsOfTask = 4;
+constexpr int64_t kTilesOfProduct = 2;
 constexpr uint32_t kMarks = 1 << 12;
 
 int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
@@ -54,8 +56,12 @@ class CandidateLogitsPass {
   void RunShared() {
     const int64_t panel = execution_.dense.panel_width;
     const int64_t num_panels = (batch_.num_candidates + panel - 1) / panel;
-    panel_size_ = panel * weights_.width;
-    scratch_ = Take<float>(execution_.num_workers * (2 * panel_size_ + panel));
+    candidates_of_task_ = panel * std::clamp<int64_t>(num_panels / (4 * execution_.num_workers), 1,
+                                                      kMostPanelsOfTask);
+    const int64_t num_tasks =
+        (batch_.num_candidates + candidates_of_task_ - 1) / candidates_of_task_;
+    scratch_size_ = candidates_of_task_ * (2 * weights_.width + 1);
+    scratch_ = Take<float>(execution_.num_workers * scratch_size_);
     sorted_ = Take<ClassPlace>(batch_.num_candidates);
     spare_ = Take<ClassPlace>(batch_.num_candidates);
     const auto sort = [&](int64_t, int) { SortCandidates(); };
@@ -66,7 +72,7 @@ class CandidateLogitsPass {
         SharedHits(i);
       });
     };
-    execution_.Run({{"candidate logits", {{1, sort}, {num_panels, products}}},
+    execution_.Run({{"candidate logits", {{1, sort}, {num_tasks, products}}},
                     {"true logits and hits", {{TasksOf(batch_.size), examples}}}});
   }
 
@@ -160,30 +166,36 @@ class CandidateLogitsPass {
     return bias;
   }
 
-  // The logits of all examples for as many candidates as a panel has columns.
+  // The logits of all examples for some panels of candidates. Logits of a few examples at a time,
+  // so that a page of memory is written once, not once a panel.
   void PanelLogits(int64_t task, int worker) const {
     const int64_t panel_width = execution_.dense.panel_width, width = weights_.width;
-    const int64_t first = task * panel_width, num_candidates = batch_.num_candidates;
-    const int64_t n = std::min(panel_width, num_candidates - first);
-    float* rows = scratch_ + worker * (2 * panel_size_ + panel_width);
-    float* panel = rows + panel_size_;
-    float* biases = panel + panel_size_;
+    const int64_t most = candidates_of_task_, first = task * most;
+    const int64_t num_candidates = batch_.num_candidates;
+    const int64_t n = std::min(most, num_candidates - first);
+    float* rows = scratch_ + worker * scratch_size_;
+    float* panels = rows + most * width;
+    float* biases = panels + most * width;
     Gather(first, n, rows, biases);
-    execution_.dense.pack_transposed(rows, width, width, n, nullptr, 0, 1, panel);
+    execution_.dense.pack_transposed(rows, width, width, n, nullptr, 0,
+                                     (n + panel_width - 1) / panel_width, panels);
     float* out = out_.candidate_logits + first;
-    for (int64_t i = 0; i < batch_.size; ++i) {
-      std::copy_n(biases, n, out + i * num_candidates);
+    const Product<float> product = {batch_.hidden, width,          1, panels, width, n,
+                                    out,           num_candidates, 1, 1};
+    const int64_t examples = kTilesOfProduct * execution_.dense.tile_rows;
+    for (int64_t begin = 0; begin < batch_.size; begin += examples) {
+      const int64_t end = std::min(begin + examples, batch_.size);
+      for (int64_t i = begin; i < end; ++i) std::copy_n(biases, n, out + i * num_candidates);
+      execution_.dense.multiply(product, begin, end, false);
     }
-    execution_.dense.multiply({batch_.hidden, width, 1, panel, width, n, out, num_candidates, 1, 1},
-                              0, batch_.size, false);
   }
 
   const LayerWeights& weights_;
   const CandidateBatch& batch_;
   const Execution& execution_;
   const CandidateLogitsOutputs& out_;
-  int64_t panel_size_ = 0, num_sorted_ = 0;
-  float* scratch_ = nullptr;      // a worker: rows and a panel of candidates, and biases
+  int64_t candidates_of_task_ = 0, scratch_size_ = 0, num_sorted_ = 0;
+  float* scratch_ = nullptr;      // a worker: rows of candidates, the same in panels, and biases
   ClassPlace* sorted_ = nullptr;  // the candidates that are there, by class
   ClassPlace* spare_ = nullptr;
 };
