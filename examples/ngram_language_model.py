@@ -28,7 +28,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 
-LOSSES = ("softmax", "z_loss", "spherical_softmax", "taylor_softmax")
+LOSSES = ("softmax", "exact_softmax", "z_loss", "spherical_softmax", "taylor_softmax")
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -91,6 +91,9 @@ def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
     """Returns the head and its loss."""
     if loss == "softmax":
         return tlo.heads.DenseHead(num_words), tlo.losses.SoftmaxCrossentropy()
+    if loss == "exact_softmax":  # the same loss, without its logits
+        head = tlo.heads.ExactSoftmaxHead(num_words, tlo.optimizers.RowSGD(rate))
+        return head, tlo.losses.SoftmaxCrossentropy()
     if loss == "spherical_softmax":
         # From positive logits, the order of the logits is that of the probabilities.
         head = tlo.heads.FactoredHead(num_words, rate, use_bias=True, bias_initializer="ones")

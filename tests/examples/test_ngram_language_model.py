@@ -27,7 +27,9 @@ def example():
     return module
 
 
-@pytest.mark.parametrize("loss", ["softmax", "z_loss", "spherical_softmax", "taylor_softmax"])
+@pytest.mark.parametrize(
+    "loss", ["softmax", "exact_softmax", "z_loss", "spherical_softmax", "taylor_softmax"]
+)
 def test_learns_a_small_text(example, tmp_path, loss):
     with lzma.open(tmp_path / "text.xz", "wt") as file:
         file.write(TEXT * 20)
