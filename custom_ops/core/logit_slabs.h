@@ -49,7 +49,7 @@ TFX_INLINE void Prefetch(const Element* from, int64_t size) {
   for (int64_t i = 0; i < size; i += kElementsOfLine) __builtin_prefetch(from + i);
 }
 
-// Kinds of panel, and how each computes the logits of up to kSlabRows classes.
+// Logits of up to kSlabRows classes for a panel of one or two vectors.
 template <typename ElementOfRows, int kVectorsOfPanel>
 struct Wide {
   typedef ElementOfRows Element;

@@ -16,8 +16,8 @@
 namespace tfx::core {
 namespace {
 
-constexpr int64_t kMostOfSums = 1 << 22;  // floats
-constexpr int64_t kFewestShares = 4;
+constexpr int64_t kMostOfSums = 1 << 23;  // floats
+constexpr int64_t kFewestShares = 8;
 constexpr int64_t kMostShares = 64;
 constexpr int64_t kExamplesOfTask = 16;
 

@@ -30,8 +30,9 @@ struct SoftmaxBatch {
 // [B, D] to dL/dh at the W before the step. Unless `updater` is null, updates every row of W and b,
 // once. The result does not depend on the number of workers.
 //
-// Cost: 6 B C D FLOP; W and its slots are read once. Memory: O(B D), for up to 64 sums, at most 16
-// MiB or 4 sums; and a few hundred rows a worker.
+// Cost: 6 B C D FLOP; W and its slots are read once. Memory: O(B D), for up to 64 sums, at most 32
+// MiB or 8 sums, which is also the most workers that have work; and up to 2 MiB, or some hundred
+// rows, a worker.
 //
 // REQUIRES: `weights` are those of `rows`.
 void SoftmaxUpdate(const LayerWeights& weights, const LayerRows& rows, const SoftmaxBatch& batch,

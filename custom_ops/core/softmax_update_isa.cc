@@ -116,7 +116,7 @@ void AddProduct(LeftFactor<Element> left, int64_t n, int64_t depth, const Elemen
   }
 }
 
-// Turns logits of a slab into gradients, for vector v of a panel.
+// Turns logits of a slab into gradients, for vector v of a panel. Terms are those of its classes.
 void ToGradients(const SoftmaxUpdatePass& pass, const HiddenPanel& panel, int v, int64_t first,
                  int num_rows, const LabelTerm* terms, const LabelTerm* terms_end, Slab* slab) {
   const int64_t lane = panel.first_lane + v * kLanes;
@@ -126,22 +126,23 @@ void ToGradients(const SoftmaxUpdatePass& pass, const HiddenPanel& panel, int v,
     (*slab)[i] = scale * ExpOfNonPositive(Min(Floats{}, (*slab)[i] - logsumexp));
   }
   for (const LabelTerm* term = terms; term < terms_end; ++term) {
-    const int64_t row = term->class_id - first, lane_of_vector = term->lane - lane;
-    if (row < 0 || row >= num_rows || lane_of_vector < 0 || lane_of_vector >= kLanes) continue;
-    (*slab)[row][lane_of_vector] += term->gradient;
+    const int64_t lane_of_vector = term->lane - lane;
+    if (lane_of_vector < 0 || lane_of_vector >= kLanes) continue;
+    (*slab)[term->class_id - first][lane_of_vector] += term->gradient;
   }
 }
 
 // Writes the gradients of a slab's rows from `row` on, for lanes of a group from `lane` on, as both
-// products need them. `to_examples` is [R, kGroupLanes] numbers, `to_classes` [R, kGroupLanes].
+// products need them, `rounded` or not. Both arrays are [R, kGroupLanes] numbers.
 TFX_INLINE void StoreGradients(const Slab& slab, int num_rows, int64_t row, int64_t lane,
-                               float* to_examples, float*) {
+                               bool rounded, float* to_examples, float*) {
   for (int i = 0; i < num_rows; ++i) {
-    Store(to_examples + (row + i) * kGroupLanes<float> + lane, slab[i]);
+    const Floats g = rounded ? Widen(Narrow(slab[i])) : slab[i];
+    Store(to_examples + (row + i) * kGroupLanes<float> + lane, g);
   }
 }
 #if defined(__AVX512BF16__)
-TFX_INLINE void StoreGradients(const Slab& slab, int num_rows, int64_t row, int64_t lane,
+TFX_INLINE void StoreGradients(const Slab& slab, int num_rows, int64_t row, int64_t lane, bool,
                                Rounded* to_examples, Rounded* to_classes) {
   constexpr int kLanesOfGroup = kGroupLanes<Rounded>;
   for (int i = 0; i < num_rows; i += 2) {
@@ -229,16 +230,20 @@ class Block {
   void MakeGradients(const HiddenPanel& panel, int64_t lane_of_group) {
     typedef Wide<Element, kPanelVectors> Kind;
     const int64_t depth = DepthOf<Element>(pass_.layer.width);
+    const LabelTerm* terms = terms_;
     for (int64_t row = 0; row < num_rows_; row += kSlabRows) {
       const int size = Min(num_rows_ - row, kSlabRows);
+      const LabelTerm* next = terms;
+      while (next < terms_end_ && next->class_id < first_ + row + size) ++next;
       Slab slabs[kPanelVectors];
       Kind::Compute(rows_ + row * depth, biases_ + row, size, pass_.layer.width, panel, slabs);
       for (int v = 0; v < kPanelVectors; ++v) {
-        ToGradients(pass_, panel, v, first_ + row, size, terms_, terms_end_, &slabs[v]);
-        StoreGradients(slabs[v], size, row, lane_of_group + v * kLanes, over_examples_,
-                       over_classes_);
+        ToGradients(pass_, panel, v, first_ + row, size, terms, next, &slabs[v]);
+        StoreGradients(slabs[v], size, row, lane_of_group + v * kLanes, pass_.layer.rounds,
+                       over_examples_, over_classes_);
         AddSums(slabs[v], size, scratch_.bias_sums + row * kLanes);
       }
+      terms = next;
     }
   }
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kNarrowExamples = kLanes > 4 ? 4 : 1;
 
-// So few examples that lanes along the width waste less than lanes of examples. The lanes beyond
-// the examples are 0.
+// As Wide, for so few examples that lanes along the width waste less than lanes of examples. The
+// lanes beyond the examples are 0.
 struct Narrow {
   typedef float Element;
   static constexpr int kVectors = 1;

@@ -7,12 +7,11 @@
 #include "core/candidate_logits.h"
 #include "core/candidate_update.h"
 #include "kernels/candidate_checks.h"
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
-#include "kernels/layer_weights.h"
+#include "kernels/layer_update.h"
 #include "kernels/locked_variables.h"
-#include "kernels/row_rule.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
@@ -58,11 +57,7 @@ absl::Status CheckValues(const Inputs& inputs, int64_t num_classes,
                          const core::Execution& execution) {
   TF_RETURN_IF_ERROR(CheckIds("labels", inputs.labels, -1, num_classes, execution.rows));
   TF_RETURN_IF_ERROR(CheckIds("candidates", inputs.candidates, -1, num_classes, execution.rows));
-  if (!execution.dense.all_finite(inputs.hidden.flat<float>().data(),
-                                  inputs.hidden.NumElements())) {
-    return InvalidArgument("hidden must be finite; got an infinite or NaN number");
-  }
-  return absl::OkStatus();
+  return CheckFinite("hidden", inputs.hidden, execution.dense);
 }
 
 // What both ops share: locks, and the checks of their common arguments.
@@ -130,18 +125,12 @@ class CandidateLogitsOp : public CandidateOp {
 class CandidateUpdateOp : public CandidateOp {
  public:
   explicit CandidateUpdateOp(tf::OpKernelConstruction* context) : CandidateOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("num_kernel_slots", &num_kernel_slots_));
-    OP_REQUIRES_OK(context, context->GetAttr("num_bias_slots", &num_bias_slots_));
-    OP_REQUIRES_OK(context, context->GetAttr("method", &method_));
-    OP_REQUIRES_OK(context, context->GetAttr("update", &update_));
+    OP_REQUIRES_OK(context, layer_.ReadAttributes(context));
   }
 
  protected:
   absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) override {
-    std::vector<std::string> names = WeightNames();
-    for (int i = 0; i < num_kernel_slots_; ++i) names.push_back(absl::StrCat("kernel_slots ", i));
-    for (int i = 0; i < num_bias_slots_; ++i) names.push_back(absl::StrCat("bias_slots ", i));
-    return variables->Lock(context, names, LockedVariables::Mode::kExclusive);
+    return variables->Lock(context, layer_.Names(), LockedVariables::Mode::kExclusive);
   }
 
   absl::Status Run(tf::OpKernelContext* context, const Inputs& inputs, LockedVariables* variables,
@@ -149,23 +138,19 @@ class CandidateUpdateOp : public CandidateOp {
     TF_RETURN_IF_ERROR(Check(context, inputs, execution, *variables));
     tf::Tensor* hidden_gradient;
     TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
-    for (int i = 0; update_ && i < variables->size(); ++i) TF_RETURN_IF_ERROR(variables->Own(i));
-    core::LayerRows rows = {rule_.Rows(*variables, 0, KernelSlot()), {}};
-    if (num_biases_ > 0) rows.bias = rule_.Rows(*variables, 1, BiasSlot());
+    TF_RETURN_IF_ERROR(layer_.Own(variables));
     const core::CandidateBatch batch = inputs.Batch();
-    const core::RowUpdater updater = rule_.Updater(execution.rows);
+    const auto updater = layer_.Updater(execution.rows);
     const auto run = batch.own ? core::OwnCandidateUpdate : core::SharedCandidateUpdate;
-    run(WeightsOf(*variables, num_biases_), rows, batch,
+    run(WeightsOf(*variables, num_biases_), layer_.Rows(*variables), batch,
         {Gradient(context, *variables, 0).flat<float>().data(),
          Gradient(context, *variables, 1).flat<float>().data()},
-        update_ ? &updater : nullptr, execution, hidden_gradient->flat<float>().data());
+        updater.has_value() ? &*updater : nullptr, execution,
+        hidden_gradient->flat<float>().data());
     return absl::OkStatus();
   }
 
  private:
-  int KernelSlot() const { return 1 + num_biases_; }
-  int BiasSlot() const { return KernelSlot() + num_kernel_slots_; }
-
   // Inputs after the candidates: of the labels (0) or the candidates (1).
   static const tf::Tensor& Gradient(tf::OpKernelContext* context, const LockedVariables& variables,
                                     int index) {
@@ -174,24 +159,16 @@ class CandidateUpdateOp : public CandidateOp {
 
   absl::Status Check(tf::OpKernelContext* context, const Inputs& inputs,
                      const core::Execution& execution, const LockedVariables& variables) {
-    const int rate = variables.size() + 5;
-    TF_RETURN_IF_ERROR(rule_.Set(method_, context->input(rate + 1), context->input(rate)));
-    TF_RETURN_IF_ERROR(rule_.CheckSlots(variables, 0, KernelSlot(), num_kernel_slots_));
-    if (num_biases_ > 0) {
-      TF_RETURN_IF_ERROR(rule_.CheckSlots(variables, 1, BiasSlot(), num_bias_slots_));
-    }
+    TF_RETURN_IF_ERROR(layer_.Set(context, variables, variables.size() + 5));
     const tf::Tensor& labels = Gradient(context, variables, 0);
     const tf::Tensor& candidates = Gradient(context, variables, 1);
     TF_RETURN_IF_ERROR(
         CheckGradientShapes(labels, candidates, inputs.labels.shape(), inputs.OfLogits()));
-    TF_RETURN_IF_ERROR(CheckGradient("true_gradient", labels, inputs.labels, execution));
-    return CheckGradient("candidate_gradient", candidates, inputs.candidates, execution);
+    TF_RETURN_IF_ERROR(CheckGradient("true_gradient", labels, inputs.labels, execution.dense));
+    return CheckGradient("candidate_gradient", candidates, inputs.candidates, execution.dense);
   }
 
-  int num_kernel_slots_, num_bias_slots_;
-  std::string method_;
-  bool update_;
-  RowRule rule_;  // used under the lock of Compute
+  LayerUpdate layer_;  // used under the lock of Compute
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits").Device(tf::DEVICE_CPU), CandidateLogitsOp);

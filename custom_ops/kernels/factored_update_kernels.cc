@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/factored_update.h"
+#include "kernels/check_values.h"
 #include "kernels/factored_op.h"
 #include "kernels/invalid_argument.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -13,15 +14,6 @@ namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-
-template <typename T>
-absl::Status CheckFinite(const char* name, const tf::Tensor& tensor,
-                         const core::DenseExecution<T>& execution) {
-  if (execution.kernels.all_finite(tensor.flat<T>().data(), tensor.NumElements())) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument(name, " must be finite; got an infinite or NaN number");
-}
 
 template <typename T>
 class FactoredUpdateOp : public FactoredOp<T> {
@@ -82,7 +74,7 @@ class FactoredUpdateOp : public FactoredOp<T> {
     for (int i = 0; i < 5; ++i) {
       const tf::Tensor& tensor = context->input(kFirstInput + 2 + i);
       TF_RETURN_IF_ERROR(CheckShape(kNames[i], tensor, *shapes[i]));
-      TF_RETURN_IF_ERROR(CheckFinite(kNames[i], tensor, execution));
+      TF_RETURN_IF_ERROR(CheckFinite<T>(kNames[i], tensor, execution.kernels));
     }
     return absl::OkStatus();
   }
@@ -128,7 +120,7 @@ class FactoredUpdateFromSumsOp : public FactoredUpdateOp<T> {
     TF_RETURN_IF_ERROR(
         CheckFactoredBatch(hidden, context->input(kFirstInput + 1), variables.State().width));
     TF_RETURN_IF_ERROR(CheckShape("target_sums", sums, hidden.shape()));
-    TF_RETURN_IF_ERROR(CheckFinite("target_sums", sums, execution));
+    TF_RETURN_IF_ERROR(CheckFinite<T>("target_sums", sums, execution.kernels));
     *target_sums = this->Input(context, 9);
     return absl::OkStatus();
   }
@@ -151,7 +143,7 @@ class FactoredTargetSumsOp : public FactoredOp<T> {
                              labels.shape().DebugString());
     }
     TF_RETURN_IF_ERROR(CheckShape("g_target", g_target, labels.shape()));
-    TF_RETURN_IF_ERROR(CheckFinite("g_target", g_target, execution));
+    TF_RETURN_IF_ERROR(CheckFinite<T>("g_target", g_target, execution.kernels));
     TF_RETURN_IF_ERROR(variables.CheckLabelsAndSlots(labels, execution.rows));
     const core::FactoredState<T> state = variables.State();
     tf::Tensor* target_sums;

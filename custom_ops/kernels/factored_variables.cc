@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/class_shard.h"
 #include "kernels/invalid_argument.h"
 
@@ -119,9 +119,7 @@ template <typename T>
 absl::Status FactoredVariables<T>::CheckBatch(const tf::Tensor& hidden, const tf::Tensor& labels,
                                               const core::DenseExecution<T>& execution) const {
   TF_RETURN_IF_ERROR(CheckFactoredBatch(hidden, labels, TensorAt(kV)->dim_size(1)));
-  if (!execution.kernels.all_finite(hidden.flat<T>().data(), hidden.NumElements())) {
-    return InvalidArgument("hidden must be finite; got an infinite or NaN number");
-  }
+  TF_RETURN_IF_ERROR(CheckFinite<T>("hidden", hidden, execution.kernels));
   return CheckLabelsAndSlots(labels, execution.rows);
 }
 

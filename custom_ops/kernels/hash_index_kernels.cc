@@ -7,7 +7,7 @@
 
 #include "core/hash_family.h"
 #include "core/hash_tables.h"
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/cpu_op.h"
 #include "kernels/hash_arguments.h"
 #include "kernels/invalid_argument.h"

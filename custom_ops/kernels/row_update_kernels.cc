@@ -7,7 +7,7 @@
 
 #include "core/radix_sort.h"
 #include "core/row_update.h"
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
@@ -84,10 +84,7 @@ class RowUpdateOp : public CpuOp {
     TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), execution.rows));
     TF_RETURN_IF_ERROR(
         CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0)));
-    if (!execution.dense.all_finite(gradient.flat<float>().data(), gradient.NumElements())) {
-      return InvalidArgument("gradient must be finite; got an infinite or NaN number");
-    }
-    return absl::OkStatus();
+    return CheckFinite("gradient", gradient, execution.dense);
   }
 
   std::string method_;

@@ -7,7 +7,7 @@
 
 #include "core/streamed_logits.h"
 #include "kernels/candidate_checks.h"
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
@@ -81,8 +81,9 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {batch}, &logsumexp));
     TF_RETURN_IF_ERROR(context->allocate_output(1, labels.shape(), &target_logits));
     const auto seeds = seed.flat<int64_t>();
+    const bool keeps_all = num_selected_ == kernel.dim_size(0);
     const core::KeepRule rule = {{static_cast<uint64_t>(seeds(0)), static_cast<uint64_t>(seeds(1))},
-                                 num_selected_ < kernel.dim_size(0) ? 1.0f / num_selected_ : 0.0f,
+                                 keeps_all ? 0.0f : 1.0f / std::max<int64_t>(num_selected_, 1),
                                  num_selected_};
     core::StreamedLogitsInputs inputs = {};
     inputs.hidden = hidden.flat<float>().data();
@@ -116,10 +117,7 @@ class SoftmaxSelectionOp : public tf::OpKernel {
       return InvalidArgument("num_selected must be in [0, C], C = ", kernel.dim_size(0), "; got ",
                              num_selected_);
     }
-    if (!execution.dense.all_finite(hidden.flat<float>().data(), hidden.NumElements())) {
-      return InvalidArgument("hidden must be finite; got an infinite or NaN number");
-    }
-    return absl::OkStatus();
+    return CheckFinite("hidden", hidden, execution.dense);
   }
 
   int num_biases_;

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "core/streamed_logits.h"
-#include "kernels/check_ids.h"
+#include "kernels/check_values.h"
 #include "kernels/class_shard.h"
 #include "kernels/cpu_op.h"
 #include "kernels/locked_variables.h"

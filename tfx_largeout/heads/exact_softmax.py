@@ -15,11 +15,8 @@ from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import after, check_finite
-from tfx_largeout.ops.exact.softmax_selection import (
-    PRODUCTS,
-    num_selected_argument,
-    softmax_selection,
-)
+from tfx_largeout.ops.exact.products import PRODUCTS
+from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.statistics import SoftmaxStatistics
@@ -33,7 +30,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
     Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
-    softmax. Its gradient is dL/do_ic = a_i p_ic - t_ic, with p_ic = exp(o_ic) / Z_i.
+    softmax. Its gradient is dL/do_ic = a_i p_ic + t_ic, with a_i = dL/d log Z_i, p_ic =
+    exp(o_ic) / Z_i, and t_ic not 0 at labels alone.
 
     - `backward="selected"`: the pass also keeps entries of the softmax at random: (i, c) with
       probability min(1, S p_ic), and then with the weight max(p_ic, 1 / S), whose expectation is
@@ -42,7 +40,9 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       besides those of its labels. It is importance sampling from the softmax itself, which samplers
       with an index approximate.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
-      rows at a time, and the rows of a block are updated while they are in the caches.
+      rows at a time, and the rows of a block are updated while they are in the caches. In a model
+      that calls the head twice in a step, the second gradient is that of the updated W, but with
+      the log Z of the old one.
 
     The head updates its rows with its own optimizer.
 
@@ -55,7 +55,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
     Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
-    O(B D) for up to 64 sums, at most 16 MiB or 4 of them.
+    O(B D) for up to 64 sums (at most 32 MiB, or 8 of them), and some MiB a thread.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -67,7 +67,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         backward: `"selected"` (default) or `"all"`.
         products: Of what, in the passes over all classes of a training step. Default `"float32"`.
             With `"bfloat16"`, their factors (W and h, and for `backward="all"` dL/do) are rounded
-            to it first, a relative error of 2^-9 at most, while sums, W itself and all else stay
+            to it first, a relative error of 2^-8 at most, while sums, W itself and all else stay
             float32. A processor that multiplies bfloat16 (AVX512-BF16) does so at twice the speed;
             others are slower then.
         use_bias: Whether there is a bias b `[C]`. Default True.
@@ -117,9 +117,11 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             raise ValueError(
                 f'num_selected must be None where backward="all"; got {num_selected!r}'
             )
-        if num_selected is None:
-            num_selected = min(_DEFAULT_SELECTED, self.num_classes)
-        self.num_selected = num_selected_argument(num_selected, self.num_classes)
+        self.num_selected = num_selected
+        if self.backward_over == "selected":
+            if num_selected is None:
+                num_selected = min(_DEFAULT_SELECTED, self.num_classes)
+            self.num_selected = num_selected_argument(num_selected, self.num_classes)
         self.products = choice_argument("products", products, PRODUCTS)
         self.seed = seed_argument(seed)
 
@@ -134,7 +136,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
             labels.ids,
-            self.num_selected if self.backward_over == "selected" else 0,
+            self.num_selected or 0,
             seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
             products=self.products,
         )
@@ -182,7 +184,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "num_selected": None if self.backward_over == "all" else self.num_selected,
+            "num_selected": self.num_selected,
             "backward": self.backward_over,
             "products": self.products,
             "seed": self.seed,

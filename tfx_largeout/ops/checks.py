@@ -41,9 +41,11 @@ def check_ids(name: str, ids: tf.Tensor, lowest: int, num_classes: int) -> tf.Op
 def check_shape(name: str, rule: str, tensor: tf.Tensor, want: tf.Tensor) -> tf.Operation | None:
     """Asserts that a tensor has a shape."""
     got = tf.shape(tensor)
-    return tf.debugging.Assert(
-        tf.reduce_all(tf.equal(got, want)), [f"{name} must be {rule}:", want, "; got", got]
-    )
+    want = tf.convert_to_tensor(want)
+    # Of another rank, they would be broadcast.
+    has_rank = got.shape.is_compatible_with(want.shape)
+    is_same = tf.reduce_all(tf.equal(got, want)) if has_rank else False
+    return tf.debugging.Assert(is_same, [f"{name} must be {rule}:", want, "; got", got])
 
 
 def require_shape(

@@ -10,11 +10,10 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import check_dtypes, require_shape
+from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.softmax_selection_composed import softmax_selection_composed
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import OP_DTYPES
-
-PRODUCTS = ("float32", "bfloat16")
 
 
 class SoftmaxSelection(NamedTuple):
@@ -76,7 +75,7 @@ def softmax_selection(
         num_selected: S, in [0, C]. With 0 none is kept.
         seed: `[2]` int64.
         products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
-            2^-9 at most), a block at a time, and their products, which are exact then, summed in
+            2^-8 at most), a block at a time, and their products, which are exact then, summed in
             float32. Processors that multiply bfloat16 do so at twice the speed; others are slower
             than with float32.
         implementation: As `row_update`.

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import check_dtypes
-from tfx_largeout.ops.exact.softmax_selection import PRODUCTS
+from tfx_largeout.ops.checks import check_dtypes, require_shape
+from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.softmax_update_composed import softmax_update_composed
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import OP_DTYPES, RowRule, check_slots, numbers_of, rate_in
@@ -46,7 +46,8 @@ def softmax_update(
     ever built. The result does not depend on the number of threads.
 
     Cost: 6 B C D FLOP; W and its slots are read and written once. Memory: O(B D), for up to 64 sums
-    (at most 16 MiB, or 4 of them), and a few hundred rows a thread.
+    (at most 32 MiB, or 8 of them: no more threads than sums), and up to 2 MiB or some hundred rows
+    a thread.
 
     Args:
         kernel: W, `[C, D]`, changed in place: as `softmax_selection`.
@@ -92,12 +93,24 @@ def softmax_update(
         "logsumexp_gradient": logsumexp_gradient,
     }
     check_dtypes(hidden.dtype, **tensors)
+    batch, num_labels = hidden.shape[0], labels.shape[1]
+    require_shape("logsumexp", "[B] with the B of hidden", logsumexp, [batch])
+    require_shape("target_gradient", "[B, K] as labels", target_gradient, [batch, num_labels])
+    require_shape("logsumexp_gradient", "[B] with the B of hidden", logsumexp_gradient, [batch])
     learning_rate = rate_in(hidden.dtype, learning_rate)
     module = op_module(implementation, "tfx_softmax_update", "kernel", arguments.kernel, OP_DTYPES)
     if module is None:
         slots = (kernel_slots, bias_slots)
         return softmax_update_composed(
-            arguments, slots, *tensors.values(), rule, learning_rate, products, update
+            arguments,
+            slots,
+            logsumexp,
+            target_gradient,
+            logsumexp_gradient,
+            rule,
+            learning_rate,
+            products,
+            update,
         )
     return module.tfx_softmax_update(
         kernel=arguments.kernel.handle,

@@ -14,10 +14,10 @@ from tfx_largeout.ops.checks import (
     check_shape,
     finite_gradient,
 )
+from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
     logits_of_block,
-    rounded_for,
 )
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update_composed import step_on_rows

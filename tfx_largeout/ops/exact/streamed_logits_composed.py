@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.checks import after
 from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
 
 _BLOCK_ELEMENTS = 2**20  # logits that exist at a time: 4 MiB in float32
@@ -81,9 +82,12 @@ def streamed_logits_composed(
 
 
 def classes_of_block(hidden: tf.Tensor) -> tf.Tensor:
-    """Returns for how many classes the logits of h `[B, D]` exist at a time, `[]` int64."""
-    batch = tf.shape(hidden, tf.int64)[0]
-    return tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, 1), _MIN_BLOCK)
+    """Returns how many classes make up a block for h `[B, D]`, `[]` int64.
+
+    So few that their logits `[B, n]` and their rows of W `[n, D]` are small.
+    """
+    larger = tf.reduce_max(tf.shape(hidden, tf.int64))
+    return tf.maximum(_BLOCK_ELEMENTS // tf.maximum(larger, 1), _MIN_BLOCK)
 
 
 def logits_of_block(
@@ -103,13 +107,6 @@ def logits_of_block(
     if bias is not None:
         logits += tf.cast(_rows(bias, start, end), hidden.dtype)
     return logits
-
-
-def rounded_for(products: str, factor: tf.Tensor) -> tf.Tensor:
-    """Returns a factor, rounded to bfloat16 if products are of that, in its own dtype."""
-    if products == "float32":
-        return factor
-    return tf.cast(tf.cast(factor, tf.bfloat16), factor.dtype)
 
 
 def _first_sweep(

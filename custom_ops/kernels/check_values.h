@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#ifndef TFX_LARGEOUT_KERNELS_CHECK_IDS_H_
-#define TFX_LARGEOUT_KERNELS_CHECK_IDS_H_
+#ifndef TFX_LARGEOUT_KERNELS_CHECK_VALUES_H_
+#define TFX_LARGEOUT_KERNELS_CHECK_VALUES_H_
 
 #include <cstdint>
 #include <string>
 
-#include "core/execution.h"
+#include "core/dense_kernels.h"
 #include "core/row_kernels.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -25,11 +25,16 @@ absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t l
 absl::Status CheckLabels(const tensorflow::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels);
 
-// Refuses a gradient [N, n] with a number that is not finite and not at padding. The ids are those
-// of a row, or of all.
+// Refuses a tensor of T with a number that is infinite or NaN.
+template <typename T>
+absl::Status CheckFinite(const char* name, const tensorflow::Tensor& values,
+                         const core::DenseKernels<T>& kernels);
+
+// Likewise a gradient [N, n]; what stands at padding is ignored. The ids are those of a row, or of
+// all.
 absl::Status CheckGradient(const char* name, const tensorflow::Tensor& gradient,
-                           const tensorflow::Tensor& ids, const core::Execution& execution);
+                           const tensorflow::Tensor& ids, const core::DenseKernels<float>& kernels);
 
 }  // namespace tfx
 
-#endif  // TFX_LARGEOUT_KERNELS_CHECK_IDS_H_
+#endif  // TFX_LARGEOUT_KERNELS_CHECK_VALUES_H_

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/check_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/invalid_argument.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+
+absl::Status CheckRange(const char* name, const std::string& range, const tf::Tensor& ids,
+                        int64_t lowest, int64_t end, const core::RowKernels& kernels) {
+  const int64_t* flat = ids.flat<int64_t>().data();
+  const int64_t at = kernels.find_outside(flat, ids.NumElements(), lowest, end);
+  if (at == ids.NumElements()) return absl::OkStatus();
+  return IdError(name, range, ids.shape(), at, flat[at]);
+}
+
+std::string Position(const tf::TensorShape& shape, int64_t at) {
+  std::string position = "]";
+  for (int d = shape.dims() - 1; d >= 0; --d) {
+    position = absl::StrCat(d == 0 ? "[" : ", ", at % shape.dim_size(d), position);
+    at /= shape.dim_size(d);
+  }
+  return position;
+}
+
+template <typename T>
+absl::Status NotFinite(const char* name, const tf::Tensor& values, int64_t at) {
+  return InvalidArgument(name, " must be finite; got ", values.flat<T>()(at), " at position ",
+                         Position(values.shape(), at));
+}
+
+}  // namespace
+
+absl::Status IdError(const char* name, const std::string& range, const tf::TensorShape& shape,
+                     int64_t at, int64_t id) {
+  return InvalidArgument(name, " must be class ids in ", range, "; got ", id, " at position ",
+                         Position(shape, at));
+}
+
+absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, int64_t end,
+                      const core::RowKernels& kernels) {
+  return CheckRange(name, absl::StrCat("[", lowest, ", ", end, ")"), ids, lowest, end, kernels);
+}
+
+absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes,
+                         const core::RowKernels& kernels) {
+  return CheckRange("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
+                    labels, -1, num_classes, kernels);
+}
+
+template <typename T>
+absl::Status CheckFinite(const char* name, const tf::Tensor& values,
+                         const core::DenseKernels<T>& kernels) {
+  const T* x = values.flat<T>().data();
+  const int64_t n = values.NumElements();
+  if (kernels.all_finite(x, n)) return absl::OkStatus();
+  const T* wrong = std::find_if(x, x + n, [](T value) { return !std::isfinite(value); });
+  return NotFinite<T>(name, values, wrong - x);
+}
+
+template absl::Status CheckFinite<float>(const char* name, const tf::Tensor& values,
+                                         const core::DenseKernels<float>& kernels);
+template absl::Status CheckFinite<double>(const char* name, const tf::Tensor& values,
+                                          const core::DenseKernels<double>& kernels);
+
+absl::Status CheckGradient(const char* name, const tf::Tensor& gradient, const tf::Tensor& ids,
+                           const core::DenseKernels<float>& kernels) {
+  const float* g = gradient.flat<float>().data();
+  const int64_t n = gradient.NumElements();
+  if (kernels.all_finite(g, n)) return absl::OkStatus();
+  const auto flat_ids = ids.flat<int64_t>();
+  for (int64_t at = 0; at < n; ++at) {
+    if (!std::isfinite(g[at]) && flat_ids(at % ids.NumElements()) >= 0) {
+      return NotFinite<float>(name, gradient, at);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tfx
