@@ -3,10 +3,10 @@
 
 The claims, with a softmax as in training (`zipf`). At C = 139,536, D = 128, B = 512 a step with a
 selected gradient takes at most a third of the time (products of bfloat16: 1 / 4.5), and with that
-of all classes at most 1 / 1.5; the peak memory of the process is below half. At C = 670,091,
-B = 1024 the selected gradient takes at most 1 / 3.5 (bfloat16: 1 / 5).
+of all classes and products of bfloat16 at most 1 / 1.5. At C = 670,091, B = 1024 the selected
+gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a process holds at most 1 / 3 of the memory.
 
-    python benchmarks/exact_softmax.py           # all rows, ten minutes; 6 GB of memory
+    python benchmarks/exact_softmax.py           # all rows, ten minutes; 12 GB of memory
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written
 
 Methods take turns in one process, each with weights of its own. A step is what `fit` makes of a

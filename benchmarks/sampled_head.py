@@ -12,7 +12,9 @@ of an example's own, they take at most half the time of gather, einsum and scatt
 
 A call runs many steps in one `tf.while_loop`, each with labels and candidates of its own, uniform
 over all classes, so that rows come from main memory. Sides take turns in one process, on the same
-variables. Run it with nothing else on the machine.
+variables. `least_ms` is what the step would take if it did nothing but its products, at the speed
+of TensorFlow's largest ones, or nothing but touch each row as often as it must, at the speed of the
+memory: whichever takes longer. Run it with nothing else on the machine.
 """
 
 from __future__ import annotations
@@ -235,8 +237,8 @@ class Loop:
         return max(2, round(3 * seconds / of_three))
 
 
-def against_tensorflow(setting: Setting, repeats: int) -> dict[str, Any]:
-    """Returns a row: milliseconds of a step of both sides."""
+def against_tensorflow(setting: Setting, limits: Limits, repeats: int) -> dict[str, Any]:
+    """Returns a row: milliseconds of a step of both sides, and of the least that it can take."""
     kernel, bias = Layer.of([setting.classes, setting.width]), Layer.of([setting.classes])
     batch_of = batches(setting)
     tensorflow_step = own_step if setting.own else shared_step
@@ -255,8 +257,41 @@ def against_tensorflow(setting: Setting, repeats: int) -> dict[str, Any]:
         "op_ms": round(milliseconds["op"], 3),
         "tensorflow_ms": round(milliseconds["tensorflow"], 3),
         "ratio": round(milliseconds["tensorflow"] / milliseconds["op"], 2),
+        "least_ms": round(limits.least_ms(setting), 3),
         **harness.machine(),
     }
+
+
+class Limits(NamedTuple):
+    """What this machine can do: FLOP a second in large products, bytes a second of main memory."""
+
+    flop: float
+    bandwidth: float
+
+    @classmethod
+    def measured(cls) -> Limits:
+        factor = tf.random.normal([4096, 4096])
+        product = tf.function(lambda: tf.matmul(factor, factor))
+        weights, change = tf.Variable(tf.zeros([2**27])), tf.zeros([2**27])
+
+        @tf.function
+        def descend() -> None:  # reads two arrays, writes one
+            handle = weights.handle
+            tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=0.1, delta=change)
+
+        seconds = harness.alternate({"product": lambda: product()[0, 0].numpy(), "sum": descend}, 5)
+        return cls(2 * 4096**3 / seconds["product"], 3 * 4 * 2**27 / seconds["sum"])
+
+    def least_ms(self, setting: Setting) -> float:
+        """Returns milliseconds that a step takes at least."""
+        entries = setting.batch * setting.candidates
+        drawn = setting.batch + (entries if setting.own else setting.candidates)
+        rows = setting.classes * -np.expm1(drawn * np.log1p(-1 / setting.classes))
+        # W for the logits; then W, m and v are read and written. Of an entry: logit, hit, gradient.
+        row_bytes = 4 * 7 * setting.width
+        entry_bytes = 4 + 1 + 4 + (2 * 8 if setting.own else 0)
+        memory = (rows * row_bytes + entries * entry_bytes) / self.bandwidth
+        return 1e3 * max(6 * entries * setting.width / self.flop, memory)
 
 
 def main() -> None:
@@ -265,15 +300,22 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small rows; nothing is written")
     parser.add_argument("--repeats", type=int, default=9)
     arguments = parser.parse_args()
+    limits = Limits.measured()
+    print(limits)
     if arguments.quick:
         for own in (False, True):
-            print(against_tensorflow(SMALL._replace(own=own), 1))
+            print(against_tensorflow(SMALL._replace(own=own), limits, 1))
         return
     for name in [arguments.only] if arguments.only else SETTINGS:
         rows = []
         for setting in SETTINGS[name]:
-            rows.append(against_tensorflow(setting, arguments.repeats))
-            print({key: rows[-1][key] for key in (*Setting._fields, "op_ms", "tensorflow_ms")})
+            rows.append(against_tensorflow(setting, limits, arguments.repeats))
+            print(
+                {
+                    key: rows[-1][key]
+                    for key in (*Setting._fields, "op_ms", "tensorflow_ms", "least_ms")
+                }
+            )
         harness.write_csv(harness.RESULTS / f"sampled_head_{name}.csv", rows)
 
 

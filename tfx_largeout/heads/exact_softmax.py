@@ -40,11 +40,10 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       besides those of its labels. It is importance sampling from the softmax itself, which samplers
       with an index approximate.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
-      rows at a time, and the rows of a block are updated while they are in the caches. In a model
-      that calls the head twice in a step, the second gradient is that of the updated W, but with
-      the log Z of the old one.
+      rows at a time, and the rows of a block are updated while they are in the caches.
 
-    The head updates its rows with its own optimizer.
+    The head updates its rows with its own optimizer. In a model that calls it twice in a step, the
+    second gradient is that of the updated W, but with the log Z of the old one.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
@@ -65,11 +64,11 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             More make the gradient less noisy; with S = C it is exact. Default None: 256, or C. For
             `backward="selected"` alone.
         backward: `"selected"` (default) or `"all"`.
-        products: Of what, in the passes over all classes of a training step. Default `"float32"`.
-            With `"bfloat16"`, their factors (W and h, and for `backward="all"` dL/do) are rounded
-            to it first, a relative error of 2^-8 at most, while sums, W itself and all else stay
-            float32. A processor that multiplies bfloat16 (AVX512-BF16) does so at twice the speed;
-            others are slower then.
+        products: The numbers that are multiplied in the passes over all classes of a training
+            step. Default `"float32"`. With `"bfloat16"`, the factors (W and h, and for
+            `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
+            sums, W itself and all else stay float32. That is faster on a processor with
+            AVX512-BF16, and slower on others.
         use_bias: Whether there is a bias b `[C]`. Default True.
         kernel_initializer: The initializer of W, called for blocks of rows. Default
             `"glorot_uniform"`.

@@ -76,8 +76,7 @@ def softmax_selection(
         seed: `[2]` int64.
         products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
             2^-8 at most), a block at a time, and their products, which are exact then, summed in
-            float32. Processors that multiply bfloat16 do so at twice the speed; others are slower
-            than with float32.
+            float32. That is faster on a processor with AVX512-BF16, and slower on others.
         implementation: As `row_update`.
 
     Returns:
