@@ -10,7 +10,8 @@ held-out end of the text and on rated pairs of words.
     python benchmarks/language_model.py plot
 
 `speed` and `train` write a CSV each; `train --losses` replaces the rows of these. `train` writes
-TensorBoard logs as well, `plot` draws docs/figures/language_model.png.
+TensorBoard logs as well, `plot` draws docs/figures/language_model.png. CSVs of their own, for the
+exact softmax beside the full one: `--suffix exact --losses softmax exact_softmax` with both.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import harness
 
 ROOT = Path(__file__).parents[1]
-SPEED = harness.RESULTS / "language_model_speed.csv"
 TRAINING = harness.RESULTS / "language_model.csv"
 FIGURE = ROOT / "docs" / "figures" / "language_model.png"
 
@@ -60,12 +60,12 @@ def rates(loss: str) -> list[str]:
     return [*options, "--held-out", "10000"]
 
 
-def speed(text: Path, repeats: int) -> list[dict[str, Any]]:
+def speed(text: Path, losses: list[str], repeats: int) -> list[dict[str, Any]]:
     """Returns a row a loss: the time of a step of `fit`."""
     module = example()
     vocabulary, numbers = module.number_words(module.read_words(text))
     sides: dict[str, Callable[[], Any]] = {}
-    for loss in RATES:
+    for loss in losses:
         arguments = module.parse([str(text), *rates(loss)])
         model = module.build_model(len(vocabulary), arguments)
         data = module.ngrams(numbers, arguments.order, arguments.batch_size, shuffle=True)
@@ -82,13 +82,13 @@ def speed(text: Path, repeats: int) -> list[dict[str, Any]]:
             "ms_of_step": round(1e3 * seconds[loss] / TIMED_STEPS.get(loss, 100), 2),
             **harness.machine(),
         }
-        for loss in RATES
+        for loss in losses
     ]
 
 
 def train(loss: str, arguments: Any) -> list[dict[str, Any]]:
     """Returns a row a point."""
-    ms = {row["loss"]: float(row["ms_of_step"]) for row in read(SPEED)}[loss]
+    ms = {row["loss"]: float(row["ms_of_step"]) for row in read(speed_csv(arguments))}[loss]
     steps = round(1e3 * arguments.seconds / ms / arguments.points)
     options = ["--epochs", str(arguments.points), "--steps-per-epoch", str(steps)]
     options += ["--logs", str(arguments.logs), "--similarity", str(arguments.similarity)]
@@ -118,6 +118,11 @@ def train(loss: str, arguments: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def speed_csv(arguments: Any) -> Path:
+    """Returns where `speed` writes, and `train` reads."""
+    return harness.RESULTS / f"language_model_speed{arguments.suffix}.csv"
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """Returns the rows of a CSV."""
     with path.open(newline="") as file:
@@ -133,6 +138,8 @@ def plot() -> None:
     for axes, (column, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         for loss in RATES:
             points = [row for row in read(TRAINING) if row["loss"] == loss]
+            if not points:
+                continue
             seconds = [float(row["seconds"]) for row in points]
             axes.plot(seconds, [float(row[column]) for row in points], marker=".", label=loss)
         axes.set(title=title, xlabel="seconds of training")
@@ -152,18 +159,21 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--losses", nargs="+", choices=list(RATES), default=list(RATES))
+    parser.add_argument("--suffix", type="_{}".format, default="", help="of the names of the CSVs")
     arguments = parser.parse_args()
+    training = TRAINING.with_stem(TRAINING.stem + arguments.suffix)
     if arguments.part == "plot":
         plot()
     elif arguments.part == "speed":
-        harness.write_csv(SPEED, speed(arguments.text, arguments.repeats))
+        rows = speed(arguments.text, arguments.losses, arguments.repeats)
+        harness.write_csv(speed_csv(arguments), rows)
     else:
-        old: list[dict[str, Any]] = list(read(TRAINING)) if TRAINING.exists() else []
+        old: list[dict[str, Any]] = list(read(training)) if training.exists() else []
         rows = [row for row in old if row["loss"] not in arguments.losses]
         for loss in arguments.losses:
             rows += train(loss, arguments)
         rows.sort(key=lambda row: list(RATES).index(row["loss"]))
-        harness.write_csv(TRAINING, rows)
+        harness.write_csv(training, rows)
 
 
 if __name__ == "__main__":
