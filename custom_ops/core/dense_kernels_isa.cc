@@ -32,13 +32,23 @@ constexpr int kWidth = 2 * kVector<T>;
 template <typename T>
 using Pair = typename VectorOf<T>::Type[2];
 
-// sums += A[0:kRows, 0:depth] * panel.
+// Columns of B as wide as a tile, row k at `at + k * row`, of which [begin, end) are wanted.
+template <typename T>
+struct Strip {
+  const T* at;
+  int64_t row;
+  int64_t begin;
+  int64_t end;
+};
+
+// sums += A[0:kRows, 0:depth] * strip.
 template <typename T, int kRows>
-TFX_INLINE void AddProduct(const T* a, int64_t a_row, int64_t a_column, const T* panel,
+TFX_INLINE void AddProduct(const T* a, int64_t a_row, int64_t a_column, const Strip<T>& strip,
                            int64_t depth, Pair<T>* sums) {
+  const T* b = strip.at;
   for (int64_t k = 0; k < depth; ++k) {
-    const auto left = Load(panel + k * kWidth<T>);
-    const auto right = Load(panel + k * kWidth<T> + kVector<T>);
+    const auto left = Load(b);
+    const auto right = Load(b + kVector<T>);
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
       const auto x = Broadcast(a[i * a_row]);
@@ -46,7 +56,15 @@ TFX_INLINE void AddProduct(const T* a, int64_t a_row, int64_t a_column, const T*
       sums[i][1] = MulAdd(x, right, sums[i][1]);
     }
     a += a_column;
+    b += strip.row;
   }
+}
+
+template <typename T>
+TFX_INLINE void CopyRows(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to,
+                         int64_t to_row) {
+  for (int64_t i = 0; i < rows; ++i)
+    memcpy(to + i * to_row, from + i * from_row, columns * sizeof(T));
 }
 
 // c <- beta c + alpha sums, for a row of a tile.
@@ -61,10 +79,10 @@ TFX_INLINE void StoreRow(const Pair<T>& sums, T alpha, T beta, T* c) {
 }
 
 template <typename T, int kRows>
-TFX_INLINE void MultiplyTile(const Product<T>& p, const T* a, const T* panel, int64_t depth, T beta,
-                             T* c, int64_t c_row) {
+TFX_INLINE void MultiplyTile(const Product<T>& p, const T* a, const Strip<T>& strip, int64_t depth,
+                             T beta, T* c, int64_t c_row) {
   Pair<T> sums[kRows] = {};
-  AddProduct<T, kRows>(a, p.a_row, p.a_column, panel, depth, sums);
+  AddProduct<T, kRows>(a, p.a_row, p.a_column, strip, depth, sums);
   if (beta == 0) {
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) StoreRow<T>(sums[i], p.alpha, 0, c + i * c_row);
@@ -74,50 +92,61 @@ TFX_INLINE void MultiplyTile(const Product<T>& p, const T* a, const T* panel, in
   }
 }
 
-// A tile at the right edge, where C is narrower than a panel.
+// A tile of which only a part is C, which starts at `c`.
 template <typename T, int kRows>
-void MultiplyNarrowTile(const Product<T>& p, const T* a, const T* panel, int64_t depth,
-                        int64_t columns, T beta, T* c) {
-  T tile[kRows * kWidth<T>];
-  for (int i = 0; i < kRows; ++i) {
-    for (int64_t j = 0; j < kWidth<T>; ++j) {
-      tile[i * kWidth<T> + j] = beta != 0 && j < columns ? c[i * p.c_row + j] : 0;
-    }
-  }
-  MultiplyTile<T, kRows>(p, a, panel, depth, beta, tile, kWidth<T>);
-  for (int i = 0; i < kRows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) c[i * p.c_row + j] = tile[i * kWidth<T> + j];
-  }
+void MultiplyNarrowTile(const Product<T>& p, const T* a, const Strip<T>& strip, int64_t depth,
+                        T beta, T* c) {
+  T tile[kRows * kWidth<T>] = {};
+  const int64_t columns = strip.end - strip.begin;
+  if (beta != 0) CopyRows(c, p.c_row, kRows, columns, tile + strip.begin, kWidth<T>);
+  MultiplyTile<T, kRows>(p, a, strip, depth, beta, tile, kWidth<T>);
+  CopyRows(tile + strip.begin, kWidth<T>, kRows, columns, c, p.c_row);
 }
 
 template <typename T, int kRows = kTileRows>
-TFX_INLINE void MultiplyTileOf(int64_t rows, const Product<T>& p, const T* a, const T* panel,
-                               int64_t depth, int64_t columns, T beta, T* c) {
+TFX_INLINE void MultiplyTileOf(int64_t rows, const Product<T>& p, const T* a, const Strip<T>& strip,
+                               int64_t depth, T beta, T* c) {
   if (rows >= kRows) {
-    if (columns == kWidth<T>) {
-      MultiplyTile<T, kRows>(p, a, panel, depth, beta, c, p.c_row);
+    if (strip.end - strip.begin == kWidth<T>) {
+      MultiplyTile<T, kRows>(p, a, strip, depth, beta, c, p.c_row);
     } else {
-      MultiplyNarrowTile<T, kRows>(p, a, panel, depth, columns, beta, c);
+      MultiplyNarrowTile<T, kRows>(p, a, strip, depth, beta, c);
     }
   } else if constexpr (kRows > 1) {
-    MultiplyTileOf<T, kRows - 1>(rows, p, a, panel, depth, columns, beta, c);
+    MultiplyTileOf<T, kRows - 1>(rows, p, a, strip, depth, beta, c);
   }
+}
+
+// Rows [k, k + depth) of B and columns [j, end), of which there are at most a strip. A strip reads
+// no further than B goes: at its right edge it starts before j, and where B has fewer columns than
+// a strip it is in `copy`.
+template <typename T>
+Strip<T> StripOf(const Product<T>& p, int64_t k, int64_t depth, int64_t j, int64_t end, T* copy) {
+  const int64_t columns = end - j;
+  if (p.b_row == 0) return {p.b + j * p.depth + k * kWidth<T>, kWidth<T>, 0, columns};
+  const T* from = p.b + k * p.b_row + j;
+  const int64_t missing = kWidth<T> - (p.columns - j);
+  if (missing <= 0) return {from, p.b_row, 0, columns};
+  if (missing <= j) return {from - missing, p.b_row, missing, missing + columns};
+  memset(copy, 0, depth * kWidth<T> * sizeof(T));
+  CopyRows(from, p.b_row, depth, p.columns, copy, kWidth<T>);
+  return {copy, kWidth<T>, 0, columns};
 }
 
 template <typename T>
 void Multiply(const Product<T>& p, int64_t begin, int64_t end, bool lower) {
-  const int64_t panels_end = lower ? Min(p.columns, end) : p.columns;
+  const int64_t columns_end = lower ? Min(p.columns, end) : p.columns;
+  T copy[kDepthBlock * kWidth<T>];
   int64_t k = 0;
   do {  // once even if the depth is 0
     const int64_t depth = Min(kDepthBlock, p.depth - k);
     const T beta = k == 0 ? p.beta : T{1};
-    for (int64_t j = 0; j < panels_end; j += kWidth<T>) {
-      const T* panel = p.panels + j * p.depth + k * kWidth<T>;
-      const int64_t columns = Min(kWidth<T>, p.columns - j);
+    for (int64_t j = 0; j < columns_end; j += kWidth<T>) {
+      const Strip<T> strip = StripOf(p, k, depth, j, Min(j + kWidth<T>, columns_end), copy);
       const int64_t above = lower && j > begin ? (j - begin) / kTileRows * kTileRows : 0;
       for (int64_t i = begin + above; i < end; i += kTileRows) {
-        MultiplyTileOf<T>(end - i, p, p.a + i * p.a_row + k * p.a_column, panel, depth, columns,
-                          beta, p.c + i * p.c_row + j);
+        MultiplyTileOf<T>(end - i, p, p.a + i * p.a_row + k * p.a_column, strip, depth, beta,
+                          p.c + i * p.c_row + j);
       }
     }
     k += kDepthBlock;
@@ -249,7 +278,7 @@ void SolveForwardTile(const T* lower, int64_t lower_row, int64_t row, T* panel) 
     x[i][0] = Load(at + i * kWidth<T>);
     x[i][1] = Load(at + i * kWidth<T> + kVector<T>);
   }
-  AddProduct<T, kRows>(factor, lower_row, 1, panel, row, x);
+  AddProduct<T, kRows>(factor, lower_row, 1, {panel, kWidth<T>, 0, kWidth<T>}, row, x);
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 12
@@ -341,8 +370,8 @@ void SolveBackward(const Factorization<T>& f, int64_t row, T* panel) {
     x[i][0] = inverse * Load(at + i * kWidth<T>);
     x[i][1] = inverse * Load(at + i * kWidth<T> + kVector<T>);
   }
-  AddProduct<T, kRows>(factor + row + kRows, f.size, 1, at + kRows * kWidth<T>,
-                       f.size - row - kRows, x);
+  AddProduct<T, kRows>(factor + row + kRows, f.size, 1,
+                       {at + kRows * kWidth<T>, kWidth<T>, 0, kWidth<T>}, f.size - row - kRows, x);
 #pragma GCC unroll 12
   for (int i = kRows - 1; i >= 0; --i) {
 #pragma GCC unroll 12

@@ -3,8 +3,9 @@
 // Products of dense matrices, and a factorization, at the size that fits a processor's caches. They
 // are compiled once an instruction set and run on the thread that calls them.
 //
-// The right factor B [depth, columns] of a product comes in panels of `panel_width` columns, each
-// [depth, panel_width], one after the other; the last is filled up with 0.
+// The right factor B [depth, columns] of a product comes as it is, or in panels of `panel_width`
+// columns, each [depth, panel_width], one after the other; the last is filled up with 0. Panels pay
+// where they are read many times, or where B is the transpose of what there is.
 
 #ifndef TFX_LARGEOUT_CORE_DENSE_KERNELS_ISA_H_
 #define TFX_LARGEOUT_CORE_DENSE_KERNELS_ISA_H_
@@ -19,13 +20,14 @@ struct Product {
   const T* a;  // A[i, k] = a[i * a_row + k * a_column]
   int64_t a_row;
   int64_t a_column;
-  const T* panels;  // of B
+  const T* b;  // B in panels, or B[k, j] = b[k * b_row + j] if b_row is not 0
   int64_t depth;
   int64_t columns;
   T* c;  // C[i, j] = c[i * c_row + j]
   int64_t c_row;
   T alpha;
   T beta;  // 0: C needs no value before
+  int64_t b_row = 0;
 };
 
 // X = I - K diag(s) with a symmetric K [n, n], such that X = L R, L unit lower and R upper
@@ -49,9 +51,9 @@ struct DenseKernels {
   int64_t panel_width;
   int64_t tile_rows;  // rows are best worked on in multiples of this
 
-  // Rows [begin, end) of C. With `lower`, at least all of C[i, j] with j <= i; what is above the
-  // diagonal then has no meaning.
-  // REQUIRES: c overlaps neither a nor panels.
+  // Rows [begin, end) of C. With `lower`, of C[i, j] with j < end alone; what is above the diagonal
+  // then has no meaning.
+  // REQUIRES: c overlaps neither a nor b.
   void (*multiply)(const Product<T>& product, int64_t begin, int64_t end, bool lower);
 
   // Puts rows [begin, end) of B [depth, columns], b[k * b_row + j], times scale[k] unless that is

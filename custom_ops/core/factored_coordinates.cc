@@ -6,66 +6,12 @@
 #include <cstring>
 #include <vector>
 
+#include "core/prefetch.h"
+
 namespace tfx::core {
 namespace {
 
 constexpr int64_t kSweepElements = 1 << 20;  // of V that are moved at a time
-
-template <typename T>
-Tasks PackSquare(const T* matrix, int64_t width, const DenseExecution<T>& execution, T* panels) {
-  return execution.RowTasks(
-      width, 16.0 * width, [=, &kernels = execution.kernels](int64_t begin, int64_t end, int) {
-        kernels.pack(matrix, width, width, width, nullptr, begin, end, panels);
-      });
-}
-
-// left [n, D] times a matrix [D, D] in panels.
-template <typename T>
-Tasks MultiplyRows(const T* left, int64_t n, const T* panels, int64_t width,
-                   const DenseExecution<T>& execution, T* product) {
-  const Product<T> p = {left, width, 1, panels, width, width, product, width, 1, 0};
-  return execution.RowTasks(n, 2.0 * width * width,
-                            [=, &kernels = execution.kernels](int64_t begin, int64_t end, int) {
-                              kernels.multiply(p, begin, end, false);
-                            });
-}
-
-// Stale rows of one slot, on their way to the current coordinates.
-template <typename T>
-struct Transit {
-  Transit(const FactoredState<T>& state, const DenseExecution<T>& execution, int64_t slot,
-          std::vector<int64_t> ids)
-      : state(state),
-        execution(execution),
-        slot(slot),
-        ids(std::move(ids)),
-        rows(Take(this->ids.size() * state.width)),
-        moved(Take(this->ids.size() * state.width)),
-        panels(Take(execution.PanelsSize(state.width, state.width))) {}
-
-  T* Take(int64_t n) const { return execution.template Take<T>(n); }
-
-  Tasks Gather() const {
-    const int64_t width = state.width;
-    return execution.RowTasks(ids.size(), 100.0 * width, [=](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        std::memcpy(rows + i * width, state.Row(ids[i]), width * sizeof(T));
-      }
-    });
-  }
-
-  Tasks Pack() const { return PackSquare(state.Transition(slot), state.width, execution, panels); }
-
-  Tasks Multiply() const {
-    return MultiplyRows(rows, ids.size(), panels, state.width, execution, moved);
-  }
-
-  const FactoredState<T>& state;
-  const DenseExecution<T>& execution;
-  int64_t slot;
-  std::vector<int64_t> ids;
-  T *rows, *moved, *panels;
-};
 
 // Moves the rows whose slot `is_wanted` to the current one, block by block.
 template <typename T, typename Predicate>
@@ -75,7 +21,10 @@ void Sweep(const FactoredState<T>& state, const DenseExecution<T>& execution,
   std::vector<int64_t> ids;
   auto move = [&] {
     Workspace::Scope scope(execution.workspace);
-    WriteRows(state, ids, CurrentRows(state, ids, execution));
+    const CurrentRows<T> rows(state, ids, execution);
+    rows.Run();
+    execution.Run({{"catch up: write", {rows.WriteBack()}}});
+    rows.SetSlots();
     ids.clear();
   };
   for (int64_t id = 0; id < state.rows.num_rows; ++id) {
@@ -109,44 +58,76 @@ void SetToIdentity(T* matrix, int64_t n) {
 }  // namespace
 
 template <typename T>
-std::vector<const T*> CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
-                                  const DenseExecution<T>& execution) {
-  std::vector<const T*> rows(ids.size());
-  std::vector<std::vector<int64_t>> stale(state.num_slots);  // by slot: places in `ids`
+CurrentRows<T>::CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
+                            const DenseExecution<T>& execution)
+    : state_(state), ids_(ids), execution_(execution), rows_(ids.size()) {
+  std::vector<std::vector<int64_t>> of_slot(state.num_slots);
   for (size_t i = 0; i < ids.size(); ++i) {
-    rows[i] = state.Row(ids[i]);
+    rows_[i] = state.Row(ids[i]);
     const uint8_t slot = state.row_slot[ids[i]];
-    if (slot != *state.current_slot) stale[slot].push_back(static_cast<int64_t>(i));
+    if (slot != *state.current_slot) of_slot[slot].push_back(static_cast<int64_t>(i));
   }
-  std::vector<Transit<T>> transits;
+  const int64_t width = state.width, most = execution.RowsOfTask(2.0 * width * width);
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
-    if (stale[slot].empty()) continue;
-    std::vector<int64_t> of_slot;
-    for (int64_t i : stale[slot]) of_slot.push_back(ids[i]);
-    transits.emplace_back(state, execution, slot, std::move(of_slot));
-    for (size_t j = 0; j < stale[slot].size(); ++j) {
-      rows[stale[slot][j]] = transits.back().moved + j * state.width;
+    auto begin = static_cast<int64_t>(stale_.size());
+    stale_.insert(stale_.end(), of_slot[slot].begin(), of_slot[slot].end());
+    const auto end = static_cast<int64_t>(stale_.size());
+    for (; begin < end; begin += most) {
+      blocks_.push_back({slot, begin, std::min(begin + most, end)});
     }
   }
-  if (transits.empty()) return rows;
-  Phase before{"catch up: gather", {}}, products{"catch up: V T", {}};
-  for (const Transit<T>& transit : transits) {
-    before.tasks.push_back(transit.Gather());
-    before.tasks.push_back(transit.Pack());
-    products.tasks.push_back(transit.Multiply());
-  }
-  execution.Run({before, products});
-  return rows;
+  const auto num_stale = static_cast<int64_t>(stale_.size());
+  gathered_ = execution.template Take<T>(num_stale * width);
+  caught_up_ = execution.template Take<T>(num_stale * width);
+  for (int64_t j = 0; j < num_stale; ++j) rows_[stale_[j]] = caught_up_ + j * width;
 }
 
 template <typename T>
-void WriteRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
-               const std::vector<const T*>& rows) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (rows[i] == state.Row(ids[i])) continue;
-    std::memcpy(state.Row(ids[i]), rows[i], state.width * sizeof(T));
-    MoveToSlot(state, ids[i], *state.current_slot);
-  }
+Tasks CurrentRows<T>::Gather() const {
+  const int64_t width = state_.width, num_rows = static_cast<int64_t>(ids_.size());
+  const auto num_stale = static_cast<int64_t>(stale_.size());
+  // Stale rows first, then all.
+  return execution_.RowTasks(
+      num_stale + num_rows, 100.0 * width, [=](int64_t begin, int64_t end, int) {
+        for (int64_t j = begin; j < std::min(end, num_stale); ++j) {
+          std::memcpy(gathered_ + j * width, state_.Row(ids_[stale_[j]]), width * sizeof(T));
+        }
+        for (int64_t j = std::max(begin, num_stale); j < end; ++j) {
+          if (!IsStale(j - num_stale)) PrefetchBytes(rows_[j - num_stale], width * sizeof(T));
+        }
+      });
+}
+
+template <typename T>
+Tasks CurrentRows<T>::CatchUp() const {
+  return {static_cast<int64_t>(blocks_.size()), [this](int64_t task, int) {
+            const Block& block = blocks_[task];
+            const int64_t width = state_.width;
+            execution_.kernels.multiply({gathered_, width, 1, state_.Transition(block.slot), width,
+                                         width, caught_up_, width, 1, 0, width},
+                                        block.begin, block.end, false);
+          }};
+}
+
+template <typename T>
+void CurrentRows<T>::Run() const {
+  if (stale_.empty()) return;
+  execution_.Run({{"catch up: gather", {Gather()}}, {"catch up: V T", {CatchUp()}}});
+}
+
+template <typename T>
+Tasks CurrentRows<T>::WriteBack() const {
+  const int64_t width = state_.width;
+  return execution_.RowTasks(stale_.size(), 100.0 * width, [=](int64_t begin, int64_t end, int) {
+    for (int64_t j = begin; j < end; ++j) {
+      std::memcpy(state_.Row(ids_[stale_[j]]), caught_up_ + j * width, width * sizeof(T));
+    }
+  });
+}
+
+template <typename T>
+void CurrentRows<T>::SetSlots() const {
+  for (int64_t i : stale_) MoveToSlot(state_, ids_[i], *state_.current_slot);
 }
 
 template <typename T>
@@ -168,31 +149,31 @@ void Reanchor(const FactoredState<T>& state, const DenseExecution<T>& execution)
   const int32_t next = FreeSlot(state, execution);
   Workspace::Scope scope(execution.workspace);
   T* before = execution.template Take<T>(size);
-  T* panels = execution.template Take<T>(execution.PanelsSize(width, width));
-  execution.Run({{"new anchor: pack", {PackSquare<T>(state.u, width, execution, panels)}}});
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (state.slot_rows[slot] == 0) continue;
     T* transition = state.Transition(slot);
     if (slot == *state.current_slot) {
       std::memcpy(transition, state.u, size * sizeof(T));
-    } else {
-      std::memcpy(before, transition, size * sizeof(T));
-      execution.Run({{"new anchor: T U",
-                      {MultiplyRows<T>(before, width, panels, width, execution, transition)}}});
+      continue;
     }
+    std::memcpy(before, transition, size * sizeof(T));
+    const Product<T> product = {before,     width, 1, state.u, width, width,
+                                transition, width, 1, 0,       width};
+    execution.Run(
+        {{"new anchor: T U",
+          {execution.RowTasks(width, 2.0 * width * width, [&](int64_t begin, int64_t end, int) {
+            execution.kernels.multiply(product, begin, end, false);
+          })}}});
   }
   for (T* matrix : {state.Transition(next), state.u, state.u_inverse_transpose})
     SetToIdentity(matrix, width);
   *state.current_slot = next;
 }
 
-#define TFX_INSTANTIATE(T)                                                                         \
-  template std::vector<const T*> CurrentRows(const FactoredState<T>&, const std::vector<int64_t>&, \
-                                             const DenseExecution<T>&);                            \
-  template void WriteRows(const FactoredState<T>&, const std::vector<int64_t>&,                    \
-                          const std::vector<const T*>&);                                           \
-  template void MoveToSlot(const FactoredState<T>&, int64_t, int32_t);                             \
-  template void Settle(const FactoredState<T>&, const DenseExecution<T>&);                         \
+#define TFX_INSTANTIATE(T)                                                 \
+  template class CurrentRows<T>;                                           \
+  template void MoveToSlot(const FactoredState<T>&, int64_t, int32_t);     \
+  template void Settle(const FactoredState<T>&, const DenseExecution<T>&); \
   template void Reanchor(const FactoredState<T>&, const DenseExecution<T>&)
 TFX_INSTANTIATE(float);
 TFX_INSTANTIATE(double);

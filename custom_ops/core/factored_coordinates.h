@@ -15,17 +15,51 @@
 
 namespace tfx::core {
 
-// Rows of V in the current coordinates: pointers to V, or to memory of the workspace where the row
-// of V is stale. Changes nothing.
-// Cost: O(n), and O(D^2) a stale row.
+// Rows of V in the current coordinates. V changes in WriteBack alone. Tasks are to be run while
+// this object lives.
 template <typename T>
-std::vector<const T*> CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
-                                  const DenseExecution<T>& execution);
+class CurrentRows {
+ public:
+  // REQUIRES: state, ids and the memory of `execution` outlive this object.
+  CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
+              const DenseExecution<T>& execution);
+  CurrentRows(const CurrentRows&) = delete;
+  CurrentRows& operator=(const CurrentRows&) = delete;
 
-// Writes the current rows of `ids`, from CurrentRows, back to V where they were stale.
-template <typename T>
-void WriteRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
-               const std::vector<const T*>& rows);
+  // Row ids[i]: in V, or in memory of the workspace where it is stale.
+  const T* operator[](int64_t i) const { return rows_[i]; }
+
+  // Copies the stale rows next to each other, and has the others loaded, which come from main
+  // memory as a rule, before they are needed.
+  Tasks Gather() const;
+
+  // Brings the stale rows to the current coordinates, in a phase after Gather.
+  // Cost: 2 D^2 FLOP a stale row.
+  Tasks CatchUp() const;
+
+  // Gather and CatchUp, if any row is stale.
+  void Run() const;
+
+  // Writes the stale rows to V, in a phase after CatchUp; SetSlots is to follow.
+  Tasks WriteBack() const;
+  void SetSlots() const;
+
+ private:
+  // Stale rows of one slot.
+  struct Block {
+    int64_t slot, begin, end;
+  };
+
+  bool IsStale(int64_t i) const { return rows_[i] != state_.Row(ids_[i]); }
+
+  const FactoredState<T>& state_;
+  const std::vector<int64_t>& ids_;
+  const DenseExecution<T>& execution_;
+  std::vector<const T*> rows_;
+  std::vector<int64_t> stale_;  // places in `ids`, by slot
+  std::vector<Block> blocks_;   // of stale_
+  T *gathered_, *caught_up_;    // [stale rows, D]
+};
 
 // Notes that a row is now in slot `slot`.
 template <typename T>

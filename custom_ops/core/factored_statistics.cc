@@ -2,9 +2,8 @@
 
 #include "core/factored_statistics.h"
 
-#include <vector>
-
 #include "core/factored_coordinates.h"
+#include "core/hidden_product.h"
 #include "core/merged_labels.h"
 
 namespace tfx::core {
@@ -17,23 +16,13 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
   const int64_t width = state.width, examples = batch.batch, num_labels = batch.num_labels;
   Workspace::Scope scope(execution.workspace);
   const MergedLabels targets(batch.labels, examples, num_labels);
-  const std::vector<const T*> rows = CurrentRows(state, targets.classes, execution);
-  if (update_rows) WriteRows(state, targets.classes, rows);
+  const CurrentRows<T> rows(state, targets.classes, execution);
+  const HiddenProduct<T> products(batch.hidden, examples, width, execution);
 
-  T* hidden_panels = execution.template Take<T>(execution.PanelsSize(width, examples));
-  const double flop_of_row = 2.0 * width * examples;
-  const int64_t rows_of_task = execution.RowsOfTask(flop_of_row);
-  T* blocks = execution.template Take<T>(execution.num_workers * rows_of_task * examples);
-
-  // left H^T, [D, B], a block of rows at a time, goes to `product` as H left^T.
-  auto multiply_hidden = [&](const T* left, T* product) {
-    return execution.RowTasks(width, flop_of_row, [=, &kernels](int64_t begin, int64_t end, int w) {
-      T* block = blocks + w * rows_of_task * examples;
-      const Product<T> p = {
-          left + begin * width, width, 1, hidden_panels, width, examples, block, examples, 1, 0};
-      kernels.multiply(p, 0, end - begin, false);
-      kernels.transpose(block, examples, end - begin, examples, product + begin, width);
-    });
+  const Product<T> gram = {batch.hidden,        width, 1, state.gram, width, width,
+                           outputs.gram_hidden, width, 1, 0,          width};
+  auto multiply_gram = [&](int64_t begin, int64_t end, int) {
+    kernels.multiply(gram, begin, end, false);
   };
   auto finish = [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
@@ -49,25 +38,17 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
       }
     }
   };
-  // The rows of V come from main memory: asked for here, they arrive during the products.
-  auto prefetch = [&](int64_t begin, int64_t end, int) {
-    constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t target = begin; target < end; ++target) {
-      for (int64_t d = 0; d < width; d += kLine) __builtin_prefetch(rows[target] + d);
-    }
-  };
-  const Tasks pack = {execution.NumPanels(examples), [&](int64_t panel, int) {
-                        kernels.pack_transposed(batch.hidden, width, width, examples, nullptr,
-                                                panel, panel + 1, hidden_panels);
-                      }};
+  // Rows of V come from main memory, beside what they are not needed for.
   execution.Run({
-      {"statistics: pack H", {execution.RowTasks(targets.size(), 100.0 * width, prefetch), pack}},
-      {"statistics: H Q, H U^T",
-       {multiply_hidden(state.gram, outputs.gram_hidden),
-        multiply_hidden(state.u, outputs.u_hidden)}},
+      {"statistics: pack H", {rows.Gather(), products.Pack()}},
+      {"statistics: H Q, H U^T, V T",
+       {execution.RowTasks(examples, 2.0 * width * width, multiply_gram),
+        products.Transposed(state.u, outputs.u_hidden), rows.CatchUp()}},
       {"statistics: a, q, s",
-       {execution.RowTasks(examples, 16.0 * width * (3 + num_labels), finish)}},
+       {execution.RowTasks(examples, 16.0 * width * (3 + num_labels), finish),
+        update_rows ? rows.WriteBack() : Tasks{0, nullptr}}},
   });
+  if (update_rows) rows.SetSlots();
 }
 
 template void FactoredStatistics(const FactoredState<float>&, const FactoredBatch<float>&, bool,

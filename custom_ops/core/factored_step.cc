@@ -35,12 +35,12 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
       width_(state.width),
       decay_(rates.learning_rate * rates.weight_decay),
       eta_(rates.learning_rate / (1 - decay_)),
+      products_(batch.hidden, batch.batch, state.width, execution),
       error_(hidden_gradient) {
   const bool is_given = gradients.target_sums != nullptr;
   own_sums_ = is_given ? nullptr : Take(size_ * width_);
   target_sums_ = is_given ? gradients.target_sums : own_sums_;
   y_ = Take(size_ * width_);
-  u_panels_ = TakePanels(width_, width_);
   alpha_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) {
     alpha_[i] = 0;
@@ -50,9 +50,7 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
 
 template <typename T>
 void FactoredStep<T>::Gradient() {
-  execution_.Run({{"gradient: pack U, sum V[y]",
-                   {PackRows(state_.u, width_, width_, nullptr, u_panels_), SumTargets()}},
-                  {"gradient: Y, E", {GradientRows()}}});
+  execution_.Run({{"gradient: Y, E", {GradientRows()}}});
 }
 
 template <typename T>
@@ -62,7 +60,7 @@ FactoredOutcome FactoredStep<T>::Update() {
     if (TryThroughExamples()) return Finish();
   } else {
     Gradient();
-    execution_.Run({PackHidden(), {"update: x", {Vectors(), MergeRows()}}});
+    execution_.Run({Prepare(), {"update: x", {Vectors(), MergeRows()}}});
   }
   return ThroughWidth();
 }
@@ -75,41 +73,27 @@ Tasks FactoredStep<T>::BlockTasks(int64_t rows, int64_t block,
           }};
 }
 
+// Copies what is left of the diagonal in rows [begin, end) of a matrix [D, D] above it. These rows
+// may not be written above the diagonal meanwhile, but for columns [begin, end).
 template <typename T>
-Tasks FactoredStep<T>::PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale,
-                                T* panels) const {
-  return execution_.RowTasks(depth, 16.0 * columns, [=](int64_t begin, int64_t end, int) {
-    kernels_.pack(matrix, columns, depth, columns, scale, begin, end, panels);
-  });
-}
-
-// Copies what is below the diagonal of a matrix [D, D] above it.
-template <typename T>
-Tasks FactoredStep<T>::Mirror(T* matrix) const {
-  constexpr int64_t kRows = 16;
+void FactoredStep<T>::Mirror(int64_t begin, int64_t end, T* matrix) const {
   const int64_t n = width_;
-  return {(n + kRows - 1) / kRows, [=](int64_t task, int) {
-            const int64_t begin = task * kRows, end = std::min(n, begin + kRows);
-            kernels_.transpose(matrix + begin * n, n, end - begin, begin, matrix + begin, n);
-            for (int64_t i = begin; i < end; ++i) {
-              for (int64_t j = begin; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
-            }
-          }};
+  kernels_.transpose(matrix + begin * n, n, end - begin, begin, matrix + begin, n);
+  for (int64_t i = begin; i < end; ++i) {
+    for (int64_t j = begin; j < i; ++j) matrix[j * n + i] = matrix[i * n + j];
+  }
 }
 
 // ---- The gradient: Y = Abar^T W, E = 2 G H Q + Y.
 
-// What no one has summed yet.
-template <typename T>
-Tasks FactoredStep<T>::SumTargets() const {
-  if (own_sums_ == nullptr) return {0, nullptr};
-  return targets_.Sum(gradients_.g_target, execution_, own_sums_);
-}
-
 template <typename T>
 Tasks FactoredStep<T>::GradientRows() const {
-  const Product<T> product = {target_sums_, width_, 1, u_panels_, width_, width_, y_, width_, 1, 0};
+  const Product<T> product = {target_sums_, width_, 1, state_.u, width_, width_,
+                              y_,           width_, 1, 0,        width_};
   return execution_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; own_sums_ != nullptr && i < end; ++i) {
+      targets_.Sum(i, gradients_.g_target, kernels_, own_sums_ + i * width_);
+    }
     kernels_.multiply(product, begin, end, false);
     for (int64_t i = begin; i < end; ++i) FinishGradient(i);
   });
@@ -130,9 +114,7 @@ template <typename T>
 void FactoredStep<T>::PrepareUpdate() {
   scale_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) scale_[i] = 2 * eta_ * gradients_.g_squares[i];
-  hidden_transposed_panels_ = TakePanels(width_, size_);
-  hidden_panels_ = TakePanels(size_, width_);
-  scaled_hidden_panels_ = TakePanels(size_, width_);
+  scaled_hidden_ = Take(size_ * width_);
   coefficients_ = Take(kNumVectors * size_);
   vectors_ = Take(kNumVectors * width_);
   merged_ = Take(targets_.size() * width_);
@@ -147,19 +129,15 @@ void FactoredStep<T>::PrepareUpdate() {
 }
 
 template <typename T>
-Phase FactoredStep<T>::PackHidden() const {
-  const Tasks transposed = {execution_.NumPanels(size_), [=](int64_t panel, int) {
-                              kernels_.pack_transposed(batch_.hidden, width_, width_, size_,
-                                                       nullptr, panel, panel + 1,
-                                                       hidden_transposed_panels_);
-                            }};
-  const Tasks coefficients =
-      execution_.RowTasks(size_, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; ++i) SetCoefficients(i);
-      });
-  return {"update: pack",
-          {transposed, PackRows(batch_.hidden, size_, width_, nullptr, hidden_panels_),
-           PackRows(batch_.hidden, size_, width_, scale_, scaled_hidden_panels_), coefficients}};
+Phase FactoredStep<T>::Prepare() const {
+  const auto prepare = [=](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      SetCoefficients(i);
+      T* scaled = scaled_hidden_ + i * width_;
+      for (int64_t d = 0; d < width_; ++d) scaled[d] = scale_[i] * Hidden(i)[d];
+    }
+  };
+  return {"update: pack H", {products_.Pack(), execution_.RowTasks(size_, 32.0 * width_, prepare)}};
 }
 
 template <typename T>
@@ -178,9 +156,9 @@ void FactoredStep<T>::SetCoefficients(int64_t i) const {
 template <typename T>
 Tasks FactoredStep<T>::Vectors() const {
   return {1, [=](int64_t, int) {
-            kernels_.multiply(
-                {coefficients_, size_, 1, hidden_panels_, size_, width_, vectors_, width_, 1, 0}, 0,
-                kNumVectors, false);
+            kernels_.multiply({coefficients_, size_, 1, batch_.hidden, size_, width_, vectors_,
+                               width_, 1, 0, width_},
+                              0, kNumVectors, false);
           }};
 }
 
@@ -207,19 +185,6 @@ void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
   const T of_sum = alpha_[i] + state_.num_classes * g_sum;
   kernels_.add(of_sum, vectors_ + kHiddenGSum * width_, width_, row);
   kernels_.add(g_sum, vectors_ + kHiddenAlpha * width_, width_, row);
-}
-
-// A block of rows of P H^T, or P' H^T, goes to p_hidden_ as H P^T.
-template <typename T>
-Tasks FactoredStep<T>::PHidden() const {
-  const int64_t rows = RowsOf(2.0 * width_ * size_);
-  return BlockTasks(width_, rows, [=](int64_t begin, int64_t end, int worker) {
-    T* block = BlockOf(worker);
-    kernels_.multiply({state_.u_inverse_transpose + begin * width_, width_, 1,
-                       hidden_transposed_panels_, width_, size_, block, size_, 1, 0},
-                      0, end - begin, false);
-    kernels_.transpose(block, size_, end - begin, size_, p_hidden_ + begin, width_);
-  });
 }
 
 // V[u] -= eta P' x_u, where p_hidden_ holds H P'^T for the P' of the step without decay.
@@ -252,28 +217,32 @@ Tasks FactoredStep<T>::UpdateVectors() const {
               state_.shift[d] -= vectors_[kShiftStep * width_ + d];
               state_.row_sum[d] -= vectors_[kRowSumStep * width_ + d];
             }
-            Fade(decay_, state_.shift);
-            Fade(decay_, state_.row_sum);
+            Fade(decay_, width_, state_.shift);
+            Fade(decay_, width_, state_.row_sum);
           }};
 }
 
-// A row of D numbers times 1 - share. As a factor, 1 - share would have an error of up to 3e-8 in
-// float, which is a percent of a share of 3e-6, the same in every step.
+// n numbers times 1 - share. As a factor, 1 - share would have an error of up to 3e-8 in float,
+// which is a percent of a share of 3e-6, the same in every step.
 template <typename T>
-void FactoredStep<T>::Fade(T share, T* row) const {
-  if (share != 0) kernels_.add(-share, row, width_, row);
+void FactoredStep<T>::Fade(T share, int64_t n, T* x) const {
+  if (share != 0) kernels_.add(-share, x, n, x);
 }
 
 // A row of P: 1 / beta = 1 + eta lambda / beta.
 template <typename T>
 void FactoredStep<T>::FadeInverse(T* row) const {
-  Fade(-decay_ / (1 - decay_), row);
+  Fade(-decay_ / (1 - decay_), width_, row);
 }
 
-// Rows of Q: beta^2 = 1 - eta lambda (2 - eta lambda).
+// Rows [begin, end) of Q, of which the lower triangle is there: beta^2 = 1 - eta lambda (2 - eta
+// lambda), then what they are above the diagonal.
 template <typename T>
-void FactoredStep<T>::FadeGram(int64_t begin, int64_t end) const {
-  for (int64_t d = begin; d < end; ++d) Fade(decay_ * (2 - decay_), state_.gram + d * width_);
+void FactoredStep<T>::FinishGram(int64_t begin, int64_t end) const {
+  for (int64_t d = begin; d < end; ++d) {
+    Fade(decay_ * (2 - decay_), d + 1, state_.gram + d * width_);
+  }
+  Mirror(begin, end, state_.gram);
 }
 
 template <typename T>

@@ -13,6 +13,7 @@
 
 #include "core/factored_targets.h"
 #include "core/factored_update.h"
+#include "core/hidden_product.h"
 
 namespace tfx::core {
 
@@ -36,9 +37,6 @@ class FactoredStep {
   enum { kHiddenGSum, kHiddenAlpha, kShiftStep, kRowSumStep, kNumVectors };
 
   T* Take(int64_t n) { return execution_.template Take<T>(n); }
-  T* TakePanels(int64_t depth, int64_t columns) {
-    return Take(execution_.PanelsSize(depth, columns));
-  }
 
   const T* Hidden(int64_t i) const { return batch_.hidden + i * width_; }
 
@@ -53,24 +51,22 @@ class FactoredStep {
   // In factored_step.cc.
   static Tasks BlockTasks(int64_t rows, int64_t block,
                           std::function<void(int64_t, int64_t, int)> run);
-  Tasks PackRows(const T* matrix, int64_t depth, int64_t columns, const T* scale, T* panels) const;
-  Tasks Mirror(T* matrix) const;
-  Tasks SumTargets() const;
+  void Mirror(int64_t begin, int64_t end, T* matrix) const;
   Tasks GradientRows() const;
   void FinishGradient(int64_t i) const;
   void PrepareUpdate();
-  Phase PackHidden() const;
+  Phase Prepare() const;
   void SetCoefficients(int64_t i) const;
   Tasks Vectors() const;
   Tasks MergeRows() const;
   void AddTargetProducts(int64_t i, T* row) const;
-  Tasks PHidden() const;
+  Tasks PHidden() const { return products_.Transposed(state_.u_inverse_transpose, p_hidden_); }
   Tasks UpdateRows() const;
   void SetSlots(int32_t slot) const;
   Tasks UpdateVectors() const;
-  void Fade(T share, T* row) const;
+  void Fade(T share, int64_t n, T* x) const;
   void FadeInverse(T* row) const;
-  void FadeGram(int64_t begin, int64_t end) const;
+  void FinishGram(int64_t begin, int64_t end) const;
   void SetNorm(const T* matrix, int64_t row, T* norms) const;
   Factorization<T> NewFactorization(int64_t n);
   FactoredOutcome Finish() const;
@@ -83,19 +79,18 @@ class FactoredStep {
   void PackColumns(const T* from, int64_t columns, T* panel) const;
   Tasks UpdateU() const;
   Tasks UpdateP() const;
-  Tasks ResidualRows(const T* products, T* r, T* r_panels) const;
-  Tasks UpdateGram(const T* r, const T* r_panels) const;
+  Tasks ResidualRows(const T* products, T* r) const;
+  Tasks UpdateGram(const T* r) const;
 
   // In factored_through_width.cc, for B > D, or an M that can't be inverted safely.
   FactoredOutcome ThroughWidth();
-  Tasks LowerProduct(const T* left, const T* panels, T* product) const;
-  Tasks FullProduct(const T* left, const T* panels, T* product) const;
-  Tasks TargetProductRows(T* z, T* z_panels) const;
+  Tasks WeightedGram(T* k) const;
+  Tasks FullProduct(const T* left, const T* right, T* product) const;
+  Tasks TargetProductRows(T* z) const;
   bool FactorWidth(const T* k);
-  Tasks HalfGram(const T* k_panels, const T* j, T* half) const;
-  Tasks UpdateUThroughWidth(const T* k_panels) const;
-  Tasks GramThroughWidth(const T* k, const T* k_panels, const T* half, const T* half_panels,
-                         const T* z_panels) const;
+  Tasks HalfGram(const T* k, const T* j, T* half) const;
+  Tasks UpdateUThroughWidth(const T* k) const;
+  Tasks GramThroughWidth(const T* k, const T* half, const T* z) const;
   Tasks SolveP() const;
   Tasks DecayP() const;
   FactoredOutcome EndInNewAnchor() const;
@@ -111,21 +106,19 @@ class FactoredStep {
   const int64_t size_, width_;  // B, D
   const T decay_, eta_;         // eta lambda, and eta / beta
 
-  T* const error_;               // E [B, D]
-  T* own_sums_;                  // [B, D]: of target sums, where none are given
-  const T* target_sums_;         // [B, D]
-  T* y_;                         // Y [B, D]
-  T* u_panels_;                  // U
-  T* alpha_;                     // [B]
-  T* scale_;                     // [B]: 2 eta g_q
-  T* hidden_transposed_panels_;  // H^T
-  T* hidden_panels_;             // H
-  T* scaled_hidden_panels_;      // 2 eta G H
-  T *coefficients_, *vectors_;   // [kNumVectors, B] and [kNumVectors, D]
-  T* merged_;                    // x_u [targets, D]
-  T* p_hidden_;                  // H P^T, then H P'^T, [B, D]
-  T* norms_;                     // [2, D]: squares of the rows of U' and P'
-  T* blocks_;                    // a block of rows a worker
+  const HiddenProduct<T> products_;  // with the transposes of matrices
+  T* const error_;                   // E [B, D]
+  T* own_sums_;                      // [B, D]: of target sums, where none are given
+  const T* target_sums_;             // [B, D]
+  T* y_;                             // Y [B, D]
+  T* alpha_;                         // [B]
+  T* scale_;                         // [B]: 2 eta g_q
+  T* scaled_hidden_;                 // 2 eta G H [B, D]
+  T *coefficients_, *vectors_;       // [kNumVectors, B] and [kNumVectors, D]
+  T* merged_;                        // x_u [targets, D]
+  T* p_hidden_;                      // H P^T, then H P'^T, [B, D]
+  T* norms_;                         // [2, D]: squares of the rows of U' and P'
+  T* blocks_;                        // a block of rows a worker
   int64_t block_rows_, block_size_;
   Factorization<T> m_;  // of M
 };

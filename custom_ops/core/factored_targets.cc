@@ -23,24 +23,18 @@ FactoredTargets<T>::FactoredTargets(const FactoredState<T>& state, const Factore
     owned.push_back(place);
     ids.push_back(row);
   }
-  const std::vector<const T*> current = CurrentRows(state, ids, execution);
+  const CurrentRows<T> current(state, ids, execution);
+  current.Run();
   for (size_t j = 0; j < owned.size(); ++j) rows[owned[j]] = current[j];
 }
 
 template <typename T>
-Tasks FactoredTargets<T>::Sum(const T* g_target, const DenseExecution<T>& execution,
-                              T* sums) const {
-  return execution.RowTasks(batch, 8.0 * width * (1 + num_labels),
-                            [=, &kernels = execution.kernels](int64_t begin, int64_t end, int) {
-                              for (int64_t i = begin; i < end; ++i) {
-                                T* sum = sums + i * width;
-                                std::fill(sum, sum + width, T{0});
-                                ForEachLabel(i, g_target, [&](int64_t place, T g) {
-                                  if (rows[place] != nullptr)
-                                    kernels.add(g, rows[place], width, sum);
-                                });
-                              }
-                            });
+void FactoredTargets<T>::Sum(int64_t i, const T* g_target, const DenseKernels<T>& kernels,
+                             T* sum) const {
+  std::fill(sum, sum + width, T{0});
+  ForEachLabel(i, g_target, [&](int64_t place, T g) {
+    if (rows[place] != nullptr) kernels.add(g, rows[place], width, sum);
+  });
 }
 
 template <typename T>
@@ -48,7 +42,14 @@ void FactoredTargetSums(const FactoredState<T>& state, const FactoredBatch<T>& b
                         const T* g_target, const DenseExecution<T>& execution, T* target_sums) {
   const Workspace::Scope scope(execution.workspace);
   const FactoredTargets<T> targets(state, batch, execution);
-  execution.Run({{"gradient: sum V[y]", {targets.Sum(g_target, execution, target_sums)}}});
+  const int64_t width = state.width;
+  const auto sum = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      targets.Sum(i, g_target, execution.kernels, target_sums + i * width);
+    }
+  };
+  execution.Run({{"gradient: sum V[y]",
+                  {execution.RowTasks(batch.batch, 8.0 * width * (1 + batch.num_labels), sum)}}});
 }
 
 template struct FactoredTargets<float>;

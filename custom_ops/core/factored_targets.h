@@ -40,9 +40,8 @@ struct FactoredTargets {
     }
   }
 
-  // Sets sums [B, D] to the sum of g_a V[y] over the labels of each example whose row V has.
-  // REQUIRES: `execution` outlives the tasks.
-  Tasks Sum(const T* g_target, const DenseExecution<T>& execution, T* sums) const;
+  // Sets sum [D] to the sum of g_a V[y] over the labels of example i whose row V has.
+  void Sum(int64_t i, const T* g_target, const DenseKernels<T>& kernels, T* sum) const;
 
   const int64_t batch, num_labels, width;
   const MergedLabels classes;

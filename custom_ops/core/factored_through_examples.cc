@@ -13,42 +13,33 @@ bool FactoredStep<T>::TryThroughExamples() {
   system.s = scale_;
   bool is_safe = false;
   Tasks factor = {1, [&](int64_t, int) {
-                    kernels_.multiply({batch_.hidden, width_, 1, hidden_transposed_panels_, width_,
-                                       size_, system.k, size_, 1, 0},
-                                      0, size_, true);
+                    kernels_.multiply(products_.RowsOf(batch_.hidden, system.k), 0, size_, true);
                     is_safe = kernels_.factor(system);
                   }};
-  Phase before = PackHidden();
-  before.tasks.push_back(PackRows(state_.u, width_, width_, nullptr, u_panels_));
-  before.tasks.push_back(SumTargets());
-  execution_.Run({before,
+  execution_.Run({Prepare(),
                   {"update: factor, Y, E, P H^T",
                    {factor, GradientRows(), PHidden(), Vectors(), MergeRows()}}});
   if (!is_safe) return false;
 
   T* products = Take(size_ * size_);  // (E + Y) H^T
   T* r = Take(size_ * width_);        // R^T = E - eta / 2 T H
-  T* r_panels = TakePanels(size_, width_);
   execution_.Run(
       {{"update: T, solve, U", {ErrorProducts(products), SolvePHidden(system), UpdateU()}},
-       {"update: R, P, V", {ResidualRows(products, r, r_panels), UpdateP(), UpdateRows()}},
-       {"update: Q", {UpdateGram(r, r_panels), UpdateVectors()}},
-       {"update: mirror Q", {Mirror(state_.gram)}}});
+       {"update: R, P, V", {ResidualRows(products, r), UpdateP(), UpdateRows()}},
+       {"update: Q", {UpdateGram(r), UpdateVectors()}}});
   return true;
 }
 
 template <typename T>
 Tasks FactoredStep<T>::ErrorProducts(T* products) const {
-  return BlockTasks(size_, RowsOf(2.0 * width_ * size_),
-                    [=](int64_t begin, int64_t end, int worker) {
-                      T* sums = BlockOf(worker);
-                      for (int64_t at = begin * width_; at < end * width_; ++at) {
-                        sums[at - begin * width_] = error_[at] + y_[at];
-                      }
-                      kernels_.multiply({sums, width_, 1, hidden_transposed_panels_, width_, size_,
-                                         products + begin * size_, size_, 1, 0},
-                                        0, end - begin, false);
-                    });
+  return BlockTasks(
+      size_, RowsOf(2.0 * width_ * size_), [=](int64_t begin, int64_t end, int worker) {
+        T* sums = BlockOf(worker);
+        for (int64_t at = begin * width_; at < end * width_; ++at) {
+          sums[at - begin * width_] = error_[at] + y_[at];
+        }
+        kernels_.multiply(products_.RowsOf(sums, products + begin * size_), 0, end - begin, false);
+      });
 }
 
 // H P'^T = (I - 2 eta K G)^-1 H P^T, a panel of columns at a time.
@@ -78,17 +69,18 @@ Tasks FactoredStep<T>::UpdateU() const {
   const Product<T> product = {gradients_.u_hidden,
                               1,
                               width_,
-                              scaled_hidden_panels_,
+                              scaled_hidden_,
                               size_,
                               width_,
                               state_.u,
                               width_,
                               -1,
-                              1};
+                              1,
+                              width_};
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
     for (int64_t d = begin; d < end; ++d) {
-      Fade(decay_, state_.u + d * width_);
+      Fade(decay_, width_, state_.u + d * width_);
       SetNorm(state_.u, d, norms_);
     }
   });
@@ -98,8 +90,8 @@ Tasks FactoredStep<T>::UpdateU() const {
 template <typename T>
 Tasks FactoredStep<T>::UpdateP() const {
   const Product<T> product = {
-      p_hidden_, 1, width_, scaled_hidden_panels_, size_, width_, state_.u_inverse_transpose,
-      width_,    1, 1};
+      p_hidden_, 1, width_, scaled_hidden_, size_, width_, state_.u_inverse_transpose,
+      width_,    1, 1,      width_};
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
     for (int64_t d = begin; d < end; ++d) {
@@ -111,7 +103,7 @@ Tasks FactoredStep<T>::UpdateP() const {
 
 // Rows of R^T = E - eta / 2 T H, where T = X + X^T + Abar^T Abar, X = (E + Y) H^T G.
 template <typename T>
-Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const {
+Tasks FactoredStep<T>::ResidualRows(const T* products, T* r) const {
   return BlockTasks(
       size_, RowsOf(2.0 * size_ * width_), [=](int64_t begin, int64_t end, int worker) {
         T* t = BlockOf(worker);
@@ -124,8 +116,8 @@ Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const 
           }
         }
         kernels_.multiply(
-            {t, size_, 1, hidden_panels_, size_, width_, r + begin * width_, width_, 1, 0}, 0,
-            end - begin, false);
+            {t, size_, 1, batch_.hidden, size_, width_, r + begin * width_, width_, 1, 0, width_},
+            0, end - begin, false);
         for (int64_t i = begin; i < end; ++i) {
           T* row = r + i * width_;
           AddTargetProducts(i, row);
@@ -133,21 +125,20 @@ Tasks FactoredStep<T>::ResidualRows(const T* products, T* r, T* r_panels) const 
             row[d] = error_[i * width_ + d] - eta_ / 2 * row[d];
           }
         }
-        kernels_.pack(r, width_, size_, width_, nullptr, begin, end, r_panels);
       });
 }
 
-// Q' = beta^2 (Q - eta (R H + H^T R^T)), the lower triangle.
+// Q' = beta^2 (Q - eta (R H + H^T R^T)).
 template <typename T>
-Tasks FactoredStep<T>::UpdateGram(const T* r, const T* r_panels) const {
-  const Product<T> left = {batch_.hidden, 1,           width_, r_panels, size_,
-                           width_,        state_.gram, width_, -eta_,    1};
-  const Product<T> right = {r,      1,           width_, hidden_panels_, size_,
-                            width_, state_.gram, width_, -eta_,          1};
+Tasks FactoredStep<T>::UpdateGram(const T* r) const {
+  const Product<T> left = {batch_.hidden, 1,      width_, r, size_, width_,
+                           state_.gram,   width_, -eta_,  1, width_};
+  const Product<T> right = {r,      1,     width_, batch_.hidden, size_, width_, state_.gram,
+                            width_, -eta_, 1,      width_};
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);
-    FadeGram(begin, end);
+    FinishGram(begin, end);
   });
 }
 

@@ -11,27 +11,19 @@ namespace tfx::core {
 template <typename T>
 FactoredOutcome FactoredStep<T>::ThroughWidth() {
   const int64_t square = width_ * width_;
-  T* k = Take(square);  // I - M = 2 eta H^T G H
-  T* k_panels = TakePanels(width_, width_);
+  T* k = Take(square);          // I - M = 2 eta H^T G H
   T* j = Take(square);          // Y^T H
   T* z = Take(size_ * width_);  // Abar^T Abar H
-  T* z_panels = TakePanels(size_, width_);
-  T* half = Take(square);  // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
-  T* half_panels = TakePanels(width_, width_);
+  T* half = Take(square);       // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
   execution_.Run({{"width: H^T G H, Y^T H",
-                   {LowerProduct(batch_.hidden, scaled_hidden_panels_, k),
-                    FullProduct(y_, hidden_panels_, j), TargetProductRows(z, z_panels)}},
-                  {"width: mirror K", {Mirror(k)}},
-                  {"width: pack K", {PackRows(k, width_, width_, nullptr, k_panels)}}});
+                   {WeightedGram(k), FullProduct(y_, batch_.hidden, j), TargetProductRows(z)}}});
   const bool is_safe = size_ > width_ && FactorWidth(k);
   if (!is_safe) {
     const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
     if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
   }
-  execution_.Run({{"width: F, U", {HalfGram(k_panels, j, half), UpdateUThroughWidth(k_panels)}},
-                  {"width: pack F", {PackRows(half, width_, width_, nullptr, half_panels)}},
-                  {"width: Q", {GramThroughWidth(k, k_panels, half, half_panels, z_panels)}},
-                  {"width: mirror Q", {Mirror(state_.gram), UpdateVectors()}}});
+  execution_.Run({{"width: F, U", {HalfGram(k, j, half), UpdateUThroughWidth(k)}},
+                  {"width: Q", {GramThroughWidth(k, half, z), UpdateVectors()}}});
   if (!is_safe) return EndInNewAnchor();
   execution_.Run({{"width: P", {SolveP()}},
                   {"width: P H^T", {PHidden()}},
@@ -39,32 +31,34 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
   return Finish();
 }
 
-// The lower triangle of left^T right, [D, D].
+// K = 2 eta H^T G H.
 template <typename T>
-Tasks FactoredStep<T>::LowerProduct(const T* left, const T* panels, T* product) const {
-  const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
+Tasks FactoredStep<T>::WeightedGram(T* k) const {
+  const Product<T> product = {batch_.hidden, 1, width_, scaled_hidden_, size_, width_, k,
+                              width_,        1, 0,      width_};
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
-    kernels_.multiply(p, begin, end, true);
+    kernels_.multiply(product, begin, end, true);
+    Mirror(begin, end, k);
   });
 }
 
+// left^T right, [D, D].
 template <typename T>
-Tasks FactoredStep<T>::FullProduct(const T* left, const T* panels, T* product) const {
-  const Product<T> p = {left, 1, width_, panels, size_, width_, product, width_, 1, 0};
+Tasks FactoredStep<T>::FullProduct(const T* left, const T* right, T* product) const {
+  const Product<T> p = {left, 1, width_, right, size_, width_, product, width_, 1, 0, width_};
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, false);
   });
 }
 
 template <typename T>
-Tasks FactoredStep<T>::TargetProductRows(T* z, T* z_panels) const {
+Tasks FactoredStep<T>::TargetProductRows(T* z) const {
   return execution_.RowTasks(size_, 16.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       T* row = z + i * width_;
       std::fill(row, row + width_, T{0});
       AddTargetProducts(i, row);
     }
-    kernels_.pack(z, width_, size_, width_, nullptr, begin, end, z_panels);
   });
 }
 
@@ -80,8 +74,9 @@ bool FactoredStep<T>::FactorWidth(const T* k) {
 }
 
 template <typename T>
-Tasks FactoredStep<T>::HalfGram(const T* k_panels, const T* j, T* half) const {
-  const Product<T> p = {state_.gram, width_, 1, k_panels, width_, width_, half, width_, T{-0.5}, 0};
+Tasks FactoredStep<T>::HalfGram(const T* k, const T* j, T* half) const {
+  const Product<T> p = {state_.gram, width_, 1,       k, width_, width_,
+                        half,        width_, T{-0.5}, 0, width_};
   return execution_.RowTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, false);
     for (int64_t at = begin * width_; at < end * width_; ++at) {
@@ -91,28 +86,27 @@ Tasks FactoredStep<T>::HalfGram(const T* k_panels, const T* j, T* half) const {
 }
 
 template <typename T>
-Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k_panels) const {
+Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k) const {
   return BlockTasks(
       width_, RowsOf(2.0 * width_ * width_), [=](int64_t begin, int64_t end, int worker) {
         T *rows = BlockOf(worker), *u = state_.u + begin * width_;
         std::memcpy(rows, u, (end - begin) * width_ * sizeof(T));
-        kernels_.multiply({rows, width_, 1, k_panels, width_, width_, u, width_, -1, 1}, 0,
+        kernels_.multiply({rows, width_, 1, k, width_, width_, u, width_, -1, 1, width_}, 0,
                           end - begin, false);
         for (int64_t d = begin; d < end; ++d) {
-          Fade(decay_, state_.u + d * width_);
+          Fade(decay_, width_, state_.u + d * width_);
           SetNorm(state_.u, d, norms_);
         }
       });
 }
 
-// Q' = beta^2 (F + F^T - (K F + F^T K) + eta^2 H^T Z) with K = I - M, the lower triangle.
+// Q' = beta^2 (F + F^T - (K F + F^T K) + eta^2 H^T Z) with K = I - M.
 template <typename T>
-Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* half,
-                                        const T* half_panels, const T* z_panels) const {
-  const Product<T> left = {k, width_, 1, half_panels, width_, width_, state_.gram, width_, -1, 1};
-  const Product<T> right = {half, 1, width_, k_panels, width_, width_, state_.gram, width_, -1, 1};
-  const Product<T> targets = {batch_.hidden, 1,           width_, z_panels,    size_,
-                              width_,        state_.gram, width_, eta_ * eta_, 1};
+Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* half, const T* z) const {
+  const Product<T> left = {k, width_, 1, half, width_, width_, state_.gram, width_, -1, 1, width_};
+  const Product<T> right = {half, 1, width_, k, width_, width_, state_.gram, width_, -1, 1, width_};
+  const Product<T> targets = {batch_.hidden, 1,      width_,      z, size_, width_,
+                              state_.gram,   width_, eta_ * eta_, 1, width_};
   return execution_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t d = 0; d <= i; ++d) {
@@ -122,7 +116,7 @@ Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* k_panels, const T* 
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);
     kernels_.multiply(targets, begin, end, true);
-    FadeGram(begin, end);
+    FinishGram(begin, end);
   });
 }
 
@@ -160,12 +154,12 @@ FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
   for (int64_t i = 0; i < n; ++i) {
     std::memcpy(rows + i * width_, targets_.rows[targets_.owned[i]], width_ * sizeof(T));
   }
-  const Product<T> product = {rows, width_, 1, u_panels_, width_, width_, moved, width_, 1, 0};
+  const Product<T> product = {rows,  width_, 1, state_.u, width_, width_,
+                              moved, width_, 1, 0,        width_};
   const Tasks multiply = execution_.RowTasks(
       n, 2.0 * width_ * width_,
       [&](int64_t begin, int64_t end, int) { kernels_.multiply(product, begin, end, false); });
-  execution_.Run({{"new anchor: pack", {PackRows(state_.u, width_, width_, nullptr, u_panels_)}},
-                  {"new anchor: V U", {multiply}}});
+  execution_.Run({{"new anchor: V U", {multiply}}});
   Reanchor(state_, execution_);
   for (int64_t i = 0; i < n; ++i) {
     T* row = moved + i * width_;

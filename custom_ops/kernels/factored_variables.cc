@@ -84,8 +84,7 @@ absl::Status FactoredVariables<T>::CheckSlots() const {
 }
 
 template <typename T>
-absl::Status FactoredVariables<T>::CheckSlotOfRow(int64_t id) const {
-  const core::FactoredState<T> state = State();
+absl::Status FactoredVariables<T>::CheckSlotOfRow(const core::FactoredState<T>& state, int64_t id) {
   const int slot = state.row_slot[id];
   if (slot >= state.num_slots) {
     return InvalidArgument("row_slot must be in [0, ", state.num_slots, "); got ", slot,
@@ -103,8 +102,9 @@ absl::Status FactoredVariables<T>::CheckAllRows() const {
   for (int64_t id = 0; id < state.rows.num_rows; ++id) ++rows[state.row_slot[id]];
   for (int64_t slot = state.num_slots; slot < 256; ++slot) {
     if (rows[slot] == 0) continue;
-    return CheckSlotOfRow(std::find(state.row_slot, state.row_slot + state.rows.num_rows, slot) -
-                          state.row_slot);
+    return CheckSlotOfRow(
+        state,
+        std::find(state.row_slot, state.row_slot + state.rows.num_rows, slot) - state.row_slot);
   }
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (rows[slot] == state.slot_rows[slot]) continue;
@@ -127,10 +127,11 @@ template <typename T>
 absl::Status FactoredVariables<T>::CheckLabelsAndSlots(const tf::Tensor& labels,
                                                        const core::RowKernels& kernels) const {
   TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes_, kernels));
+  const core::FactoredState<T> state = State();
   const auto ids = labels.flat<int64_t>();
   for (int64_t at = 0; at < ids.size(); ++at) {
     const int64_t row = rows_.RowOf(ids(at));
-    if (row >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(row));
+    if (row >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(state, row));
   }
   return absl::OkStatus();
 }

@@ -50,7 +50,7 @@ class FactoredVariables {
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
   absl::Status CheckSlots() const;
-  absl::Status CheckSlotOfRow(int64_t id) const;
+  static absl::Status CheckSlotOfRow(const core::FactoredState<T>& state, int64_t id);
 
   LockedVariables variables_;
   core::ClassShard rows_;

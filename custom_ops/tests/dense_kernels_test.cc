@@ -41,10 +41,25 @@ void ProductsAreExact(const DenseKernels<T>& kernels) {
                    panels.data());
       kernels.pack(b.data(), s.columns, s.depth, s.columns, scale.data(), s.depth / 2, s.depth,
                    panels.data());
-      auto c = before;
-      kernels.multiply({a.data(), transposed ? 1 : s.depth, transposed ? s.rows : 1, panels.data(),
-                        s.depth, s.columns, c.data(), s.columns, 2, 3},
-                       0, s.rows, false);
+      auto c = before, of_rows = before;
+      Product<T> product = {a.data(),
+                            transposed ? 1 : s.depth,
+                            transposed ? s.rows : 1,
+                            panels.data(),
+                            s.depth,
+                            s.columns,
+                            c.data(),
+                            s.columns,
+                            2,
+                            3};
+      kernels.multiply(product, 0, s.rows, false);
+      auto scaled = b;  // as long as B and no longer: it must not be read any further
+      for (int64_t at = 0; at < s.depth * s.columns; ++at) scaled[at] *= scale[at / s.columns];
+      product.b = scaled.data();
+      product.b_row = s.columns;
+      product.c = of_rows.data();
+      kernels.multiply(product, 0, s.rows, false);
+      EXPECT(of_rows == c);
       for (int64_t i = 0; i < s.rows; ++i) {
         for (int64_t j = 0; j < s.columns; ++j) {
           T sum = 0;
@@ -67,7 +82,8 @@ void BetaZeroIgnoresWhatWasThere(const DenseKernels<T>& kernels) {
   kernels.pack(a.data(), n, n, n, nullptr, 0, n, panels.data());
   kernels.multiply({a.data(), n, 1, panels.data(), n, n, c.data(), n, 1, 0}, 0, n, false);
   kernels.multiply({a.data(), n, 1, panels.data(), n, n, lower.data(), n, 1, 0}, 0, 10, true);
-  kernels.multiply({a.data(), n, 1, panels.data(), n, n, lower.data(), n, 1, 0}, 10, n, true);
+  for (int64_t at = 0; at < 10 * n; ++at) EXPECT(std::isnan(lower[at]) || at % n < 10);
+  kernels.multiply({a.data(), n, 1, a.data(), n, n, lower.data(), n, 1, 0, n}, 10, n, true);
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       EXPECT(std::isfinite(c[i * n + j]));
