@@ -7,7 +7,7 @@ namespace {
 
 // For so few examples, inner products with the rows of A are quicker than a panel that is mostly
 // empty.
-constexpr int64_t kFewExamples = 8;
+constexpr int64_t kFewExamples = 4;
 
 }  // namespace
 

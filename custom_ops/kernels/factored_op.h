@@ -16,7 +16,7 @@ namespace tfx {
 constexpr int kFirstInput = kNumFactoredVariables;  // after the variables
 
 // Below, a second thread costs more than it saves.
-constexpr double kSmallFlop = 4e6;
+constexpr double kSmallFlop = 2e6;
 
 // An op on a factored layer, whose variables it locks.
 template <typename T>
