@@ -18,7 +18,7 @@ def log_softmax(scores):
 
 
 def targets(label_lists, num_classes, smoothing=0.0):
-    """Returns [N, C]: even over each row's labels, but for a share that is even over all classes."""
+    """Returns [N, C]: even over each row's labels, but for a share that is even over all."""
     result = np.full((len(label_lists), num_classes), smoothing / num_classes)
     for row, labels in zip(result, label_lists, strict=True):
         for c in labels:

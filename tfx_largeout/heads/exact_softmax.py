@@ -41,6 +41,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       the expectation of the full softmax's, and touches at most S rows an example in expectation,
       besides those of its labels. It is importance sampling from the softmax itself, which samplers
       with an index approximate.
+      A gradient by the mean of all logits, as of label smoothing, is exact in dL/dh and for S = C;
+      else rows have it without bias, by about max(B, S) rows that are drawn evenly.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
       rows at a time, and the rows of a block are updated while they are in the caches.
 
@@ -52,7 +54,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains what lies below
     ```
 
-    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built.
+    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. A loss of the mean logit reads W
+    once more in a step.
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
     Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
@@ -212,7 +215,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         if mean_kernel is None:
             return candidate_update(*self._layer, *batch, *step, update=update)
         mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
-        sizes = self.num_classes, self.num_selected
+        sizes = self.num_classes, self.num_selected or self.num_classes
         shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
         every = batch.above(shared)
         hidden_gradient = candidate_update(*self._layer, *every, *step, update=update)
@@ -221,10 +224,9 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
 
     @property
-    def _layer(self) -> tuple[Any, ...]:
+    def _layer(self) -> tuple[Any, Any, list[tf.Variable], list[tf.Variable]]:
         """W and b, and the slots of each."""
-        weights = self.kernel, self.bias
-        return *weights, *(self.slots_of(weight) for weight in weights)
+        return self.kernel, self.bias, self.slots_of(self.kernel), self.slots_of(self.bias)
 
     def get_config(self) -> dict[str, Any]:
         return {
