@@ -54,8 +54,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains what lies below
     ```
 
-    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. For a loss of the mean logit W
-    is read once more in a step.
+    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. For a loss of the mean
+    logit a step reads W once more.
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
     Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
