@@ -255,9 +255,9 @@ class HeadOutput:
 
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
         metrics of a step share a pass over all classes, and so do `MeanLogitStatistics` where
-        nothing trains. They are computed anew for labels that may
-        change (arrays, variables), and where a gradient tape records eagerly, so that whoever asks
-        for their gradient is told that there is none.
+        nothing trains. They are computed anew for labels that may change (arrays, variables), and
+        where a gradient tape records eagerly, so that whoever asks for their gradient is told that
+        there is none.
 
         Args:
             kind: See `Head.statistics`.

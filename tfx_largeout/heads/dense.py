@@ -37,7 +37,7 @@ class DenseHead(KernelHead):
     )
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
-        if kind not in self.gives:
+        if kind not in DenseHead.gives:
             return super().statistics(kind, hidden, labels, training)
         # Each weight is read once. The gradient need not depend on a second read, and TensorFlow's
         # graph optimizer has let the optimizer's step overtake one.

@@ -40,9 +40,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       p_ic. Backward, the kept entries stand for p_ic and the labels are exact. So the gradient has
       the expectation of the full softmax's, and touches at most S rows an example in expectation,
       besides those of its labels. It is importance sampling from the softmax itself, which samplers
-      with an index approximate.
-      A gradient by the mean of all logits, as of label smoothing, is exact in dL/dh and for S = C;
-      else rows have it without bias, by about max(B, S) rows that are drawn evenly.
+      with an index approximate. The gradient by the mean of all logits, as of label smoothing, is
+      exact in dL/dh; about max(B, S) rows that are drawn evenly have it for all, without bias.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
       rows at a time, and the rows of a block are updated while they are in the caches.
 
