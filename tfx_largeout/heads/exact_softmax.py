@@ -46,7 +46,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       rows at a time, and the rows of a block are updated while they are in the caches.
 
     The head updates its rows with its own optimizer. In a model that calls it twice in a step, the
-    second gradient is that of the updated W, but with the log Z of the old one.
+    second gradient is that of the updated W, but with what the forward pass found with the old one.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
