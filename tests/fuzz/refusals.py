@@ -243,7 +243,7 @@ def _of_mean_of_rows(op: str) -> list[Refusal]:
     return [
         Refusal(op, "variable", lambda w: w[:0], message),
         Refusal(op, "variable", _shape(), message),
-        Refusal(op, "variable", _dtype(np.int32), "(variable|weights) must be .*; got.*int32"),
+        Refusal(op, "variable", _dtype(np.int32), "(variable|weights) must .*; got.*int32", False),
     ]
 
 
