@@ -8,6 +8,7 @@ gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a process holds at most 1 
 
     python benchmarks/exact_softmax.py           # all rows, ten minutes; 12 GB of memory
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written
+    python benchmarks/exact_softmax.py --smoothing   # what label smoothing adds to a step
 
 Methods take turns in one process, each with weights of its own. A step is what `fit` makes of a
 head: loss, gradient, update. `softmax` says what the softmax looks like: `uniform`, as before the
@@ -33,6 +34,7 @@ import tensorflow as tf
 import tfx_largeout as tlo
 
 RATE = 1e-3
+SMOOTHING = 0.1
 
 
 class Setting(NamedTuple):
@@ -69,17 +71,18 @@ def make_heads(classes: int) -> dict[str, Callable[[], tlo.heads.Head]]:
     }
 
 
-def make_step(head: tlo.heads.Head, setting: Setting) -> Callable[[], Any]:
+def make_step(head: tlo.heads.Head, setting: Setting, smoothing: float = 0.0) -> Callable[[], Any]:
     """Returns a training step on one batch; its h is a trainable variable."""
     rng = np.random.default_rng(1)
     classes, width, batch, softmax = setting
     hidden = tf.Variable(tf.random.stateless_normal([batch, width], [1, 2]))
-    head.build((None, width))
+    if not head.built:
+        head.build((None, width))
     log_p = -np.log1p(np.arange(classes)) if softmax == "zipf" else np.zeros(classes)
     head.bias.assign(log_p.astype(np.float32))
     p = np.exp(log_p) / np.exp(log_p).sum()
     labels = tf.constant(rng.choice(classes, batch, p=p))
-    loss = tlo.losses.SoftmaxCrossentropy()
+    loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
     variables = [hidden, *(weight.value for weight in head.trainable_weights)]
     optimizer = keras.optimizers.Adam(RATE)
     optimizer.build(variables)
@@ -113,6 +116,26 @@ def measure(setting: Setting, repeats: int) -> dict[str, Any]:
     }
 
 
+def measure_smoothing(setting: Setting, repeats: int) -> dict[str, Any]:
+    """Returns the row of a setting: a step of a head with label smoothing, and one without."""
+    _, *makers = make_heads(setting.classes).items()
+    steps = {}
+    for name, make in makers:
+        head = make()
+        steps[name] = make_step(head, setting)
+        steps[f"{name}_smoothed"] = make_step(head, setting, SMOOTHING)
+    seconds = harness.alternate(steps, repeats)
+    return {
+        **setting._asdict(),
+        **{f"{name}_ms": round(1e3 * value, 1) for name, value in seconds.items()},
+        **{
+            f"{name}_smoothed_ratio": round(seconds[f"{name}_smoothed"] / seconds[name], 3)
+            for name, _ in makers
+        },
+        **harness.machine(),
+    }
+
+
 def peak_of(name: str, setting: Setting) -> float:
     """Returns the most memory that a process of some steps holds, in MiB."""
     step = make_step(make_heads(setting.classes)[name](), setting)
@@ -126,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="5,000 classes, no CSV")
     parser.add_argument("--repeats", type=int, default=9, help="turns of each method")
+    parser.add_argument("--smoothing", action="store_true", help="label smoothing, and without")
     parser.add_argument("--peak-of", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak_of:
@@ -133,11 +157,13 @@ def main() -> None:
         print(peak_of(name, Setting(*map(int, sizes), softmax)))
         return
     rows = []
+    measured = measure_smoothing if arguments.smoothing else measure
     for setting in [SMALL] if arguments.quick else SETTINGS:
-        rows.append(measure(setting, arguments.repeats))
+        rows.append(measured(setting, arguments.repeats))
         print(rows[-1], flush=True)
     if not arguments.quick:
-        harness.write_csv(harness.RESULTS / "exact_softmax.csv", rows)
+        name = "exact_softmax_smoothing.csv" if arguments.smoothing else "exact_softmax.csv"
+        harness.write_csv(harness.RESULTS / name, rows)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 """What a head tells a loss about the logits: a few numbers an example, never all of them.
 
 Each class here is a kind of statistics. A head says which kinds it gives in training
-(`Head.gives`), and gives `ExactStatistics` always; a loss says of which kind it is a function in
-training (`HeadLoss.trains_on`) and in evaluation (`HeadLoss.evaluates_on`). So every loss works
+(`Head.gives`), and gives `ExactStatistics` always, `MeanLogitStatistics` in every evaluation; a
+loss says of which kind it is a function in training (`HeadLoss.trains_on`) and in evaluation
+(`HeadLoss.evaluates_on`). So every loss works
 with every head that gives its kinds. The first field of a kind is `labels`. N is the number of
 examples (batch dimensions flattened), K the number of labels of an example.
 """
@@ -29,6 +30,22 @@ class SoftmaxStatistics(NamedTuple):
     labels: Labels
     target_logits: tf.Tensor
     log_partition: tf.Tensor
+
+
+class MeanLogitStatistics(NamedTuple):
+    """What the exact softmax needs, and the mean of the logits of all classes.
+
+    Attributes:
+        labels: The labels, normal form.
+        target_logits: `[N, K]` float32, o at the labels; anything at padding.
+        log_partition: `[N]` float32, log Z = log sum_c exp(o_c).
+        mean_logit: `[N]` float32, 1/C sum_c o_c.
+    """
+
+    labels: Labels
+    target_logits: tf.Tensor
+    log_partition: tf.Tensor
+    mean_logit: tf.Tensor
 
 
 class SphericalStatistics(NamedTuple):

@@ -73,6 +73,7 @@ class SoftmaxStep {
     columns_ = execution_.Take<float>(lanes * padded_width_);
     logsumexp_ = execution_.Take<float>(lanes);
     scales_ = execution_.Take<float>(lanes);
+    offsets_ = execution_.Take<float>(lanes);
     terms_ = execution_.Take<LabelTerm>(2 * batch_.size * batch_.num_labels);
     sums_ = execution_.Take<float>(num_shares_ * sum_size_);
     scratch_size_ = isa_.scratch_size(width_);
@@ -95,8 +96,13 @@ class SoftmaxStep {
     isa_.pack_columns(batch_.hidden, batch_.size, width_, batch_.rounds, columns_);
     std::fill_n(logsumexp_, lanes, 0.0f);
     std::fill_n(scales_, lanes, 0.0f);
+    std::fill_n(offsets_, lanes, 0.0f);
     std::copy_n(batch_.logsumexp, batch_.size, logsumexp_);
     std::copy_n(batch_.log_z_gradient, batch_.size, scales_);
+    if (batch_.mean_gradient != nullptr) {
+      const auto num_classes = static_cast<float>(weights_.num_classes);
+      for (int64_t i = 0; i < batch_.size; ++i) offsets_[i] = batch_.mean_gradient[i] / num_classes;
+    }
     num_terms_ = 0;
     for (int64_t at = 0; at < batch_.size * batch_.num_labels; ++at) {
       if (batch_.labels[at] < 0) continue;
@@ -114,7 +120,8 @@ class SoftmaxStep {
         num_panels_,
         columns_,
         logsumexp_,
-        scales_};
+        scales_,
+        offsets_};
     float* kernel = kernel_gradients_ + worker * block_ * padded_width_;
     const SoftmaxBlockGradients gradients = {updater_ == nullptr ? nullptr : kernel,
                                              bias_gradients_ + worker * block_,
@@ -169,6 +176,7 @@ class SoftmaxStep {
   float* columns_ = nullptr;           // h as a right factor
   float* logsumexp_ = nullptr;         // by lane
   float* scales_ = nullptr;            // by lane
+  float* offsets_ = nullptr;           // by lane
   LabelTerm* terms_ = nullptr;         // by class; and as many to sort them
   float* sums_ = nullptr;              // a share: for dL/dh
   float* scratch_ = nullptr;           // a worker: of the instruction set's part

@@ -120,10 +120,12 @@ void AddProduct(LeftFactor<Element> left, int64_t n, int64_t depth, const Elemen
 void ToGradients(const SoftmaxUpdatePass& pass, const HiddenPanel& panel, int v, int64_t first,
                  int num_rows, const LabelTerm* terms, const LabelTerm* terms_end, Slab* slab) {
   const int64_t lane = panel.first_lane + v * kLanes;
-  const Floats logsumexp = Load(pass.logsumexp + lane), scale = Load(pass.scales + lane);
+  const Floats logsumexp = Load(pass.logsumexp + lane), scale = Load(pass.scales + lane),
+               offset = Load(pass.offsets + lane);
 #pragma GCC unroll 4
   for (int i = 0; i < num_rows; ++i) {
-    (*slab)[i] = scale * ExpOfNonPositive(Min(Floats{}, (*slab)[i] - logsumexp));
+    const Floats p = ExpOfNonPositive(Min(Floats{}, (*slab)[i] - logsumexp));
+    (*slab)[i] = MulAdd(scale, p, offset);
   }
   for (const LabelTerm* term = terms; term < terms_end; ++term) {
     const int64_t lane_of_vector = term->lane - lane;

@@ -20,6 +20,7 @@ struct SoftmaxUpdatePass {
   const float* columns;    // h: see pack_columns
   const float* logsumexp;  // by lane
   const float* scales;     // by lane: a = dL/d log Z; 0 without an example
+  const float* offsets;    // by lane: what is added for each class; 0 without an example
 };
 
 // A label's own gradient, dL/do of the target logit.
@@ -55,8 +56,8 @@ struct SoftmaxUpdateIsa {
   // examples, `rounded` or not.
   void (*pack_columns)(const float* hidden, int64_t batch, int64_t width, bool rounded, float* to);
 
-  // dL/do_ic = a_i exp(o_ic - log Z_i) + the terms of (i, c), and its products with h and W, for
-  // classes [first, first + num_rows). Terms are those of these classes.
+  // dL/do_ic = a_i exp(o_ic - log Z_i) + the offset of i + the terms of (i, c), and its products
+  // with h and W, for classes [first, first + num_rows). Terms are those of these classes.
   // REQUIRES: 0 < num_rows <= rows_of_block.
   void (*block)(const SoftmaxUpdatePass& pass, int64_t first, int64_t num_rows,
                 const LabelTerm* terms, const LabelTerm* terms_end, float* scratch,

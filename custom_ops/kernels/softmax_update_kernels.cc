@@ -37,7 +37,8 @@ class SoftmaxUpdateOp : public CpuOp {
     TF_RETURN_IF_ERROR(variables.Lock(context, layer_.Names(), LockedVariables::Mode::kExclusive));
     TF_RETURN_IF_ERROR(Check(context, variables, execution));
     const int first = variables.size();
-    const tf::Tensor &hidden = context->input(first), &labels = context->input(first + 1);
+    const tf::Tensor &hidden = context->input(first), &labels = context->input(first + 1),
+                     &mean = context->input(first + 5);
     tf::Tensor* hidden_gradient;
     TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
     TF_RETURN_IF_ERROR(layer_.Own(&variables));
@@ -46,6 +47,7 @@ class SoftmaxUpdateOp : public CpuOp {
                                       context->input(first + 2).flat<float>().data(),
                                       context->input(first + 3).flat<float>().data(),
                                       context->input(first + 4).flat<float>().data(),
+                                      mean.NumElements() == 0 ? nullptr : mean.flat<float>().data(),
                                       hidden.dim_size(0),
                                       labels.dim_size(1),
                                       rounds_};
@@ -64,7 +66,8 @@ class SoftmaxUpdateOp : public CpuOp {
     const tf::Tensor &hidden = context->input(first), &labels = context->input(first + 1),
                      &logsumexp = context->input(first + 2),
                      &target_gradient = context->input(first + 3),
-                     &logsumexp_gradient = context->input(first + 4);
+                     &logsumexp_gradient = context->input(first + 4),
+                     &mean_gradient = context->input(first + 5);
     const tf::Tensor no_candidates(tf::DT_INT64, {0});
     TF_RETURN_IF_ERROR(
         CheckLayerShapes(kernel, num_biases_ > 0 ? variables.tensor(1) : nullptr, dtype_));
@@ -75,16 +78,22 @@ class SoftmaxUpdateOp : public CpuOp {
       return InvalidArgument(name, " must be [B] with the B of hidden, ", hidden.dim_size(0),
                              "; got shape ", value->shape().DebugString());
     }
+    if (mean_gradient.shape() != tf::TensorShape({0}) &&
+        mean_gradient.shape() != tf::TensorShape({hidden.dim_size(0)})) {
+      return InvalidArgument("mean_gradient must be [B] with the B of hidden, ", hidden.dim_size(0),
+                             ", or [0]; got shape ", mean_gradient.shape().DebugString());
+    }
     if (target_gradient.shape() != labels.shape()) {
       return InvalidArgument("target_gradient must be [B, K] as labels, ",
                              labels.shape().DebugString(), "; got shape ",
                              target_gradient.shape().DebugString());
     }
-    TF_RETURN_IF_ERROR(layer_.Set(context, variables, first + 5));
+    TF_RETURN_IF_ERROR(layer_.Set(context, variables, first + 6));
     TF_RETURN_IF_ERROR(CheckLabels(labels, kernel.dim_size(0), execution.rows));
     TF_RETURN_IF_ERROR(CheckFinite("hidden", hidden, execution.dense));
     TF_RETURN_IF_ERROR(CheckFinite("logsumexp", logsumexp, execution.dense));
     TF_RETURN_IF_ERROR(CheckFinite("logsumexp_gradient", logsumexp_gradient, execution.dense));
+    TF_RETURN_IF_ERROR(CheckFinite("mean_gradient", mean_gradient, execution.dense));
     return CheckGradient("target_gradient", target_gradient, labels, execution.dense);
   }
 

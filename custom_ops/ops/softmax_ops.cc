@@ -26,15 +26,16 @@ absl::Status SelectionShapeFn(InferenceContext* c) {
 }
 
 absl::Status UpdateShapeFn(InferenceContext* c) {
-  const int first = c->num_inputs() - 7;
+  const int first = c->num_inputs() - 8;
   ShapeHandle hidden, labels, unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &hidden));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 2, &labels));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 2), 1, &unused));
   TF_RETURN_IF_ERROR(c->Merge(c->input(first + 3), labels, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 4), 1, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 5), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 6), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 5), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 6), 0, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 7), 1, &unused));
   c->set_output(0, hidden);
   return absl::OkStatus();
 }
@@ -77,6 +78,25 @@ ids: [B, S'], the classes kept, rising; labels are left out. Padded with -1.
 probabilities: [B, S'], their weights; 0 at padding.
 )doc");
 
+REGISTER_OP("TfxMeanOfRows")
+    .Input("variable: resource")
+    .Attr("dtype: {float, bfloat16}")
+    .Output("mean: float")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The mean of the rows of a variable, which is read in place, once.
+
+Sums of a few rows are floats, those of more doubles. The result does not depend on the number of
+threads.
+
+variable: [C, ...] of type dtype, C at least 1.
+mean: [...].
+)doc");
+
 REGISTER_OP("TfxSoftmaxUpdate")
     .Input("kernel: resource")
     .Input("bias: num_biases * resource")
@@ -87,6 +107,7 @@ REGISTER_OP("TfxSoftmaxUpdate")
     .Input("logsumexp: float")
     .Input("target_gradient: float")
     .Input("logsumexp_gradient: float")
+    .Input("mean_gradient: float")
     .Input("learning_rate: float")
     .Input("rule: double")
     .Attr("num_biases: int >= 0")
@@ -100,11 +121,12 @@ REGISTER_OP("TfxSoftmaxUpdate")
     .SetIsStateful()
     .SetShapeFn(UpdateShapeFn)
     .Doc(R"doc(
-Takes a step on all rows by the gradient of a function of log Z and target logits; returns dL/dh.
+Takes a step on all rows by the gradient of a function of log Z, target logits and the mean logit;
+returns dL/dh.
 
-With o = W h + b and p_ic = exp(o_ic) / Z_i, dL/do_ic = a_i p_ic + the target gradients of (i, c).
-Neither o nor its gradient is built. What is refused leaves all variables as they were. The result
-does not depend on the number of threads.
+With o = W h + b and p_ic = exp(o_ic) / Z_i, dL/do_ic = a_i p_ic + m_i / C + the target gradients of
+(i, c). Neither o nor its gradient is built. What is refused leaves all variables as they were. The
+result does not depend on the number of threads.
 
 kernel: W, [C, D], of type dtype; changed in place.
 bias: b, [C], of type dtype; or none.
@@ -115,6 +137,7 @@ labels: [B, K] class ids, padded with -1.
 logsumexp: log Z, [B], finite.
 target_gradient: [B, K], of the loss with respect to the target logits, finite; ignored at padding.
 logsumexp_gradient: a, [B], of the loss with respect to log Z, finite.
+mean_gradient: m, [B], of the loss with respect to the mean of all logits, finite; or [0]: 0.
 learning_rate: As TfxRowUpdate.
 rule: As TfxRowUpdate.
 method: As TfxRowUpdate.

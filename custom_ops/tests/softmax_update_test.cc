@@ -37,11 +37,13 @@ struct Problem {
         bias(num_classes),
         target_gradient(batch * num_labels),
         log_z_gradient(batch),
+        mean_gradient(batch),
         logsumexp(batch),
         labels(batch * num_labels) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
-    for (auto* array : {&hidden, &kernel, &bias, &target_gradient, &log_z_gradient}) {
+    for (auto* array :
+         {&hidden, &kernel, &bias, &target_gradient, &log_z_gradient, &mean_gradient}) {
       for (float& x : *array) x = normal(random);
     }
     for (float& w : kernel) w /= std::sqrt(static_cast<float>(width));
@@ -61,7 +63,7 @@ struct Problem {
   }
 
   // A step of SGD with rate 1.
-  Results Run(InstructionSet set, int num_workers, bool rounds) const {
+  Results Run(InstructionSet set, int num_workers, bool rounds, bool has_mean) const {
     Results r = {kernel, bias, std::vector<float>(hidden.size())};
     const ParallelFor on_threads = OneThreadAnIndex;
     Workspace workspace;
@@ -74,6 +76,7 @@ struct Problem {
         logsumexp.data(),
         target_gradient.data(),
         log_z_gradient.data(),
+        has_mean ? mean_gradient.data() : nullptr,
         static_cast<int64_t>(logsumexp.size()),
         logsumexp.empty() ? 0 : static_cast<int64_t>(labels.size() / logsumexp.size()),
         rounds};
@@ -85,13 +88,14 @@ struct Problem {
   }
 
   // The definition.
-  Results Expected() const {
+  Results Expected(bool has_mean) const {
     const int64_t batch = logsumexp.size(), num_labels = batch == 0 ? 0 : labels.size() / batch;
     std::vector<double> w(kernel.begin(), kernel.end()), b(bias.begin(), bias.end());
     std::vector<double> dh(hidden.size());
     for (int64_t i = 0; i < batch; ++i) {
       for (int64_t c = 0; c < num_classes; ++c) {
         double g = log_z_gradient[i] * std::exp(Logit(i, c) - logsumexp[i]);
+        if (has_mean) g += mean_gradient[i] / static_cast<double>(num_classes);
         for (int64_t k = i * num_labels; k < (i + 1) * num_labels; ++k) {
           if (labels[k] == c) g += target_gradient[k];
         }
@@ -106,7 +110,8 @@ struct Problem {
   }
 
   const int64_t width, num_classes;
-  std::vector<float> hidden, kernel, bias, target_gradient, log_z_gradient, logsumexp;
+  std::vector<float> hidden, kernel, bias, target_gradient, log_z_gradient, mean_gradient,
+      logsumexp;
   std::vector<int64_t> labels;
 };
 
@@ -120,16 +125,18 @@ void ExpectClose(const std::vector<float>& got, const std::vector<float>& expect
 
 void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels) {
   const Problem problem(batch, width, num_classes, num_labels);
-  const Results expected = problem.Expected();
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
-    for (const bool rounds : {false, true}) {
-      const Results one_worker = problem.Run(set, 1, rounds);
-      const float error = rounds ? 2e-2f : 1e-5f;
-      ExpectClose(one_worker.kernel, expected.kernel, error);
-      ExpectClose(one_worker.bias, expected.bias, error);
-      ExpectClose(one_worker.hidden_gradient, expected.hidden_gradient, error);
-      EXPECT(problem.Run(set, 3, rounds) == one_worker);
+  for (const bool has_mean : {false, true}) {
+    const Results expected = problem.Expected(has_mean);
+    for (InstructionSet set : kInstructionSets) {
+      if (!Supports(set)) continue;
+      for (const bool rounds : {false, true}) {
+        const Results one_worker = problem.Run(set, 1, rounds, has_mean);
+        const float error = rounds ? 2e-2f : 1e-5f;
+        ExpectClose(one_worker.kernel, expected.kernel, error);
+        ExpectClose(one_worker.bias, expected.bias, error);
+        ExpectClose(one_worker.hidden_gradient, expected.hidden_gradient, error);
+        EXPECT(problem.Run(set, 3, rounds, has_mean) == one_worker);
+      }
     }
   }
 }

@@ -81,6 +81,14 @@ class Row(NamedTuple):
     logits: Callable[..., np.ndarray] = softmax.logits
 
 
+def _smoothed_loss() -> Any:
+    return tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1)
+
+
+def _smoothed(*arguments: Any) -> np.ndarray:
+    return softmax.cross_entropy(*arguments, smoothing=0.1)
+
+
 def _sgd() -> Any:
     return keras.optimizers.SGD(0.5)
 
@@ -195,5 +203,24 @@ HEADS = [
         ),
         tlo.losses.SoftmaxCrossentropy,
         _sgd,
+    ),
+    Row("dense_smoothed", tlo.heads.DenseHead, _smoothed_loss, _sgd, oracle=_smoothed),
+    Row(
+        "exact_softmax_smoothed",
+        lambda classes, **kw: tlo.heads.ExactSoftmaxHead(
+            classes, tlo.optimizers.RowAdam(0.05), num_selected=10, seed=3, **kw
+        ),
+        _smoothed_loss,
+        _sgd,
+        oracle=_smoothed,
+    ),
+    Row(
+        "exact_softmax_all_smoothed",
+        lambda classes, **kw: tlo.heads.ExactSoftmaxHead(
+            classes, tlo.optimizers.RowAdam(0.05), backward="all", **kw
+        ),
+        _smoothed_loss,
+        _sgd,
+        oracle=_smoothed,
     ),
 ]

@@ -308,6 +308,18 @@ def test_evaluate_is_exact_and_never_updates(row, eagerly):
 
 
 @every_head
+def test_evaluates_with_label_smoothing(row):
+    x, labels = examples()
+    model = functional(row)
+    loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.2)
+    model.compile("sgd", loss)
+    value = model.evaluate(x, labels, batch_size=BATCH, verbose=0)
+    logits = all_logits(row, model, x)
+    expected = -(oracle.targets(labels[:, np.newaxis], CLASSES, 0.2) * oracle.log_softmax(logits))
+    np.testing.assert_allclose(value, expected.sum(axis=1).mean(), rtol=1e-5)
+
+
+@every_head
 def test_predict_gives_the_logits(row):
     x, _ = examples()
     model = functional(row)
@@ -537,12 +549,9 @@ def test_a_loss_behind_an_activation_meets_no_head(row):
 @every_head
 def test_a_loss_of_another_family(row):
     x, labels = examples()
-    other = next(
-        other.make_loss()
-        for other in HEADS
-        if other.make_loss.trains_on is not row.make_loss.trains_on
-    )
     model = functional(row)
+    losses = (other.make_loss() for other in HEADS)
+    other = next(loss for loss in losses if loss.trains_on not in head_of(model).gives)
     model.compile("sgd", loss=other)
     with pytest.raises(TypeError, match="Use a loss that is a function of what the head gives"):
         model.fit(x, labels, verbose=0)

@@ -13,6 +13,7 @@ from fuzz.calls import Call, Outcome, run
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
@@ -87,6 +88,11 @@ def _softmax_selection(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
     )
 
 
+def _mean_of_rows(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    _check_dtype(inputs["variable"], attributes)
+    return lambda: mean_of_rows(inputs["variable"], implementation="composed")
+
+
 def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     _check_dtype(inputs["kernel"], attributes)
     kernel, biases, kernel_slots, bias_slots, *tensors, learning_rate, numbers = inputs.values()
@@ -106,7 +112,9 @@ def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
 
 def _softmax_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     _check_dtype(inputs["kernel"], attributes)
-    kernel, biases, kernel_slots, bias_slots, *tensors, learning_rate, numbers = inputs.values()
+    kernel, biases, kernel_slots, bias_slots, *tensors, mean, learning_rate, numbers = (
+        inputs.values()
+    )
     rule = _rule(attributes["method"], numbers)
     return lambda: softmax_update(
         kernel,
@@ -116,6 +124,7 @@ def _softmax_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Calla
         *tensors,
         rule,
         learning_rate,
+        mean_gradient=None if mean.shape == [0] else mean,
         products=attributes["products"],
         update=attributes["update"],
         implementation="composed",
@@ -290,6 +299,7 @@ def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
 _FUNCTIONS = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
+    "TfxMeanOfRows": _mean_of_rows,
     "TfxSoftmaxSelection": _softmax_selection,
     "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,

@@ -76,6 +76,13 @@ def _candidate_update(rng: Rng) -> Call:
     return Call("TfxCandidateUpdate", inputs, attributes)
 
 
+def _mean_of_rows(rng: Rng) -> Call:
+    dtype = _dtype_of_weights(rng)
+    shape = [_size(rng, least=1), *(_size(rng) for _ in range(rng.integers(0, 3)))]
+    inputs = {"variable": Variable(_floats(rng, *shape, dtype=dtype.as_numpy_dtype))}
+    return Call("TfxMeanOfRows", inputs, {"dtype": dtype})
+
+
 def _softmax_update(rng: Rng) -> Call:
     inputs, attributes = _candidate_problem(rng)
     del inputs["candidates"]
@@ -84,6 +91,7 @@ def _softmax_update(rng: Rng) -> Call:
     inputs["logsumexp"] = _floats(rng, batch) + np.float32(rng.uniform(0, 5))
     inputs["target_gradient"] = _floats(rng, *inputs["labels"].shape)
     inputs["logsumexp_gradient"] = np.where(rng.random(batch) < 0.2, 0, _floats(rng, batch))
+    inputs["mean_gradient"] = _floats(rng, batch if rng.random() < 0.7 else 0)
     inputs["learning_rate"], inputs["rule"] = _learning_rate(rng), rule
     attributes |= {"method": method, "update": bool(rng.random() < 0.8)}
     attributes["products"] = str(rng.choice(["float32", "bfloat16"]))
@@ -408,6 +416,7 @@ def _phase_seconds(rng: Rng) -> Call:
 PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
+    "TfxMeanOfRows": _mean_of_rows,
     "TfxSoftmaxSelection": _softmax_selection,
     "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,

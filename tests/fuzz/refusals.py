@@ -230,8 +230,20 @@ def _of_softmax_update(op: str) -> list[Refusal]:
         Refusal(op, "logsumexp", _put(0, np.inf), "logsumexp must be finite; got"),
         Refusal(op, "logsumexp_gradient", lambda a: a[1:], r"logsumexp_gradient must be \[B\]"),
         Refusal(op, "logsumexp_gradient", _put(0, np.nan), "logsumexp_gradient must be finite"),
+        Refusal(op, "mean_gradient", _shape(10**6), r"mean_gradient must be \[B\]"),
+        Refusal(op, "mean_gradient", _shape(2, 2), "mean_gradient must be|rank 1", False),
+        Refusal(op, "mean_gradient", _put(0, np.inf), "mean_gradient must be finite"),
         Refusal(op, "target_gradient", _without_columns, r"target_gradient must be \[B, K\]"),
         *_of_steps(op),
+    ]
+
+
+def _of_mean_of_rows(op: str) -> list[Refusal]:
+    message = r"variable must be .*\[C, \.\.\.\] with C at least 1"
+    return [
+        Refusal(op, "variable", lambda w: w[:0], message),
+        Refusal(op, "variable", _shape(), message),
+        Refusal(op, "variable", _dtype(np.int32), "(variable|weights) must .*; got.*int32", False),
     ]
 
 
@@ -402,6 +414,7 @@ REFUSALS = [
     *_of_softmax("TfxSoftmaxUpdate"),
     *_of_softmax_selection("TfxSoftmaxSelection"),
     *_of_softmax_update("TfxSoftmaxUpdate"),
+    *_of_mean_of_rows("TfxMeanOfRows"),
     *_of_row_update("TfxRowUpdate"),
     *_of_functions("TfxHashCodes"),
     *_of_functions("TfxHashIndexUpdate"),
@@ -412,6 +425,7 @@ REFUSALS = [
     *_of_handles("TfxFactoredSettle", "v"),
     *_of_handles("TfxCandidateLogits", "kernel"),
     *_of_handles("TfxSoftmaxSelection", "kernel"),
+    *_of_handles("TfxMeanOfRows", "variable"),
     *_of_handles("TfxSoftmaxUpdate", "kernel"),
     *_of_handles("TfxRowUpdate", "variable"),
     *_of_handles("TfxHashIndexUpdate", "entries"),

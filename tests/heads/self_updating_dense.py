@@ -22,7 +22,7 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
         super().__init__(num_classes, **kwargs)
         self.learning_rate = learning_rate
 
-    def forward(self, hidden, labels):
+    def forward(self, kind, hidden, labels):
         hidden = tf.debugging.check_numerics(hidden, "h must be finite")
         statistics = DenseHead.statistics(self, SoftmaxStatistics, hidden, labels, training=True)
         logits = tf.cast(self.logits(hidden), tf.float32)

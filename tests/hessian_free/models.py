@@ -38,11 +38,11 @@ def dense_model(loss, activation=None, dtype=None, hidden=(3,), width=CLASSES):
     return model
 
 
-def head_model(hidden=6):
+def head_model(hidden=6, smoothing=0.0):
     model = keras.Sequential(
         [keras.Input((WIDTH,)), layers.Dense(hidden, "tanh"), tlo.heads.DenseHead(CLASSES)]
     )
-    model.compile(loss=tlo.losses.SoftmaxCrossentropy())
+    model.compile(loss=tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing))
     return model
 
 

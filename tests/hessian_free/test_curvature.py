@@ -139,10 +139,12 @@ def test_both_ways_give_the_same(name):
     np.testing.assert_allclose(*products, rtol=1e-4, atol=1e-5 * np.abs(products[0]).max())
 
 
-def test_products_of_the_head_are_those_of_a_dense_layer():
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_products_of_the_head_are_those_of_a_dense_layer(smoothing):
     x, y = classes_data()
-    head = head_model()
-    dense = dense_model(sparse_softmax(), hidden=(6,))
+    head = head_model(smoothing=smoothing)
+    dense_loss = losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    dense = dense_model(dense_loss, hidden=(6,))
     kernel, bias, rows, row_bias = head.get_weights()
     dense.set_weights([kernel, bias, rows.T, row_bias])
     parts = [
@@ -150,9 +152,9 @@ def test_products_of_the_head_are_those_of_a_dense_layer():
     ]
     results = []
     for model in (head, dense):
-        curvature, batch = curvature_of(model, x, y)
         if model is dense:
-            parts[2] = parts[2].T
+            parts[2], y = parts[2].T, np.eye(CLASSES, dtype="float32")[y]
+        curvature, batch = curvature_of(model, x, y)
         product = curvature.product(*batch, curvature.parameters.join(parts))
         gradient = curvature.gradient(*batch)
         results.append([curvature.parameters.split(sums.vector) for sums in (product, gradient)])

@@ -27,6 +27,14 @@ def optimizer():
 # The heads that a recipe is for, and whether `evaluate` is the softmax cross-entropy.
 RECIPES = {
     "SmallLogPartition": ([lambda: tlo.heads.DenseHead(CLASSES)], False),
+    "CentredLogits": (
+        [
+            lambda: tlo.heads.DenseHead(CLASSES),
+            lambda: tlo.heads.ExactSoftmaxHead(CLASSES, optimizer(), 5, seed=1),
+            lambda: tlo.heads.ExactSoftmaxHead(CLASSES, optimizer(), backward="all"),
+        ],
+        False,
+    ),
     "UnitTargets": (
         [lambda: tlo.heads.FactoredHead(CLASSES, 0.01), lambda: tlo.heads.DenseHead(CLASSES)],
         False,

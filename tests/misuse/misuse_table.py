@@ -704,8 +704,9 @@ def _exact_gradient(case: Case) -> None:
 
 
 def _other_loss(row: Row) -> Any:
-    kind = row.make_loss.trains_on
-    return next(r.make_loss() for r in HEADS if r.make_loss.trains_on is not kind)
+    gives = row.make_head(CLASSES).gives
+    losses = (other.make_loss() for other in HEADS)
+    return next(loss for loss in losses if loss.trains_on not in gives)
 
 
 def _on_dense(case: Case) -> None:

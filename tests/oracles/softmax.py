@@ -12,14 +12,33 @@ def logits(hidden, kernel, bias):
     return result if bias is None else result + np.asarray(bias, np.float64)
 
 
-def cross_entropy(hidden, kernel, bias, label_lists):
-    """Returns [N]: -sum_c t_c log softmax(W h + b)_c, t spread evenly over each row's labels."""
-    losses = []
-    for row, labels in zip(logits(hidden, kernel, bias), label_lists, strict=True):
-        shifted = np.exp(row - row.max())
-        log_probabilities = np.log(shifted / shifted.sum())
-        losses.append(-sum(log_probabilities[c] for c in labels) / len(labels))
-    return np.array(losses)
+def log_softmax(scores):
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def targets(label_lists, num_classes, smoothing=0.0):
+    """Returns [N, C]: even over each row's labels, but for a share that is even over all."""
+    result = np.full((len(label_lists), num_classes), smoothing / num_classes)
+    for row, labels in zip(result, label_lists, strict=True):
+        for c in labels:
+            row[c] += (1 - smoothing) / len(labels)
+    return result
+
+
+def cross_entropy(hidden, kernel, bias, label_lists, smoothing=0.0):
+    """Returns [N]: -sum_c t_c log softmax(W h + b)_c, t as `targets`."""
+    log_p = log_softmax(logits(hidden, kernel, bias))
+    return -(targets(label_lists, log_p.shape[1], smoothing) * log_p).sum(axis=1)
+
+
+def gradients(hidden, kernel, bias, label_lists, weights, smoothing=0.0):
+    """Returns those of the weighted sum of `cross_entropy`, by h, W and b."""
+    p = np.exp(log_softmax(logits(hidden, kernel, bias)))
+    g = np.asarray(weights, np.float64)[:, np.newaxis] * (
+        p - targets(label_lists, p.shape[1], smoothing)
+    )
+    return g @ np.asarray(kernel, np.float64), g.T @ np.asarray(hidden, np.float64), g.sum(axis=0)
 
 
 def top_k(scores, k):

@@ -69,6 +69,29 @@ def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
     return blocks.concat()
 
 
+def sum_of_log_probabilities(sweep: Sweep) -> tf.Tensor:
+    """Returns the sum over all classes of each example, `[N]`.
+
+    Cost: a sweep; memory for a block.
+
+    Args:
+        sweep: Over all classes.
+    """
+
+    def body(place: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        place, _, values = sweep.block(place)
+        # The running sum is float64, so that its rounding doesn't add up.
+        return place, total + tf.cast(tf.reduce_sum(values, axis=0), tf.float64)
+
+    _, total = tf.while_loop(
+        lambda place, _: place < sweep.end,
+        body,
+        (tf.zeros([], tf.int64), tf.zeros(tf.shape(sweep.hidden)[:1], tf.float64)),
+        parallel_iterations=1,
+    )
+    return tf.cast(total, sweep.hidden.dtype)
+
+
 def target_ranks(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     """Returns the rank of each label: how many classes are more probable, ties by lower id.
 

@@ -15,7 +15,12 @@ from tensorflow.python.ops import control_flow_util
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
-from tfx_largeout.statistics import ExactStatistics, TopScores
+from tfx_largeout.statistics import (
+    ExactStatistics,
+    MeanLogitStatistics,
+    TopScores,
+    without_gradient,
+)
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
 
@@ -27,8 +32,8 @@ class Head(keras.layers.Layer):
     also carries a `HeadOutput`: the head, h, and whether the call trains. A `HeadLoss` reads that
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
-    A head implements `build`, `flat_logits`, `statistics` and `top_k`, and says in `gives` which
-    kinds of statistics it can be trained with.
+    A head implements `build`, `flat_logits`, `statistics`, `mean_logit` and `top_k`, and says in
+    `gives` which kinds of statistics it can be trained with.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -128,6 +133,14 @@ class Head(keras.layers.Layer):
             f"kind must be ExactStatistics or, in training, what {type(self).__name__} gives, "
             f"{kinds}; got {kind.__name__} with training={training}"
         )
+
+    def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns the mean of all logits of each example, `[N]`, exactly and in bounded memory.
+
+        Args:
+            hidden: `[N, D]`, floating.
+        """
+        raise NotImplementedError
 
     @property
     def statistics_dtype(self) -> str:
@@ -230,24 +243,32 @@ class HeadOutput:
         """Returns the labels of this batch in the normal form, checked against h and C."""
         return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
 
+    def gives(self, kind: type) -> bool:
+        """Says whether the head gives a kind of statistics in this call."""
+        always = (ExactStatistics,) if self.training else (ExactStatistics, MeanLogitStatistics)
+        return kind in (*always, *self.head.gives)
+
     def statistics(
         self, kind: type, y_true: Any, check: Callable[[Labels], Labels] | None = None
     ) -> Any:
         """Returns statistics of this batch: those of a training step, if this is one.
 
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
-        metrics of a step share a pass over all classes. They are computed anew for labels that may
-        change (arrays, variables), and where a gradient tape records eagerly, so that whoever asks
-        for their gradient is told that there is none.
+        metrics of a step share a pass over all classes, and so do `MeanLogitStatistics` where
+        nothing trains. They are computed anew for labels that may change (arrays, variables), and
+        where a gradient tape records eagerly, so that whoever asks for their gradient is told that
+        there is none.
 
         Args:
             kind: See `Head.statistics`.
             y_true: Labels, in any form of `normalize_labels`.
             check: Returns the labels, once it has found nothing wrong with them. Default: none.
         """
-        if kind is ExactStatistics:
+        is_mean = kind is MeanLogitStatistics and not self.training
+        if is_mean or kind is ExactStatistics:
             exact = self._exact(y_true)
-            return exact if check is None else exact._replace(labels=check(exact.labels))
+            exact = exact if check is None else exact._replace(labels=check(exact.labels))
+            return self._with_mean(exact) if is_mean else exact
         labels = self.labels(y_true)
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
@@ -263,6 +284,10 @@ class HeadOutput:
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)
         return exact
+
+    def _with_mean(self, exact: ExactStatistics) -> MeanLogitStatistics:
+        mean = self.head.mean_logit(self.flat_hidden)
+        return without_gradient(MeanLogitStatistics(*exact[:3], mean))
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""

@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from tfx_largeout.heads.kernel_head import KernelHead, dense_logits
 from tfx_largeout.labels import Labels
-from tfx_largeout.statistics import SoftmaxStatistics, SphericalStatistics, without_gradient
+from tfx_largeout.statistics import (
+    MeanLogitStatistics,
+    SoftmaxStatistics,
+    SphericalStatistics,
+    without_gradient,
+)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -25,10 +30,14 @@ class DenseHead(KernelHead):
     Args and errors: as `KernelHead`.
     """
 
-    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, SphericalStatistics)
+    gives: ClassVar[tuple[type, ...]] = (
+        SoftmaxStatistics,
+        MeanLogitStatistics,
+        SphericalStatistics,
+    )
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
-        if kind not in (SoftmaxStatistics, SphericalStatistics):
+        if kind not in DenseHead.gives:
             return super().statistics(kind, hidden, labels, training)
         # Each weight is read once. The gradient need not depend on a second read, and TensorFlow's
         # graph optimizer has let the optimizer's step overtake one.
@@ -43,6 +52,10 @@ class DenseHead(KernelHead):
         if kind is SoftmaxStatistics:
             log_partition = tf.reduce_logsumexp(logits, axis=-1)
             statistics = SoftmaxStatistics(labels, targets, log_partition)
+        elif kind is MeanLogitStatistics:
+            log_partition = tf.reduce_logsumexp(logits, axis=-1)
+            mean = tf.reduce_mean(logits, axis=-1)
+            statistics = MeanLogitStatistics(labels, targets, log_partition, mean)
         else:
             targets = tf.where(labels.mask, targets, 0)
             squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)

@@ -15,11 +15,13 @@ from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.products import PRODUCTS
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers import RowOptimizer
-from tfx_largeout.statistics import SoftmaxStatistics
+from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
 
 _DEFAULT_SELECTED = 256
 _BACKWARD = ("selected", "all")
@@ -38,19 +40,21 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
       p_ic. Backward, the kept entries stand for p_ic and the labels are exact. So the gradient has
       the expectation of the full softmax's, and touches at most S rows an example in expectation,
       besides those of its labels. It is importance sampling from the softmax itself, which samplers
-      with an index approximate.
+      with an index approximate. The gradient by the mean of all logits, as of label smoothing, is
+      exact in dL/dh; about max(B, S) rows that are drawn evenly have it for all, without bias.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
       rows at a time, and the rows of a block are updated while they are in the caches.
 
     The head updates its rows with its own optimizer. In a model that calls it twice in a step, the
-    second gradient is that of the updated W, but with the log Z of the old one.
+    second gradient is that of the updated W, but with what the forward pass found with the old one.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
     model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains what lies below
     ```
 
-    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built.
+    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. For a loss of the mean
+    logit a step reads W once more.
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
     Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
@@ -86,7 +90,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             Nothing is changed then.
     """
 
-    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics,)
+    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, MeanLogitStatistics)
     trainable_kernel: ClassVar[bool] = False
     trained_by = ("SoftmaxCrossentropy",)
 
@@ -129,19 +133,26 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
+        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw)
         selection = softmax_selection(
             self.kernel,
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
             labels.ids,
             self.num_selected or 0,
-            seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
+            seed,
             products=self.products,
         )
-        with after([check_finite("log Z of the logits", selection.logsumexp)]):
-            log_z = tf.identity(selection.logsumexp)
-        return (selection.target_logits, log_z), selection
+        log_z = _finite("log Z of the logits", selection.logsumexp)
+        values = selection.target_logits, log_z
+        if kind is SoftmaxStatistics:
+            return values, (selection, seed, None)
+        mean_kernel = mean_of_rows(self.kernel)
+        mean = _finite("the mean of the logits", self._mean_logit_by(mean_kernel, hidden))
+        return (*values, mean), (selection, seed, mean_kernel)
 
     def backward(
         self,
@@ -151,34 +162,70 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        selection, (target_gradient, log_z_gradient) = residuals, gradients
-        layer = (
-            self.kernel,
-            self.bias,
-            self.slots_of(self.kernel),
-            self.slots_of(self.bias),
-            tf.cast(hidden, self.statistics_dtype),
+        wide = tf.cast(hidden, self.statistics_dtype)
+        step = self._step_on_all if self.backward_over == "all" else self._step_on_selected
+        return tf.cast(step(wide, labels, residuals, gradients, update), hidden.dtype)
+
+    def _step_on_all(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        selection, *_ = residuals
+        target_gradient, log_z_gradient, *mean_gradient = gradients
+        return softmax_update(
+            *self._layer,
+            hidden,
             labels.ids,
+            selection.logsumexp,
+            target_gradient,
+            log_z_gradient,
+            self.optimizer.rule,
+            self.present_rate,
+            mean_gradient=mean_gradient[0] if mean_gradient else None,
+            products=self.products,
+            update=update,
         )
-        optimizer = self.optimizer.rule, self.present_rate
-        if self.backward_over == "all":
-            statistics = selection.logsumexp, target_gradient, log_z_gradient
-            hidden_gradient = softmax_update(
-                *layer, *statistics, *optimizer, products=self.products, update=update
-            )
-            return tf.cast(hidden_gradient, hidden.dtype)
+
+    def _step_on_selected(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+        update: bool,
+    ) -> tf.Tensor:
+        selection, seed, mean_kernel = residuals
+        target_gradient, log_z_gradient, *of_mean_logit = gradients
         of_example = log_z_gradient[:, tf.newaxis]
         target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
-        hidden_gradient = candidate_update(
-            *layer,
+        batch = CandidateGradients(
+            hidden,
+            labels.ids,
             # Examples of weight 0 touch no rows but those of their labels.
             tf.where(of_example != 0, selection.ids, -1),
             target_gradient + of_example * target_p,
             of_example * selection.probabilities,
-            *optimizer,
-            update=update,
         )
-        return tf.cast(hidden_gradient, hidden.dtype)
+        step = self.optimizer.rule, self.present_rate
+        if mean_kernel is None:
+            return candidate_update(*self._layer, *batch, *step, update=update)
+        mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
+        sizes = self.num_classes, self.num_selected or self.num_classes
+        shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
+        every = batch.above(shared)
+        hidden_gradient = candidate_update(*self._layer, *every, *step, update=update)
+        # What was drawn is for the rows alone. The part of h is exact.
+        of_mean = mean_gradient[:, tf.newaxis] * mean_kernel
+        return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
+
+    @property
+    def _layer(self) -> tuple[Any, Any, list[tf.Variable], list[tf.Variable]]:
+        """W and b, and the slots of each."""
+        return self.kernel, self.bias, self.slots_of(self.kernel), self.slots_of(self.bias)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -193,3 +240,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     def from_config(cls, config: dict[str, Any]) -> ExactSoftmaxHead:
         optimizer = keras.optimizers.deserialize(config["optimizer"])
         return cls(**{**config, "optimizer": optimizer})
+
+
+def _finite(name: str, values: tf.Tensor) -> tf.Tensor:
+    with after([check_finite(name, values)]):
+        return tf.identity(values)

@@ -164,7 +164,9 @@ class FactoredHead(SelfUpdatingHead):
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
         statistics = factored_statistics(self.state, self._state_input(hidden), labels.ids)
         version = tf.identity(self.iterations.value)
         return statistics[:3], (*statistics[3:], version)
@@ -208,7 +210,12 @@ class FactoredHead(SelfUpdatingHead):
         tf.cond(due, run, lambda: tf.constant(0))
 
     def as_statistics(
-        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
     ) -> SphericalStatistics:
         targets, squares, total = values
         return SphericalStatistics(labels, targets, squares, total, self.num_classes)
@@ -225,6 +232,14 @@ class FactoredHead(SelfUpdatingHead):
             )
             return without_gradient(SphericalStatistics(labels, *values[:3], self.num_classes))
         return super().statistics(kind, hidden, labels, training)
+
+    def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
+        """As `Head`. Cost: O(N D^2)."""
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        values = factored_statistics(
+            self.state, self._state_input(hidden), no_labels, update_rows=False
+        )
+        return values[2] / self.num_classes
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         u_hidden, shift = self._settled(hidden)

@@ -21,7 +21,12 @@ from tfx_largeout.class_trees import (
     frequency_clusters,
     huffman_code_lengths,
 )
-from tfx_largeout.class_trees.sweep import all_log_probabilities, best_classes, target_ranks
+from tfx_largeout.class_trees.sweep import (
+    all_log_probabilities,
+    best_classes,
+    sum_of_log_probabilities,
+    target_ranks,
+)
 from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -158,7 +163,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         )
         return tf.ensure_shape(values, [hidden.shape[0], self.num_classes])
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
         wide = self._of_this_tree(hidden)
         values, residuals = self.class_tree.log_probabilities(self.tables, wide, labels)
         return (values,), residuals
@@ -189,6 +196,11 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         values, _ = self.class_tree.log_probabilities(self.tables, wide, labels)
         ranks = target_ranks(self.class_tree.sweep(self.tables, wide), labels.ids)
         return without_gradient(ExactStatistics(labels, values, tf.zeros_like(wide[:, 0]), ranks))
+
+    def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
+        """As `Head`; the mean of the log-probabilities. Cost: a sweep over all classes."""
+        sweep = self.class_tree.sweep(self.tables, self._of_this_tree(hidden))
+        return sum_of_log_probabilities(sweep) / self.num_classes
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         wide = self._of_this_tree(hidden)

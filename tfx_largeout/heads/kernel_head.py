@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, TopScores
@@ -84,6 +85,15 @@ class KernelHead(Head):
             return super().statistics(kind, hidden, labels, training)
         exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)
         return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
+
+    def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
+        """As `Head`; h Wbar + bbar, with the means of the rows. Cost: O(C D + N D)."""
+        return self._mean_logit_by(mean_of_rows(self.kernel), hidden)
+
+    def _mean_logit_by(self, mean_kernel: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        """As `mean_logit`, with the mean of the rows of W, `[D]`."""
+        mean = tf.linalg.matvec(tf.cast(hidden, self.statistics_dtype), mean_kernel)
+        return mean if self.bias is None else mean + mean_of_rows(self.bias)
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)

@@ -149,7 +149,9 @@ class SampledHead(RowUpdatingHead, KernelHead):
         explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
         return with_certain(drawn, labels, explicit)
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
         candidates = self.candidates(hidden, labels)
         values = candidate_logits(
             self.kernel,
@@ -193,7 +195,12 @@ class SampledHead(RowUpdatingHead, KernelHead):
         self.index.update(self.kernel, self.bias, tf.concat(touched, axis=0))
 
     def as_statistics(
-        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
     ) -> CandidateStatistics:
         true_logits, logits = values
         candidates, hits = residuals

@@ -60,18 +60,15 @@ class SelfUpdatingHead(Head):
     """
 
     initial_anchor = 0.0
-    # One kind: that of what `forward` computes and `as_statistics` returns.
+    # The kinds that `forward` computes and `as_statistics` returns.
     gives: ClassVar[tuple[type, ...]] = ()
     # Names of the losses of the package that train the head, for messages.
     trained_by: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if len(cls.__dict__.get("gives", (None,))) != 1:
-            raise TypeError(
-                f"gives of {cls.__name__} must be one kind of statistics, as it updates itself; "
-                f"got {cls.__dict__['gives']}"
-            )
+        if not cls.__dict__.get("gives", (None,)):
+            raise TypeError(f"gives of {cls.__name__} must name a kind of statistics; got none")
 
     def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)
@@ -102,10 +99,13 @@ class SelfUpdatingHead(Head):
         """Variables of a step that need no saving: they bear on warnings and `without_update`."""
         return [self._switch.state, self._model_rate.last_step]
 
-    def forward(self, hidden: tf.Tensor, labels: Labels) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
         """Computes the statistics.
 
         Args:
+            kind: Which: one of `gives`.
             hidden: `[N, D]`.
             labels: N examples.
 
@@ -148,17 +148,22 @@ class SelfUpdatingHead(Head):
         return  # as above
 
     def as_statistics(
-        self, labels: Labels, values: tuple[tf.Tensor, ...], residuals: Any, anchor: tf.Tensor
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
     ) -> Any:
         """Returns the statistics that the head gives in training.
 
         Args:
+            kind: Which: one of `gives`.
             labels: N examples.
             values: What `forward` returned, with a gradient.
             residuals: What `forward` returned as such.
             anchor: `[]`, the value of `gradient_anchor`, with a gradient.
         """
-        (kind,) = self.gives
         return kind(labels, *values)
 
     def followed(self, learning_rate: Any) -> Any:
@@ -191,7 +196,7 @@ class SelfUpdatingHead(Head):
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
             nonlocal residuals
-            values, residuals = self.forward(hidden, labels)
+            values, residuals = self.forward(kind, hidden, labels)
             note_forward_pass(values)
 
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -204,7 +209,7 @@ class SelfUpdatingHead(Head):
             return (*values, tf.identity(anchor)), backward_pass
 
         *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
-        return self.as_statistics(labels, tuple(values), residuals, anchor)
+        return self.as_statistics(kind, labels, tuple(values), residuals, anchor)
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which a gradient through the head's statistics changes nothing.
@@ -275,10 +280,10 @@ class SelfUpdatingHead(Head):
         return self._switch.either(train, functools.partial(backward, update=False))
 
     def _refusal_of_logits(self) -> str:
-        (kind,) = self.gives
+        kinds = " or ".join(kind.__name__ for kind in self.gives)
         losses = f", such as {', '.join(self.trained_by)}" if self.trained_by else ""
         return (
-            f"{type(self).__name__} {self.name!r} is trained by losses of {kind.__name__} "
+            f"{type(self).__name__} {self.name!r} is trained by losses of {kinds} "
             f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
             "an activation behind the head, which would train what lies below and never the head. "
             "Compile the model with one of these losses, use DenseHead, or call it with "

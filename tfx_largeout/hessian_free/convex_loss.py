@@ -13,7 +13,6 @@ from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.labels import require_labels
 from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
-from tfx_largeout.statistics import SoftmaxStatistics
 
 _SUPPORTED = (
     "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
@@ -153,7 +152,7 @@ class _HeadSoftmax(ConvexLoss):
         output = _dense_output(y_pred)
         labels = require_labels(output.labels(y_true), needed)
         head, hidden = output.head, output.flat_hidden
-        statistics = head.statistics(SoftmaxStatistics, hidden, labels, training=True)
+        statistics = head.statistics(self.loss.trains_on, hidden, labels, training=True)
         return self.loss.from_statistics(statistics)
 
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:

@@ -43,8 +43,9 @@ class HeadLoss(keras.losses.Loss):
         dtype: As `keras.losses.Loss`; of the reduction. Statistics are float32.
     """
 
-    trains_on: ClassVar[type] = type(None)
-    evaluates_on: ClassVar[type] = ExactStatistics
+    # Of the class, or of an instance whose arguments say of what it is a function.
+    trains_on: type = type(None)
+    evaluates_on: type = ExactStatistics
     needs_labels: ClassVar[bool] = True
     takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
 
@@ -119,7 +120,7 @@ class HeadLoss(keras.losses.Loss):
                 f"{type(self).__name__} must say in `trains_on` of which kind of statistics it is "
                 "a function; got None"
             )
-        if kind is not ExactStatistics and kind not in output.head.gives:
+        if not output.gives(kind):
             kinds = " and ".join(given.__name__ for given in output.head.gives)
             raise TypeError(
                 f"{type(self).__name__} is a function of {kind.__name__}; got "

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,7 +32,7 @@ class CandidateLoss(HeadLoss):
         Ranking? Equations are numbered as there.
     """
 
-    trains_on: ClassVar[type] = CandidateStatistics
+    trains_on: type = CandidateStatistics
 
 
 def corrected_candidates(statistics: CandidateStatistics) -> tf.Tensor:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import keras
 import tensorflow as tf
 
@@ -25,7 +23,7 @@ class NegativeLogLikelihood(HeadLoss):
     Args and errors: as `HeadLoss`. Each example needs a label.
     """
 
-    trains_on: ClassVar[type] = LogProbabilityStatistics
+    trains_on: type = LogProbabilityStatistics
 
     def from_statistics(self, statistics: LogProbabilityStatistics) -> tf.Tensor:
         return -statistics.labels.mean(statistics.target_log_probabilities)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import tensorflow as tf
 
 from tfx_largeout.losses.base import HeadLoss
@@ -24,8 +22,8 @@ class SphericalLoss(HeadLoss):
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091, section on other losses.
     """
 
-    trains_on: ClassVar[type] = SphericalStatistics
-    evaluates_on: ClassVar[type] = SphericalStatistics
+    trains_on: type = SphericalStatistics
+    evaluates_on: type = SphericalStatistics
 
     def probabilities(self, logits: tf.Tensor, statistics: SphericalStatistics) -> tf.Tensor:
         """Returns the probabilities that the loss gives to classes with these logits.

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import keras
 import tensorflow as tf
 
@@ -22,7 +20,7 @@ class TFCandidateSamplingLoss(HeadLoss):
     Args and errors: as `HeadLoss`. Each example needs a label.
     """
 
-    trains_on: ClassVar[type] = PerExampleLoss
+    trains_on: type = PerExampleLoss
 
     def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
         return statistics.values

@@ -20,7 +20,15 @@ class Problem:
     """A layer, a batch, gradients of the loss, and what should become of them, in float64."""
 
     def __init__(
-        self, classes, width, batch, num_labels=2, has_bias=True, dtype="float32", rounds=False
+        self,
+        classes,
+        width,
+        batch,
+        num_labels=2,
+        has_bias=True,
+        dtype="float32",
+        rounds=False,
+        has_mean=False,
     ):
         rng = np.random.default_rng(0)
         kernel = rng.normal(size=(classes, width)) / np.sqrt(width)
@@ -32,6 +40,9 @@ class Problem:
         target = rng.normal(size=(batch, num_labels))
         self.target_gradient = tf.cast(target, self.dtype)
         self.log_z_gradient = tf.cast(rng.normal(size=batch), self.dtype)
+        self.mean_gradient = None
+        if has_mean:  # as large as those of labels, for a class
+            self.mean_gradient = tf.cast(classes * rng.normal(size=batch), self.dtype)
         self.compute(rounds)
         self.logsumexp = tf.cast(self.exact_logsumexp, self.dtype)
 
@@ -50,6 +61,9 @@ class Problem:
         rows, columns = np.nonzero(self.labels >= 0)
         of_labels = tf.cast(self.target_gradient, tf.float64).numpy()[rows, columns]
         np.add.at(gradient, (rows, self.labels[rows, columns]), of_labels)
+        if self.mean_gradient is not None:
+            mean = tf.cast(self.mean_gradient, tf.float64).numpy()
+            gradient += mean[:, np.newaxis] / gradient.shape[1]
         self.bias_gradient = gradient.sum(axis=0)
         if rounds:
             gradient = tf.cast(tf.cast(gradient, tf.bfloat16), tf.float64).numpy()
@@ -73,6 +87,7 @@ class Problem:
             self.log_z_gradient,
             rule,
             rate,
+            mean_gradient=self.mean_gradient,
             implementation=implementation,
             **options,
         )
@@ -102,8 +117,9 @@ def assert_close(got, expected, relative):
 @pytest.mark.parametrize(
     "sizes", [(1009, 17, 70), (61, 130, 200), (2, 1, 1), (300, 33, 5), (125, 600, 34)]
 )
-def test_values(implementation, sizes, monkeypatch):
-    problem = Problem(*sizes)
+@pytest.mark.parametrize("has_mean", [False, True])
+def test_values(implementation, sizes, has_mean, monkeypatch):
+    problem = Problem(*sizes, has_mean=has_mean)
     hidden, kernel, bias = problem.step(use(implementation, monkeypatch))
     assert_close(hidden, problem.hidden_gradient, 5e-6)
     assert_close(kernel, problem.kernel_gradient, 5e-6)
@@ -118,8 +134,9 @@ def assert_close_but_for_ties(got, expected):
 
 @every_implementation
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bfloat16_products(implementation, dtype, monkeypatch):
-    problem = Problem(500, 40, 200, dtype=dtype, rounds=True)
+@pytest.mark.parametrize("has_mean", [False, True])
+def test_bfloat16_products(implementation, dtype, has_mean, monkeypatch):
+    problem = Problem(500, 40, 200, dtype=dtype, rounds=True, has_mean=has_mean)
     kernel = problem.kernel.numpy()
     hidden, *_ = problem.step(use(implementation, monkeypatch), products="bfloat16", update=False)
     assert_close_but_for_ties(hidden, problem.hidden_gradient)
@@ -139,7 +156,7 @@ def test_bfloat16_weights(implementation, monkeypatch):
 
 
 def test_float64():
-    problem = Problem(100, 7, 9, dtype="float64")
+    problem = Problem(100, 7, 9, dtype="float64", has_mean=True)
     hidden, kernel, bias = problem.step("auto")
     assert_close(hidden, problem.hidden_gradient, 1e-14)
     assert_close(kernel, problem.kernel_gradient, 1e-14)
@@ -170,10 +187,11 @@ def test_a_row_gets_one_step_of_the_rule(implementation, monkeypatch):
 
 @every_implementation
 def test_no_examples(implementation, monkeypatch):
-    problem = Problem(300, 9, 50)
+    problem = Problem(300, 9, 50, has_mean=True)
     problem.hidden, problem.labels = problem.hidden[:0], problem.labels[:0]
     problem.logsumexp, problem.log_z_gradient = problem.logsumexp[:0], problem.log_z_gradient[:0]
     problem.target_gradient = problem.target_gradient[:0]
+    problem.mean_gradient = problem.mean_gradient[:0]
     hidden, kernel, bias = problem.step(use(implementation, monkeypatch))
     assert hidden.shape == (0, 9)
     assert not kernel.any()
@@ -198,11 +216,12 @@ def test_large_logits(implementation, monkeypatch):
         ("logsumexp", np.inf, "logsumexp must be finite"),
         ("target_gradient", np.nan, "target_gradient must be finite"),
         ("log_z_gradient", np.inf, "logsumexp_gradient must be finite"),
+        ("mean_gradient", np.nan, "mean_gradient must be finite"),
     ],
 )
 def test_a_refused_step_changes_nothing(implementation, name, value, message, monkeypatch):
     use("baseline" if implementation == "op" else "composed", monkeypatch)
-    problem = Problem(30, 3, 5)
+    problem = Problem(30, 3, 5, has_mean=True)
     problem.labels[0, 0] = 3
     numbers = getattr(problem, name).numpy()
     numbers.flat[0] = value
@@ -227,7 +246,13 @@ def test_gradients_at_padding_are_ignored():
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("logsumexp", []), ("target_gradient", [2]), ("log_z_gradient", [4])],
+    [
+        ("logsumexp", []),
+        ("target_gradient", [2]),
+        ("log_z_gradient", [4]),
+        ("mean_gradient", [4]),
+        ("mean_gradient", [5, 1]),
+    ],
 )
 @pytest.mark.parametrize("implementation", ["op", "composed"])
 def test_wrong_shapes(implementation, name, shape, monkeypatch):

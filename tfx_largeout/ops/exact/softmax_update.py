@@ -31,15 +31,17 @@ def softmax_update(
     rule: RowRule,
     learning_rate: Any,
     *,
+    mean_gradient: tf.Tensor | None = None,
     products: str = "float32",
     update: bool = True,
     implementation: str = "auto",
 ) -> tf.Tensor:
-    """Takes a step on all rows of W and b, and returns dL/dh, for L of log Z and target logits.
+    """Takes a step on all rows of W and b, and returns dL/dh, for L of statistics of o.
 
-    With o = W h + b, p_ic = exp(o_ic) / Z_i, a = dL/d log Z and t_ik = dL/do at label k of i,
+    These are log Z, the target logits and the mean logit. With o = W h + b, p_ic = exp(o_ic) / Z_i,
+    a = dL/d log Z, m = dL/d mean_c o_c and t_ik = dL/do at label k of i,
 
-        g_ic = dL/do_ic = a_i p_ic + sum over k with y_ik = c of t_ik,
+        g_ic = dL/do_ic = a_i p_ic + m_i / C + sum over k with y_ik = c of t_ik,
         dL/dh_i = sum_c g_ic W[c],   dL/dW[c] = sum_i g_ic h_i,   dL/db_c = sum_i g_ic.
 
     Blocks of rows are updated one after the other: neither o nor g `[B, C]` nor dL/dW `[C, D]` is
@@ -61,6 +63,7 @@ def softmax_update(
         logsumexp_gradient: a, `[B]`, finite.
         rule: What to do with a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
+        mean_gradient: m, `[B]`, finite. Default None: 0.
         products: `"float32"`; or `"bfloat16"`: W, h and g are rounded to it for all three products,
             and sums are float32. See `softmax_selection`.
         update: Whether to take the step; False: only the gradient.
@@ -94,6 +97,9 @@ def softmax_update(
     }
     check_dtypes(hidden.dtype, **tensors)
     batch, num_labels = hidden.shape[0], labels.shape[1]
+    if mean_gradient is not None:
+        check_dtypes(hidden.dtype, mean_gradient=mean_gradient)
+        require_shape("mean_gradient", "[B] with the B of hidden", mean_gradient, [batch])
     require_shape("logsumexp", "[B] with the B of hidden", logsumexp, [batch])
     require_shape("target_gradient", "[B, K] as labels", target_gradient, [batch, num_labels])
     require_shape("logsumexp_gradient", "[B] with the B of hidden", logsumexp_gradient, [batch])
@@ -107,6 +113,7 @@ def softmax_update(
             logsumexp,
             target_gradient,
             logsumexp_gradient,
+            mean_gradient,
             rule,
             learning_rate,
             products,
@@ -120,6 +127,7 @@ def softmax_update(
         hidden=hidden,
         labels=labels,
         **tensors,
+        mean_gradient=tf.zeros([0]) if mean_gradient is None else mean_gradient,
         learning_rate=learning_rate,
         rule=numbers_of(rule),
         method=rule.method,

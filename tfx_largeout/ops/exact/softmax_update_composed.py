@@ -30,6 +30,7 @@ def softmax_update_composed(
     logsumexp: tf.Tensor,
     target_gradient: tf.Tensor,
     logsumexp_gradient: tf.Tensor,
+    mean_gradient: tf.Tensor | None,
     rule: RowRule,
     learning_rate: tf.Tensor,
     products: str,
@@ -43,6 +44,7 @@ def softmax_update_composed(
         logsumexp: `[B]`.
         target_gradient: `[B, K]`.
         logsumexp_gradient: `[B]`.
+        mean_gradient: `[B]`, or None for 0.
         rule: What to do with a row.
         learning_rate: Scalar, of the dtype of hidden.
         products: As `logits_of_block`.
@@ -54,13 +56,17 @@ def softmax_update_composed(
     by_example = tf.shape(arguments.hidden)[:1]
     rule_of_shape = "[B] with the B of hidden"
     shape_of_labels = tf.shape(arguments.labels)
+    if mean_gradient is None:
+        mean_gradient = tf.zeros_like(logsumexp)
     arguments = arguments.checked(
         [
             check_shape("logsumexp", rule_of_shape, logsumexp, by_example),
             check_shape("logsumexp_gradient", rule_of_shape, logsumexp_gradient, by_example),
             check_shape("target_gradient", "[B, K] as labels", target_gradient, shape_of_labels),
+            check_shape("mean_gradient", rule_of_shape, mean_gradient, by_example),
             check_finite("logsumexp", logsumexp),
             check_finite("logsumexp_gradient", logsumexp_gradient),
+            check_finite("mean_gradient", mean_gradient),
             check_learning_rate(learning_rate, rule.weight_decay),
         ]
     )
@@ -68,6 +74,7 @@ def softmax_update_composed(
     target_gradient = finite_gradient("target_gradient", labels, target_gradient)
     rounded_hidden = rounded_for(products, hidden)
     block, num_classes = classes_of_block(hidden), tf.constant(arguments.num_classes, tf.int64)
+    of_all = mean_gradient[:, tf.newaxis] / arguments.num_classes
 
     def body(start, hidden_gradient):  # type: ignore[no-untyped-def]
         end = tf.minimum(start + block, num_classes)
@@ -75,7 +82,7 @@ def softmax_update_composed(
         logits = logits_of_block(hidden, kernel, bias, start, end, products)
         excess = tf.minimum(logits - logsumexp[:, tf.newaxis], 0)
         gradient = logsumexp_gradient[:, tf.newaxis] * tf.exp(excess)
-        gradient += _of_targets(labels, target_gradient, start, end)
+        gradient += of_all + _of_targets(labels, target_gradient, start, end)
         factor = rounded_for(products, gradient)
         rows = rounded_for(products, tf.cast(gather(kernel, ids), hidden.dtype))
         hidden_gradient += tf.matmul(factor, rows)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mean of the rows of a variable, read in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.exact.mean_of_rows_composed import mean_of_rows_composed
+from tfx_largeout.ops.implementation import op_module
+from tfx_largeout.ops.rows.row_rule import OP_DTYPES, compute_dtype
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+
+
+def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
+    """Computes the mean of the rows of a variable: of W, the weights of the mean logit.
+
+    mean = 1/C sum_c W[c]
+
+    Sums of more than a few rows are float64, so that their rounding doesn't add up.
+
+    Cost: the variable is read once, in place: bound by the memory's bandwidth. Memory: O(D).
+
+    Args:
+        variable: W, `[C, ...]`, C at least 1: `tf.Variable` or `keras.Variable`, float32, bfloat16
+            or float64 (composed only).
+        implementation: As `row_update`.
+
+    Returns:
+        `[...]`, float32, or float64 for a float64 variable. No gradient is defined.
+
+    Raises:
+        ValueError: The variable has no rows.
+        TypeError: Its dtype is another one.
+        RuntimeError: `implementation="op"` and the library is not there.
+    """
+    variable = bare_variable(variable)
+    dtype = compute_dtype(variable)
+    if variable.shape.rank == 0 or variable.shape[0] == 0:
+        raise ValueError(f"variable must be [C, ...] with C at least 1; got shape {variable.shape}")
+    module = op_module(implementation, "tfx_mean_of_rows", "variable", variable, OP_DTYPES)
+    if module is None:
+        return tf.cast(mean_of_rows_composed(variable), dtype)
+    mean = module.tfx_mean_of_rows(variable=variable.handle, dtype=variable.dtype)
+    return tf.ensure_shape(mean, variable.shape[1:])

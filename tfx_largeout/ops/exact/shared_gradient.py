@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gradient that the logits of all classes share, from a few classes and without bias."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class CandidateGradients(NamedTuple):
+    """Examples with candidates of their own, as `candidate_update` takes them.
+
+    Attributes:
+        hidden: `[M, D]`.
+        labels: `[M, K]` int64, padded with -1.
+        candidates: `[M, S]` int64, padded with -1.
+        true_gradient: `[M, K]`, of the loss with respect to the labels' logits.
+        candidate_gradient: `[M, S]`, likewise.
+    """
+
+    hidden: tf.Tensor
+    labels: tf.Tensor
+    candidates: tf.Tensor
+    true_gradient: tf.Tensor
+    candidate_gradient: tf.Tensor
+
+    def above(self, other: CandidateGradients) -> CandidateGradients:
+        """Returns these examples and then the others, padded to as many labels and candidates."""
+        return CandidateGradients(*map(_stacked, self, other, (0, -1, -1, 0, 0)))
+
+
+def shared_gradient(
+    hidden: tf.Tensor, gradient: tf.Tensor, num_classes: int, num_drawn: int, seed: tf.Tensor
+) -> CandidateGradients:
+    """Returns examples whose update of W and b has the expectation of that of a shared gradient.
+
+    Where dL/do_ic = m_i / C for all c, each row of W has the same gradient v = 1/C sum_i m_i h_i,
+    and each bias 1/C sum_i m_i. Here P = ceil(B / S) systematic samples of S classes are drawn. A
+    row has the gradient v C / (P S), times the number of samples that it is in, whose expectation
+    is v. With S = C it is v.
+
+    All h_i with m_i > 0 make up one example for each sample, and those with m_i < 0 another: their
+    mean by the weights m_i, whose candidates have the gradient (sum of the weights) / (P S). Where
+    that is 0 there are no candidates.
+
+    Cost: O(B D), and 2 P S entries.
+
+    Args:
+        hidden: h, `[B, D]`, float32 or float64.
+        gradient: m, `[B]`, of the same dtype.
+        num_classes: C, below 2^31.
+        num_drawn: S, in [1, C].
+        seed: `[2]` int64.
+
+    Returns:
+        2 P examples without labels, with S candidates each.
+    """
+    num_samples = -(-tf.shape(hidden)[0] // num_drawn)
+    ids = systematic_samples(num_classes, num_drawn, num_samples, seed)
+    weights = tf.stack([tf.maximum(gradient, 0), tf.minimum(gradient, 0)])
+    totals = tf.reduce_sum(weights, axis=1, keepdims=True)
+    means = tf.math.divide_no_nan(tf.matmul(weights, hidden), totals)
+    means, totals = (tf.repeat(x, num_samples, axis=0) for x in (means, totals))
+    candidates = tf.where(totals != 0, tf.tile(ids, [2, 1]), -1)
+    share = totals / tf.cast(num_samples * num_drawn, totals.dtype)
+    return CandidateGradients(
+        means,
+        tf.zeros([2 * num_samples, 0], tf.int64),
+        candidates,
+        tf.zeros([2 * num_samples, 0], totals.dtype),
+        tf.broadcast_to(share, tf.shape(candidates)),
+    )
+
+
+def systematic_samples(
+    num_classes: int, num_drawn: int, num_samples: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    """Draws samples of S different classes, each class with probability S / C in each sample.
+
+    c_j = floor((r + j C) / S) for j = 0 ... S - 1, with r uniform in 0 ... C - 1: a systematic
+    sample, whose classes are spread evenly. With S = C it is all classes.
+
+    Args:
+        num_classes: C, below 2^31.
+        num_drawn: S, in [1, C].
+        num_samples: P, an integer scalar.
+        seed: `[2]` int64.
+
+    Returns:
+        `[P, S]` int64, rising.
+    """
+    shape = tf.stack([num_samples, 1])
+    starts = tf.random.stateless_uniform(shape, seed, 0, num_classes, tf.int64, alg="philox")
+    return (starts + num_classes * tf.range(num_drawn, dtype=tf.int64)) // num_drawn
+
+
+def _stacked(first: tf.Tensor, second: tf.Tensor, padding: int) -> tf.Tensor:
+    """Returns two matrices one above the other, each padded to the columns of the wider one."""
+    columns = tf.maximum(tf.shape(first)[1], tf.shape(second)[1])
+
+    def widened(matrix: tf.Tensor) -> tf.Tensor:
+        missing = columns - tf.shape(matrix)[1]
+        return tf.pad(matrix, [[0, 0], [0, missing]], constant_values=padding)
+
+    return tf.concat([widened(first), widened(second)], axis=0)
