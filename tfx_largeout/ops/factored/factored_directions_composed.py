@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import after
@@ -74,18 +75,27 @@ def either(condition: tf.Tensor | bool, if_true: Any, if_false: Any) -> Any:
 
 
 # A bound of 2 eta lambda_max of H^T G H: the Frobenius norm of H^T max(G, 0) H, which is above it.
+# Infinity where H^T G H is beyond the dtype, for negative G, too.
 
 
 def bound_by_examples(step: Step) -> tf.Tensor:
     """Returns a bound of 2 eta lambda_max, through H H^T."""
     root = tf.sqrt(tf.maximum(step.g_squares, 0))[:, tf.newaxis] * step.hidden
-    return 2 * step.eta * tf.norm(tf.matmul(root, root, transpose_b=True))
+    return _if_finite(step, 2 * step.eta * tf.norm(tf.matmul(root, root, transpose_b=True)))
 
 
 def bound_by_width(step: Step) -> tf.Tensor:
     """Returns a bound of 2 eta lambda_max, through H^T G H."""
     positive = tf.maximum(step.g_squares, 0)[:, tf.newaxis] * step.hidden
-    return 2 * step.eta * tf.norm(tf.matmul(positive, step.hidden, transpose_a=True))
+    return _if_finite(
+        step, 2 * step.eta * tf.norm(tf.matmul(positive, step.hidden, transpose_a=True))
+    )
+
+
+def _if_finite(step: Step, bound: tf.Tensor) -> tf.Tensor:
+    terms = step.weighted_hidden * step.hidden
+    is_finite = tf.math.is_finite(tf.reduce_sum(tf.abs(2 * step.eta * terms)))
+    return tf.where(is_finite, bound, tf.constant(np.inf, bound.dtype))
 
 
 # P' = P M^-1 and, for the rows of V, H P'^T.
