@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/class_buckets.h"
 #include "core/prefetch.h"
 #include "core/radix_sort.h"
 
@@ -14,6 +15,8 @@ constexpr int64_t kExamplesOfTask = 16;
 constexpr int64_t kMostPanelsOfTask = 4;
 constexpr int64_t kTilesOfProduct = 2;
 constexpr uint32_t kMarks = 1 << 12;
+constexpr int64_t kFewEntries = 8192;  // labels and own candidates of all examples
+constexpr int64_t kPairsOfTask = 4096;
 
 int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
 
@@ -41,16 +44,67 @@ class CandidateLogitsPass {
   }
 
   void RunOwn() {
-    auto* marks = TakeZeros<uint8_t>(execution_.num_workers * kMarks);
+    marks_ = TakeZeros<uint8_t>(execution_.num_workers * kMarks);
+    if (batch_.size * (batch_.num_labels + batch_.num_candidates) < kFewEntries) {
+      RunOwnByExample();
+    } else {
+      RunOwnByClass();
+    }
+  }
+
+  void RunOwnByExample() {
     const auto logits = [&](int64_t task, int worker) {
       ForExamples(task, [&](int64_t i) {
         TrueLogits(i);
         const int64_t at = i * batch_.num_candidates;
         LogitsAt(i, batch_.candidates + at, batch_.num_candidates, out_.candidate_logits + at);
-        OwnHits(i, marks + worker * kMarks);
+        OwnHits(i, worker);
       });
     };
     execution_.Run({{"own logits", {{TasksOf(batch_.size), logits}}}});
+  }
+
+  // Bucket by bucket of classes, so that a row of W comes from memory once for all examples.
+  void RunOwnByClass() {
+    ClassBuckets buckets(batch_, weights_.num_classes, execution_);
+    const int64_t most = batch_.size * (batch_.num_labels + batch_.num_candidates);
+    auto* pairs = Take<ClassExample>(most);
+    auto* logits = Take<float>(most);
+    const auto count = [&](int64_t chunk, int) { buckets.Count(chunk); };
+    const auto place = [&](int64_t, int) { buckets.Place(); };
+    const auto deal = [&](int64_t chunk, int) {
+      buckets.Deal(chunk, batch_.labels, batch_.candidates,
+                   [&](int64_t at, int64_t c, int64_t i, int64_t) {
+                     pairs[at] = {static_cast<uint32_t>(c), static_cast<uint32_t>(i)};
+                   });
+    };
+    const auto products = [&](int64_t task, int) {
+      PairLogits(buckets, pairs, task * kPairsOfTask, logits);
+    };
+    const auto take_back = [&](int64_t chunk, int worker) {
+      buckets.TakeBack(chunk, logits, out_.true_logits, out_.candidate_logits);
+      buckets.ForChunk(chunk, [&](int64_t i) { OwnHits(i, worker); });
+    };
+    execution_.Run({{"count classes", {{buckets.num_chunks(), count}}},
+                    {"place classes", {{1, place}}},
+                    {"deal out classes", {{buckets.num_chunks(), deal}}},
+                    {"own logits", {{(most + kPairsOfTask - 1) / kPairsOfTask, products}}},
+                    {"take back logits", {{buckets.num_chunks(), take_back}}}});
+  }
+
+  // The logits of some pairs, from the first one on.
+  void PairLogits(const ClassBuckets& buckets, const ClassExample* pairs, int64_t first,
+                  float* logits) const {
+    const int64_t last = std::min(first + kPairsOfTask, buckets.Begin(buckets.size()));
+    if (first >= last) return;
+    for (int64_t bucket = buckets.Of(first); first < last; ++bucket) {
+      if (first == buckets.Begin(bucket)) buckets.ReadRows(bucket, weights_);
+      const int64_t end = std::min(buckets.Begin(bucket + 1), last);
+      execution_.rows.pair_logits(weights_.kernel, weights_.bias, weights_.is_bfloat16,
+                                  weights_.width, pairs + first, end - first, batch_.hidden,
+                                  logits + first);
+      first = end;
+    }
   }
 
   void RunShared() {
@@ -98,8 +152,8 @@ class CandidateLogitsPass {
     LogitsAt(i, batch_.labels + at, batch_.num_labels, out_.true_logits + at);
   }
 
-  // REQUIRES: marks are 0, and are so again afterwards.
-  void OwnHits(int64_t i, uint8_t* marks) const {
+  void OwnHits(int64_t i, int worker) const {
+    uint8_t* marks = marks_ + worker * kMarks;
     const int64_t* labels = batch_.labels + i * batch_.num_labels;
     const int64_t* end = labels + batch_.num_labels;
     const int64_t* candidates = batch_.candidates + i * batch_.num_candidates;
@@ -177,8 +231,8 @@ class CandidateLogitsPass {
     float* panels = rows + most * width;
     float* biases = panels + most * width;
     Gather(first, n, rows, biases);
-    execution_.dense.pack_transposed(rows, width, width, n, nullptr, 0,
-                                     (n + panel_width - 1) / panel_width, panels);
+    execution_.dense.pack_transposed(rows, width, width, n, 0, (n + panel_width - 1) / panel_width,
+                                     panels);
     float* out = out_.candidate_logits + first;
     const Product<float> product = {batch_.hidden, width,          1, panels, width, n,
                                     out,           num_candidates, 1, 1};
@@ -195,6 +249,7 @@ class CandidateLogitsPass {
   const Execution& execution_;
   const CandidateLogitsOutputs& out_;
   int64_t candidates_of_task_ = 0, scratch_size_ = 0, num_sorted_ = 0;
+  uint8_t* marks_ = nullptr;      // [workers, kMarks]: 0 between examples
   float* scratch_ = nullptr;      // a worker: rows of candidates, the same in panels, and biases
   ClassPlace* sorted_ = nullptr;  // the candidates that are there, by class
   ClassPlace* spare_ = nullptr;

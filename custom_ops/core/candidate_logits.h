@@ -18,7 +18,8 @@ struct CandidateLogitsOutputs {
 
 // Fills the outputs. The result does not depend on the number of workers.
 //
-// Cost: 2 N (K + S) D FLOP; memory O(S) and O(D) a worker.
+// Cost: 2 N (K + S) D FLOP. Memory: O(S) and O(D) a worker for shared candidates; for an example's
+// own 12 N (K + S) bytes and at most 1 MiB, or 4 KiB a worker where they are few.
 void CandidateLogits(const LayerWeights& weights, const CandidateBatch& batch,
                      const Execution& execution, const CandidateLogitsOutputs& outputs);
 

@@ -28,7 +28,8 @@ struct LayerRows {
 // not depend on the number of workers.
 //
 // Cost: O(N (K + S) D). Memory: O((N + S) D) for shared candidates; for an example's own,
-// 24 N (K + S) bytes, and hidden_gradient up to 64 times, at most about 64 MiB or 4 times.
+// 24 N (K + S) bytes, at most 1 MiB, and hidden_gradient up to 64 times, at most about 64 MiB or 4
+// times.
 //
 // REQUIRES: gradients are finite, but for padding; `weights` are those of `rows`.
 void SharedCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,

@@ -154,21 +154,20 @@ void Multiply(const Product<T>& p, int64_t begin, int64_t end, bool lower) {
 }
 
 template <typename T>
-void Pack(const T* b, int64_t b_row, int64_t depth, int64_t columns, const T* scale, int64_t begin,
-          int64_t end, T* panels) {
+void Pack(const T* b, int64_t b_row, int64_t depth, int64_t columns, int64_t begin, int64_t end,
+          T* panels) {
   for (int64_t k = begin; k < end; ++k) {
-    const auto factor = Broadcast(scale == nullptr ? T{1} : scale[k]);
     const T* from = b + k * b_row;
     T* to = panels + k * kWidth<T>;
     int64_t j = 0;
     for (; j + kWidth<T> <= columns; j += kWidth<T>) {
-      Store(to, factor * Load(from + j));
-      Store(to + kVector<T>, factor * Load(from + j + kVector<T>));
+      Store(to, Load(from + j));
+      Store(to + kVector<T>, Load(from + j + kVector<T>));
       to += depth * kWidth<T>;
     }
     if (j == columns) continue;
     for (int64_t lane = 0; lane < kWidth<T>; ++lane) {
-      to[lane] = j + lane < columns ? factor[0] * from[j + lane] : 0;
+      to[lane] = j + lane < columns ? from[j + lane] : 0;
     }
   }
 }
@@ -216,18 +215,16 @@ void Transpose(const T* from, int64_t from_row, int64_t rows, int64_t columns, T
 }
 
 template <typename T>
-void PackTransposed(const T* x, int64_t x_row, int64_t depth, int64_t columns, const T* scale,
-                    int64_t begin, int64_t end, T* panels) {
+void PackTransposed(const T* x, int64_t x_row, int64_t depth, int64_t columns, int64_t begin,
+                    int64_t end, T* panels) {
   for (int64_t p = begin; p < end; ++p) {
     T* panel = panels + p * depth * kWidth<T>;
     const int64_t first = p * kWidth<T>;
     const int64_t used = Min(kWidth<T>, columns - first);
     Transpose(x + first * x_row, x_row, used, depth, panel, kWidth<T>);
-    for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t k = 0; used < kWidth<T> && k < depth; ++k) {
       T* row = panel + k * kWidth<T>;
       for (int64_t lane = used; lane < kWidth<T>; ++lane) row[lane] = 0;
-      if (scale == nullptr) continue;
-      for (int64_t lane = 0; lane < used; ++lane) row[lane] *= scale[k];
     }
   }
 }
@@ -318,7 +315,7 @@ void EliminateBlock(const Factorization<T>& f, int64_t first, int64_t size, cons
   for (int64_t j = 0; j < rest; j += kWidth<T>) {
     const int64_t rows = Min(kWidth<T>, rest - j);
     T* panel = panels + j * size;
-    PackTransposed<T>(below + j * n, n, size, rows, nullptr, 0, 1, panel);
+    PackTransposed<T>(below + j * n, n, size, rows, 0, 1, panel);
     SolveForward(lower, kBlock, size, panel);
     Transpose(panel, kWidth<T>, size, rows, below + j * n, n);
     for (int64_t k = 0; k < size; ++k) {

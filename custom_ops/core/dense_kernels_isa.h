@@ -56,15 +56,13 @@ struct DenseKernels {
   // REQUIRES: c overlaps neither a nor b.
   void (*multiply)(const Product<T>& product, int64_t begin, int64_t end, bool lower);
 
-  // Puts rows [begin, end) of B [depth, columns], b[k * b_row + j], times scale[k] unless that is
-  // null, into panels.
-  void (*pack)(const T* b, int64_t b_row, int64_t depth, int64_t columns, const T* scale,
-               int64_t begin, int64_t end, T* panels);
+  // Puts rows [begin, end) of B [depth, columns], b[k * b_row + j], into panels.
+  void (*pack)(const T* b, int64_t b_row, int64_t depth, int64_t columns, int64_t begin,
+               int64_t end, T* panels);
 
-  // Puts panels [begin, end) of B = X^T, X [columns, depth] as x[j * x_row + k], into panels; row k
-  // of B times scale[k] unless that is null.
-  void (*pack_transposed)(const T* x, int64_t x_row, int64_t depth, int64_t columns, const T* scale,
-                          int64_t begin, int64_t end, T* panels);
+  // Puts panels [begin, end) of B = X^T, X [columns, depth] as x[j * x_row + k], into panels.
+  void (*pack_transposed)(const T* x, int64_t x_row, int64_t depth, int64_t columns, int64_t begin,
+                          int64_t end, T* panels);
 
   // to[j * to_row + i] = from[i * from_row + j] for i < rows, j < columns.
   void (*transpose)(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to,

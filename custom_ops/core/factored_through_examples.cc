@@ -60,7 +60,7 @@ Tasks FactoredStep<T>::SolvePHidden(const Factorization<T>& system) const {
 
 template <typename T>
 void FactoredStep<T>::PackColumns(const T* from, int64_t columns, T* panel) const {
-  kernels_.pack(from, width_, size_, columns, nullptr, 0, size_, panel);
+  kernels_.pack(from, width_, size_, columns, 0, size_, panel);
 }
 
 // U' = beta (U - 2 eta (U H^T) G H).

@@ -127,7 +127,7 @@ Tasks FactoredStep<T>::SolveP() const {
             const int64_t first = panel * kernels_.panel_width;
             const int64_t rows = std::min(kernels_.panel_width, width_ - first);
             T *block = BlockOf(worker), *p = state_.u_inverse_transpose + first * width_;
-            kernels_.pack_transposed(p, width_, width_, rows, nullptr, 0, 1, block);
+            kernels_.pack_transposed(p, width_, width_, rows, 0, 1, block);
             kernels_.solve(m_, block);
             kernels_.transpose(block, kernels_.panel_width, width_, rows, p, width_);
           }};

@@ -45,7 +45,7 @@ Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execu
     const int64_t num_panels = (columns + panel - 1) / panel;
     panels_ = execution.Take<float>(num_panels * panel * family.width);
     execution.dense.pack_transposed(family.planes + first_hash_ * family.width, family.width,
-                                    family.width, columns, nullptr, 0, num_panels, panels_);
+                                    family.width, columns, 0, num_panels, panels_);
   }
 }
 

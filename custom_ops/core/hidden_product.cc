@@ -25,8 +25,8 @@ HiddenProduct<T>::HiddenProduct(const T* hidden, int64_t batch, int64_t width,
 template <typename T>
 Tasks HiddenProduct<T>::Pack() const {
   return {execution_.NumPanels(batch_), [this](int64_t panel, int) {
-            execution_.kernels.pack_transposed(hidden_, width_, width_, batch_, nullptr, panel,
-                                               panel + 1, panels_);
+            execution_.kernels.pack_transposed(hidden_, width_, width_, batch_, panel, panel + 1,
+                                               panels_);
           }};
 }
 

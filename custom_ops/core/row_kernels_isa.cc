@@ -114,21 +114,23 @@ TFX_INLINE void PrefetchRow(const Weight* row, int64_t width) {
   if (width > 0) __builtin_prefetch(row + width - 1);
 }
 
-// sums[j] = <row j, h>.
+// sums[j] = <row j, hidden[j]>.
 template <int kRows, typename Weight>
-TFX_INLINE void Dots(const Weight* const* rows, int64_t width, const float* h, float* sums) {
+TFX_INLINE void Dots(const Weight* const* rows, int64_t width, const float* const* hidden,
+                     float* sums) {
   Floats parts[kRows] = {};
   int64_t d = 0;
   for (; d + kLanes <= width; d += kLanes) {
-    const Floats x = Load(h + d);
-#pragma GCC unroll 4
-    for (int j = 0; j < kRows; ++j) parts[j] = MulAdd(Load(rows[j] + d), x, parts[j]);
-  }
-  if (d < width) {
-    const Floats x = LoadSome(h + d, width - d);
 #pragma GCC unroll 4
     for (int j = 0; j < kRows; ++j) {
-      parts[j] = MulAdd(LoadSome(rows[j] + d, width - d), x, parts[j]);
+      parts[j] = MulAdd(Load(rows[j] + d), Load(hidden[j] + d), parts[j]);
+    }
+  }
+  if (d < width) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) {
+      parts[j] =
+          MulAdd(LoadSome(rows[j] + d, width - d), LoadSome(hidden[j] + d, width - d), parts[j]);
     }
   }
 #pragma GCC unroll 4
@@ -147,8 +149,12 @@ template <int kRows, typename Weight>
 TFX_INLINE void LogitsOf(const Weight* kernel, const Weight* bias, int64_t width,
                          const int64_t* ids, const float* h, float* out) {
   const Weight* rows[kRows];
-  for (int j = 0; j < kRows; ++j) rows[j] = kernel + (ids[j] < 0 ? 0 : ids[j]) * width;
-  Dots<kRows>(rows, width, h, out);
+  const float* hidden[kRows];
+  for (int j = 0; j < kRows; ++j) {
+    rows[j] = kernel + (ids[j] < 0 ? 0 : ids[j]) * width;
+    hidden[j] = h;
+  }
+  Dots<kRows>(rows, width, hidden, out);
   for (int j = 0; j < kRows; ++j) {
     if (ids[j] < 0) {
       out[j] = 0;
@@ -189,40 +195,159 @@ void Logits(const void* kernel, const void* bias, bool is_bfloat16, int64_t widt
   }
 }
 
-// AddTerms for kVectors vectors of the width; pointers are to the first of them.
+template <int kPairs, typename Weight>
+TFX_INLINE void PairLogitsOf(const Weight* kernel, const Weight* bias, int64_t width,
+                             const ClassExample* pairs, const float* hidden, float* out) {
+  const Weight* rows[kPairs];
+  const float* of_pairs[kPairs];
+  for (int j = 0; j < kPairs; ++j) {
+    rows[j] = kernel + pairs[j].class_id * width;
+    of_pairs[j] = hidden + pairs[j].example * width;
+  }
+  Dots<kPairs>(rows, width, of_pairs, out);
+  if (bias == nullptr) return;
+  for (int j = 0; j < kPairs; ++j) out[j] += Number(bias[pairs[j].class_id]);
+}
+
+template <typename Weight>
+void PairLogitsOfType(const Weight* kernel, const Weight* bias, int64_t width,
+                      const ClassExample* pairs, int64_t n, const float* hidden, float* out) {
+  constexpr int kPairs = 4;
+  auto prefetch = [=](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end && j < n; ++j) {
+      PrefetchRow(kernel + pairs[j].class_id * width, width);
+      PrefetchRow(hidden + pairs[j].example * width, width);
+      if (bias != nullptr) __builtin_prefetch(bias + pairs[j].class_id);
+    }
+  };
+  prefetch(0, kRowsAhead);
+  int64_t j = 0;
+  for (; j + kPairs <= n; j += kPairs) {
+    prefetch(j + kRowsAhead, j + kRowsAhead + kPairs);
+    PairLogitsOf<kPairs>(kernel, bias, width, pairs + j, hidden, out + j);
+  }
+  for (; j < n; ++j) PairLogitsOf<1>(kernel, bias, width, pairs + j, hidden, out + j);
+}
+
+void PairLogits(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
+                const ClassExample* pairs, int64_t n, const float* hidden, float* out) {
+  if (is_bfloat16) {
+    PairLogitsOfType(static_cast<const uint16_t*>(kernel), static_cast<const uint16_t*>(bias),
+                     width, pairs, n, hidden, out);
+  } else {
+    PairLogitsOfType(static_cast<const float*>(kernel), static_cast<const float*>(bias), width,
+                     pairs, n, hidden, out);
+  }
+}
+
+// Vectors [0, kVectors) of sums over terms: those of the hidden rows of their examples.
 template <int kVectors>
-TFX_INLINE void AddTermsTo(const ClassTerm* terms, int64_t n, const float* hidden, const float* w,
-                           int64_t width, float* gradient, float* hidden_gradient) {
-  Floats row[kVectors], sums[kVectors] = {};
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) row[v] = Load(w + v * kLanes);
+TFX_INLINE void SumExamplesOf(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
+                              float* result) {
+  Floats sums[kVectors] = {};
   for (int64_t t = 0; t < n; ++t) {
     const Floats g = Broadcast(terms[t].gradient);
     const float* h = hidden + terms[t].example * width;
-    float* to = hidden_gradient + terms[t].example * width;
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      sums[v] = MulAdd(g, Load(h + v * kLanes), sums[v]);
-      Store(to + v * kLanes, MulAdd(g, row[v], Load(to + v * kLanes)));
-    }
+    for (int v = 0; v < kVectors; ++v) sums[v] = MulAdd(g, Load(h + v * kLanes), sums[v]);
   }
 #pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) Store(gradient + v * kLanes, sums[v]);
+  for (int v = 0; v < kVectors; ++v) Store(result + v * kLanes, sums[v]);
 }
 
-void AddTerms(const ClassTerm* terms, int64_t n, const float* hidden, const float* w, int64_t width,
-              float* gradient, float* hidden_gradient) {
-  constexpr int kMost = kLanes == 16 ? 8 : 4;  // so that rows and sums stay in registers
+// Likewise the n < kLanes elements at the end of a row.
+TFX_INLINE void SumExamplesOfRest(const ClassTerm* terms, int64_t num_terms, const float* hidden,
+                                  int64_t width, int64_t n, float* result) {
+  Floats sum = {};
+  for (int64_t t = 0; t < num_terms; ++t) {
+    const float* h = hidden + terms[t].example * width;
+    sum = MulAdd(Broadcast(terms[t].gradient), LoadSome(h, n), sum);
+  }
+  StoreSome(result, sum, n);
+}
+
+void SumExamples(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
+                 float* result) {
+  constexpr int kMost = 8;
   int64_t d = 0;
   for (; d + kMost * kLanes <= width; d += kMost * kLanes) {
-    AddTermsTo<kMost>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
+    SumExamplesOf<kMost>(terms, n, hidden + d, width, result + d);
   }
-  if (d + kMost / 2 * kLanes <= width) {
-    AddTermsTo<kMost / 2>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
-    d += kMost / 2 * kLanes;
+  for (; d + 2 * kLanes <= width; d += 2 * kLanes) {
+    SumExamplesOf<2>(terms, n, hidden + d, width, result + d);
   }
-  for (; d < width; d += kLanes) {
-    AddTermsTo<1>(terms, n, hidden + d, w + d, width, gradient + d, hidden_gradient + d);
+  for (; d + kLanes <= width; d += kLanes) {
+    SumExamplesOf<1>(terms, n, hidden + d, width, result + d);
+  }
+  if (d < width) SumExamplesOfRest(terms, n, hidden + d, width, width - d, result + d);
+}
+
+// Vectors [0, kVectors) of `to` += sum of g times row c.
+template <int kVectors, typename Weight>
+TFX_INLINE void AddRowsTo(const ClassTerm* terms, int64_t n, const Weight* kernel, int64_t width,
+                          float* to) {
+  Floats sums[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sums[v] = Load(to + v * kLanes);
+  for (int64_t t = 0; t < n; ++t) {
+    const Floats g = Broadcast(terms[t].gradient);
+    const Weight* row = kernel + terms[t].class_id * width;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sums[v] = MulAdd(g, Load(row + v * kLanes), sums[v]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) Store(to + v * kLanes, sums[v]);
+}
+
+template <typename Weight>
+TFX_INLINE void AddRestOfRows(const ClassTerm* terms, int64_t num_terms, const Weight* kernel,
+                              int64_t width, int64_t n, float* to) {
+  Floats sum = LoadSome(to, n);
+  for (int64_t t = 0; t < num_terms; ++t) {
+    const Weight* row = kernel + terms[t].class_id * width;
+    sum = MulAdd(Broadcast(terms[t].gradient), LoadSome(row, n), sum);
+  }
+  StoreSome(to, sum, n);
+}
+
+// Terms of one example.
+template <typename Weight>
+TFX_INLINE void AddRowsOfExample(const ClassTerm* terms, int64_t n, const Weight* kernel,
+                                 int64_t width, float* to) {
+  constexpr int kMost = 8;
+  int64_t d = 0;
+  for (; d + kMost * kLanes <= width; d += kMost * kLanes) {
+    AddRowsTo<kMost>(terms, n, kernel + d, width, to + d);
+  }
+  for (; d + 2 * kLanes <= width; d += 2 * kLanes) {
+    AddRowsTo<2>(terms, n, kernel + d, width, to + d);
+  }
+  for (; d + kLanes <= width; d += kLanes) AddRowsTo<1>(terms, n, kernel + d, width, to + d);
+  if (d < width) AddRestOfRows(terms, n, kernel + d, width, width - d, to + d);
+}
+
+template <typename Weight>
+void AddRowsOfType(const ClassTerm* terms, int64_t n, const Weight* kernel, int64_t width,
+                   float* hidden_gradient) {
+  const ClassTerm* ahead = terms;
+  const ClassTerm* const end = terms + n;
+  while (terms < end) {
+    const ClassTerm* next = terms + 1;
+    while (next < end && next->example == terms->example) ++next;
+    for (; ahead < end && ahead - next < kRowsAhead; ++ahead) {
+      PrefetchRow(kernel + ahead->class_id * width, width);
+    }
+    AddRowsOfExample(terms, next - terms, kernel, width, hidden_gradient + terms->example * width);
+    terms = next;
+  }
+}
+
+void AddRows(const ClassTerm* terms, int64_t n, const void* kernel, bool is_bfloat16, int64_t width,
+             float* hidden_gradient) {
+  if (is_bfloat16) {
+    AddRowsOfType(terms, n, static_cast<const uint16_t*>(kernel), width, hidden_gradient);
+  } else {
+    AddRowsOfType(terms, n, static_cast<const float*>(kernel), width, hidden_gradient);
   }
 }
 
@@ -256,6 +381,7 @@ int64_t FindOutside(const int64_t* ids, int64_t n, int64_t lowest, int64_t end) 
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {kLanes, Step, Logits, AddTerms, Add, WidenArray, FindOutside};
+const RowKernels kRowKernels = {Step,    Logits, PairLogits, SumExamples,
+                                AddRows, Add,    WidenArray, FindOutside};
 
 }  // namespace tfx::core::TFX_ISA

@@ -38,9 +38,13 @@ struct ClassTerm {
   float gradient;
 };
 
-struct RowKernels {
-  int64_t lanes;  // rows of the padded arrays below are a multiple of this long
+// A class and an example that meet.
+struct ClassExample {
+  uint32_t class_id;
+  uint32_t example;
+};
 
+struct RowKernels {
   // Changes a row of n weights. `rate` is the learning rate, corrected for the age of the row.
   void (*step)(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,
                const float* gradient, int64_t n);
@@ -49,10 +53,19 @@ struct RowKernels {
   void (*logits)(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
                  const int64_t* ids, int64_t n, const float* h, float* out);
 
-  // gradient = sum of g h_i, and hidden_gradient_i += g w, over n terms (i, g) of a class.
-  // REQUIRES: width, that of all arrays, is a multiple of `lanes`.
-  void (*add_terms)(const ClassTerm* terms, int64_t n, const float* hidden, const float* w,
-                    int64_t width, float* gradient, float* hidden_gradient);
+  // out[j] = <row c, hidden_i> + bias[c] for pairs[j] = (c, i), with the bits of `logits`. `bias`
+  // may be null.
+  void (*pair_logits)(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
+                      const ClassExample* pairs, int64_t n, const float* hidden, float* out);
+
+  // result = sum of g hidden_i over n terms (c, i, g).
+  void (*sum_examples)(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
+                       float* result);
+
+  // hidden_gradient_i += sum of g times row c, over n terms (c, i, g). It is fast where terms of an
+  // example are neighbours.
+  void (*add_rows)(const ClassTerm* terms, int64_t n, const void* kernel, bool is_bfloat16,
+                   int64_t width, float* hidden_gradient);
 
   // y += x.
   void (*add)(const float* x, int64_t n, float* y);

@@ -127,14 +127,13 @@ class SharedCandidateStep {
       } else {
         row = RowAsFloats(c, scratch);
       }
-      execution_.dense.pack(row, 0, num_candidates_, width_, nullptr, s, s + 1, row_panels_);
+      execution_.dense.pack(row, 0, num_candidates_, width_, s, s + 1, row_panels_);
     }
   }
 
   void PackHidden(int64_t task) {
     const int64_t begin = task * kRowsOfTask, end = std::min(begin + kRowsOfTask, batch_.size);
-    execution_.dense.pack(batch_.hidden, width_, batch_.size, width_, nullptr, begin, end,
-                          hidden_panels_);
+    execution_.dense.pack(batch_.hidden, width_, batch_.size, width_, begin, end, hidden_panels_);
   }
 
   // Candidates [begin, begin + n) of row i of G, with 0 where there is no candidate.

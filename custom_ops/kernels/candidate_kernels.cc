@@ -55,8 +55,8 @@ struct Inputs {
 
 absl::Status CheckValues(const Inputs& inputs, int64_t num_classes,
                          const core::Execution& execution) {
-  TF_RETURN_IF_ERROR(CheckIds("labels", inputs.labels, -1, num_classes, execution.rows));
-  TF_RETURN_IF_ERROR(CheckIds("candidates", inputs.candidates, -1, num_classes, execution.rows));
+  TF_RETURN_IF_ERROR(CheckIds("labels", inputs.labels, -1, num_classes, execution));
+  TF_RETURN_IF_ERROR(CheckIds("candidates", inputs.candidates, -1, num_classes, execution));
   return CheckFinite("hidden", inputs.hidden, execution.dense);
 }
 
@@ -164,8 +164,8 @@ class CandidateUpdateOp : public CandidateOp {
     const tf::Tensor& candidates = Gradient(context, variables, 1);
     TF_RETURN_IF_ERROR(
         CheckGradientShapes(labels, candidates, inputs.labels.shape(), inputs.OfLogits()));
-    TF_RETURN_IF_ERROR(CheckGradient("true_gradient", labels, inputs.labels, execution.dense));
-    return CheckGradient("candidate_gradient", candidates, inputs.candidates, execution.dense);
+    TF_RETURN_IF_ERROR(CheckGradient("true_gradient", labels, inputs.labels, execution));
+    return CheckGradient("candidate_gradient", candidates, inputs.candidates, execution);
   }
 
   LayerUpdate layer_;  // used under the lock of Compute

@@ -3,6 +3,7 @@
 #include "kernels/check_values.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <string>
 
@@ -13,12 +14,25 @@ namespace {
 
 namespace tf = tensorflow;
 
-absl::Status CheckRange(const char* name, const std::string& range, const tf::Tensor& ids,
-                        int64_t lowest, int64_t end, const core::RowKernels& kernels) {
-  const int64_t* flat = ids.flat<int64_t>().data();
-  const int64_t at = kernels.find_outside(flat, ids.NumElements(), lowest, end);
+// The least of what find(begin, end) returns for ranges that make up [0, n): it is the end of a
+// range where nothing is found.
+template <typename Find>
+int64_t FindFirst(int64_t n, const core::Execution& execution, const Find& find) {
+  std::atomic<int64_t> first(n);
+  const auto look = [&](int64_t begin, int64_t end) {
+    const int64_t at = find(begin, end);
+    int64_t known = first.load();
+    while (at < end && at < known && !first.compare_exchange_weak(known, at)) {
+    }
+  };
+  execution.parallel_for(n, look, 1);
+  return first.load();
+}
+
+absl::Status RangeError(const char* name, const std::string& range, const tf::Tensor& ids,
+                        int64_t at) {
   if (at == ids.NumElements()) return absl::OkStatus();
-  return IdError(name, range, ids.shape(), at, flat[at]);
+  return IdError(name, range, ids.shape(), at, ids.flat<int64_t>()(at));
 }
 
 std::string Position(const tf::TensorShape& shape, int64_t at) {
@@ -45,14 +59,21 @@ absl::Status IdError(const char* name, const std::string& range, const tf::Tenso
 }
 
 absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, int64_t end,
-                      const core::RowKernels& kernels) {
-  return CheckRange(name, absl::StrCat("[", lowest, ", ", end, ")"), ids, lowest, end, kernels);
+                      const core::Execution& execution) {
+  const int64_t* flat = ids.flat<int64_t>().data();
+  const auto find = [&](int64_t first, int64_t last) {
+    return first + execution.rows.find_outside(flat + first, last - first, lowest, end);
+  };
+  return RangeError(name, absl::StrCat("[", lowest, ", ", end, ")"), ids,
+                    FindFirst(ids.NumElements(), execution, find));
 }
 
 absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels) {
-  return CheckRange("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
-                    labels, -1, num_classes, kernels);
+  const int64_t at =
+      kernels.find_outside(labels.flat<int64_t>().data(), labels.NumElements(), -1, num_classes);
+  return RangeError("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
+                    labels, at);
 }
 
 template <typename T>
@@ -71,12 +92,14 @@ template absl::Status CheckFinite<double>(const char* name, const tf::Tensor& va
                                           const core::DenseKernels<double>& kernels);
 
 absl::Status CheckGradient(const char* name, const tf::Tensor& gradient, const tf::Tensor& ids,
-                           const core::DenseKernels<float>& kernels) {
+                           const core::Execution& execution) {
   const float* g = gradient.flat<float>().data();
   const int64_t n = gradient.NumElements();
-  if (kernels.all_finite(g, n)) return absl::OkStatus();
+  const auto find = [&](int64_t begin, int64_t end) {
+    return execution.dense.all_finite(g + begin, end - begin) ? end : begin;
+  };
   const auto flat_ids = ids.flat<int64_t>();
-  for (int64_t at = 0; at < n; ++at) {
+  for (int64_t at = FindFirst(n, execution, find); at < n; ++at) {
     if (!std::isfinite(g[at]) && flat_ids(at % ids.NumElements()) >= 0) {
       return NotFinite<float>(name, gradient, at);
     }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/dense_kernels.h"
+#include "core/execution.h"
 #include "core/row_kernels.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -19,7 +20,7 @@ absl::Status IdError(const char* name, const std::string& range,
 
 // Refuses ids [n] or [n, m] in the memory of the processor that are not in [lowest, end).
 absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t lowest, int64_t end,
-                      const core::RowKernels& kernels);
+                      const core::Execution& execution);
 
 // Likewise labels that are not in [-1, num_classes).
 absl::Status CheckLabels(const tensorflow::Tensor& labels, int64_t num_classes,
@@ -33,7 +34,7 @@ absl::Status CheckFinite(const char* name, const tensorflow::Tensor& values,
 // Likewise a gradient [N, n]; what stands at padding is ignored. The ids are those of a row, or of
 // all.
 absl::Status CheckGradient(const char* name, const tensorflow::Tensor& gradient,
-                           const tensorflow::Tensor& ids, const core::DenseKernels<float>& kernels);
+                           const tensorflow::Tensor& ids, const core::Execution& execution);
 
 }  // namespace tfx
 

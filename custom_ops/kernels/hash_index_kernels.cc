@@ -65,7 +65,7 @@ class HashIndexUpdateOp : public CpuOp {
     if (touched.dims() != 1) {
       return InvalidArgument("touched must be [n]; got shape ", touched.shape().DebugString());
     }
-    TF_RETURN_IF_ERROR(CheckIds("touched", touched, -1, tables.num_classes, execution.rows));
+    TF_RETURN_IF_ERROR(CheckIds("touched", touched, -1, tables.num_classes, execution));
     TF_RETURN_IF_ERROR(CheckScalar("now", now_of_call));
     const int32_t now = now_of_call.scalar<int32_t>()();
     if (now < 0) return InvalidArgument("now must be at least 0; got ", now);

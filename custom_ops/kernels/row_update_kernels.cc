@@ -81,7 +81,7 @@ class RowUpdateOp : public CpuOp {
           "gradient must be [n, D] with the n of ids and the D of the variable: ",
           shape.DebugString(), "; got ", gradient.shape().DebugString());
     }
-    TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), execution.rows));
+    TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), execution));
     TF_RETURN_IF_ERROR(
         CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0)));
     return CheckFinite("gradient", gradient, execution.dense);

@@ -94,7 +94,7 @@ class SoftmaxUpdateOp : public CpuOp {
     TF_RETURN_IF_ERROR(CheckFinite("logsumexp", logsumexp, execution.dense));
     TF_RETURN_IF_ERROR(CheckFinite("logsumexp_gradient", logsumexp_gradient, execution.dense));
     TF_RETURN_IF_ERROR(CheckFinite("mean_gradient", mean_gradient, execution.dense));
-    return CheckGradient("target_gradient", target_gradient, labels, execution.dense);
+    return CheckGradient("target_gradient", target_gradient, labels, execution);
   }
 
   int num_biases_;

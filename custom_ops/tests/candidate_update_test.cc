@@ -206,7 +206,8 @@ void LogitsAndHitsAreExact(const Problem& problem, InstructionSet set) {
 void Run(InstructionSet set) {
   const Sizes all_sizes[] = {{50, 20, 40, 2, 70},    {1, 1, 3, 2, 4},    {3000, 33, 100, 1, 300},
                              {9, 64, 1, 30, 2},      {200, 5, 7, 0, 90}, {200, 5, 7, 3, 0},
-                             {100000, 8, 65, 1, 40}, {30, 0, 7, 2, 9}};
+                             {100000, 8, 65, 1, 40}, {30, 0, 7, 2, 9},   {700, 9, 90, 2, 150},
+                             {40, 3, 1500, 1, 20}};
   int seed = 0;
   for (const Sizes& sizes : all_sizes) {
     for (bool own : {false, true}) {

@@ -35,12 +35,10 @@ void ProductsAreExact(const DenseKernels<T>& kernels) {
   for (const Shape& s : {Shape{1, 1, 1}, {5, 3, 33}, {13, 700, 16}, {30, 0, 7}, {64, 17, 100}}) {
     for (bool transposed : {false, true}) {
       const auto a = Whole<T>(s.rows * s.depth, 1), b = Whole<T>(s.depth * s.columns, 2);
-      const auto scale = Whole<T>(s.depth, 3), before = Whole<T>(s.rows * s.columns, 4);
+      const auto before = Whole<T>(s.rows * s.columns, 4);
       std::vector<T> panels(PanelsSize(kernels, s.depth, s.columns), 99);
-      kernels.pack(b.data(), s.columns, s.depth, s.columns, scale.data(), 0, s.depth / 2,
-                   panels.data());
-      kernels.pack(b.data(), s.columns, s.depth, s.columns, scale.data(), s.depth / 2, s.depth,
-                   panels.data());
+      kernels.pack(b.data(), s.columns, s.depth, s.columns, 0, s.depth / 2, panels.data());
+      kernels.pack(b.data(), s.columns, s.depth, s.columns, s.depth / 2, s.depth, panels.data());
       auto c = before, of_rows = before;
       Product<T> product = {a.data(),
                             transposed ? 1 : s.depth,
@@ -53,9 +51,7 @@ void ProductsAreExact(const DenseKernels<T>& kernels) {
                             2,
                             3};
       kernels.multiply(product, 0, s.rows, false);
-      auto scaled = b;  // as long as B and no longer: it must not be read any further
-      for (int64_t at = 0; at < s.depth * s.columns; ++at) scaled[at] *= scale[at / s.columns];
-      product.b = scaled.data();
+      product.b = b.data();
       product.b_row = s.columns;
       product.c = of_rows.data();
       kernels.multiply(product, 0, s.rows, false);
@@ -64,8 +60,7 @@ void ProductsAreExact(const DenseKernels<T>& kernels) {
         for (int64_t j = 0; j < s.columns; ++j) {
           T sum = 0;
           for (int64_t k = 0; k < s.depth; ++k) {
-            sum +=
-                a[transposed ? k * s.rows + i : i * s.depth + k] * scale[k] * b[k * s.columns + j];
+            sum += a[transposed ? k * s.rows + i : i * s.depth + k] * b[k * s.columns + j];
           }
           EXPECT(c[i * s.columns + j] == 2 * sum + 3 * before[i * s.columns + j]);
         }
@@ -79,7 +74,7 @@ void BetaZeroIgnoresWhatWasThere(const DenseKernels<T>& kernels) {
   const int64_t n = 19;
   const auto a = Whole<T>(n * n, 1);
   std::vector<T> panels(PanelsSize(kernels, n, n)), c(n * n, std::nan("")), lower = c;
-  kernels.pack(a.data(), n, n, n, nullptr, 0, n, panels.data());
+  kernels.pack(a.data(), n, n, n, 0, n, panels.data());
   kernels.multiply({a.data(), n, 1, panels.data(), n, n, c.data(), n, 1, 0}, 0, n, false);
   kernels.multiply({a.data(), n, 1, panels.data(), n, n, lower.data(), n, 1, 0}, 0, 10, true);
   for (int64_t at = 0; at < 10 * n; ++at) EXPECT(std::isnan(lower[at]) || at % n < 10);
@@ -96,17 +91,16 @@ template <typename T>
 void TransposesAreExact(const DenseKernels<T>& kernels) {
   for (int64_t rows : {1, 4, 37}) {
     for (int64_t columns : {1, 16, 50}) {
-      const auto x = Whole<T>(rows * columns, 5), scale = Whole<T>(columns, 6);
+      const auto x = Whole<T>(rows * columns, 5);
       std::vector<T> transposed(columns * rows), panels(PanelsSize(kernels, columns, rows), 99);
       kernels.transpose(x.data(), columns, rows, columns, transposed.data(), rows);
       const int64_t width = kernels.panel_width, num_panels = (rows + width - 1) / width;
-      kernels.pack_transposed(x.data(), columns, columns, rows, scale.data(), 0, num_panels,
-                              panels.data());
+      kernels.pack_transposed(x.data(), columns, columns, rows, 0, num_panels, panels.data());
       for (int64_t k = 0; k < columns; ++k) {
         for (int64_t i = 0; i < num_panels * width; ++i) {
           const T want = i < rows ? x[i * columns + k] : 0;
           if (i < rows) EXPECT(transposed[k * rows + i] == want);
-          EXPECT(panels[i / width * columns * width + k * width + i % width] == want * scale[k]);
+          EXPECT(panels[i / width * columns * width + k * width + i % width] == want);
         }
       }
     }

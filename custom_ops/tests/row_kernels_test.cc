@@ -146,25 +146,68 @@ void LogitsAreExact(const RowKernels& kernels) {
   }
 }
 
-void TermsAreExact(const RowKernels& kernels) {
-  for (int64_t vectors : {1, 2, 3, 4, 7, 8, 13}) {
-    const int64_t width = vectors * kernels.lanes, examples = 5;
-    const auto h = Whole(examples * width, 1), w = Whole(width, 2);
-    const auto before = Whole(examples * width, 3);
-    const std::vector<ClassTerm> terms = {{7, 3, 2}, {7, 0, -1}, {7, 3, 1}};
-    std::vector<float> gradient(width, 99);
-    auto hidden_gradient = before, expected = before;
-    std::vector<float> sum(width);
-    kernels.add_terms(terms.data(), 3, h.data(), w.data(), width, gradient.data(),
-                      hidden_gradient.data());
-    for (const ClassTerm& term : terms) {
-      for (int64_t d = 0; d < width; ++d) {
-        sum[d] += term.gradient * h[term.example * width + d];
-        expected[term.example * width + d] += term.gradient * w[d];
+constexpr int64_t kClasses = 9, kExamples = 5;
+const std::vector<ClassTerm> kTerms = {{7, 3, 2}, {7, 3, -1}, {0, 3, 1}, {8, 0, 3}, {7, 3, 1}};
+
+void PairLogitsAreThoseOfLogits(const RowKernels& kernels) {
+  for (int64_t width : {0, 1, 5, 16, 64, 131}) {
+    auto w = Whole(kClasses * width, 1), b = Whole(kClasses, 2), h = Whole(kExamples * width, 3);
+    for (float& x : h) x *= 0.1f;  // now the order of sums matters
+    const auto narrow_w = Upper(w), narrow_b = Upper(b);
+    for (int64_t n : {0, 1, 4, 43}) {
+      std::vector<ClassExample> pairs(n);
+      for (int64_t j = 0; j < n; ++j) {
+        pairs[j] = {static_cast<uint32_t>(j * 7 % kClasses),
+                    static_cast<uint32_t>(j * 3 % kExamples)};
+      }
+      for (bool narrow : {false, true}) {
+        const void* rows = narrow ? static_cast<const void*>(narrow_w.data()) : w.data();
+        const void* biases = narrow ? static_cast<const void*>(narrow_b.data()) : b.data();
+        for (const void* bias : {biases, static_cast<const void*>(nullptr)}) {
+          std::vector<float> out(n, 99);
+          kernels.pair_logits(rows, bias, narrow, width, pairs.data(), n, h.data(), out.data());
+          for (int64_t j = 0; j < n; ++j) {
+            const int64_t id = pairs[j].class_id;
+            float expected;
+            kernels.logits(rows, bias, narrow, width, &id, 1, h.data() + pairs[j].example * width,
+                           &expected);
+            EXPECT(out[j] == expected);
+          }
+        }
       }
     }
-    EXPECT(gradient == sum);
-    EXPECT(hidden_gradient == expected);
+  }
+}
+
+void SumsOfExamplesAreExact(const RowKernels& kernels) {
+  for (int64_t width : {0, 1, 5, 16, 48, 131, 400}) {
+    const auto h = Whole(kExamples * width, 1);
+    std::vector<float> result(width, 99), expected(width);
+    for (const ClassTerm& term : kTerms) {
+      for (int64_t d = 0; d < width; ++d) {
+        expected[d] += term.gradient * h[term.example * width + d];
+      }
+    }
+    kernels.sum_examples(kTerms.data(), kTerms.size(), h.data(), width, result.data());
+    EXPECT(result == expected);
+  }
+}
+
+void AddedRowsAreExact(const RowKernels& kernels) {
+  for (int64_t width : {0, 1, 5, 16, 48, 131, 400}) {
+    const auto w = Whole(kClasses * width, 1), before = Whole(kExamples * width, 2);
+    const auto narrow_w = Upper(w);
+    auto result = before, narrow_result = before, expected = before;
+    for (const ClassTerm& term : kTerms) {
+      for (int64_t d = 0; d < width; ++d) {
+        expected[term.example * width + d] += term.gradient * w[term.class_id * width + d];
+      }
+    }
+    kernels.add_rows(kTerms.data(), kTerms.size(), w.data(), false, width, result.data());
+    kernels.add_rows(kTerms.data(), kTerms.size(), narrow_w.data(), true, width,
+                     narrow_result.data());
+    EXPECT(result == expected);
+    EXPECT(narrow_result == expected);
   }
 }
 
@@ -202,7 +245,9 @@ void Run(InstructionSet set) {
   StepsAreThoseOfTheFormula(kernels);
   BfloatsAreRoundedToTheNearest(kernels);
   LogitsAreExact(kernels);
-  TermsAreExact(kernels);
+  PairLogitsAreThoseOfLogits(kernels);
+  SumsOfExamplesAreExact(kernels);
+  AddedRowsAreExact(kernels);
   ArraysAreExact(kernels);
   IdsOutsideAreFound(kernels);
 }
