@@ -26,6 +26,7 @@ class DenseHead(KernelHead):
     """
 
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, SphericalStatistics)
+    spreads_classes: ClassVar[bool] = True
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in (SoftmaxStatistics, SphericalStatistics):
@@ -42,19 +43,26 @@ class DenseHead(KernelHead):
         statistics: Any
         if kind is SoftmaxStatistics:
             log_partition = tf.reduce_logsumexp(logits, axis=-1)
+            log_partition = self.workers.log_sum_exp(log_partition, f"{self.name}/log_partition")
             statistics = SoftmaxStatistics(labels, targets, log_partition)
         else:
             targets = tf.where(labels.mask, targets, 0)
             squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
+            squares = self.workers.sum(squares, f"{self.name}/squares")
+            total = self.workers.sum(total, f"{self.name}/total")
             statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
         return statistics if training else without_gradient(statistics)
 
     def _target_logits(
         self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, labels: Labels
     ) -> tf.Tensor:
-        rows = tf.gather(kernel, labels.safe_ids)
+        places = self.rows.of(labels.ids)
+        safe_places = tf.maximum(places, 0)
+        rows = tf.gather(kernel, safe_places)
         dtype = self.statistics_dtype
         logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, dtype), tf.cast(rows, dtype))
         if bias is not None:
-            logits += tf.cast(tf.gather(bias, labels.safe_ids), dtype)
-        return logits
+            logits += tf.cast(tf.gather(bias, safe_places), dtype)
+        if self.workers.alone:
+            return logits
+        return self.workers.sum(tf.where(places >= 0, logits, 0), f"{self.name}/targets")

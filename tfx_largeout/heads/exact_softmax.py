@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
@@ -88,6 +89,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics,)
     trainable_kernel: ClassVar[bool] = False
+    spreads_classes: ClassVar[bool] = True
     trained_by = ("SoftmaxCrossentropy",)
 
     def __init__(
@@ -125,6 +127,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         self.seed = seed_argument(seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if self.backward_over == "selected":
+            require_alone('ExactSoftmaxHead with backward="selected" (use "all")')
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
@@ -134,14 +138,16 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.kernel,
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
+            self.rows.of(labels.ids),
             self.num_selected or 0,
             seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw),
             products=self.products,
         )
-        with after([check_finite("log Z of the logits", selection.logsumexp)]):
-            log_z = tf.identity(selection.logsumexp)
-        return (selection.target_logits, log_z), selection
+        log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
+        targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
+        with after([check_finite("log Z of the logits", log_z)]):
+            log_z = tf.identity(log_z)
+        return (targets, log_z), selection._replace(target_logits=targets, logsumexp=log_z)
 
     def backward(
         self,
@@ -158,7 +164,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
             tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
+            self.rows.of(labels.ids),
         )
         optimizer = self.optimizer.rule, self.present_rate
         if self.backward_over == "all":
