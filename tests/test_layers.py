@@ -18,6 +18,7 @@ LAYERS = (
     "arguments",
     "labels",
     "example_weights",
+    "distribute",
     "statistics",
     "saving",
     "class_counts",

@@ -19,6 +19,7 @@ if keras.backend.backend() != "tensorflow":
 
 from tfx_largeout import (
     callbacks,
+    distribute,
     heads,
     hessian_free,
     indexes,
@@ -38,6 +39,7 @@ __all__ = [
     "TopKModel",
     "callbacks",
     "datasets",
+    "distribute",
     "heads",
     "hessian_free",
     "indexes",

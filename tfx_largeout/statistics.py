@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.labels import Labels
 
 
@@ -86,6 +87,9 @@ class CandidateStatistics(NamedTuple):
             there is none.
         log_partition: `[]`, a trainable number of the head, for losses that learn log Z.
         num_classes: C.
+        workers: Those among which the classes are spread. The candidates are then those of the
+            classes that are here, all else is the same on all workers, and sums over candidates
+            have to be added up: see `HeadLoss.sums_over_workers`.
     """
 
     labels: Labels
@@ -97,6 +101,7 @@ class CandidateStatistics(NamedTuple):
     candidate_log_expected: tf.Tensor
     log_partition: tf.Tensor
     num_classes: int
+    workers: Workers = ALONE
 
     @property
     def negatives(self) -> tf.Tensor:

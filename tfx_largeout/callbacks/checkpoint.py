@@ -21,6 +21,7 @@ from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
 from tfx_largeout.callbacks.model_state import ModelState, global_seed, restore_global_seed
 from tfx_largeout.callbacks.step_graph import StepGraph
+from tfx_largeout.distribute.workers import require_alone
 
 _GLOBAL_SEED = "random/keras"
 _NOT_AS_IT_IS = (
@@ -134,6 +135,7 @@ class Checkpoint(keras.callbacks.Callback):
                 )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        require_alone("Checkpoint")
         self._trainer = self.params.get("trainer")
         self._refuse_what_is_not_exact()
         self._passed: int = 0

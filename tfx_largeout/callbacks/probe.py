@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
@@ -90,6 +91,7 @@ class Probe(keras.callbacks.Callback):
         self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        require_alone("Probe")
         if not isinstance(self.model.loss, HeadLoss):
             raise TypeError(f"Probe needs a model with a HeadLoss; got {self.model.loss!r}")
         if self.log_dir is not None:

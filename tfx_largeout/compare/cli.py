@@ -22,6 +22,7 @@ from tfx_largeout.compare.machine import describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.runner import DataError
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings
+from tfx_largeout.distribute.launcher import launch
 
 EXIT_USAGE = 2
 
@@ -46,11 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 if a head failed; 2 for a wrong argument or malformed data; 130 after
-        Ctrl-C.
+        Ctrl-C; of `launch`, that of the first worker that failed.
     """
     parser, compare = _build_parsers()
     try:
         arguments = parser.parse_args(argv)
+        if arguments.command == "launch":
+            return launch([arguments.script, *arguments.arguments], arguments.workers)
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
@@ -186,7 +189,7 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, _Parser]:
     parser = _Parser(prog="tfx-largeout", allow_abbrev=False)
     version = f"tfx-largeout {describe_versions()['tfx_largeout']}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     compare = commands.add_parser(
         "compare",
         help="train several heads side by side, and compare them",
@@ -196,7 +199,23 @@ def _build_parsers() -> tuple[argparse.ArgumentParser, _Parser]:
         allow_abbrev=False,
     )
     _add_arguments(compare)
+    _add_launch(commands)
     return parser, compare
+
+
+def _add_launch(commands: Any) -> None:
+    parser = commands.add_parser(
+        "launch",
+        help="run a script as several workers on this machine",
+        description="Runs a Python script that calls tlo.distribute.connect() as several workers "
+        "on this machine. If one fails, all are ended.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    workers = {"type": _type(positive_integer), "metavar": "N", "help": "how many workers"}
+    add("--workers", required=True, **workers)
+    add("script", metavar="SCRIPT", help="the script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

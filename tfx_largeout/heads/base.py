@@ -13,6 +13,8 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.workers import ALONE, Workers
+from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
@@ -47,6 +49,10 @@ class Head(keras.layers.Layer):
 
     # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
     gives: ClassVar[tuple[type, ...]] = ()
+    # Whether it can have the rows of a part of the classes, and several workers the others.
+    spreads_classes: ClassVar[bool] = False
+    # Those among which the classes are spread, once the head is built.
+    workers: Workers = ALONE
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         # A head casts h itself, so that it sees the dtype that h comes in.
@@ -62,6 +68,7 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
+        self.workers = workers_of(self, width)
         super().build(input_shape)
         self.width: int = width
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
@@ -117,7 +124,8 @@ class Head(keras.layers.Layer):
 
         Args:
             kind: `ExactStatistics`, which every head gives, in bounded memory; or one of `gives`.
-            hidden: `[N, D]`, floating.
+            hidden: `[N, D]`, floating. Where several workers have the classes: those of the global
+                batch, the same on all workers, as `HeadOutput.over_workers` gives them.
             labels: N examples, normal form, checked.
             training: True: as a training step has them, differentiable in `hidden`
                 (`ExactStatistics` aside). False: exact values, which have no gradient.
@@ -147,11 +155,16 @@ class Head(keras.layers.Layer):
         """The dtype of statistics: float32, or float64 from a head of float64 weights."""
         return "float64" if self.variable_dtype == "float64" else "float32"
 
+    @property
+    def step_number(self) -> Any:
+        """The number of the training step, if the head counts them, else 0."""
+        return 0
+
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
 
         Args:
-            hidden: `[N, D]`, floating.
+            hidden: `[N, D]`, floating: this worker's examples.
             k: The number of classes, 0 <= k <= C.
         """
         raise NotImplementedError
@@ -171,7 +184,12 @@ class Head(keras.layers.Layer):
         config = super().get_config()
         return {**config, "num_classes": self.num_classes}
 
+    def save_own_variables(self, store: Any) -> None:
+        self._refuse_files()
+        super().save_own_variables(store)
+
     def load_own_variables(self, store: Any) -> None:
+        self._refuse_files()
         self.check_saved(store)
         super().load_own_variables(store)
 
@@ -191,6 +209,14 @@ class Head(keras.layers.Layer):
             ValueError: They are of other shapes.
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
+
+    def _refuse_files(self) -> None:
+        if not self.workers.alone:
+            raise NotImplementedError(
+                f"{type(self).__name__} {self.name!r} must be saved and loaded in a single "
+                f"process, as its classes are spread over {self.workers.size} workers, and files "
+                "of such models can't be written yet; got a call to save or load weights"
+            )
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():
@@ -226,6 +252,7 @@ class HeadOutput:
         self.hidden = hidden
         self.training = training
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
+        self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
     @property
     def batch_rank(self) -> int:
@@ -241,6 +268,8 @@ class HeadOutput:
 
     def labels(self, y_true: Any) -> Labels:
         """Returns the labels of this batch in the normal form, checked against h and C."""
+        if isinstance(y_true, Labels):
+            return y_true
         return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
 
     def gives(self, kind: type) -> bool:
@@ -273,6 +302,34 @@ class HeadOutput:
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
+    def over_workers(
+        self, y_true: Any, sample_weight: Any, mask: Any
+    ) -> tuple[HeadOutput, Any, Any, Any]:
+        """Returns the output for the examples of all workers, and what belongs to them.
+
+        In a single process all four are what was given. The examples of a batch are gathered once:
+        who asks with the same weights, or without weights, gets those of the first call, and leaves
+        out with it the examples that `distribute.shard` has filled up parts with.
+
+        Args:
+            y_true: Labels, in any form of `normalize_labels`.
+            sample_weight: None, or weights as `example_weights` takes them.
+            mask: None, or a mask likewise.
+
+        Returns:
+            The output, labels, weights and mask.
+        """
+        if self.head.workers.alone:
+            return self, y_true, sample_weight, mask
+        key = (id(y_true), id(tf.compat.v1.get_default_graph()))
+        given = (y_true, sample_weight)  # kept, so that an id stays its own
+        known, whole = self._whole.get(key, (None, None))
+        if whole is None or (sample_weight is not None and known[1] is not sample_weight):
+            whole = whole_batch(self, y_true, sample_weight, mask)
+            self._whole.setdefault(key, (given, whole))
+        output, labels, weights, mask = whole
+        return output, labels, None if sample_weight is None else weights, mask
+
     def _exact(self, y_true: Any) -> ExactStatistics:
         eager = tf.executing_eagerly()
         key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()))
@@ -280,7 +337,7 @@ class HeadOutput:
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
-        if isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+        if isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels)):
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)
         return exact
@@ -309,7 +366,7 @@ def _refuse_replicas() -> None:
     if replicas > 1:
         raise RuntimeError(
             f"heads support one replica; got num_replicas_in_sync={replicas}. Build and train the "
-            "model outside the distribution strategy."
+            "model outside the distribution strategy; for several workers use tlo.distribute."
         )
 
 

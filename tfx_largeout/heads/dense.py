@@ -35,6 +35,7 @@ class DenseHead(KernelHead):
         MeanLogitStatistics,
         SphericalStatistics,
     )
+    spreads_classes: ClassVar[bool] = True
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in DenseHead.gives:
@@ -49,25 +50,32 @@ class DenseHead(KernelHead):
         # benchmarks/dense_head.py).
         targets = self._target_logits(hidden, kernel, bias, labels)
         statistics: Any
-        if kind is SoftmaxStatistics:
-            log_partition = tf.reduce_logsumexp(logits, axis=-1)
-            statistics = SoftmaxStatistics(labels, targets, log_partition)
-        elif kind is MeanLogitStatistics:
-            log_partition = tf.reduce_logsumexp(logits, axis=-1)
-            mean = tf.reduce_mean(logits, axis=-1)
-            statistics = MeanLogitStatistics(labels, targets, log_partition, mean)
-        else:
+        if kind is SphericalStatistics:
             targets = tf.where(labels.mask, targets, 0)
             squares, total = tf.reduce_sum(logits**2, axis=-1), tf.reduce_sum(logits, axis=-1)
+            squares = self.workers.sum(squares, f"{self.name}/squares")
+            total = self.workers.sum(total, f"{self.name}/total")
             statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
+        else:
+            log_partition = tf.reduce_logsumexp(logits, axis=-1)
+            log_partition = self.workers.log_sum_exp(log_partition, f"{self.name}/log_partition")
+            statistics = SoftmaxStatistics(labels, targets, log_partition)
+        if kind is MeanLogitStatistics:
+            mean = self.rows.share * tf.reduce_mean(logits, axis=-1)
+            mean = self.workers.sum(mean, f"{self.name}/mean")
+            statistics = MeanLogitStatistics(*statistics, mean)
         return statistics if training else without_gradient(statistics)
 
     def _target_logits(
         self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, labels: Labels
     ) -> tf.Tensor:
-        rows = tf.gather(kernel, labels.safe_ids)
+        places = self.rows.of(labels.ids)
+        safe_places = tf.maximum(places, 0)
+        rows = tf.gather(kernel, safe_places)
         dtype = self.statistics_dtype
         logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, dtype), tf.cast(rows, dtype))
         if bias is not None:
-            logits += tf.cast(tf.gather(bias, labels.safe_ids), dtype)
-        return logits
+            logits += tf.cast(tf.gather(bias, safe_places), dtype)
+        if self.workers.alone:
+            return logits
+        return self.workers.sum(tf.where(places >= 0, logits, 0), f"{self.name}/targets")

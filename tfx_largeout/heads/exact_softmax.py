@@ -9,13 +9,13 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import after, check_finite
-from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
@@ -92,6 +92,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, MeanLogitStatistics)
     trainable_kernel: ClassVar[bool] = False
+    spreads_classes: ClassVar[bool] = True
     trained_by = ("SoftmaxCrossentropy",)
 
     def __init__(
@@ -129,6 +130,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         self.seed = seed_argument(seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if self.backward_over == "selected":
+            require_alone('ExactSoftmaxHead with backward="selected" (use "all")')
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
@@ -141,18 +144,20 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.kernel,
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
+            self.rows.of(labels.ids),
             self.num_selected or 0,
             seed,
             products=self.products,
         )
-        log_z = _finite("log Z of the logits", selection.logsumexp)
-        values = selection.target_logits, log_z
+        log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
+        log_z = _finite("log Z of the logits", log_z)
+        targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
+        selection = selection._replace(target_logits=targets, logsumexp=log_z)
         if kind is SoftmaxStatistics:
-            return values, (selection, seed, None)
-        mean_kernel = mean_of_rows(self.kernel)
+            return (targets, log_z), (selection, seed, None)
+        mean_kernel = self.rows.mean(self.kernel)
         mean = _finite("the mean of the logits", self._mean_logit_by(mean_kernel, hidden))
-        return (*values, mean), (selection, seed, mean_kernel)
+        return (targets, log_z, mean), (selection, seed, mean_kernel)
 
     def backward(
         self,
@@ -179,13 +184,14 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         return softmax_update(
             *self._layer,
             hidden,
-            labels.ids,
+            self.rows.of(labels.ids),
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
             self.optimizer.rule,
             self.present_rate,
-            mean_gradient=mean_gradient[0] if mean_gradient else None,
+            # The op divides by the number of rows that are here.
+            mean_gradient=self.rows.share * mean_gradient[0] if mean_gradient else None,
             products=self.products,
             update=update,
         )

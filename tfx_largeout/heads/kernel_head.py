@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.data_parallel import mark_as_shard
 from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
-from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
@@ -59,10 +60,11 @@ class KernelHead(Head):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
+        self.rows = ClassRows(self.workers, self.num_classes, self.name)
         # No autocast: it would cast all of W wherever a few rows are gathered.
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(self.num_classes, self.width),
+            shape=(self.rows.num_rows, self.width),
             initializer=self._initial_kernel,
             trainable=self.trainable_kernel,
             autocast=False,
@@ -71,34 +73,40 @@ class KernelHead(Head):
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias",
-                shape=(self.num_classes,),
-                initializer=self.bias_initializer,
+                shape=(self.rows.num_rows,),
+                initializer=self._initial_bias,
                 trainable=self.trainable_kernel,
                 autocast=False,
             )
+        if not self.workers.alone:
+            for weight in (self.kernel, self.bias):
+                mark_as_shard(weight)
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        if not self.workers.alone:
+            return no_logits(hidden, self.num_classes, dtype)
         return dense_logits(hidden, self.kernel, self.bias, dtype)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:
             return super().statistics(kind, hidden, labels, training)
-        exact = streamed_logits(hidden, self.kernel, self.bias, labels.ids, k=0)
+        exact = self.rows.exact(hidden, self.kernel, self.bias, labels.ids)
         return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """As `Head`; h Wbar + bbar, with the means of the rows. Cost: O(C D + N D)."""
-        return self._mean_logit_by(mean_of_rows(self.kernel), hidden)
+        return self._mean_logit_by(self.rows.mean(self.kernel), hidden)
 
     def _mean_logit_by(self, mean_kernel: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         """As `mean_logit`, with the mean of the rows of W, `[D]`."""
         mean = tf.linalg.matvec(tf.cast(hidden, self.statistics_dtype), mean_kernel)
-        return mean if self.bias is None else mean + mean_of_rows(self.bias)
+        return mean if self.bias is None else mean + self.rows.mean(self.bias)
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
-        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        exact = streamed_logits(hidden, self.kernel, self.bias, no_labels, k=k)
-        return TopScores(exact.top_scores, exact.top_ids, exact.logsumexp)
+        batch = whole_hidden(self, hidden)
+        exact = self.rows.best(batch.hidden, self.kernel, self.bias, k)
+        top = (exact.top_scores, exact.top_ids, exact.logsumexp)
+        return TopScores(*(batch.of_this_worker(values) for values in top))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -109,4 +117,13 @@ class KernelHead(Head):
         }
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
-        return initialize_by_blocks(self.kernel_initializer, shape, dtype)
+        whole, shard = (self.num_classes, shape[1]), self.rows.shard
+        return initialize_by_blocks(
+            self.kernel_initializer, whole, dtype, first=shard.first, stride=shard.stride
+        )
+
+    def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
+        if self.workers.alone:
+            return self.bias_initializer(shape, dtype=dtype)
+        whole = tf.convert_to_tensor(self.bias_initializer((self.num_classes,), dtype=dtype))
+        return whole[self.rows.shard.first :: self.rows.shard.stride]

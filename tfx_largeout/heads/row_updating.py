@@ -66,6 +66,11 @@ class RowUpdatingHead(SelfUpdatingHead):
         rate = self.optimizer.learning_rate
         return rate if self.optimizer.has_schedule else self.followed(rate)
 
+    @property
+    def step_number(self) -> Any:
+        """The count of steps of the head's optimizer."""
+        return self.optimizer.iterations.value
+
     def count_step(self) -> None:
         self.optimizer.iterations.assign_add(1)
 

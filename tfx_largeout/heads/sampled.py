@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
@@ -77,6 +78,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
 
     gives: ClassVar[tuple[type, ...]] = (CandidateStatistics,)
     trainable_kernel: ClassVar[bool] = False
+    spreads_classes: ClassVar[bool] = True
     trained_by = (
         "ActiveSetSoftmax",
         "BlackOut",
@@ -123,6 +125,8 @@ class SampledHead(RowUpdatingHead, KernelHead):
         if self.index is not None and self.index.built:
             raise ValueError(f"index must serve no other head; got {self.index!r}, which is built")
         # Whatever may be refused is, before anything is made.
+        if self.index is not None or self.sampler.looks_at_weights:
+            require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
         refuse_built(self.optimizer)
         if self.index is not None and input_shape[-1] is not None:
             self.index.check_width(input_shape[-1])
@@ -152,15 +156,18 @@ class SampledHead(RowUpdatingHead, KernelHead):
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
     ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        candidates = self.candidates(hidden, labels)
+        drawn = self.candidates(hidden, labels)
+        ids, log_expected = self.rows.own(drawn.ids, drawn.log_expected)
+        candidates = drawn._replace(ids=ids, log_expected=log_expected)
         values = candidate_logits(
             self.kernel,
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
-            candidates.ids,
+            self.rows.of(labels.ids),
+            self.rows.of(ids),
         )
-        return values[:2], (candidates, values.hits)
+        true_logits = self.workers.sum(values.true_logits, f"{self.name}/true_logits")
+        return (true_logits, values.candidate_logits), (candidates, values.hits)
 
     def backward(
         self,
@@ -177,8 +184,8 @@ class SampledHead(RowUpdatingHead, KernelHead):
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
             tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
-            candidates.ids,
+            self.rows.of(labels.ids),
+            self.rows.of(candidates.ids),
             true_gradient,
             candidate_gradient,
             self.optimizer.rule,
@@ -214,6 +221,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             tf.cast(candidates.log_expected, logits.dtype),
             tf.cast(anchor, logits.dtype),
             self.num_classes,
+            self.workers,
         )
 
     def get_config(self) -> dict[str, Any]:

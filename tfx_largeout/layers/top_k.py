@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
@@ -222,6 +223,8 @@ def _check_index(index: Any, num_found: int | None, k: int) -> None:
         integer_argument("num_found", num_found, at_least=k)
     if index is not None and not isinstance(index, HashIndex):
         raise TypeError(f"index must be a HashIndex or None; got {index!r}")
+    if index is not None:
+        require_alone("TopK with an index")
 
 
 def _check_num_found(num_found: int | None, head: Head) -> None:

@@ -12,6 +12,7 @@ from tfx_largeout.losses.candidate_loss import (
     log_sum_exp,
     mean_over_negatives,
     sum_over,
+    sum_over_candidates,
 )
 from tfx_largeout.losses.complementary_sum import ComplementarySum
 from tfx_largeout.losses.importance_sampling import ImportanceSampling
@@ -57,4 +58,5 @@ __all__ = [
     "log_sum_exp",
     "mean_over_negatives",
     "sum_over",
+    "sum_over_candidates",
 ]

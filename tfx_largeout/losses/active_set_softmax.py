@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -29,6 +29,8 @@ class ActiveSetSoftmax(CandidateLoss):
         Vijayanarasimhan and others 2014, Deep networks with large output spaces. Daghaghi and
         others 2021, A tale of two efficient and informative negative sampling distributions.
     """
+
+    sums_over_workers: ClassVar[bool] = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"name": "active_set_softmax", **kwargs})

@@ -13,7 +13,7 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.labels import Labels, require_labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
-from tfx_largeout.statistics import ExactStatistics
+from tfx_largeout.statistics import CandidateStatistics, ExactStatistics
 
 
 class HeadLoss(keras.losses.Loss):
@@ -48,6 +48,9 @@ class HeadLoss(keras.losses.Loss):
     evaluates_on: type = ExactStatistics
     needs_labels: ClassVar[bool] = True
     takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
+    # Whether `from_statistics` adds up over `workers` what it finds among candidates. Says so the
+    # class that writes it: a loss of candidates that does not is refused over several workers.
+    sums_over_workers: ClassVar[bool] = False
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.
@@ -90,13 +93,15 @@ class HeadLoss(keras.losses.Loss):
                 reads wrongly (noticed when a step is traced).
         """
         output = self._output(y_pred)
-        with tf.name_scope(self.name):
-            values = self._values(output, y_true, _needed(output, y_pred, sample_weight))
-            values = output.unflatten(values)
+        mask = getattr(y_pred, "_keras_mask", None)
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
+        with tf.name_scope(self.name):
+            output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+            values = self._values(output, y_true, _needed(output, mask, sample_weight))
+            values = output.unflatten(values)
+        if sample_weight is not None:
             sample_weight = output.unflatten(example_weights(output.hidden, sample_weight, None))
-        mask = getattr(y_pred, "_keras_mask", None)
         if mask is not None:
             values._keras_mask = mask
         # The base class weighs, masks and reduces; `call` hands it the values as they are.
@@ -127,7 +132,23 @@ class HeadLoss(keras.losses.Loss):
                 f"{type(output.head).__name__}, which gives {kinds}. Use a loss that is a function "
                 "of what the head gives."
             )
+        if not output.head.workers.alone:
+            self._check_over_workers(kind)
         return output
+
+    def _check_over_workers(self, kind: type) -> None:
+        if self.reduction in (None, "none"):
+            raise ValueError(
+                "reduction must be a sum or a mean where several workers train a model, since the "
+                f"loss is that of the global batch; got {self.reduction!r}"
+            )
+        writes = next(c for c in type(self).__mro__ if "from_statistics" in c.__dict__)
+        if kind is CandidateStatistics and not writes.__dict__.get("sums_over_workers", False):
+            raise NotImplementedError(
+                f"{type(self).__name__} must say with sums_over_workers=True in {writes.__name__}, "
+                "which writes from_statistics, that it adds up over workers what it finds among "
+                "the candidates of each; got a head whose classes are spread over workers"
+            )
 
     def _kind(self, output: HeadOutput) -> type:
         return self.trains_on if output.training else self.evaluates_on
@@ -146,9 +167,8 @@ class HeadLoss(keras.losses.Loss):
         return require_labels(labels, needed) if self.needs_labels else labels
 
 
-def _needed(output: HeadOutput, y_pred: Any, sample_weight: Any) -> tf.Tensor | None:
+def _needed(output: HeadOutput, mask: Any, sample_weight: Any) -> tf.Tensor | None:
     """Returns `[N]` bool, False where mask or weight say that an example counts for nothing."""
-    mask = getattr(y_pred, "_keras_mask", None)
     if mask is None and sample_weight is None:
         return None
     return example_weights(output.hidden, sample_weight, mask) != 0

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.losses.candidate_loss import (
     NO_LOGIT,
     CandidateLoss,
@@ -43,6 +44,8 @@ class BlackOut(CandidateLoss):
         BlackOut: Speeding up recurrent neural network language models with very large vocabularies.
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"name": "black_out", **kwargs})
 
@@ -54,13 +57,25 @@ class BlackOut(CandidateLoss):
         place = tf.argmax(scores, axis=1)
         largest = tf.gather(scores, place, axis=1, batch_dims=1)
         is_rest = tf.one_hot(place, tf.shape(scores)[1], on_value=False, off_value=True)
+        workers = statistics.workers
+        if not workers.alone:
+            largest, is_here = _largest_of_all(workers, largest)
+            is_rest |= ~is_here[:, tf.newaxis]
         rest = tf.where(is_rest, scores, NO_LOGIT)
 
-        log_rest = _log_sum(label, log_sum_exp(scores, is_rest)[:, tf.newaxis])
+        log_rest = _log_sum(label, log_sum_exp(scores, is_rest, workers)[:, tf.newaxis])
         log_all = _log_sum(log_rest, largest[:, tf.newaxis])
-        probabilities = tf.exp(rest[:, tf.newaxis] - log_all[:, :, tf.newaxis])
-        rejected = tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1) + log_rest - log_all
-        return statistics.labels.mean(log_all - label - rejected)
+        shared = workers.share(log_all, "log_all")
+        probabilities = tf.exp(rest[:, tf.newaxis] - shared[:, :, tf.newaxis])
+        rejected = workers.sum(tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1), "rejected")
+        return statistics.labels.mean(log_all - label - (rejected + log_rest - log_all))
+
+
+def _largest_of_all(workers: Workers, own: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the largest of what the workers have, `[N]`, and whether it is this worker's."""
+    everybody = workers.gather(tf.stop_gradient(own), "largest_of_each")
+    is_here = tf.equal(tf.argmax(everybody, axis=0), workers.rank)
+    return workers.sum(tf.where(is_here, own, 0), "largest"), is_here
 
 
 def _log_sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

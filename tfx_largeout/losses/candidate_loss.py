@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -25,7 +26,9 @@ class CandidateLoss(HeadLoss):
     classes, so that estimators can be compared: what they estimate in training is on scales of
     their own. An example without labels, which only a weight of 0 allows, has a finite loss.
 
-    A subclass writes `from_statistics`.
+    A subclass writes `from_statistics`. Where the classes are spread over workers, each has its own
+    candidates; a subclass for which sums over candidates are merged, as the functions below do it,
+    says `sums_over_workers = True`.
 
     References:
         Barber and Botev 2016, Dealing with a large number of classes: Likelihood, Discrimination or
@@ -61,25 +64,13 @@ def candidate_cross_entropy(
         `[N]`; anything finite for an example without labels.
     """
     labels = tf.where(statistics.labels.mask, true_scores, NO_LOGIT)
-    negatives = log_sum_exp(candidate_scores, statistics.negatives)
+    negatives = log_sum_exp(candidate_scores, statistics.negatives, statistics.workers)
     log_sum = tf.reduce_logsumexp(tf.concat([labels, negatives[:, tf.newaxis]], axis=1), axis=1)
     return log_sum - statistics.labels.mean(true_scores)
 
 
 @tf.custom_gradient
-def log_sum_exp(scores: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Returns log sum_j e^{scores_j} over those j at which `mask` is True.
-
-    Its derivative is written out: fewer passes over `[N, S]`, most of a loss's time, than the one
-    that TensorFlow derives.
-
-    Args:
-        scores: `[N, S]`.
-        mask: Bool, broadcasts to `[N, S]`.
-
-    Returns:
-        `[N]`; about `NO_LOGIT` where the mask is False throughout.
-    """
+def _log_sum_exp(scores: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, Any]:
     scores = tf.where(mask, scores, NO_LOGIT)
     largest = tf.maximum(tf.reduce_max(scores, axis=1, keepdims=True), NO_LOGIT)
     terms = tf.exp(scores - largest)
@@ -91,13 +82,46 @@ def log_sum_exp(scores: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, Any]:
     return tf.squeeze(largest + tf.math.log(total), axis=1), gradient
 
 
+def log_sum_exp(scores: tf.Tensor, mask: tf.Tensor, workers: Workers = ALONE) -> tf.Tensor:
+    """Returns log sum_j e^{scores_j} over those j at which `mask` is True, of all workers.
+
+    Its derivative is written out: fewer passes over `[N, S]`, most of a loss's time, than the one
+    that TensorFlow derives.
+
+    Args:
+        scores: `[N, S]`.
+        mask: Bool, broadcasts to `[N, S]`.
+        workers: Those that have scores; the result is the same on all of them.
+
+    Returns:
+        `[N]`; about `NO_LOGIT` where the mask is False throughout.
+    """
+    return workers.log_sum_exp(_log_sum_exp(scores, mask), "log_sum")
+
+
 def sum_over(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Returns the sum over the last axis of the values at which `mask` is True."""
     return tf.reduce_sum(tf.where(mask, values, 0), axis=-1)
 
 
+def sum_over_candidates(
+    statistics: CandidateStatistics, mask: tf.Tensor, values: tf.Tensor
+) -> tf.Tensor:
+    """Returns the sum over the candidates of all workers at which `mask` is True.
+
+    Args:
+        statistics: Say who has candidates.
+        mask: Bool, broadcasts to `values`.
+        values: `[..., S]`.
+
+    Returns:
+        `[...]`, the same on all workers.
+    """
+    return statistics.workers.sum(sum_over(mask, values), "candidates")
+
+
 def mean_over_negatives(statistics: CandidateStatistics, values: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of `values` over each example's negatives; 0 where it has none.
+    """Returns the mean of `values` over each example's negatives, of all workers; 0 for none.
 
     Args:
         statistics: Say what a negative is.
@@ -110,4 +134,5 @@ def mean_over_negatives(statistics: CandidateStatistics, values: tf.Tensor) -> t
     if values.shape.rank == 3:
         negatives = negatives[:, tf.newaxis]
     counts = tf.reduce_sum(tf.cast(negatives, values.dtype), axis=-1)
-    return tf.math.divide_no_nan(sum_over(negatives, values), counts)
+    counts = statistics.workers.sum(counts, "negatives")
+    return tf.math.divide_no_nan(sum_over_candidates(statistics, negatives, values), counts)

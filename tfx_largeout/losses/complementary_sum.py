@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -40,6 +40,8 @@ class ComplementarySum(CandidateLoss):
     References:
         Barber and Botev 2016, eq. 15 and 22 to 26; importance eq. 17, Bernoulli eq. 20.
     """
+
+    sums_over_workers: ClassVar[bool] = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"name": "complementary_sum", **kwargs})

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -35,11 +35,16 @@ class ImportanceSampling(CandidateLoss):
         probabilistic neural nets by importance sampling.
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"name": "importance_sampling", **kwargs})
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         drawn = tf.broadcast_to(statistics.candidate_ids >= 0, tf.shape(statistics.hits))
-        log_sum = log_sum_exp(corrected_candidates(statistics), drawn)
+        log_sum = log_sum_exp(corrected_candidates(statistics), drawn, statistics.workers)
         loss = log_sum - statistics.labels.mean(statistics.true_logits)
-        return tf.where(tf.reduce_any(drawn, axis=1), loss, 0)
+        is_drawn = tf.reduce_any(drawn, axis=1)
+        if not statistics.workers.alone:
+            is_drawn = statistics.workers.sum(tf.cast(is_drawn, tf.int32), "drawn") > 0
+        return tf.where(is_drawn, loss, 0)

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.losses.candidate_loss import CandidateLoss, mean_over_negatives, sum_over
+from tfx_largeout.losses.candidate_loss import (
+    CandidateLoss,
+    mean_over_negatives,
+    sum_over_candidates,
+)
 from tfx_largeout.statistics import CandidateStatistics
 
 _SCALES = ("mean", "sum")
@@ -40,6 +44,8 @@ class NegativeSampling(CandidateLoss):
         words and phrases and their compositionality.
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(self, negatives: str = "mean", **kwargs: Any) -> None:
         super().__init__(**{"name": "negative_sampling", **kwargs})
         self.negatives = choice_argument("negatives", negatives, _SCALES)
@@ -49,7 +55,7 @@ class NegativeSampling(CandidateLoss):
         lowered = tf.math.softplus(statistics.candidate_logits)
         if self.negatives == "mean":
             return raised + mean_over_negatives(statistics, lowered)
-        return raised + sum_over(statistics.negatives, lowered)
+        return raised + sum_over_candidates(statistics, statistics.negatives, lowered)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "negatives": self.negatives}

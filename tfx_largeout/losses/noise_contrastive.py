@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -13,7 +13,7 @@ from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     corrected_candidates,
     corrected_labels,
-    sum_over,
+    sum_over_candidates,
 )
 from tfx_largeout.statistics import CandidateStatistics
 
@@ -51,6 +51,8 @@ class NoiseContrastive(CandidateLoss):
         estimation.
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(
         self, log_partition: float | str = 0.0, remove_accidental_hits: bool = False, **kwargs: Any
     ) -> None:
@@ -61,11 +63,13 @@ class NoiseContrastive(CandidateLoss):
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         z = statistics.log_partition if self.log_partition == _LEARNED else self.log_partition
         missed = statistics.labels.mean(tf.math.softplus(z - corrected_labels(statistics)))
+        if self.log_partition == _LEARNED:
+            z = statistics.workers.share(z, "log_partition")
         believed = tf.math.softplus(corrected_candidates(statistics) - z)
         noise = (
             statistics.negatives if self.remove_accidental_hits else statistics.candidate_ids >= 0
         )
-        return missed + sum_over(noise, believed)
+        return missed + sum_over_candidates(statistics, noise, believed)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -44,6 +44,8 @@ class Ranking(CandidateLoss):
         Barber and Botev 2016, eq. 32 to 42. Collobert and Weston 2008 (hinge, margin 1).
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(
         self, margin: float | str = _LIKELIHOOD_MARGIN, kind: str = "logistic", **kwargs: Any
     ) -> None:
@@ -55,7 +57,8 @@ class Ranking(CandidateLoss):
         margin = self.margin
         if margin == _LIKELIHOOD_MARGIN:
             margin = math.log(statistics.num_classes - 1)
-        lead = statistics.true_logits[:, :, tf.newaxis] - statistics.candidate_logits[:, tf.newaxis]
+        true_logits = statistics.workers.share(statistics.true_logits, "true_logits")
+        lead = true_logits[:, :, tf.newaxis] - statistics.candidate_logits[:, tf.newaxis]
         penalty = tf.math.softplus if self.kind == "logistic" else tf.nn.relu
         return statistics.labels.mean(mean_over_negatives(statistics, penalty(margin - lead)))
 

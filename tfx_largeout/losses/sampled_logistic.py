@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.losses.candidate_loss import CandidateLoss, sum_over
+from tfx_largeout.losses.candidate_loss import CandidateLoss, sum_over, sum_over_candidates
 from tfx_largeout.statistics import CandidateStatistics
 
 
@@ -32,6 +32,8 @@ class SampledLogistic(CandidateLoss):
         `tf.nn.sigmoid_cross_entropy_with_logits` summed over classes, which it estimates.
     """
 
+    sums_over_workers: ClassVar[bool] = True
+
     def __init__(self, importance_weights: bool = True, **kwargs: Any) -> None:
         super().__init__(**{"name": "sampled_logistic", **kwargs})
         self.importance_weights = bool(importance_weights)
@@ -41,7 +43,7 @@ class SampledLogistic(CandidateLoss):
         lowered = tf.math.softplus(statistics.candidate_logits)
         if self.importance_weights:
             lowered *= tf.exp(-statistics.candidate_log_expected)
-        return raised + sum_over(statistics.negatives, lowered)
+        return raised + sum_over_candidates(statistics, statistics.negatives, lowered)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "importance_weights": self.importance_weights}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -38,6 +38,8 @@ class SampledSoftmax(CandidateLoss):
         Jean, Cho, Memisevic, Bengio 2015, On Using Very Large Target Vocabulary for Neural Machine
         Translation. Barber and Botev 2016, footnote 4.
     """
+
+    sums_over_workers: ClassVar[bool] = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"name": "sampled_softmax", **kwargs})

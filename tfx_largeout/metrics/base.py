@@ -70,17 +70,18 @@ class ExactMetric(keras.metrics.Metric):
             tf.errors.InvalidArgumentError: A label is out of range, or the numbers of rows differ.
         """
         y_pred = tf.convert_to_tensor(y_pred)
-        output = head_output(y_pred)
+        output, mask = head_output(y_pred), getattr(y_pred, "_keras_mask", None)
         if output is None:
             statistics, batch = statistics_of_logits(y_true, y_pred), y_pred
         elif output.training and not self.during_training:
             self._skips_in = _present_graph()
             return
         else:
+            output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
             statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden
         numerator, denominator = self.example_ratio(statistics)
-        weights = example_weights(batch, sample_weight, getattr(y_pred, "_keras_mask", None))
+        weights = example_weights(batch, sample_weight, mask)
         self.numerator.assign_add(_weighted_sum(numerator, weights))
         self.denominator.assign_add(_weighted_sum(denominator, weights))
 

@@ -12,7 +12,12 @@ _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
 
 
 def initialize_by_blocks(
-    initializer: Any, shape: tuple[int, int], dtype: Any, last_column: tf.Tensor | None = None
+    initializer: Any,
+    shape: tuple[int, int],
+    dtype: Any,
+    last_column: tf.Tensor | None = None,
+    first: int = 0,
+    stride: int = 1,
 ) -> tf.Tensor:
     """Returns what `initializer` gives for `[C, D]`, drawn block after block.
 
@@ -27,19 +32,26 @@ def initialize_by_blocks(
         shape: `(C, D)`.
         dtype: The dtype of the result.
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
+        first: Of the rows, those from here on are returned. Default 0.
+        stride: Each how-many-th of them. Default 1: all.
     """
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
     if type(initializer) not in _INDEPENDENT or shape[0] <= rows_a_block:
-        return _append(tf.convert_to_tensor(initializer(shape, dtype=dtype)), last_column)
+        whole = _append(tf.convert_to_tensor(initializer(shape, dtype=dtype)), last_column)
+        return whole if stride == 1 else whole[first::stride]
     width = shape[1] + (last_column is not None)
-    result = tf.raw_ops.Empty(shape=(shape[0], width), dtype=tf.as_dtype(dtype))
+    kept = len(range(first, shape[0], stride))
+    result = tf.raw_ops.Empty(shape=(kept, width), dtype=tf.as_dtype(dtype))
+    end = 0
     for block, start in enumerate(range(0, shape[0], rows_a_block)):
         rows = min(rows_a_block, shape[0] - start)
         own = _of_block(initializer, block, shape, (rows, shape[1]))
         column = None if last_column is None else last_column[start : start + rows]
         values = _append(own((rows, shape[1]), dtype=dtype), column)
+        values = values[(first - start) % stride :: stride]
+        begin, end = end, end + values.shape[0]
         # The output is the input's own memory.
-        result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(start, start + rows), v=values)
+        result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(begin, end), v=values)
     return result
 
 

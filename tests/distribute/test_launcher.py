@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tfx-largeout launch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tfx_largeout.compare.cli import main
+
+# Without TensorFlow, so that it starts at once.
+SAYS = """
+import json, os, sys
+config = json.loads(os.environ["TF_CONFIG"])
+print("worker", config["task"]["index"], "of", len(config["cluster"]["worker"]), *sys.argv[1:])
+print("last line without an end", end="")
+"""
+DIES = """
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+    sys.exit(5)
+time.sleep(100)
+"""
+STAYS = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open(sys.argv[1] + "/" + str(os.getpid()), "w").close()
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def short_grace(monkeypatch):
+    monkeypatch.setattr("tfx_largeout.distribute.launcher._GRACE", 0.2)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def program(folder, text):
+    (folder / "program.py").write_text(text)
+    return str(folder / "program.py")
+
+
+def test_each_line_has_the_number_of_its_worker(tmp_path, capsys):
+    assert main(["launch", "--workers", "3", program(tmp_path, SAYS), "--x", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = [f"[{rank}] worker {rank} of 3 --x 1" for rank in range(3)]
+    said += [f"[{rank}] last line without an end" for rank in range(3)]
+    assert sorted(lines) == sorted(said)
+
+
+def test_if_one_fails_all_end(tmp_path, capsys, short_grace):
+    start = time.monotonic()
+    assert main(["launch", "--workers", "2", program(tmp_path, DIES)]) == 5
+    assert time.monotonic() - start < 30
+    assert "worker 1 ended with 5" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_all(tmp_path, short_grace):
+    workers = tmp_path / "workers"
+    workers.mkdir()
+
+    def press():
+        while len(list(workers.iterdir())) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    assert main(["launch", "--workers", "2", program(tmp_path, STAYS), str(workers)]) == 130
+    assert not any(is_running(int(path.name)) for path in workers.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0", "x.py"], "--workers: must be an integer of at least 1; got '0'"),
+        (["x.py"], "the following arguments are required: --workers"),
+        (["--workers", "2"], "the following arguments are required: SCRIPT"),
+        (["--workers", "2", "nowhere.py"], "nowhere.py"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capfd, short_grace):
+    assert main(["launch", *arguments]) == 2
+    output = capfd.readouterr()
+    assert message in output.err + output.out

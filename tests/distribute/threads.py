@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers as threads of one process, each on a device of its own. As a program: checks them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+import training
+
+import tfx_largeout as tlo
+from tfx_largeout.distribute import Workers
+from tfx_largeout.distribute.global_batch import gather_examples
+from tfx_largeout.distribute.meeting import END_OF_FIT as END
+from tfx_largeout.distribute.meeting import EVALUATE, TRAIN, agree, meet
+from tfx_largeout.distribute.trunk_gradients import mean_over_workers
+from tfx_largeout.distribute.workers import ALONE
+from tfx_largeout.heads import over_workers
+from tfx_largeout.labels import normalize_labels
+from tfx_largeout.losses import CandidateLoss, sum_over_candidates
+
+SIZE = 3  # the most
+DEVICES = [f"/device:CPU:{rank}" for rank in range(SIZE)]
+OWN = threading.local()  # the workers of a thread
+
+
+def on_all(run, size=2):
+    """Returns what `run(workers)` returns on each worker, or the error that it raises."""
+    found = [None] * size
+
+    def work(rank):
+        OWN.workers = Workers(size, rank, DEVICES[rank], 30.0)
+        with tf.device(DEVICES[rank]):
+            try:
+                found[rank] = run(OWN.workers)
+            except Exception as error:
+                found[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def check_collectives():
+    x = np.array([[1.0, -2.0], [3.0, 5.0]], "float32")
+    for rank, got in enumerate(on_all(lambda w: _collectives(w, tf.constant(x[w.rank])))):
+        np.testing.assert_array_equal(got["gather"], x)
+        np.testing.assert_array_equal(got["sum"], [4, 3])
+        np.testing.assert_array_equal(got["first"], x[0])
+        np.testing.assert_allclose(got["log_sum_exp"], np.log(np.exp(x).sum(axis=0)), rtol=1e-6)
+        np.testing.assert_array_equal(got["sum_of_own"], [4, 3] if rank == 0 else [8, 6])
+        # Gradients of c times each, where c is 1 here and 2 on the other worker.
+        np.testing.assert_array_equal(got["of_sum"], np.full(2, rank + 1))
+        np.testing.assert_array_equal(got["of_share"], np.full(2, 3))
+        part = np.exp(x[rank]) / np.exp(x).sum(axis=0)
+        np.testing.assert_allclose(got["of_log_sum_exp"], (rank + 1) * part, rtol=1e-6)
+
+
+@tf.function(autograph=False)
+def _collectives(workers, x):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        results = {
+            "sum": workers.sum(x, "x"),
+            "share": workers.share(x, "x"),
+            "log_sum_exp": workers.log_sum_exp(x, "x"),
+        }
+        scaled = {name: (workers.rank + 1) * y for name, y in results.items()}
+    results |= {f"of_{name}": tape.gradient(y, x) for name, y in scaled.items()}
+    results["gather"] = workers.gather(x, "x")
+    results["first"] = workers.first(x, "x")
+    total = workers.sum(x, "x")  # the name for the second time
+    results["sum_of_own"] = workers.sum_of_own(tf.stack([x, 2 * x]), "x")
+    return {**results, "again": total}
+
+
+def check_examples():
+    """Parts of 2 and 3 examples, one of which was filled up, with 1 and 2 labels."""
+    weights = [np.array([1, 0], "float32"), np.array([2, 0.5, -0.0], "float32")]
+    hidden = [np.full([2, 3], 1, "float32"), np.full([3, 3], 2, "float32")]
+    labels = [np.array([[4], [-1]]), np.array([[5, 6], [2**40, -1], [9, 9]])]
+
+    @tf.function(autograph=False)
+    def step(workers, h, y, w):
+        with tf.GradientTape() as tape:
+            tape.watch(h)
+            mask = tf.constant([True, False, True])[: tf.shape(h)[0]]
+            batch = gather_examples(workers, "head", TRAIN, 7, h, y, w, mask)
+            factors = (workers.rank + 1.0) * tf.constant([[1.0], [2], [3], [4]])
+            loss = tf.reduce_sum(batch.hidden * factors)
+        return batch, tape.gradient(loss, h)
+
+    found = on_all(lambda w: step(w, *(tf.constant(x[w.rank]) for x in (hidden, labels, weights))))
+    for rank, (batch, gradient) in enumerate(found):
+        np.testing.assert_array_equal(batch.hidden, [[1] * 3, [1] * 3, [2] * 3, [2] * 3])
+        np.testing.assert_array_equal(batch.label_ids, [[4, -1], [-1, -1], [5, 6], [2**40, -1]])
+        np.testing.assert_array_equal(batch.weights, [1, 0, 2, 0.5])
+        np.testing.assert_array_equal(batch.mask, [True, False, True, False])
+        np.testing.assert_array_equal(batch.own, [0, 1] if rank == 0 else [2, 3])
+        # The sum over workers, (1 + 2) times the factor, and times R.
+        expected = [6, 12] if rank == 0 else [18, 24, 0]
+        np.testing.assert_array_equal(gradient, np.outer(expected, np.ones(3)))
+
+
+def check_empty_parts():
+    def step(workers):
+        own = tf.ones([2 * workers.rank, 3], tf.float64)
+        ids = tf.constant([[3], [4]], tf.int64)[: 2 * workers.rank]
+        return gather_examples(workers, "head", EVALUATE, 0, own, ids)
+
+    for rank, batch in enumerate(on_all(step)):
+        np.testing.assert_array_equal(batch.hidden, np.ones([2, 3]))
+        np.testing.assert_array_equal(batch.label_ids, [[3], [4]])
+        np.testing.assert_array_equal(batch.of_this_worker(batch.hidden), np.ones([2 * rank, 3]))
+
+
+def check_means():
+    def step(workers):
+        r = workers.rank
+        rows = tf.IndexedSlices(tf.ones([2 - r, 2]) * (r + 1), tf.range(1, 3 - r), [5, 2])
+        none = tf.IndexedSlices(tf.ones([r, 2]), tf.range(r), [5, 2])
+        gradients = [tf.fill([3], r + 1.0), None, rows, tf.fill([], 4.0 * r), none]
+        return mean_over_workers(workers, gradients, list("abcde"))
+
+    for vector, nothing, rows, scalar, one in on_all(step):
+        np.testing.assert_array_equal(vector, [1.5, 1.5, 1.5])
+        assert nothing is None and float(scalar) == 2
+        np.testing.assert_array_equal(rows.indices, [1, 2])
+        np.testing.assert_array_equal(rows.values, [[1.5, 1.5], [0.5, 0.5]])
+        np.testing.assert_array_equal(one.indices, [0])
+        np.testing.assert_array_equal(one.values, [[0.5, 0.5]])
+
+
+def check_meetings():
+    assert [h.numpy().tolist() for h in on_all(lambda w: meet(w, TRAIN, "a", 3, 0, [w.rank]))] == [
+        [[0], [1]]
+    ] * 2
+    for differ in (
+        lambda w: meet(w, TRAIN + w.rank, "a", 3),
+        lambda w: meet(w, TRAIN, "ab"[w.rank], 3),
+        lambda w: meet(w, TRAIN, "a", 3 + w.rank),
+        lambda w: meet(w, TRAIN, "a", 3, w.rank),
+        lambda w: agree(w, "ab"[w.rank], {"x": 1}),
+    ):
+        for error in on_all(differ):
+            assert isinstance(error, tf.errors.InvalidArgumentError), error
+            assert "workers must all be at the same place" in str(error)
+    assert on_all(lambda w: agree(w, "a", {"x": 2**40, "y": ["z"]})) == [None, None]
+    in_a_step = tf.function(meet, autograph=False)
+    for error in on_all(lambda w: meet(w, END, "a") if w.rank else in_a_step(w, TRAIN, "a")):
+        assert isinstance(error, tf.errors.InvalidArgumentError), error
+    for error in on_all(lambda w: agree(w, "a", {"x": 2, "y": ["z", w.rank]})):
+        assert isinstance(error, ValueError) and "y of a must be the same" in str(error)
+
+
+H = np.random.default_rng(1).normal(size=[9, training.WIDTH]).astype("float32")
+Y = np.array([[n, 7 * n + 1 if n % 2 else -1, n + 3] for n in range(9)])
+HEADS = {
+    "sampled": lambda: training.sampled(),
+    "own": lambda: training.sampled(tlo.samplers.Uniform(9, per_example=True)),
+    "bernoulli": lambda: training.sampled(training.SAMPLERS["bernoulli"]()),
+    "unigram": lambda: training.sampled(training.SAMPLERS["unigram"]()),
+    "one": lambda: training.sampled(tlo.samplers.Uniform(1)),
+    "explicit": lambda: training.sampled(explicit_classes=[0, 5, 202]),
+}
+
+
+def step_of(make, loss):
+    """A step on a batch that all workers have: the loss, and what it changes."""
+    head = make()
+    head.build((None, training.WIDTH))
+    h, labels = tf.constant(H), normalize_labels(Y, training.CLASSES)
+    with tf.GradientTape() as tape:
+        tape.watch(h)
+        values = loss.from_statistics(head.statistics(loss.trains_on, h, labels, training=True))
+        mean = tf.reduce_mean(values * tf.range(1.0, 10.0))
+    gradient = tape.gradient(mean, {"h": h, "weights": head.trainable_variables})
+    found = {"values": values, "h": gradient["h"], "bias": head.bias, "kernel": head.kernel}
+    if isinstance(head, tlo.heads.SampledHead):
+        found["anchor"] = gradient["weights"][0]
+    if isinstance(head, tlo.heads.DenseHead):
+        found |= dict(zip(["kernel_gradient", "bias_gradient"], gradient["weights"], strict=True))
+    return {name: tf.convert_to_tensor(value).numpy() for name, value in found.items()}
+
+
+def compare_steps(make, loss, size):
+    expected = step_of(make, loss)
+    steps = on_all(lambda workers: step_of(make, loss), size)
+    for step in steps:
+        assert isinstance(step, dict), step
+    for name, of_one in expected.items():
+        if name == "h":
+            got = sum(step[name] for step in steps)
+        elif name in ("values", "anchor"):
+            got = steps[0][name]
+            for step in steps:
+                np.testing.assert_array_equal(step[name], got)
+        else:  # by class
+            got = np.zeros_like(of_one)
+            for rank, step in enumerate(steps):
+                got[rank::size] = step[name]
+        scale = 2e-6 * max(np.abs(of_one).max(), 1)
+        np.testing.assert_allclose(got, of_one, rtol=2e-6, atol=scale, err_msg=name)
+
+
+class SquaredHinge(CandidateLoss):
+    """The one of docs/scale_out.md."""
+
+    sums_over_workers = True
+
+    def from_statistics(self, statistics):
+        target = statistics.labels.mean(statistics.true_logits)
+        target = statistics.workers.share(target, "target")[:, tf.newaxis]
+        error = tf.nn.relu(1 - target + statistics.candidate_logits) ** 2
+        return sum_over_candidates(statistics, statistics.negatives, error)
+
+
+def check_losses_of_candidates():
+    for size in (2, SIZE):
+        for loss in (SquaredHinge, *training.LOSSES.values()):
+            compare_steps(HEADS["sampled"], loss(), size)
+
+
+def check_samplers():
+    for make in HEADS.values():
+        for loss in (tlo.losses.BlackOut(), tlo.losses.ComplementarySum()):
+            compare_steps(make, loss, SIZE)
+
+
+def check_heads_of_all_classes():
+    losses = [tlo.losses.SoftmaxCrossentropy(), tlo.losses.SquaredError()]
+    for loss in losses:
+        compare_steps(training.dense, loss, SIZE)
+    for products in ("float32", "bfloat16"):
+        compare_steps(lambda p=products: training.exact(p), losses[0], SIZE)
+
+
+def check_exact_statistics_with_ties():
+    def run(workers):
+        head = training.dense()
+        head.build((None, training.WIDTH))
+        places = np.arange(workers.rank, training.CLASSES, workers.size)
+        head.kernel.assign(np.round(np.sin(np.outer(places % 50, np.arange(training.WIDTH)))))
+        head.bias.assign(np.zeros(len(places)))
+        h, labels = tf.constant(np.round(H)), normalize_labels(Y, training.CLASSES)
+        exact = head.statistics(tlo.statistics.ExactStatistics, h, labels, training=False)
+        top = head.top_k(h[workers.rank :: workers.size], 90)
+        return exact, top
+
+    (expected,), (best,) = [[x] for x in run(Workers())]
+    for rank, (exact, top) in enumerate(on_all(run, SIZE)):
+        np.testing.assert_array_equal(exact.target_ranks, expected.target_ranks)
+        np.testing.assert_allclose(exact.log_partition, expected.log_partition, rtol=1e-6)
+        np.testing.assert_array_equal(exact.target_logits, expected.target_logits)
+        np.testing.assert_array_equal(top.ids, best.ids[rank::SIZE])
+        np.testing.assert_array_equal(top.scores, best.scores[rank::SIZE])
+
+
+if __name__ == "__main__":
+    over_workers.current = lambda: getattr(OWN, "workers", ALONE)
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * SIZE)
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            check()
+            print(name)

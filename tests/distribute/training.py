@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains models of each kind; the same program for one process and for a worker.
+
+As a program: python training.py FOLDER, with TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfx_largeout as tlo
+
+CLASSES, WIDTH, WORDS, LENGTH, EXAMPLES, BATCH = 203, 8, 50, 4, 114, 24
+RNG = np.random.default_rng(0)
+X = RNG.integers(0, WORDS, [EXAMPLES, LENGTH]).astype("int32")
+COUNTS = RNG.integers(1, 4, EXAMPLES)
+FLAT = RNG.zipf(1.3, COUNTS.sum()) % CLASSES
+WEIGHTS = np.where(RNG.uniform(size=EXAMPLES) < 0.1, 0, RNG.uniform(0.5, 1.5, EXAMPLES))
+
+
+def batches(examples: int = EXAMPLES, weighted: bool = True) -> tf.data.Dataset:
+    """The last of five batches has 18 examples; with 113 examples, an odd number."""
+    labels = tf.RaggedTensor.from_row_lengths(FLAT.astype("int64"), COUNTS)
+    data = (X, labels, WEIGHTS.astype("float32")) if weighted else (X, labels)
+    return tf.data.Dataset.from_tensor_slices(data).take(examples).batch(BATCH)
+
+
+def weights():
+    return {
+        "kernel_initializer": keras.initializers.GlorotUniform(seed=3),
+        "bias_initializer": keras.initializers.RandomNormal(stddev=0.1, seed=4),
+        "name": "head",
+    }
+
+
+def sampled(sampler=None, optimizer=None, **arguments):
+    return tlo.heads.SampledHead(
+        CLASSES,
+        sampler or tlo.samplers.LogUniform(40),
+        optimizer or tlo.optimizers.RowAdagrad(0.1),
+        seed=7,
+        **weights(),
+        **arguments,
+    )
+
+
+def dense():
+    return tlo.heads.DenseHead(CLASSES, **weights())
+
+
+def exact(products="float32"):
+    optimizer = tlo.optimizers.RowAdagrad(0.1)
+    return tlo.heads.ExactSoftmaxHead(
+        CLASSES, optimizer, backward="all", products=products, seed=1, **weights()
+    )
+
+
+def compiled(head, loss, optimizer=None, below="words", **arguments):
+    keras.utils.set_random_seed(1 + tlo.distribute.current().rank)  # worker 0's start counts
+    dense = keras.layers.Dense(WIDTH, activation="tanh", kernel_regularizer="l2", name="dense")
+    words = keras.layers.Embedding(WORDS, 6, mask_zero=below == "positions", name="words")
+    layers = {
+        "words": [words, keras.layers.GlobalAveragePooling1D()],
+        "positions": [words],
+        "numbers": [keras.layers.Rescaling(1 / WORDS)],
+    }
+    layers = [*layers[below], dense]
+    model = keras.Sequential([keras.Input([LENGTH], dtype="int32"), *layers, head])
+    optimizer = optimizer or keras.optimizers.SGD(0.2, momentum=0.9)
+    model.compile(tlo.distribute.DataParallel(optimizer, check_every=3), loss, **arguments)
+    return model
+
+
+class Steps(keras.callbacks.Callback):
+    """The loss of each step."""
+
+    def __init__(self):
+        self.losses = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+
+
+def trained(model, epochs=1, data=None):
+    """Returns what a run leaves: losses, weights, with W and b by class of this worker."""
+    data = tlo.distribute.shard(batches()) if data is None else data
+    steps = Steps()
+    model.fit(data, epochs=epochs, verbose=0, callbacks=[steps])
+    head = model.layers[-1]
+    trunk = [w.numpy().ravel() for layer in model.layers[:-1] for w in layer.trainable_weights]
+    result = {
+        "losses": np.array(steps.losses),
+        "trunk": np.concatenate(trunk),
+        "kernel": head.kernel.numpy(),
+        "bias": head.bias.numpy(),
+    }
+    if isinstance(head, tlo.heads.SampledHead):
+        result["anchor"] = head.gradient_anchor.numpy()
+        result["slots"] = head.slots_of(head.kernel)[0].numpy()
+    return result
+
+
+LOSSES = {
+    "complementary_sum": tlo.losses.ComplementarySum,
+    "sampled_softmax": tlo.losses.SampledSoftmax,
+    "sampled_logistic": tlo.losses.SampledLogistic,
+    "negative_sampling": tlo.losses.NegativeSampling,
+    "negative_sum": lambda: tlo.losses.NegativeSampling("sum"),
+    "noise_contrastive": lambda: tlo.losses.NoiseContrastive("learned"),
+    "noise_without_hits": lambda: tlo.losses.NoiseContrastive(5.0, remove_accidental_hits=True),
+    "ranking": tlo.losses.Ranking,
+    "hinge": lambda: tlo.losses.Ranking(1.0, "hinge"),
+    "black_out": tlo.losses.BlackOut,
+    "importance_sampling": tlo.losses.ImportanceSampling,
+    "active_set": tlo.losses.ActiveSetSoftmax,
+}
+COUNTS_OF_CLASSES = 1 + np.arange(CLASSES)[::-1]
+SAMPLERS = {
+    "bernoulli": lambda: tlo.samplers.Bernoulli(COUNTS_OF_CLASSES, 30),
+    "unigram": lambda: tlo.samplers.Unigram(COUNTS_OF_CLASSES, 30),
+}
+
+
+def ranks(model) -> np.ndarray:
+    """The ranks of all labels, batch after batch."""
+    kind = tlo.statistics.ExactStatistics
+
+    @tf.function
+    def of_batch(x, y, weight):
+        output = model(x, training=False)._tfx_largeout_head_output
+        output, labels, _, _ = output.over_workers(y, weight, None)
+        return output.statistics(kind, labels).target_ranks
+
+    found = [of_batch(*batch).numpy() for batch in tlo.distribute.shard(batches())]
+    return np.concatenate([np.pad(r, [[0, 0], [0, 4 - r.shape[1]]]) for r in found])
+
+
+def long_run() -> dict[str, np.ndarray]:
+    """50 steps, then everything that evaluates."""
+    metrics = [
+        tlo.metrics.PrecisionAtK(1),
+        tlo.metrics.ExactLoss(),
+        tlo.metrics.MeanReciprocalRank(),
+    ]
+    weighted = [tlo.metrics.RecallAtK(5), tlo.metrics.ExactLoss(name="weighted_loss")]
+    model = compiled(
+        sampled(), tlo.losses.ComplementarySum(), metrics=metrics, weighted_metrics=weighted
+    )
+    result = trained(model, epochs=10)
+    result["collectives"] = np.array(collectives(model))
+    data = tlo.distribute.shard(batches())
+    result["evaluate"] = np.array(list(model.evaluate(data, return_dict=True, verbose=0).values()))
+    odd = tlo.distribute.shard(batches(113, weighted=False))
+    odd = model.evaluate(odd, return_dict=True, verbose=0)
+    result["odd"] = np.array([value for name, value in odd.items() if name != "loss"])
+    result["odd_loss"] = np.array(odd["loss"])
+    result["ranks"] = ranks(model)
+    top = tlo.top_k_model(model, 5, activation="softmax")
+    result["scores"], result["ids"] = top.predict(X, verbose=0, batch_size=50)
+    own = tlo.distribute.shard(tf.data.Dataset.from_tensor_slices(X).batch(BATCH))
+    result["own_ids"] = top.predict(own, verbose=0)[1]
+    h = keras.Model(model.inputs, model.layers[-2].output).predict(X, verbose=0)
+    layer = tlo.TopK(model.layers[-1], CLASSES)  # more than each worker has
+    result["all_ids"] = layer(tf.constant(h[:3]))[1].numpy()
+    return result
+
+
+def every_run():
+    """Yields the name of a run, and what it leaves."""
+    yield "long", long_run()
+    learned = tlo.losses.NoiseContrastive("learned")
+    yield "learned", trained(compiled(sampled(), learned))
+    own = tlo.samplers.Uniform(20, per_example=True)
+    yield "own_candidates", trained(compiled(sampled(own), tlo.losses.BlackOut()))
+    crossentropy = tlo.losses.SoftmaxCrossentropy
+    adam = keras.optimizers.Adam(0.01, clipvalue=0.1)
+    yield "dense_adam", trained(compiled(dense(), tlo.losses.SquaredError(), adam, "numbers"))
+    yield "exact_softmax", trained(compiled(exact(), crossentropy()))
+    # With a small epsilon Adam makes large steps of gradients that are nothing but rounding.
+    adam = tlo.optimizers.RowAdam(0.05, epsilon=1e-3)
+    yield (
+        "row_adam",
+        trained(
+            compiled(
+                sampled(optimizer=adam, explicit_classes=[3, 8]),
+                tlo.losses.ComplementarySum(),
+                tlo.optimizers.RowAdam(0.05, epsilon=1e-3),
+            )
+        ),
+    )
+    labels = np.where(RNG.uniform(size=X.shape) < 0.2, 5, X).astype("int64")
+    positions = tf.data.Dataset.from_tensor_slices((X % 7, labels)).batch(BATCH)
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
+    yield "positions", trained(model, data=tlo.distribute.shard(positions))
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), steps_per_execution=2)
+    model.fit(tlo.distribute.shard(batches()), verbose=0)
+    yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}
+
+
+def collectives(model) -> int:
+    """The number of collectives in a training step, but for the check every few steps."""
+    batch = next(iter(tlo.distribute.shard(batches())))
+    graph = tf.function(model.train_step).get_concrete_function(batch).graph
+    return sum("Collective" in op.type for op in graph.get_operations())
+
+
+def save(folder: Path, rank: int) -> None:
+    for name, values in every_run():
+        np.savez(folder / f"{name}-{rank}.npz", **values)
+        print("ended", name, flush=True)
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]), tlo.distribute.connect(timeout=60).rank)

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several workers: heads whose classes are spread over processes, in plain `model.fit`."""
+
+from tfx_largeout.distribute.cluster import connect
+from tfx_largeout.distribute.data_parallel import DataParallel
+from tfx_largeout.distribute.dataset_shard import shard
+from tfx_largeout.distribute.workers import Workers, current
+
+__all__ = ["DataParallel", "Workers", "connect", "current", "shard"]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""connect: joins the workers that train a model together."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.watchdog import time_limit
+from tfx_largeout.distribute.workers import Workers, current, set_current
+
+_JOBS = ("chief", "worker")
+_PAUSE = 1.0  # seconds in which the others finish the last collective before this process leaves
+
+
+class _Place(NamedTuple):
+    jobs: dict[str, list[str]]
+    job: str
+    task: int
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address for job in _JOBS for address in self.jobs.get(job, [])]
+
+    @property
+    def rank(self) -> int:
+        return self.task + (len(self.jobs.get("chief", [])) if self.job == "worker" else 0)
+
+
+def connect(
+    addresses: Sequence[str] | None = None,
+    rank: int | None = None,
+    timeout: float = 300.0,
+    step_timeout: float = 600.0,
+) -> Workers:
+    """Joins the workers that train a model together. With one process nothing happens.
+
+    Each process calls it first of all, before TensorFlow computes anything. It returns when all of
+    them are there. From then on heads that are built have a part of the classes each, and
+    `DataParallel` and `shard` do what they are for.
+
+    Args:
+        addresses: `"host:port"` of each worker, in the same order everywhere. Default None: what
+            the environment variable TF_CONFIG says (jobs `chief` and `worker`); without one, the
+            process is alone.
+        rank: The number of this worker among the addresses.
+        timeout: Seconds in which all workers must be there. After them the process is ended with a
+            message: TensorFlow can't be stopped from waiting otherwise.
+        step_timeout: Seconds that a worker waits for the others in a step.
+
+    Returns:
+        The workers: `size`, and the `rank` of this one.
+
+    Raises:
+        ValueError: An argument or TF_CONFIG is wrong; workers have other versions of this package,
+            TensorFlow, Keras or Python.
+        RuntimeError: The port of this worker is taken, TensorFlow has computed something already,
+            or the process is connected.
+    """
+    timeout = number_argument("timeout", timeout, above=0)
+    step_timeout = number_argument("step_timeout", step_timeout, above=0)
+    if not current().alone:
+        raise RuntimeError(
+            f"connect must be called once in a process; got a second call, with {current().size} "
+            "workers connected"
+        )
+    place = _of_environment() if addresses is None else _of_arguments(addresses, rank)
+    if place is None or len(place.addresses) == 1:
+        return current()
+    _check_addresses(place.addresses)
+    _check_port(place.addresses[place.rank])
+    workers = _join(place, timeout, step_timeout)
+    atexit.register(time.sleep, _PAUSE)
+    agree(workers, "connect", _versions())
+    set_current(workers)
+    return workers
+
+
+def _join(place: _Place, timeout: float, step_timeout: float) -> Workers:
+    addresses, rank = place.addresses, place.rank
+    message = (
+        f"tlo.distribute.connect: not all of {len(addresses)} workers were there within "
+        f"{timeout:g} seconds (this is worker {rank} of {addresses}). Start all of them, and "
+        "check that they can reach each other's addresses. Ending this process."
+    )
+    leader = next(job for job in _JOBS if place.jobs.get(job))
+    jobs = [(job, len(place.jobs[job])) for job in _JOBS if place.jobs.get(job)]
+    try:
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{leader}/replica:0/task:0",
+            # The time limit below says more than the error that this gives.
+            cluster_register_timeout_in_ms=int(1000 * (timeout + 30)),
+            coordinated_jobs=_coordinated(jobs),
+        )
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({job: place.jobs[job] for job, _ in jobs}),
+            task_type=place.job,
+            task_id=place.task,
+            rpc_layer="grpc",
+        )
+        with time_limit(timeout, message):
+            # Starts the server, the coordination service and its heartbeats. Never used as a scope.
+            server = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "connect must come before anything that TensorFlow computes, such as a constant or a "
+            f"weight; got {error}"
+        ) from error
+    device = f"/job:{place.job}/replica:0/task:{place.task}/device:CPU:0"
+    return Workers(len(addresses), rank, device, step_timeout, server)
+
+
+def _coordinated(jobs: list[tuple[str, int]]) -> list[Any]:
+    config = tf.compat.v1.ConfigProto().experimental.coordination_config
+    return [config.coordinated_job_list.add(name=name, num_tasks=tasks) for name, tasks in jobs]
+
+
+def _of_arguments(addresses: Sequence[str], rank: int | None) -> _Place:
+    addresses = list(addresses)
+    if not addresses:
+        raise ValueError("addresses must name at least one worker; got none")
+    if rank is None:
+        raise ValueError("rank must be given with addresses; got None")
+    rank = integer_argument("rank", rank, at_least=0)
+    if rank >= len(addresses):
+        raise ValueError(f"rank must be less than {len(addresses)}, the workers; got {rank}")
+    return _Place({"worker": addresses}, "worker", rank)
+
+
+def _of_environment() -> _Place | None:
+    text = os.environ.get("TF_CONFIG", "")
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        jobs = {job: list(tasks) for job, tasks in config.get("cluster", {}).items()}
+        if not jobs:
+            return None
+        job, index = config["task"]["type"], int(config["task"]["index"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            "TF_CONFIG must be JSON with a cluster and a task, as TensorFlow's guide to several "
+            f"workers has it; got {text!r}"
+        ) from error
+    if set(jobs) - set(_JOBS) or len(jobs.get("chief", [])) > 1:
+        raise ValueError(
+            f"TF_CONFIG must have the jobs 'worker' and at most one 'chief'; got {jobs}"
+        )
+    if not 0 <= index < len(jobs.get(job, [])):
+        raise ValueError(f"the task of TF_CONFIG must be one of its cluster; got {config['task']}")
+    return _Place(jobs, job, index)
+
+
+def _check_addresses(addresses: list[str]) -> None:
+    for address in addresses:
+        host, _, port = str(address).rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise ValueError(f"each address must be 'host:port'; got {address!r}")
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"each worker must have an address of its own; got {addresses}")
+
+
+def _check_port(address: str) -> None:
+    """Refuses a port that is taken: TensorFlow's server would share it, or wait."""
+    port = int(address.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise RuntimeError(
+                f"the port of this worker must be free; got {address}, which is taken: {error}"
+            ) from error
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "the version of tfx_largeout": version("tfx_largeout"),
+        "the version of TensorFlow": tf.__version__,
+        "the version of Keras": keras.__version__,
+        "the version of Python": platform.python_version_tuple()[:2],
+    }

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DataParallel: an optimizer of a model that several workers train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.meeting import END_OF_FIT, agree, meet
+from tfx_largeout.distribute.trunk_gradients import mean_over_workers
+from tfx_largeout.distribute.workers import Workers, current
+
+_BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
+_SHARD = "_tfx_largeout_class_shard"
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class DataParallel(keras.optimizers.Optimizer):
+    """Takes the mean over workers of all gradients, and then the step of another optimizer.
+
+    `model.compile(DataParallel(keras.optimizers.Adam(2e-3)), ...)`. Clipping, decay, accumulation
+    and schedules are the inner optimizer's, and come after the mean. All workers start from the
+    weights of worker 0, and stay alike bit by bit. Weights of classes, which each worker has a part
+    of, pass by: their gradients are those of the global batch already. With one process it is the
+    inner optimizer and nothing else.
+
+    Gradients that are `tf.IndexedSlices`, of embeddings, reach the inner optimizer with one slice a
+    row. In one process Keras's gradients repeat rows, and its optimizers clip and square each slice
+    for itself; there `RowAdam` and its like add slices up first, as here.
+
+    Cost: one collective a step for all dense gradients; one for all `tf.IndexedSlices`, and two for
+    each of them. Every `check_every` steps one more, of 8 bytes.
+
+    Args:
+        inner_optimizer: A Keras optimizer, or its name. Default `"rmsprop"`, as in `compile`.
+        check_every: After how many steps the workers compare their weights bit by bit; 0: never.
+            Default 100.
+        name: The name of the optimizer.
+
+    Raises:
+        TypeError: `inner_optimizer` is no Keras optimizer.
+        ValueError: It scales the loss or averages weights (`use_ema`); `check_every` is negative.
+            When it is built: the model or the optimizer is not the same on all workers.
+        tf.errors.InvalidArgumentError: In a step: weights differ between workers.
+    """
+
+    built: bool
+
+    def __init__(
+        self, inner_optimizer: Any = "rmsprop", check_every: int = 100, name: str = "data_parallel"
+    ) -> None:
+        super().__init__(learning_rate=0.0, name=name)
+        inner = keras.optimizers.get(inner_optimizer)
+        _check_inner(inner)
+        self.inner_optimizer = inner
+        self.check_every = integer_argument("check_every", check_every, at_least=0)
+        # What heads look at.
+        self.gradient_accumulation_steps = inner.gradient_accumulation_steps
+
+    @property
+    def learning_rate(self) -> Any:
+        """That of the inner optimizer."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    @property
+    def iterations(self) -> Any:
+        """The steps of the inner optimizer."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of the inner optimizer, behind two that Keras gives any optimizer."""
+        return [*self._variables, *self.inner_optimizer.variables]
+
+    def build(self, variables: list[Any]) -> None:
+        """Builds the inner optimizer, and gives all workers the same start."""
+        if self.built:
+            return
+        workers = current()
+        if len(replicated(variables)) < len(variables):
+            _refuse_norms(self.inner_optimizer)
+        with tf.init_scope():
+            agree(workers, "the model", _facts(variables, self.inner_optimizer))
+            self.inner_optimizer.build(variables)
+            for variable in replicated(variables):
+                if not workers.alone:
+                    value = tf.convert_to_tensor(variable)
+                    variable.assign(workers.first(value, variable.path))
+        self._trainable_variables = list(variables)
+        self.built = True
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Any = None) -> None:
+        """Takes a step with the mean over workers of the gradients."""
+        gradients = list(grads)
+        variables = (
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
+        variables = list(variables)
+        if not self.built:
+            self.build(variables)
+        workers = current()
+        if not workers.alone:
+            gradients = _means(workers, gradients, variables)
+        self.inner_optimizer.apply(gradients, variables)
+        if not workers.alone and self.check_every:
+            self._check_now_and_then(workers, variables)
+
+    def finalize_variable_values(self, var_list: list[Any]) -> None:
+        """Waits for the other workers at the end of `fit`, and compares the weights."""
+        workers = current()
+        if not workers.alone:
+            meet(workers, END_OF_FIT, self.name, self.iterations)
+            _check_alike(workers, replicated(var_list))
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments, for JSON."""
+        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        return {"name": self.name, "inner_optimizer": inner, "check_every": self.check_every}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> DataParallel:
+        """Makes an optimizer from what `get_config` returned."""
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects)
+        return cls(**{**config, "inner_optimizer": inner})
+
+    def _check_now_and_then(self, workers: Workers, variables: list[Any]) -> None:
+        step = tf.cast(tf.convert_to_tensor(self.iterations), tf.int64)
+
+        def check() -> tf.Tensor:
+            _check_alike(workers, replicated(variables))
+            return tf.constant(0)
+
+        tf.cond(tf.equal(step % self.check_every, 0), check, lambda: tf.constant(0))
+
+
+def mark_as_shard(variable: Any) -> None:
+    """Marks a weight, if it is one, of which each worker has the rows of its own classes."""
+    if variable is not None:
+        setattr(variable, _SHARD, True)
+
+
+def replicated(variables: Iterable[Any]) -> list[Any]:
+    """Returns those variables that all workers have alike."""
+    return [variable for variable in variables if not hasattr(variable, _SHARD)]
+
+
+def _means(workers: Workers, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    common = [at for at, variable in enumerate(variables) if not hasattr(variable, _SHARD)]
+    means = mean_over_workers(
+        workers, [gradients[at] for at in common], [variables[at].path for at in common]
+    )
+    for at, mean in zip(common, means, strict=True):
+        gradients[at] = mean
+    return gradients
+
+
+def _check_alike(workers: Workers, variables: list[Any]) -> None:
+    """Refuses weights that are not the same on all workers, bit by bit."""
+    sums = [
+        _sum_of_bits(tf.convert_to_tensor(variable), place)
+        for place, variable in enumerate(variables)
+    ]
+    if not sums:
+        return
+    heard = workers.gather(tf.add_n(sums), "trunk/check")
+    tf.debugging.Assert(
+        tf.reduce_all(heard == heard[0]),
+        [
+            "weights that all workers share must be the same on all of them; got sums of their "
+            "bits by worker",
+            heard,
+            "Something has set them on one worker alone, such as an assignment or a callback",
+        ],
+        summarize=64,
+    )
+
+
+def _sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:
+    integer = {8: tf.int64, 4: tf.int32, 2: tf.int16, 1: tf.int8}[value.dtype.size]
+    bits = value if value.dtype.is_integer else tf.bitcast(value, integer)
+    return tf.reduce_sum(tf.cast(bits, tf.int64)) * (2 * place + 1)
+
+
+def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:
+    return {
+        "the number of shared weights": sum(math.prod(v.shape) for v in replicated(variables)),
+        "the list of weights": [
+            (v.path, str(v.dtype), str(v.shape)) for v in replicated(variables)
+        ],
+        "the optimizer": keras.saving.serialize_keras_object(inner),
+    }
+
+
+def _refuse_norms(inner: Any) -> None:
+    """Refuses optimizers whose step goes by norms of a weight of which a worker has a part."""
+    clips = {name: getattr(inner, name) for name in ("clipnorm", "global_clipnorm")}
+    if isinstance(inner, _BY_NORMS) or any(clips.values()):
+        raise ValueError(
+            "inner_optimizer must not go by norms of weights or of their gradients where the "
+            f"classes of a head that it trains are spread over workers; got {inner!r} with {clips}"
+        )
+
+
+def _check_inner(inner: Any) -> None:
+    if not isinstance(inner, keras.optimizers.Optimizer) or isinstance(inner, DataParallel):
+        raise TypeError(f"inner_optimizer must be another Keras optimizer; got {inner!r}")
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer) or inner.loss_scale_factor:
+        raise ValueError(
+            "inner_optimizer must not scale the loss, which heads can't be trained with; got "
+            f"{inner!r}. Use the policy 'mixed_bfloat16' or 'float32'."
+        )
+    if inner.use_ema:
+        raise ValueError(
+            f"inner_optimizer must not average weights; got {inner!r} with use_ema=True"
+        )

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""shard: this worker's part of each batch of a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.workers import Workers, current
+
+
+def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the data set of this worker's part of each batch; alone, the data set itself.
+
+    Of a batch of B examples worker r has those from r n on, n = ceil(B / R). So that all parts have
+    n examples, the last ones are filled up with examples whose weight is -0.0, which heads leave
+    out: nothing counts twice. Elements `(x, y)` get weights of 1 for it. Elements `x`, for
+    `predict`, are not filled up, and the last parts may be smaller, or empty.
+
+    All workers must read the same batches: give `shuffle` a seed, the same everywhere.
+
+    Args:
+        dataset: Batches `x`, `(x,)`, `(x, y)` or `(x, y, sample_weight)`, of dense, ragged or
+            sparse tensors, in any nesting. The batch size is the global one.
+
+    Raises:
+        TypeError: It is no `tf.data.Dataset`.
+        ValueError: Workers have data sets of different numbers of batches, or of different kinds of
+            elements, or an element is no batch.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(f"dataset must be a tf.data.Dataset; got {dataset!r}")
+    workers = current()
+    if workers.alone:
+        return dataset
+    spec = dataset.element_spec
+    for leaf in tf.nest.flatten(spec):
+        if leaf.shape.rank == 0:
+            raise ValueError(
+                f"dataset must have batches as elements; got the element {spec}: call "
+                "dataset.batch(...) first"
+            )
+    facts = {
+        "the number of batches (-1: no end, -2: not known)": int(dataset.cardinality().numpy()),
+        "the kind of elements": str(tf.nest.map_structure(_kind, spec)),
+    }
+    agree(workers, "shard", facts)
+
+    def part(*element: Any) -> Any:
+        if len(element) > 1:
+            return _padded_part(workers, *element)
+        return _bare_part(workers, element if isinstance(spec, tuple) else element[0])
+
+    return dataset.map(part, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _kind(spec: Any) -> str:
+    return f"{type(spec).__name__} {spec.dtype.name} {spec.shape[1:]}"
+
+
+def _padded_part(workers: Workers, x: Any, y: Any, weight: Any = None) -> Any:
+    size = _batch_size(x)
+    each = (size + workers.size - 1) // workers.size
+    start = workers.rank * each
+    places = start + tf.range(each)
+    x, y = (
+        tf.nest.map_structure(lambda leaf: _filled_rows(leaf, size, start, each), part)
+        for part in (x, y)
+    )
+    weight = tf.ones([size]) if weight is None else weight
+    return x, y, tf.nest.map_structure(lambda leaf: _weights(leaf, places, size), weight)
+
+
+def _bare_part(workers: Workers, x: Any) -> Any:
+    size = _batch_size(x)
+    each = (size + workers.size - 1) // workers.size
+    start = tf.minimum(workers.rank * each, size)
+    here = tf.minimum(each, size - start)
+    return tf.nest.map_structure(lambda leaf: _filled_rows(leaf, size, start, here), x)
+
+
+def _batch_size(x: Any) -> tf.Tensor:
+    leaf = tf.nest.flatten(x)[0]
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return (
+        tf.cast(leaf.nrows(), tf.int32) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0]
+    )
+
+
+def _filled_rows(leaf: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tensor) -> Any:
+    """Returns so many rows from `start` on; behind the last one copies of it, or empty rows."""
+    if not isinstance(leaf, tf.SparseTensor):
+        return tf.gather(leaf, tf.minimum(start + tf.range(number), size - 1))
+    start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
+    rows = leaf.indices[:, 0]
+    here = (rows >= start) & (rows < start + number)
+    indices = tf.boolean_mask(leaf.indices, here)
+    indices -= tf.one_hot(0, leaf.shape.rank, start, tf.constant(0, tf.int64))
+    shape = tf.concat([[number], leaf.dense_shape[1:]], axis=0)
+    return tf.SparseTensor(indices, tf.boolean_mask(leaf.values, here), shape)
+
+
+def _weights(weight: tf.Tensor, places: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns the weights at some places, and -0.0 at those behind the last one, and only there."""
+    weight = weight if weight.dtype.is_floating else tf.cast(weight, tf.float32)
+    own = tf.gather(weight, tf.minimum(places, size - 1))
+    own = tf.where(tf.equal(own, 0), tf.zeros_like(own), own)
+    there = tf.reshape(places < size, tf.concat([[-1], tf.ones_like(tf.shape(own)[1:])], axis=0))
+    return tf.where(there, own, tf.constant(-0.0, own.dtype))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""launch: starts a script as several workers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO
+
+_EXIT_INTERRUPTED = 130
+_GRACE = 5.0  # seconds that workers get to end by themselves
+_POLL = 0.1
+
+
+def launch(command: Sequence[str], num_workers: int) -> int:
+    """Runs a Python script as several workers on this machine, each with its own TF_CONFIG.
+
+    What they print comes out line by line, after the worker's number. If one fails, or Ctrl-C is
+    pressed, all are ended. The cores are divided among the workers, if the environment does not
+    say otherwise with TF_NUM_INTRAOP_THREADS.
+
+    Args:
+        command: The script and its arguments.
+        num_workers: How many, at least 1.
+
+    Returns:
+        The exit code: 0; that of the first worker that failed (128 + n if signal n ended it); 130
+        after Ctrl-C.
+    """
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(num_workers)]
+    processes: list[subprocess.Popen[str]] = []
+    printers: list[threading.Thread] = []
+    try:
+        for rank in range(num_workers):
+            process = _start(command, addresses, rank)
+            processes.append(process)
+            printers.append(threading.Thread(target=_print_lines, args=(rank, process.stdout)))
+            printers[-1].start()
+        return _first_failure(processes)
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    finally:
+        _end(processes)
+        for printer in printers:
+            printer.join()
+
+
+def _start(command: Sequence[str], addresses: list[str], rank: int) -> subprocess.Popen[str]:
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+    threads = max((os.cpu_count() or 1) // len(addresses), 1)
+    environment = {
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        **os.environ,
+        "TF_CONFIG": json.dumps(config),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-u", *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _first_failure(processes: list[subprocess.Popen[str]]) -> int:
+    """Waits for all; returns 0, or as soon as one fails its exit code."""
+    running = list(processes)
+    while running:
+        for process in running:
+            code = process.poll()
+            if code:
+                rank = processes.index(process)
+                print(f"tfx-largeout launch: worker {rank} ended with {code}", file=sys.stderr)
+                return code if code > 0 else 128 - code
+        running = [process for process in running if process.poll() is None]
+        time.sleep(_POLL)
+    return 0
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    """Ends those that still run; TensorFlow's server does not listen to SIGTERM."""
+    end = time.monotonic() + _GRACE
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(end - time.monotonic(), 0))
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _print_lines(rank: int, lines: IO[str] | None) -> None:
+    for line in lines or ():
+        sys.stdout.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
+        sys.stdout.flush()
+
+
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers: the processes that train a model together, and what they send each other."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+import zlib
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+_GROUP = 7000  # TensorFlow's own strategies count their groups from 1
+_CONTROL_FLOW = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileCondFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+)
+_PRIME = 2**31 - 1
+
+
+class Workers:
+    """`size` processes, of which this is number `rank`. Alone, each method returns what it gets.
+
+    All workers must call the same methods in the same order. A collective is known by its name and
+    by the shape of what is sent: workers that trace a function anew still understand each other. A
+    name that comes up again in one function is numbered.
+
+    Args:
+        size: The number of workers R.
+        rank: The number of this one.
+        device: The device on which collectives run; None: alone.
+        timeout: Seconds that a collective waits for the others.
+        server: What must live as long as the workers are connected.
+    """
+
+    def __init__(
+        self,
+        size: int = 1,
+        rank: int = 0,
+        device: str | None = None,
+        timeout: float = 0.0,
+        server: Any = None,
+    ) -> None:
+        self.size, self.rank = size, rank
+        self._device, self._timeout, self._server = device, timeout, server
+        self._uses: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one worker only."""
+        return self.size == 1
+
+    def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns what all workers have, `[R, ...]`. No gradient.
+
+        Args:
+            x: Of the same shape on all workers, with at least one element; not bfloat16, not bool.
+            name: Of the call.
+        """
+        if self.alone:
+            return x[tf.newaxis]
+        # Where nothing is sent, TensorFlow's collective ends the process.
+        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
+            y = tf.raw_ops.CollectiveGatherV2(
+                input=x[tf.newaxis], **self._where("gather/" + name, x)
+            )
+        return tf.ensure_shape(y, [self.size, *x.shape])
+
+    def sum(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum over workers; the gradient is passed on as it is.
+
+        What is computed from the sum is the same on all workers, and so is its gradient.
+
+        Args:
+            x: Of the same shape on all workers.
+            name: Of the call.
+        """
+        if self.alone:
+            return x
+
+        @tf.custom_gradient
+        def run(x: tf.Tensor) -> Any:
+            return self._all_reduce(x, name), lambda upstream: upstream
+
+        return run(x) if x.dtype.is_floating else self._all_reduce(x, name)
+
+    def log_sum_exp(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns log sum_r e^{x_r} of what each worker r has; each gets its part of the gradient.
+
+        Args:
+            x: Of the same shape on all workers.
+            name: Of the call.
+        """
+        if self.alone:
+            return x
+
+        @tf.custom_gradient
+        def run(x: tf.Tensor) -> Any:
+            parts = tf.cast(self.gather(x, name), tf.float64)
+            total = tf.cast(tf.reduce_logsumexp(parts, axis=0), x.dtype)
+            return total, lambda upstream: upstream * tf.exp(x - total)
+
+        return run(x)
+
+    def share(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns x, which all workers have; the gradient is summed over workers.
+
+        For what meets the classes of this worker alone: each knows a part of the gradient.
+        """
+        if self.alone:
+            return x
+
+        @tf.custom_gradient
+        def run(x: tf.Tensor) -> Any:
+            return tf.identity(x), lambda upstream: self._all_reduce(upstream, "of/" + name)
+
+        return run(x)
+
+    def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`."""
+        if self.alone:
+            return x[0]
+        with tf.device(self._device):
+            y = tf.raw_ops.CollectiveAllToAllV2(input=x, **self._where("to/" + name, x))
+        return tf.reduce_sum(tf.ensure_shape(y, x.shape), axis=0)
+
+    def first(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns what worker 0 has. No gradient."""
+        return self._all_reduce(x if self.rank == 0 else tf.zeros_like(x), "first/" + name)
+
+    def _all_reduce(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        if self.alone:
+            return x
+        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
+            y = tf.raw_ops.CollectiveReduceV2(
+                input=x, merge_op="Add", final_op="Id", **self._where("sum/" + name, x)
+            )
+        return tf.ensure_shape(y, x.shape)
+
+    def _where(self, name: str, x: tf.Tensor) -> dict[str, Any]:
+        return {
+            "group_size": self.size,
+            "group_key": _GROUP + self.size,
+            "instance_key": _instance_key(self._numbered(name), x),
+            "ordering_token": [],
+            "communication_hint": "ring",
+            "timeout_seconds": self._timeout,
+        }
+
+    def _numbered(self, name: str) -> str:
+        if tf.executing_eagerly():
+            return f"{name}#1"  # so that a worker outside of a step meets those that begin one
+        uses = self._uses.setdefault(_function_graph(), collections.Counter())
+        uses[name] += 1
+        return f"{name}#{uses[name]}"
+
+
+ALONE = Workers()
+_connected = ALONE
+
+
+def current() -> Workers:
+    """Returns the workers that this process has connected to; alone, if it has not."""
+    return _connected
+
+
+def set_current(workers: Workers) -> None:
+    """Makes these the workers of the process."""
+    global _connected
+    _connected = workers
+
+
+def require_alone(what: str) -> None:
+    """Refuses what works in a single process only.
+
+    Raises:
+        RuntimeError: The process is one of several workers.
+    """
+    if not _connected.alone:
+        # Keras takes a NotImplementedError of a layer's build for a layer without shapes.
+        raise RuntimeError(
+            f"{what} must run in a single process; got {_connected.size} workers. See "
+            "docs/scale_out.md for what works with several."
+        )
+
+
+def _instance_key(name: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns a number that goes by name, dtype and shape: the same with a static shape or not."""
+    key: Any = zlib.crc32(f"{name}/{x.dtype.name}/{x.shape.rank}".encode()) % _PRIME
+    if x.shape.is_fully_defined():
+        for size in x.shape:
+            key = (key * 1000003 + size) % _PRIME
+        return tf.constant(key, tf.int32)
+    key = tf.constant(key, tf.int64)
+    for size in tf.unstack(tf.shape(x, tf.int64), num=x.shape.rank):
+        key = (key * 1000003 + size) % _PRIME
+    return tf.cast(key, tf.int32)
+
+
+def _check_not_empty(x: tf.Tensor, name: str) -> list[tf.Operation]:
+    if x.shape.is_fully_defined() and x.shape.num_elements():
+        return []
+    check = tf.debugging.Assert(tf.size(x) > 0, [f"{name!r} must send something; got", tf.shape(x)])
+    return [] if check is None else [check]
+
+
+def _function_graph() -> tf.Graph:
+    """Returns the graph of the function that is traced, whatever its control flow."""
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, _CONTROL_FLOW):
+        graph = graph.outer_graph
+    return graph

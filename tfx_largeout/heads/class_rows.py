@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ClassRows: the classes of a head whose rows this process has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
+from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.exact.streamed_logits import StreamedLogits, streamed_logits
+
+
+class ClassRows:
+    """The rows of W and b that this process has: class c is row c // R of worker c % R.
+
+    Cyclic, since ids are often sorted by frequency: with ranges of ids one worker would own most of
+    the labels and candidates. In a single process all rows are here, and every id is its own row.
+
+    Args:
+        workers: Those that share the classes.
+        num_classes: C.
+        site: The name of the head, for collectives.
+    """
+
+    def __init__(self, workers: Workers, num_classes: int, site: str) -> None:
+        self.workers = workers
+        self.num_classes = num_classes
+        self._site = site
+        self.num_rows = len(range(workers.rank, num_classes, workers.size))
+        self.share = self.num_rows / num_classes
+        self.shard = ClassShard(workers.rank, workers.size, num_classes)
+
+    def of(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of classes; -1 for padding and for classes of other workers."""
+        if self.workers.alone:
+            return ids
+        here = tf.equal(ids % self.workers.size, self.workers.rank) & (ids >= 0)
+        return tf.where(here, ids // self.workers.size, tf.constant(-1, ids.dtype))
+
+    def own(self, ids: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns those candidates of which the rows are here, and values beside them.
+
+        Args:
+            ids: `[S]`: those of other workers are left out. `[N, S]`: they become -1.
+            *values: Like `ids`.
+        """
+        if self.workers.alone:
+            return (ids, *values)
+        here = self.of(ids) >= 0
+        if ids.shape.rank == 1:
+            return tuple(tf.boolean_mask(x, here) for x in (ids, *values))
+        return (
+            tf.where(here, ids, tf.constant(-1, ids.dtype)),
+            *(tf.where(here, x, tf.zeros_like(x)) for x in values),
+        )
+
+    def mean(self, variable: Any) -> tf.Tensor:
+        """Returns the mean over all classes of W or b, of which the rows here are given."""
+        mean = mean_of_rows(variable)
+        if self.workers.alone:
+            return mean
+        return self.workers.sum(self.share * mean, f"{self._site}/mean_of_rows")
+
+    def exact(self, hidden: tf.Tensor, kernel: Any, bias: Any, labels: tf.Tensor) -> StreamedLogits:
+        """Returns exact statistics over all classes, without the best ones: as `streamed_logits`.
+
+        Args:
+            hidden: `[N, D]`, the same on all workers.
+            kernel: The rows of W that are here.
+            bias: Those of b, or None.
+            labels: `[N, K]` ids, the same on all workers.
+        """
+        if self.workers.alone:
+            return streamed_logits(hidden, kernel, bias, labels, k=0)
+        wide = tf.cast(hidden, tf.float64 if kernel.dtype == "float64" else tf.float32)
+        none = tf.zeros([0], tf.int64)
+        here = candidate_logits(kernel, bias, wide, self.of(labels), none).true_logits
+        name = f"{self._site}/exact"
+        targets = self._sum_if_any(here, f"{name}_targets")
+        own = streamed_logits(
+            hidden, kernel, bias, labels, k=0, target_scores=targets, shard=self.shard
+        )
+        above = self._sum_if_any(tf.maximum(own.target_ranks, 0), f"{name}_ranks")
+        return own._replace(
+            logsumexp=self.workers.log_sum_exp(own.logsumexp, f"{name}_log_sum"),
+            target_logits=targets,
+            target_ranks=tf.where(labels >= 0, above, -1),
+        )
+
+    def best(self, hidden: tf.Tensor, kernel: Any, bias: Any, k: int) -> StreamedLogits:
+        """Returns the k best of all classes, ties by lower id: as `streamed_logits`.
+
+        Args and cost: as `exact`; R k numbers an example are gathered.
+        """
+        none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        few = min(k, self.num_rows)
+        own = streamed_logits(hidden, kernel, bias, none, k=few, shard=self.shard)
+        if self.workers.alone:
+            return own
+        logsumexp = self.workers.log_sum_exp(own.logsumexp, f"{self._site}/top_log_sum")
+        if k == 0:
+            return own._replace(logsumexp=logsumexp)
+        # Behind all classes, where this worker has fewer than k.
+        missing = [[0, 0], [0, k - few]]
+        lowest = own.top_scores.dtype.as_numpy_dtype("-inf")
+        scores = tf.pad(own.top_scores, missing, constant_values=lowest)
+        ids = tf.pad(own.top_ids, missing, constant_values=self.num_classes)
+        scores = _side_by_side(self.workers.gather(scores, f"{self._site}/top_scores"))
+        ids = _side_by_side(self.workers.gather(ids, f"{self._site}/top_ids"))
+        by_id = tf.argsort(ids, axis=1)
+        scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
+        # Of equal scores the first one is the one with the lower id.
+        best = tf.math.top_k(order_keys(scores), k).indices
+        return own._replace(
+            logsumexp=logsumexp,
+            top_scores=tf.gather(scores, best, batch_dims=1),
+            top_ids=tf.gather(ids, best, batch_dims=1),
+        )
+
+    def _sum_if_any(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum over workers of `[N, K]`, where K may be 0."""
+        padded = self.workers.sum(tf.pad(x, [[0, 0], [0, 1]]), name)
+        return padded[:, :-1]
+
+
+def _side_by_side(parts: tf.Tensor) -> tf.Tensor:
+    """Returns `[N, R k]` of `[R, N, k]`."""
+    size, k = parts.shape[0], parts.shape[2]
+    return tf.reshape(tf.transpose(parts, [1, 0, 2]), [-1, size * k])

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a head, and who asks it, does where several workers train a model together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.distribute.data_parallel import DataParallel
+from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
+from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
+from tfx_largeout.distribute.workers import Workers, current
+from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.enclosing_fit import enclosing_fit
+from tfx_largeout.labels import Labels, normalize_labels
+
+_ANY_CLASS = 2**62
+
+
+def workers_of(head: Any, width: int) -> Workers:
+    """Returns the workers among which a head that is built spreads its classes.
+
+    Raises:
+        RuntimeError: The head can't do that.
+        ValueError: There are fewer classes than workers, or another head on another worker.
+    """
+    workers = current()
+    if workers.alone:
+        return workers
+    kind, classes = type(head).__name__, head.num_classes
+    if not head.spreads_classes:
+        raise RuntimeError(
+            f"{kind} {head.name!r} must be built in a single process, as its classes can't be "
+            f"spread over workers yet; got {workers.size} workers. SampledHead can: see "
+            "docs/scale_out.md."
+        )
+    if classes < workers.size:
+        raise ValueError(
+            f"num_classes must be at least the number of workers, {workers.size}; got {classes}"
+        )
+    facts = {
+        "num_classes": classes,
+        "the width of h": width,
+        "seed": getattr(head, "seed", 0),
+        "the configuration": [kind, head.get_config()],
+    }
+    agree(workers, f"head {head.name!r}", facts)
+    return workers
+
+
+def whole_batch(
+    output: Any, y_true: Any, sample_weight: Any, mask: Any
+) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
+    """Returns the output of a head for the examples of all workers, and what belongs to them.
+
+    Args:
+        output: A `HeadOutput` of this worker's examples.
+        y_true: Their labels, in any form of `normalize_labels`.
+        sample_weight: As `example_weights`.
+        mask: As `example_weights`.
+
+    Returns:
+        A `HeadOutput` with h `[N, D]`; labels; weights `[N]` or None; mask `[N]` or None.
+
+    Raises:
+        NotImplementedError: The labels have values.
+        ValueError: The optimizer of the model is no `DataParallel`.
+    """
+    head = output.head
+    if output.training:
+        _check_optimizer(head)
+    labels = _local_labels(output, y_true)
+    weights = None
+    if sample_weight is not None:
+        weights = example_weights(output.hidden, sample_weight, None)
+    if mask is not None:
+        mask = example_weights(output.hidden, None, mask) != 0
+    batch = gather_examples(
+        head.workers,
+        head.name,
+        TRAIN if output.training else EVALUATE,
+        head.step_number if output.training else 0,
+        tf.cast(output.flat_hidden, head.statistics_dtype),
+        labels.ids,
+        weights,
+        mask,
+    )
+    # Checked here, so that all workers refuse a label that one of them has.
+    labels = normalize_labels(batch.label_ids, head.num_classes)
+    whole = type(output)(head, batch.hidden, output.training)
+    return whole, labels, batch.weights, batch.mask
+
+
+def whole_hidden(head: Any, hidden: tf.Tensor) -> GlobalBatch:
+    """Returns the examples of all workers, without labels, for the best classes of each."""
+    no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+    if head.workers.alone:
+        return GlobalBatch(hidden, no_labels, None, None, None)
+    hidden = tf.cast(hidden, head.statistics_dtype)
+    return gather_examples(head.workers, head.name, TOP_K, 0, hidden, no_labels)
+
+
+def no_logits(hidden: tf.Tensor, num_classes: int, dtype: str) -> tf.Tensor:
+    """Returns logits `[N, C]` of which whoever reads them gets an error.
+
+    Nobody does in a graph, where TensorFlow leaves out what nothing reads.
+    """
+
+    def refuse(_: Any) -> Any:
+        raise RuntimeError(_NO_LOGITS)
+
+    if tf.executing_eagerly():
+        refuse(hidden)
+    logits = tf.numpy_function(refuse, [tf.shape(hidden)], tf.as_dtype(dtype), stateful=False)
+    return tf.ensure_shape(logits, [hidden.shape[0], num_classes])
+
+
+_NO_LOGITS = (
+    "a head whose classes are spread over workers has no logits of all classes, and can't run "
+    "eagerly; use tlo.top_k_model for predictions, losses and metrics of this package within "
+    "compile, or a tf.function of your own around model and metric"
+)
+
+
+def _check_optimizer(head: Any) -> None:
+    fit = enclosing_fit()
+    if fit is not None and not isinstance(fit["self"].optimizer, DataParallel):
+        raise ValueError(
+            f"the optimizer of the model of {type(head).__name__} {head.name!r} must be a "
+            "tlo.distribute.DataParallel, as several workers train it and must stay alike; got "
+            f"{fit['self'].optimizer!r}"
+        )
+
+
+def _local_labels(output: Any, y_true: Any) -> Labels:
+    classes = _ANY_CLASS
+    if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
+        classes = output.head.num_classes
+    labels = normalize_labels(y_true, classes, tf.shape(output.hidden)[:-1])
+    if labels.values is not None:
+        raise NotImplementedError(
+            "labels must be class ids where several workers train a model; got sparse targets "
+            "with values of their own"
+        )
+    return labels
