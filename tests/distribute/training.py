@@ -184,6 +184,8 @@ def every_run():
     adam = keras.optimizers.Adam(0.01, clipvalue=0.1)
     yield "dense_adam", trained(compiled(dense(), tlo.losses.SquaredError(), adam, "numbers"))
     yield "exact_softmax", trained(compiled(exact(), crossentropy()))
+    yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
+    yield "dense_smoothed", trained(compiled(dense(), crossentropy(label_smoothing=0.2)))
     # With a small epsilon Adam makes large steps of gradients that are nothing but rounding.
     adam = tlo.optimizers.RowAdam(0.05, epsilon=1e-3)
     yield (

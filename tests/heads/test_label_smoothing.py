@@ -11,7 +11,7 @@ from heads.self_updating_dense import SelfUpdatingDense
 from oracles import softmax as oracle
 
 import tfx_largeout as tlo
-from tfx_largeout.heads import kernel_head
+from tfx_largeout.heads import class_rows
 from tfx_largeout.losses import SoftmaxCrossentropy
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
 from tfx_largeout.statistics import MeanLogitStatistics
@@ -309,13 +309,13 @@ def test_it_is_the_smoothing_of_keras():
 
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_evaluation_shares_the_pass_of_the_metrics(run_eagerly, monkeypatch):
-    passes, given = [], kernel_head.streamed_logits
+    passes, given = [], class_rows.streamed_logits
 
     def counted(*args, **kwargs):
         passes.append(1)
         return given(*args, **kwargs)
 
-    monkeypatch.setattr(kernel_head, "streamed_logits", counted)
+    monkeypatch.setattr(class_rows, "streamed_logits", counted)
     model = keras.Sequential([keras.Input((WIDTH,)), exact(**SELECTED)])
     metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.ExactLoss()]
     loss = SoftmaxCrossentropy(label_smoothing=SMOOTHING)
