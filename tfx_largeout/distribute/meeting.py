@@ -70,11 +70,18 @@ def agree(workers: Workers, site: str, facts: dict[str, Any]) -> None:
 
     Raises:
         ValueError: A fact differs.
+        RuntimeError: It is called in a graph that is not a function's, as within a model that Keras
+            builds in `fit`.
         tf.errors.InvalidArgumentError: Other workers are at another place.
     """
     if workers.alone:
         return
     with tf.init_scope():
+        if not tf.executing_eagerly():  # as where Keras finds out shapes
+            raise RuntimeError(
+                f"{site} must be built before the model is called in a graph, where several "
+                "workers train it; got a model that fit builds. Begin it with keras.Input(...)"
+            )
         numbers = [_number(value) for value in facts.values()]
         heard = meet(workers, AGREE, site, numbers=numbers).numpy()
     for place, (name, value) in enumerate(facts.items()):
