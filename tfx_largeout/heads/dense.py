@@ -60,10 +60,10 @@ class DenseHead(KernelHead):
             log_partition = tf.reduce_logsumexp(logits, axis=-1)
             log_partition = self.workers.log_sum_exp(log_partition, f"{self.name}/log_partition")
             statistics = SoftmaxStatistics(labels, targets, log_partition)
-        if kind is MeanLogitStatistics:
-            mean = self.rows.share * tf.reduce_mean(logits, axis=-1)
-            mean = self.workers.sum(mean, f"{self.name}/mean")
-            statistics = MeanLogitStatistics(*statistics, mean)
+            if kind is MeanLogitStatistics:
+                mean = self.rows.share * tf.reduce_mean(logits, axis=-1)
+                mean = self.workers.sum(mean, f"{self.name}/mean")
+                statistics = MeanLogitStatistics(labels, targets, log_partition, mean)
         return statistics if training else without_gradient(statistics)
 
     def _target_logits(
