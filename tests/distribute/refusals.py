@@ -19,7 +19,7 @@ import tfx_largeout as tlo
 from tfx_largeout.distribute import Workers
 from tfx_largeout.distribute.data_parallel import replicated
 
-WORKERS = tlo.distribute.connect(timeout=60, step_timeout=30)
+WORKERS = tlo.distribute.connect(timeout=180, step_timeout=120)
 RANK = WORKERS.rank
 CLASSES = 20
 X = np.random.default_rng(0).normal(size=[24, 4]).astype("float32")

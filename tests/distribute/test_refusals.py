@@ -77,7 +77,7 @@ DIES = """
 import os, sys
 import numpy as np, keras
 import tfx_largeout as tlo
-workers = tlo.distribute.connect(timeout=60)
+workers = tlo.distribute.connect(timeout=180)
 head = tlo.heads.SampledHead(9, tlo.samplers.Uniform(3), tlo.optimizers.RowSGD(0.1), seed=1)
 model = keras.Sequential([keras.Input([4]), head])
 model.compile(tlo.distribute.DataParallel("sgd"), tlo.losses.ComplementarySum())
@@ -96,4 +96,4 @@ def test_the_death_of_one_ends_the_others(tmp_path):
     start = time.monotonic()
     survivor, dead = run_workers(tmp_path, program, 2)
     assert dead.returncode == 7 and survivor.returncode not in (0, 7)
-    assert time.monotonic() - start < 100
+    assert time.monotonic() - start < 300  # with two starts, and not after the 600 of a step

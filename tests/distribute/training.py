@@ -221,4 +221,4 @@ def save(folder: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), tlo.distribute.connect(timeout=60).rank)
+    save(Path(sys.argv[1]), tlo.distribute.connect(timeout=180).rank)
