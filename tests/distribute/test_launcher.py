@@ -66,7 +66,15 @@ def test_if_one_fails_all_end(tmp_path, capsys, short_grace):
     assert "worker 1 ended with 5" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_all(tmp_path, short_grace):
+@pytest.fixture
+def heeds_ctrl_c():
+    """A process that a shell has started in the background begins without this handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_all(tmp_path, short_grace, heeds_ctrl_c):
     workers = tmp_path / "workers"
     workers.mkdir()
 

@@ -133,7 +133,7 @@ class FactoredHead(SelfUpdatingHead):
         # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
         v = self._add("v", (self.num_classes, size), self._initial_v)
         moments = functools.cache(lambda: moments_of_rows(bare_variable(v)))
-        unit = keras.initializers.Identity()
+        unit, slots = keras.initializers.Identity(), all_in_first_slot(self.num_classes)
         self.state = FactoredState(
             v=v,
             u=self._add("u", matrix, unit),
@@ -143,7 +143,7 @@ class FactoredHead(SelfUpdatingHead):
             row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
             transitions=self._add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
             row_slot=self._add("row_slot", (self.num_classes,), "zeros", "uint8"),
-            slot_rows=self._add("slot_rows", (NUM_SLOTS,), self._initial_slots, "int64"),
+            slot_rows=self._add("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
             current_slot=self._add("current_slot", (), "zeros", "int32"),
         )
         self.iterations = self._add("iterations", (), "zeros", "int64")
@@ -227,19 +227,14 @@ class FactoredHead(SelfUpdatingHead):
             targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
             return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
         if kind is SphericalStatistics and not training:
-            values = factored_statistics(
-                self.state, self._state_input(hidden), labels.ids, update_rows=False
-            )
-            return without_gradient(SphericalStatistics(labels, *values[:3], self.num_classes))
+            values = self._values(hidden, labels.ids)
+            return without_gradient(SphericalStatistics(labels, *values, self.num_classes))
         return super().statistics(kind, hidden, labels, training)
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """As `Head`. Cost: O(N D^2)."""
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        values = factored_statistics(
-            self.state, self._state_input(hidden), no_labels, update_rows=False
-        )
-        return values[2] / self.num_classes
+        return self._values(hidden, no_labels)[2] / self.num_classes
 
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         u_hidden, shift = self._settled(hidden)
@@ -318,10 +313,7 @@ class FactoredHead(SelfUpdatingHead):
         return relative_drift(self.state)
 
     def refresh(self) -> None:
-        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is.
-
-        Cost: O(C D^2).
-        """
+        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is. Cost: O(C D^2)."""
         self.settle()
         refresh_bookkeeping(self.state)
 
@@ -349,15 +341,15 @@ class FactoredHead(SelfUpdatingHead):
         )
 
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
-        bias = None
+        bias, kernel_shape = None, (self.num_classes, self.width)
         if self.use_bias:
-            bias = self.bias_initializer((self.num_classes,), dtype=dtype)
-            bias = tf.convert_to_tensor(bias)
-        kernel_shape = (self.num_classes, self.width)
+            bias = tf.convert_to_tensor(self.bias_initializer(kernel_shape[:1], dtype=dtype))
         return initialize_by_blocks(self.kernel_initializer, kernel_shape, dtype, bias)
 
-    def _initial_slots(self, shape: Any, dtype: Any) -> np.ndarray:
-        return all_in_first_slot(self.num_classes)
+    def _values(self, hidden: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns a, q and s; changes nothing."""
+        state_input = self._state_input(hidden)
+        return factored_statistics(self.state, state_input, ids, update_rows=False)[:3]
 
     def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in the state's dtype, with its constant 1 if there is a bias."""
@@ -367,23 +359,18 @@ class FactoredHead(SelfUpdatingHead):
         return tf.pad(hidden, [[0, 0], [0, 1]], constant_values=1)
 
     def _present(
-        self,
-        state_input: tf.Tensor,
-        gram_hidden: tf.Tensor,
-        u_hidden: tf.Tensor,
-        version: tf.Tensor,
+        self, inputs: tf.Tensor, gram_hidden: tf.Tensor, u_hidden: tf.Tensor, version: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns H Q and H U^T of the state as it is now.
 
-        They are those of the forward pass, unless the head was updated in between, as it is when a
-        model calls it twice.
+        Those of the forward pass, unless a model calls the head twice, which updates it in between.
         """
         return tf.cond(
             tf.equal(version, self.iterations.value),
             lambda: (gram_hidden, u_hidden),
             lambda: (
-                tf.matmul(state_input, self.state.gram.value),
-                tf.matmul(state_input, self.state.u.value, transpose_b=True),
+                tf.matmul(inputs, self.state.gram.value),
+                tf.matmul(inputs, self.state.u.value, transpose_b=True),
             ),
         )
 
