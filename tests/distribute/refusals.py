@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.distribute import Workers
-from tfx_largeout.distribute.data_parallel import replicated
+from tfx_largeout.distribute.class_shards import replicated
 
 WORKERS = tlo.distribute.connect(timeout=180, step_timeout=120)
 RANK = WORKERS.rank

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import functools
-import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
-from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, NamedArray
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
-from tfx_largeout.callbacks.model_state import ModelState, global_seed, restore_global_seed
+from tfx_largeout.callbacks.run_state import RunState
 from tfx_largeout.callbacks.step_graph import StepGraph
-from tfx_largeout.distribute.workers import require_alone
+from tfx_largeout.callbacks.stored_run import StoredRun
+from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.workers import current
 
-_GLOBAL_SEED = "random/keras"
+_SITE = "Checkpoint"
 _NOT_AS_IT_IS = (
     "fit must get the dataset that Checkpoint.data returned, as it is, without steps_per_epoch and "
     "class_weight; got {}"
@@ -135,21 +134,21 @@ class Checkpoint(keras.callbacks.Callback):
                 )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        require_alone("Checkpoint")
         self._trainer = self.params.get("trainer")
-        self._refuse_what_is_not_exact()
         self._passed: int = 0
         self._start = Position(0, 0)
         self._history: dict[str, Any] = {"epoch": [], "history": {}}
-        self._fingerprint = None if self._batches is None else self._batches.fingerprint()
+        self._source: StoredRun | None = None
+        together(current(), _SITE, self._look_at_arguments)
+        agree(current(), _SITE, self._facts_of_all())
         self._make_variables()
         self._folder.clean()
-        self._source = self._folder.newest()
-        if self._source is None:
+        self._source = source = self._folder.newest(self._state.model.rows())
+        if source is None:
             return
-        self._check(self._source.facts)
-        self._restore(self._source)
-        facts = self._source.facts
+        together(current(), _SITE, lambda: self._check(source))
+        self._restore(source)
+        facts = source.facts
         self._start = Position(*facts["position"])
         self._history = facts["history"]
         # From here, as BackupAndRestore does it too, `fit` takes the number of its first epoch.
@@ -209,6 +208,20 @@ class Checkpoint(keras.callbacks.Callback):
 
     # What training begins with
 
+    def _look_at_arguments(self) -> None:
+        self._refuse_what_is_not_exact()
+        self._fingerprint = None if self._batches is None else self._batches.fingerprint()
+
+    def _facts_of_all(self) -> dict[str, Any]:
+        """Returns what must be the same on all workers."""
+        return {
+            "every (0: epoch)": self._every or 0,
+            "the list of callbacks": [type(callback).__name__ for callback in self._callbacks],
+            "the data (whole batches, of which Checkpoint.data takes this worker's part)": (
+                self._data_facts()
+            ),
+        }
+
     def _refuse_what_is_not_exact(self) -> None:
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
@@ -234,28 +247,23 @@ class Checkpoint(keras.callbacks.Callback):
             )
         elif self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
-        self._state = ModelState(self.model)
+        self._state = RunState(self.model, self._callbacks, self._trainer)
         if graph is None:
             return
-        unknown = graph.unknown_variables(self._state.handles())
+        unknown = graph.unknown_variables(self._state.model.handles())
         if unknown:
             _warn_of_inexact(f"variables that no layer has: {', '.join(unknown)}")
         ops = graph.stateful_random_ops()
         if ops:
             _warn_of_inexact(f"random numbers from a state within ops: {', '.join(ops)}")
 
-    def _check(self, facts: dict[str, Any]) -> None:
-        self._state.check(facts["model"])
-        data = self._data_facts()
+    def _check(self, source: StoredRun) -> None:
+        self._state.check(source)
+        facts, data = source.facts, self._data_facts()
         if facts["data"] != data:
             raise ValueError(
                 "the data must be those of the checkpoint, with the same batches; got "
                 f"{data} instead of {facts['data']} (batches in an epoch, digest of the first)"
-            )
-        if facts["trainer"] != self._trainer_name():
-            raise ValueError(
-                f"the checkpoint must come from {self._trainer_name()}.fit; got one from "
-                f"{facts['trainer']}.fit"
             )
         batch, size = facts["position"][1], self.model.steps_per_execution
         if batch % size:
@@ -263,32 +271,34 @@ class Checkpoint(keras.callbacks.Callback):
                 f"steps_per_execution must divide the {batch} batches that the checkpoint has of "
                 f"its epoch; got {size}"
             )
-        names = [type(callback).__name__ for callback in self._callbacks]
-        saved = [name for name, _ in facts["callbacks"]]
-        if names != saved:
-            raise ValueError(f"callbacks must be those of the checkpoint, {saved}; got {names}")
 
     # Saving and restoring
 
     def _save(self, position: Position, logs: dict[str, Any]) -> None:
-        states = [callback_state(callback) for callback in self._callbacks]
+        stopped = bool(self.model.stop_training)
+        model = self._state.model
+        agree(
+            current(),
+            "a save of Checkpoint",
+            {
+                "epochs that are over": position.epoch,
+                "batches of the next epoch": position.batch,
+                "whether training has stopped": int(stopped),
+                "the list of variables": model.names,
+            },
+        )
         facts = {
             "position": position,
-            "stopped": bool(self.model.stop_training),
-            "model": self._state.facts(),
-            "trainer": self._trainer_name(),
+            "stopped": stopped,
             "data": self._data_facts(),
-            "history": self._history,
-            "logs": {name: _number(value) for name, value in logs.items()},
-            "random": {"python": random.getstate(), "numpy": _numpy_state()},
-            "callbacks": [
-                [type(callback).__name__, state]
-                for callback, (state, _) in zip(self._callbacks, states, strict=True)
-            ],
+            **self._state.facts(),
         }
-        others = [arrays for _, arrays in states]
+        own_facts, own_arrays = self._state.own()
+        own_facts["history"] = self._history
+        own_facts["logs"] = {name: _number(value) for name, value in logs.items()}
+        arrays = list(model.arrays())
         try:
-            self._folder.write(position, facts, self._arrays(others))
+            self._folder.write(position, facts, own_facts, arrays, own_arrays, model.rows())
         except OSError as error:
             warnings.warn(
                 f"the checkpoint of epoch {position.epoch}, batch {position.batch}, could not be "
@@ -298,31 +308,9 @@ class Checkpoint(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    def _arrays(self, of_callbacks: list[dict[str, np.ndarray]]) -> Iterator[NamedArray]:
-        yield from self._state.arrays()
-        for number, arrays in enumerate(of_callbacks):
-            yield from _named(f"callbacks/{number}/", arrays)
-        if self._trainer is not None:
-            yield from _named("trainer/", self._trainer.get_state())
-        seed = global_seed()
-        if seed is not None:
-            yield from _named("", {_GLOBAL_SEED: seed})
-
-    def _restore(self, source: CheckpointFile) -> None:
-        facts = source.facts
-        if self._trainer is not None:  # first, as it may refuse
-            self._trainer.set_state(_arrays_under("trainer/", source))
-        if self._state.restore(facts["model"], source.array):
+    def _restore(self, source: StoredRun) -> None:
+        if together(current(), _SITE, lambda: self._state.restore(source)):
             self.model.make_train_function(force=True)
-        for number, (callback, (_, state)) in enumerate(
-            zip(self._callbacks, facts["callbacks"], strict=True)
-        ):
-            restore_callback(callback, state, _arrays_under(f"callbacks/{number}/", source))
-        if _GLOBAL_SEED in source.names:
-            restore_global_seed(source.array(_GLOBAL_SEED))
-        version, words, following = facts["random"]["python"]
-        random.setstate((version, tuple(words), following))
-        np.random.set_state(facts["random"]["numpy"])
 
     def _put_history_back(self) -> None:
         """Gives the history of `fit` the epochs before the restart."""
@@ -362,9 +350,6 @@ class Checkpoint(keras.callbacks.Callback):
     def _batches_of_epoch(self) -> int:
         return 1 if self._batches is None else self._batches.num_batches
 
-    def _trainer_name(self) -> str:
-        return type(self.model if self._trainer is None else self._trainer).__name__
-
     def _data_facts(self) -> list[Any]:
         if self._batches is None:
             return [None, None]
@@ -380,21 +365,6 @@ def _warn_of_inexact(what: str) -> None:
     )
 
 
-def _named(prefix: str, arrays: dict[str, np.ndarray]) -> Iterator[NamedArray]:
-    for name, array in arrays.items():
-        yield prefix + name, functools.partial(np.asarray, array)
-
-
-def _arrays_under(prefix: str, source: CheckpointFile) -> dict[str, np.ndarray]:
-    names = [name for name in source.names if name.startswith(prefix)]
-    return {name.removeprefix(prefix): source.array(name) for name in names}
-
-
 def _number(value: Any) -> Any:
     """Returns a value of the logs as Python's number, which JSON can hold."""
     return value if isinstance(value, (int, float)) else np.asarray(value).tolist()
-
-
-def _numpy_state() -> list[Any]:
-    state: Any = np.random.get_state()
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]

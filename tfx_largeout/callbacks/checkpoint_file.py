@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,11 +36,11 @@ _SIGNS_OF_DAMAGE = (
 NamedArray = tuple[str, Callable[[], np.ndarray]]
 
 
-class DamagedCheckpoint(Exception):
+class DamagedCheckpoint(RuntimeError):
     """A file is not what was written; says why."""
 
 
-def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedArray]) -> None:
+def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedArray]) -> str:
     """Writes an `.npz` file beside `path`, puts it on the disk, and only then gives it its name.
 
     Memory: one array at a time.
@@ -49,6 +50,9 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
         facts: What JSON can hold.
         arrays: Names, and functions that give the arrays.
 
+    Returns:
+        The digest of the file: see `CheckpointFile`.
+
     Raises:
         OSError: It can't be written. What was at `path` is as before, and nothing else is left.
     """
@@ -56,7 +60,7 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
     try:
         with unfinished.open("wb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                _write_entries(archive, facts, arrays)
+                digest = _write_entries(archive, facts, arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -64,20 +68,31 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
         unfinished.unlink(missing_ok=True)
         raise
     _put_names_on_disk(path.parent)
+    return digest
 
 
 class CheckpointFile:
     """What `write_checkpoint` wrote, every byte of it compared with its digest first.
+
+    Args:
+        path: The path of the file.
+        check: Whether to compare arrays with their digests. Default True.
+
+    Attributes:
+        path: The path of the file.
+        digest: One of its facts and of the digests of its arrays.
 
     Raises:
         DamagedCheckpoint: It differs from what was written.
         ValueError: It was written by another version of this package, in another format.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: bool = True) -> None:
         self.path = path
         try:
-            self._check()
+            self._read_facts()
+            if check:
+                self._check()
         except _SIGNS_OF_DAMAGE as error:
             raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
         if self._header["format"] != _FORMAT:
@@ -100,18 +115,40 @@ class CheckpointFile:
         with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
+    def row_blocks(self, name: str) -> Iterator[np.ndarray]:
+        """Reads an array of at least one dimension, some rows at a time. Memory: those rows."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+            shape, dtype = _read_header(file)
+            row_bytes = dtype.itemsize * math.prod(shape[1:])
+            rows = max(_CHUNK // max(row_bytes, 1), 1)
+            for start in range(0, shape[0], rows):
+                number = min(rows, shape[0] - start)
+                block = np.frombuffer(file.read(number * row_bytes), dtype)
+                yield block.reshape(number, *shape[1:])
+
+    def number_of_rows(self, name: str) -> int:
+        """Returns the first dimension of an array."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+            return _read_header(file)[0][0]
+
+    def _read_facts(self) -> None:
+        with zipfile.ZipFile(self.path) as archive:
+            header = archive.read(_FACTS)
+        self.digest = _digest_of(header)
+        self._header: dict[str, Any] = json.loads(header)
+        for key in ("format", "facts", "digests"):
+            self._header[key]
+
     def _check(self) -> None:
         with zipfile.ZipFile(self.path) as archive:
-            self._header: dict[str, Any] = json.loads(archive.read(_FACTS))
-            digests = self._header["digests"]
-            for name, digest in digests.items():
+            for name, digest in self._header["digests"].items():
                 if _digest_of_entry(archive, name) != digest:
                     raise ValueError(f"the bytes of {name} have changed")
 
 
 def _write_entries(
     archive: zipfile.ZipFile, facts: dict[str, Any], arrays: Iterable[NamedArray]
-) -> None:
+) -> str:
     digests = {}
     for name, get in arrays:
         with archive.open(_entry(name), "w", force_zip64=True) as file:
@@ -119,8 +156,20 @@ def _write_entries(
             array = np.asarray(get(), order="C")
             np.lib.format.write_array(writer, array, allow_pickle=False)
         digests[name] = writer.digest.hexdigest()
-    header = {"format": _FORMAT, "facts": facts, "digests": digests}
-    archive.writestr(_FACTS, json.dumps(header))
+    header = json.dumps({"format": _FORMAT, "facts": facts, "digests": digests})
+    archive.writestr(_FACTS, header)
+    return _digest_of(header.encode())
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Reads the header of an array that was written in the order of its rows."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, _, dtype = read[version](file)
+    return shape, dtype
 
 
 class _DigestingWriter:
@@ -140,6 +189,12 @@ def _digest_of_entry(archive: zipfile.ZipFile, name: str) -> str:
     with archive.open(_entry(name)) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _digest_of(data: bytes) -> str:
+    digest = _new_digest()
+    digest.update(data)
     return digest.hexdigest()
 
 

@@ -9,11 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.dataset_shard import shard
+
 MakeEpoch = Callable[[int], tf.data.Dataset]
 
 
 class EpochBatches(tf.data.Dataset):
     """A dataset whose batches are those of `make_epoch(epoch)`, for the epoch that `begin` names.
+
+    Over workers, its batches are this worker's parts of them, as `distribute.shard` has them.
 
     Keras's `fit` makes an iterator at the start of each epoch. It makes another one at its end,
     which it never reads: that one, and any that others make, refuses to be read.
@@ -33,7 +37,8 @@ class EpochBatches(tf.data.Dataset):
     def __init__(self, make_epoch: MakeEpoch) -> None:
         self._make_epoch = make_epoch
         first = _checked(make_epoch(0))
-        self._spec, self.num_batches = first.element_spec, int(first.cardinality())
+        self._whole, self.num_batches = first.element_spec, int(first.cardinality())
+        self._spec = shard(first).element_spec
         self._due: tf.data.Dataset | None = None
         self.iterator: Iterator[Any] | None = None
         refusing = tf.data.Dataset.from_generator(_refuse, output_signature=self._spec)
@@ -51,10 +56,10 @@ class EpochBatches(tf.data.Dataset):
 
     def begin(self, epoch: int, batch: int = 0) -> None:
         """Makes the next iterator one over the batches of an epoch, from a certain one on."""
-        self._due = self._epoch(epoch).skip(batch)
+        self._due = shard(self._epoch(epoch).skip(batch))
 
     def fingerprint(self) -> str:
-        """Returns a digest of the first batch of the first epoch.
+        """Returns a digest of the first batch of the first epoch, of that of all workers.
 
         Raises:
             ValueError: It is another batch each time.
@@ -81,10 +86,10 @@ class EpochBatches(tf.data.Dataset):
     def _epoch(self, epoch: int) -> tf.data.Dataset:
         dataset = _checked(self._make_epoch(epoch))
         found = dataset.element_spec, int(dataset.cardinality())
-        if found != (self._spec, self.num_batches):
+        if found != (self._whole, self.num_batches):
             raise ValueError(
                 "data must have the same kind and number of batches in each epoch; got "
-                f"{self.num_batches} of {self._spec} in epoch 0, and {found[1]} of {found[0]} in "
+                f"{self.num_batches} of {self._whole} in epoch 0, and {found[1]} of {found[0]} in "
                 f"epoch {epoch}"
             )
         return dataset

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
+from tfx_largeout.distribute.class_shards import classes_of_shard
 from tfx_largeout.heads.base import Head
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
@@ -28,6 +29,13 @@ _FREE = frozenset(
 class _Found(NamedTuple):
     kind: str
     variable: tf.Variable
+    num_classes: int | None  # of a variable of which each worker has the rows of its classes
+
+    @property
+    def shape(self) -> list[int]:
+        """That of the rows of all workers."""
+        shape = self.variable.shape.as_list()
+        return shape if self.num_classes is None else [self.num_classes, *shape[1:]]
 
 
 class ModelState:
@@ -44,9 +52,19 @@ class ModelState:
         self._layers = model._flatten_layers()
         self._found = list(_unique(_variables(model, self._layers)))
 
+    @property
+    def names(self) -> list[str]:
+        """A name for each variable."""
+        return [f"variables/{i:05d} {found.kind}" for i, found in enumerate(self._found)]
+
+    def rows(self) -> set[str]:
+        """Returns the names of the variables of which each worker has the rows of its classes."""
+        pairs = zip(self.names, self._found, strict=True)
+        return {name for name, found in pairs if found.num_classes is not None}
+
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
-        for name, found in zip(self._names(), self._found, strict=True):
+        for name, found in zip(self.names, self._found, strict=True):
             yield name, functools.partial(_read, found.variable)
 
     def facts(self) -> dict[str, Any]:
@@ -83,7 +101,7 @@ class ModelState:
         Returns:
             Whether a seed has changed that is part of a traced graph.
         """
-        for name, found in zip(self._names(), self._found, strict=True):
+        for name, found in zip(self.names, self._found, strict=True):
             dtype = found.variable.dtype.as_numpy_dtype
             found.variable.assign(read(name).view(dtype))
         is_new = False
@@ -99,9 +117,6 @@ class ModelState:
 
     def _heads(self) -> list[Head]:
         return [layer for layer in self._layers if isinstance(layer, Head)]
-
-    def _names(self) -> list[str]:
-        return [f"variables/{i:05d} {found.kind}" for i, found in enumerate(self._found)]
 
 
 def restore_global_seed(array: np.ndarray) -> None:
@@ -119,9 +134,9 @@ def _variables(model: keras.Model, layers: list[Any]) -> Iterator[_Found]:
     for layer in layers:
         kind = type(layer).__name__
         for variable in layer._trainable_variables + layer._non_trainable_variables:
-            yield _Found(f"{kind}.{variable.name}", bare_variable(variable))
+            yield _found(f"{kind}.{variable.name}", variable)
         for generator in layer._seed_generators:
-            yield _Found(f"{kind}.seed", bare_variable(generator.state))
+            yield _found(f"{kind}.seed", generator.state)
     for metric in model.metrics:
         yield from _of_owner(metric)
     for layer in layers:
@@ -133,7 +148,11 @@ def _variables(model: keras.Model, layers: list[Any]) -> Iterator[_Found]:
 def _of_owner(owner: Any) -> Iterator[_Found]:
     for variable in owner.variables:
         name = variable.name.rsplit("_", 1)[-1]  # before it are the names of a layer and a weight
-        yield _Found(f"{type(owner).__name__}.{name}", bare_variable(variable))
+        yield _found(f"{type(owner).__name__}.{name}", variable)
+
+
+def _found(kind: str, variable: Any) -> _Found:
+    return _Found(kind, bare_variable(variable), classes_of_shard(variable))
 
 
 def _unique(found: Iterable[_Found]) -> Iterator[_Found]:
@@ -151,7 +170,7 @@ def _read(variable: tf.Variable) -> np.ndarray:
 
 
 def _described(found: _Found) -> list[Any]:
-    return [found.kind, found.variable.dtype.name, found.variable.shape.as_list()]
+    return [found.kind, found.variable.dtype.name, found.shape]
 
 
 def _configuration(head: Head) -> list[str]:

@@ -11,12 +11,12 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.class_shards import classes_of_shard, mark_slots, replicated
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, meet
 from tfx_largeout.distribute.trunk_gradients import mean_over_workers
 from tfx_largeout.distribute.workers import Workers, current
 
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
-_SHARD = "_tfx_largeout_class_shard"
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -91,6 +91,7 @@ class DataParallel(keras.optimizers.Optimizer):
         with tf.init_scope():
             agree(workers, "the model", _facts(variables, self.inner_optimizer))
             self.inner_optimizer.build(variables)
+            mark_slots(self.inner_optimizer.variables, variables)
             for variable in replicated(variables):
                 if not workers.alone:
                     value = tf.convert_to_tensor(variable)
@@ -143,19 +144,8 @@ class DataParallel(keras.optimizers.Optimizer):
         tf.cond(tf.equal(step % self.check_every, 0), check, lambda: tf.constant(0))
 
 
-def mark_as_shard(variable: Any) -> None:
-    """Marks a weight, if it is one, of which each worker has the rows of its own classes."""
-    if variable is not None:
-        setattr(variable, _SHARD, True)
-
-
-def replicated(variables: Iterable[Any]) -> list[Any]:
-    """Returns those variables that all workers have alike."""
-    return [variable for variable in variables if not hasattr(variable, _SHARD)]
-
-
 def _means(workers: Workers, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    common = [at for at, variable in enumerate(variables) if not hasattr(variable, _SHARD)]
+    common = [at for at, variable in enumerate(variables) if classes_of_shard(variable) is None]
     means = mean_over_workers(
         workers, [gradients[at] for at in common], [variables[at].path for at in common]
     )

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import Workers
 
-AGREE, TRAIN, EVALUATE, TOP_K, END_OF_FIT = range(5)
+AGREE, TRAIN, EVALUATE, TOP_K, END_OF_FIT, SAVE = range(6)
 _PHASES = (
-    "0 start, 1 a training step, 2 an evaluation step, 3 a top-k step, 4 the end of fit or an epoch"
+    "0 start, 1 a training step, 2 an evaluation step, 3 a top-k step, 4 the end of fit or an "
+    "epoch, 5 a checkpoint or a file"
 )
 _SAME = 4  # phase, site, step, form
 _NUMBERS = 8  # of each worker at a meeting

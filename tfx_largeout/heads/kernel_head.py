@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.distribute.data_parallel import mark_as_shard
+from tfx_largeout.distribute.class_shards import mark_as_shard
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
@@ -80,7 +80,8 @@ class KernelHead(Head):
             )
         if not self.workers.alone:
             for weight in (self.kernel, self.bias):
-                mark_as_shard(weight)
+                if weight is not None:
+                    mark_as_shard(weight, self.num_classes)
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         if not self.workers.alone:

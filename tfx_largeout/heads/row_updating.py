@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shards import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.optimizers import RowOptimizer
 
@@ -77,7 +78,9 @@ class RowUpdatingHead(SelfUpdatingHead):
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Makes the slots of the weights; None among them are left out."""
         refuse_built(self.optimizer)  # another head may have built it meanwhile
-        self.optimizer.build([weight for weight in weights if weight is not None])
+        own = [weight for weight in weights if weight is not None]
+        self.optimizer.build(own)
+        mark_slots(self.optimizer.variables, own)
 
     def slots_of(self, weight: Any) -> list[tf.Variable]:
         """Returns the slots of a weight; none for None."""
