@@ -114,9 +114,6 @@ TRIED = {
     "logits": lambda: model_of(sampled()).predict(X, verbose=0),
     "eager": lambda: fit(model_of(sampled(), run_eagerly=True)),
     "save": lambda: model_of(sampled()).save_weights(sys.argv[1] + f"/{RANK}.weights.h5"),
-    "checkpoint": lambda: fit(
-        model_of(sampled()), callbacks=[tlo.callbacks.Checkpoint(sys.argv[1] + f"/{RANK}")]
-    ),
     "unmerged_loss": lambda: fit(model_of(sampled(), loss=Unmerged())),
     "no_reduction": lambda: fit(
         model_of(sampled(), loss=tlo.losses.ComplementarySum(reduction="none"))

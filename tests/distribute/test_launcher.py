@@ -88,9 +88,57 @@ def test_ctrl_c_ends_all(tmp_path, short_grace, heeds_ctrl_c):
     assert not any(is_running(int(path.name)) for path in workers.iterdir())
 
 
+# Notes its ports; worker 1 ends itself with signal 9 until there have been so many starts.
+FAILS = """
+import json, os, pathlib, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+folder, failures = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+if config["task"]["index"] == 1:
+    start = len(list(folder.iterdir()))
+    (folder / str(start)).write_text(str(config["cluster"]["worker"]))
+    if start < failures:
+        os.kill(os.getpid(), signal.SIGKILL)
+else:
+    time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(("failures", "restarts", "code"), [(2, 3, 0), (2, 1, 137), (1, 0, 137)])
+def test_all_start_again(failures, restarts, code, tmp_path, capsys, short_grace):
+    starts = tmp_path / "starts"
+    starts.mkdir()
+    arguments = [program(tmp_path, FAILS), str(starts), str(failures)]
+    options = ["--restarts", str(restarts)] if restarts else []
+    assert main(["launch", "--workers", "2", *options, *arguments]) == code
+    ports = [path.read_text() for path in starts.iterdir()]
+    expected = min(failures, restarts) + 1
+    assert len(ports) == expected and len(set(ports)) == expected
+    said = capsys.readouterr().err
+    assert said.count("worker 1 was ended by signal 9 (SIGKILL)") == min(failures, restarts + 1)
+    for restart in range(1, expected):
+        assert f"starting all workers again, {restart} of {restarts}" in said
+
+
+def test_ctrl_c_starts_nothing_again(tmp_path, short_grace, heeds_ctrl_c):
+    workers = tmp_path / "workers"
+    workers.mkdir()
+
+    def press():
+        while len(list(workers.iterdir())) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    arguments = ["--workers", "2", "--restarts", "5", program(tmp_path, STAYS), str(workers)]
+    assert main(["launch", *arguments]) == 130
+    assert len(list(workers.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--workers", "2", "--restarts", "-1", "x.py"], "--restarts: must be an integer of at"),
+        (["--workers", "2", "--restarts", "1.5", "x.py"], "at least 0; got '1.5'"),
         (["--workers", "0", "x.py"], "--workers: must be an integer of at least 1; got '0'"),
         (["x.py"], "the following arguments are required: --workers"),
         (["--workers", "2"], "the following arguments are required: SCRIPT"),

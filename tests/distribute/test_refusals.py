@@ -34,7 +34,6 @@ EXPECTED = {
     "logits": r"a head whose classes are spread over workers has no logits of all classes",
     "eager": r"a head whose classes are spread over workers has no logits of all classes",
     "save": r"NotImplementedError: SampledHead 'head' must be saved and loaded in a single process",
-    "checkpoint": r"RuntimeError: Checkpoint must run in a single process",
     "unmerged_loss": r"NotImplementedError: Unmerged must say with sums_over_workers=True",
     "no_reduction": r"ValueError: reduction must be a sum or a mean",
     "norms": r"ValueError: inner_optimizer must not go by norms",

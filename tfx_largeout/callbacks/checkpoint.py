@@ -53,6 +53,14 @@ class Checkpoint(keras.callbacks.Callback):
     A run that has come to its end, or that a callback has stopped, is not trained again: `fit`
     returns its history. With more `epochs`, it goes on.
 
+    Several workers (see `tlo.distribute`) share one folder, and all give the same arguments; `data`
+    takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
+    only when all of these are on the disk is there a checkpoint. Another number of workers, or one
+    process, goes on from there, and workers from what one process has written: equal then but for
+    rounding, and for what is each worker's own (seeds of layers, BatchNorm's averages, metrics of
+    Keras, random generators, callbacks), which worker r takes from worker r mod R' of the R' that
+    have written.
+
     With `hessian_free.Trainer.fit`, which takes its data as they are, its state is saved too.
 
     Cost: a save writes all variables once and computes a digest; some 16 MiB of memory, and a copy
@@ -72,8 +80,9 @@ class Checkpoint(keras.callbacks.Callback):
     Raises:
         ValueError: An argument is out of range. When training begins: the checkpoint is that of
             another model or of other data; the data are no function of the epoch; `every` is a
-            number and the data do not come from `data`; or there is more than one replica. Nothing
-            is changed then.
+            number and the data do not come from `data`; or there is more than one replica. Over
+            workers also: data, arguments or files differ between them; callbacks that keep arrays
+            come from another number of workers. Nothing is changed then.
         RuntimeError: When training begins: there are checkpoints, but none is whole.
 
     Warns:
@@ -111,7 +120,8 @@ class Checkpoint(keras.callbacks.Callback):
 
         Returns:
             A dataset for `fit`, which takes it as it is: without `class_weight` and
-            `steps_per_epoch`.
+            `steps_per_epoch`. Over workers, of this worker's part of each batch: `batches` must not
+            be parts already.
 
         Raises:
             TypeError: There is no dataset.

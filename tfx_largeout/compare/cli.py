@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser.parse_args(argv)
         if arguments.command == "launch":
-            return launch([arguments.script, *arguments.arguments], arguments.workers)
+            command = [arguments.script, *arguments.arguments]
+            return launch(command, arguments.workers, arguments.restarts)
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
@@ -185,6 +186,12 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"must be an integer of at least 0; got {text!r}")
+    return int(text)
+
+
 def _build_parsers() -> tuple[argparse.ArgumentParser, _Parser]:
     parser = _Parser(prog="tfx-largeout", allow_abbrev=False)
     version = f"tfx-largeout {describe_versions()['tfx_largeout']}"
@@ -208,12 +215,19 @@ def _add_launch(commands: Any) -> None:
         "launch",
         help="run a script as several workers on this machine",
         description="Runs a Python script that calls tlo.distribute.connect() as several workers "
-        "on this machine. If one fails, all are ended.",
+        "on this machine. If one fails, all are ended, and started again if --restarts says so.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     workers = {"type": _type(positive_integer), "metavar": "N", "help": "how many workers"}
     add("--workers", required=True, **workers)
+    add(
+        "--restarts",
+        type=_type(_count),
+        default=0,
+        metavar="N",
+        help="how many times all are started again after one has failed (default: 0)",
+    )
     add("script", metavar="SCRIPT", help="the script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
 

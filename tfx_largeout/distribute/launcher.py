@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,21 +20,34 @@ _GRACE = 5.0  # seconds that workers get to end by themselves
 _POLL = 0.1
 
 
-def launch(command: Sequence[str], num_workers: int) -> int:
+def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     """Runs a Python script as several workers on this machine, each with its own TF_CONFIG.
 
     What they print comes out line by line, after the worker's number. If one fails, or Ctrl-C is
-    pressed, all are ended. The cores are divided among the workers, if the environment does not
+    pressed, all are ended; after a failure they are started again, on other ports, as often as
+    `restarts` says. The cores are divided among the workers, if the environment does not
     say otherwise with TF_NUM_INTRAOP_THREADS.
 
     Args:
         command: The script and its arguments.
         num_workers: How many, at least 1.
+        restarts: How many times all are started again, at least 0. Default 0.
 
     Returns:
-        The exit code: 0; that of the first worker that failed (128 + n if signal n ended it); 130
-        after Ctrl-C.
+        The exit code: 0; that of the first worker that failed (128 + n if signal n ended it), the
+        last time; 130 after Ctrl-C.
     """
+    for restart in range(restarts + 1):
+        if restart:
+            _tell(f"starting all workers again, {restart} of {restarts}")
+        code = _run(command, num_workers)
+        if code in (0, _EXIT_INTERRUPTED):
+            break
+    return code
+
+
+def _run(command: Sequence[str], num_workers: int) -> int:
+    """Starts all workers once, and returns the exit code."""
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(num_workers)]
     processes: list[subprocess.Popen[str]] = []
     printers: list[threading.Thread] = []
@@ -79,11 +93,19 @@ def _first_failure(processes: list[subprocess.Popen[str]]) -> int:
             code = process.poll()
             if code:
                 rank = processes.index(process)
-                print(f"tfx-largeout launch: worker {rank} ended with {code}", file=sys.stderr)
+                _tell(f"worker {rank} ended with {code}" if code > 0 else _killed(rank, -code))
                 return code if code > 0 else 128 - code
         running = [process for process in running if process.poll() is None]
         time.sleep(_POLL)
     return 0
+
+
+def _killed(rank: int, number: int) -> str:
+    return f"worker {rank} was ended by signal {number} ({signal.Signals(number).name})"
+
+
+def _tell(what: str) -> None:
+    print(f"tfx-largeout launch: {what}", file=sys.stderr, flush=True)
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:

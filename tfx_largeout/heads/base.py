@@ -214,8 +214,9 @@ class Head(keras.layers.Layer):
         if not self.workers.alone:
             raise NotImplementedError(
                 f"{type(self).__name__} {self.name!r} must be saved and loaded in a single "
-                f"process, as its classes are spread over {self.workers.size} workers, and files "
-                "of such models can't be written yet; got a call to save or load weights"
+                f"process, as its classes are spread over {self.workers.size} workers; got a call "
+                "to save or load weights. tlo.callbacks.Checkpoint saves over workers, and one "
+                "process goes on from there: run the same script in one, and save the model then"
             )
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
