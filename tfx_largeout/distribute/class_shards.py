@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tfx_largeout.ops.rows.variable_rows import bare_variable
-
 _NUM_CLASSES = "_tfx_largeout_num_classes"
 
 
@@ -15,18 +13,15 @@ def mark_as_shard(variable: Any, num_classes: int) -> None:
     """Marks a variable of which each worker has the rows of its own classes.
 
     Args:
-        variable: A Keras variable, or TensorFlow's.
+        variable: A Keras variable.
         num_classes: How many rows all workers have together, C.
     """
     setattr(variable, _NUM_CLASSES, num_classes)
 
 
 def classes_of_shard(variable: Any) -> int | None:
-    """Returns C for a variable that is marked, or of which TensorFlow's is; None for others."""
-    for marked in (variable, bare_variable(variable)):
-        if hasattr(marked, _NUM_CLASSES):
-            return int(getattr(marked, _NUM_CLASSES))
-    return None
+    """Returns C for a Keras variable that is marked, None for others."""
+    return getattr(variable, _NUM_CLASSES, None)
 
 
 def replicated(variables: Iterable[Any]) -> list[Any]:
