@@ -262,12 +262,17 @@ def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
     """Returns the row of `fit` on two hidden layers, with the factored and with a dense head.
 
     The factored head also with several steps an execution: Keras's own time a step is then less.
+    Without autotuning of the data: its thread sleeps for times that double, and the end of `fit`
+    waits until it wakes up, as long again as `fit` took at worst.
     """
     classes, width, batch = setting
     generator = tf.random.Generator.from_seed(1)
-    inputs = generator.normal([16 * batch, width])
-    labels = generator.uniform([16 * batch], 0, classes, tf.int64)
-    data = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(batch).repeat().prefetch(4)
+    inputs = generator.normal([16, batch, width])
+    labels = generator.uniform([16, batch], 0, classes, tf.int64)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    data = tf.data.Dataset.from_tensor_slices((inputs, labels)).repeat().prefetch(4)
+    data = data.with_options(options)
 
     def with_head(head: keras.Layer, steps_per_execution: int = 1) -> keras.Model:
         layers = [keras.layers.Dense(width, "tanh") for _ in range(2)]
