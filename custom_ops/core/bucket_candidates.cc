@@ -16,7 +16,8 @@ constexpr int64_t kExamplesOfTask = 8;
 
 int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
 
-// Calls visit(class) for what is looked at of the buckets of example i, as long as it returns true.
+// Calls visit(class, turn) for what is looked at of the buckets of example i, as long as it returns
+// true.
 // Returns false if something is corrupt.
 template <typename Visit>
 bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_t i,
@@ -38,7 +39,7 @@ bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_
       for (int64_t left = std::min(size, queries.most_of_bucket); left > 0; --left) {
         const int32_t c = entries[place];
         if (c < 0 || c >= tables.num_classes) return false;
-        if (!visit(static_cast<uint32_t>(c))) return true;
+        if (!visit(static_cast<uint32_t>(c), at)) return true;
         if (++place == end) place = begin;
       }
     }
@@ -88,7 +89,7 @@ void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspac
 }  // namespace
 
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const Execution& execution, int64_t* ids) {
+                         const Execution& execution, int64_t* ids, int64_t* turns) {
   const int64_t budget = queries.budget, room = ClassSet::RoomFor(budget);
   uint32_t* slots = execution.workspace.Take<uint32_t>(execution.num_workers * room);
   std::atomic<bool> good{true};
@@ -96,15 +97,19 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
     const int64_t begin = task * kExamplesOfTask;
     for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
       ClassSet seen(slots + worker * room, room);
-      int64_t* own = ids + i * budget;
+      int64_t *own = ids + i * budget, *own_turns = turns + i * budget;
       int64_t n = 0;
-      if (!VisitBuckets(tables, queries, i, [&](uint32_t c) {
-            if (seen.Insert(c)) own[n++] = c;
+      if (!VisitBuckets(tables, queries, i, [&](uint32_t c, int64_t turn) {
+            if (seen.Insert(c)) {
+              own[n] = c;
+              own_turns[n++] = turn;
+            }
             return n < budget;
           })) {
         good = false;
       }
       std::fill(own + n, own + budget, -1);
+      std::fill(own_turns + n, own_turns + budget, queries.num_ranges * tables.num_tables);
     }
   };
   execution.Run({{"visit buckets", {{TasksOf(queries.size), work}}}});
@@ -112,7 +117,8 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
 }
 
 bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& queries,
-                             int64_t first_class, const Execution& execution, int64_t* ids) {
+                             int64_t first_class, const Execution& execution, int64_t* ids,
+                             int64_t* votes) {
   voters_.resize(std::max<size_t>(voters_.size(), execution.num_workers));
   for (Voter& voter : voters_) voter.votes.resize(tables.num_classes);
   std::atomic<bool> good{true};
@@ -120,7 +126,7 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
     Voter& voter = voters_[worker];
     const int64_t begin = task * kExamplesOfTask;
     for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
-      if (!VisitBuckets(tables, queries, i, [&](uint32_t c) {
+      if (!VisitBuckets(tables, queries, i, [&](uint32_t c, int64_t) {
             if (voter.votes[c]++ == 0) voter.classes.push_back(c);
             return true;
           })) {
@@ -132,6 +138,11 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
   const int64_t n = Elect(queries.budget, first_class, tables.num_classes, ids);
   Sort(ids, ids + n, tables.num_classes, execution.workspace);
   std::fill(ids + n, ids + queries.budget, -1);
+  Voter& all = voters_[0];
+  std::transform(ids, ids + n, votes, [&](int64_t c) { return int64_t{all.votes[c]}; });
+  std::fill(votes + n, votes + queries.budget, 0);
+  for (const uint32_t c : all.classes) all.votes[c] = 0;
+  all.classes.clear();
   return good;
 }
 
@@ -151,8 +162,6 @@ int64_t BucketVotes::Elect(int64_t budget, int64_t first_class, int64_t num_clas
   const auto n = std::min<int64_t>(budget, classes.size());
   std::nth_element(classes.begin(), classes.begin() + n, classes.end(), before);
   std::copy_n(classes.begin(), n, ids);
-  for (const uint32_t c : classes) votes[c] = 0;
-  classes.clear();
   return n;
 }
 

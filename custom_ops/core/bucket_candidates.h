@@ -28,7 +28,9 @@ struct BucketQueries {
 };
 
 // The first S different classes that come up when an example's buckets are visited, range by range,
-// table by table in `order` and query by query; then -1.
+// table by table in `order` and query by query; then -1. Turn r L + i is that of the i-th table in
+// order, in range r: `turns` [N, S] says in which one each class came up, ranges * L where there is
+// none.
 //
 // Cost: O(ranges Q L + visited classes) an example.
 //
@@ -36,19 +38,20 @@ struct BucketQueries {
 //
 // REQUIRES: codes are below the number of buckets of a range.
 bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
-                         const Execution& execution, int64_t* ids);
+                         const Execution& execution, int64_t* ids, int64_t* turns);
 
 // Counts how often each class comes up in the buckets of all examples.
 class BucketVotes {
  public:
   // The S classes with the most votes, in rising order, then -1. Among classes with equally many,
-  // those go first that come first from `first_class` on, in a circle.
+  // those go first that come first from `first_class` on, in a circle. `votes` [S] has the number
+  // of votes of each; then 0.
   //
   // Cost: O(N ranges Q L + visited classes).
   //
   // Returns and requires what OwnBucketCandidates does.
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
-                  const Execution& execution, int64_t* ids);
+                  const Execution& execution, int64_t* ids, int64_t* votes);
 
  private:
   struct Voter {
@@ -56,7 +59,8 @@ class BucketVotes {
     std::vector<uint32_t> classes;  // those with votes
   };
 
-  // Puts the classes with the most votes into `ids`; takes all votes back. Returns how many.
+  // Puts the classes with the most votes into `ids`, and all votes with the first voter. Returns
+  // how many classes.
   int64_t Elect(int64_t budget, int64_t first_class, int64_t num_classes, int64_t* ids);
 
   std::vector<Voter> voters_;  // by worker

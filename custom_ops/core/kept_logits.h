@@ -9,8 +9,9 @@
 //
 // p_ic > epsilon u_ic says o_ic - log u_ic > log Z_i + log epsilon. A sum over some of the classes
 // is a lower bound of Z_i: what is kept by it, before Z_i is known, is a superset that is thinned
-// out in the end. So the choice depends on the logits and on u alone, and u on a seed, i and c:
-// neither on tiles nor on threads.
+// out in the end. What a shard of the classes keeps by its own log Z is such a superset too:
+// whoever knows the log Z of all thins it out by logits and keys. So the choice depends on the
+// logits and on u alone, and u on a seed, i and c: neither on tiles nor on threads.
 
 #ifndef TFX_LARGEOUT_CORE_KEPT_LOGITS_H_
 #define TFX_LARGEOUT_CORE_KEPT_LOGITS_H_

@@ -116,7 +116,9 @@ KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels,
     }
   }
   result.ids.resize(sorted_.size());
-  result.weights.resize(sorted_.size());
+  for (std::vector<float>* values : {&result.weights, &result.logits, &result.keys}) {
+    values->resize(sorted_.size());
+  }
   const auto sort = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) SortExample(i, log_z, shard, &result);
   };
@@ -134,6 +136,8 @@ void LogitKeeper::SortExample(int64_t example, const float* log_z, const ClassSh
     result->ids[i] = shard.ClassOf(entries[i].row);
     const float p = std::exp(entries[i].logit - log_z[example]);
     result->weights[i] = std::max(p, rule_.epsilon);
+    result->logits[i] = entries[i].logit;
+    result->keys[i] = entries[i].key;
   }
 }
 

@@ -26,6 +26,8 @@ struct KeptProbabilities {
   std::vector<int64_t> begin;  // [B + 1]: where each example's entries begin
   std::vector<int64_t> ids;
   std::vector<float> weights;  // max(p, epsilon)
+  std::vector<float> logits;
+  std::vector<float> keys;  // logit - log u: see core/kept_logits.h
 
   int64_t MostOfAnExample() const;
 };

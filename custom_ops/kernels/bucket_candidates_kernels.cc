@@ -47,11 +47,12 @@ class BucketCandidatesOp : public CpuOp {
     }
     tf::TensorShape shape({queries.budget});
     if (own_) TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, queries.size));
-    tf::Tensor* ids;
+    tf::Tensor *ids, *marks;
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &ids));
-    int64_t* to = ids->flat<int64_t>().data();
-    if (own_ ? core::OwnBucketCandidates(tables, queries, execution, to)
-             : votes_.Candidates(tables, queries, first_class, execution, to)) {
+    TF_RETURN_IF_ERROR(context->allocate_output(1, shape, &marks));
+    int64_t *to = ids->flat<int64_t>().data(), *marks_to = marks->flat<int64_t>().data();
+    if (own_ ? core::OwnBucketCandidates(tables, queries, execution, to, marks_to)
+             : votes_.Candidates(tables, queries, first_class, execution, to, marks_to)) {
       return absl::OkStatus();
     }
     return InvalidArgument("entries and starts must be tables as they were written; one is corrupt",

@@ -8,6 +8,7 @@
 #include "core/streamed_logits.h"
 #include "kernels/candidate_checks.h"
 #include "kernels/check_values.h"
+#include "kernels/class_shard.h"
 #include "kernels/cpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
@@ -19,23 +20,27 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Writes entries example by example, as [B, S], filled up with -1 and 0.
-absl::Status WriteKept(tf::OpKernelContext* context, const core::KeptProbabilities& kept,
-                       int64_t batch) {
-  const tf::TensorShape shape({batch, kept.MostOfAnExample()});
-  tf::Tensor *ids, *probabilities;
-  TF_RETURN_IF_ERROR(context->allocate_output(2, shape, &ids));
-  TF_RETURN_IF_ERROR(context->allocate_output(3, shape, &probabilities));
-  ids->flat<int64_t>().setConstant(-1);
-  probabilities->flat<float>().setZero();
-  for (int64_t i = 0; i < batch; ++i) {
-    const int64_t begin = kept.begin[i], end = kept.begin[i + 1];
-    const int64_t at = i * shape.dim_size(1);
-    std::copy(kept.ids.begin() + begin, kept.ids.begin() + end, ids->flat<int64_t>().data() + at);
-    std::copy(kept.weights.begin() + begin, kept.weights.begin() + end,
-              probabilities->flat<float>().data() + at);
+// Writes values of entries example by example, as [B, S], filled up with `padding`.
+template <typename T>
+absl::Status WriteValues(tf::OpKernelContext* context, int output,
+                         const core::KeptProbabilities& kept, const std::vector<T>& values,
+                         T padding) {
+  const int64_t batch = kept.begin.size() - 1, most = kept.MostOfAnExample();
+  tf::Tensor* tensor;
+  TF_RETURN_IF_ERROR(context->allocate_output(output, {batch, most}, &tensor));
+  T* to = tensor->flat<T>().data();
+  for (int64_t i = 0; i < batch; ++i, to += most) {
+    const auto begin = values.begin() + kept.begin[i], end = values.begin() + kept.begin[i + 1];
+    std::fill(std::copy(begin, end, to), to + most, padding);
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteKept(tf::OpKernelContext* context, const core::KeptProbabilities& kept) {
+  TF_RETURN_IF_ERROR(WriteValues(context, 2, kept, kept.ids, int64_t{-1}));
+  TF_RETURN_IF_ERROR(WriteValues(context, 3, kept, kept.weights, 0.0f));
+  TF_RETURN_IF_ERROR(WriteValues(context, 4, kept, kept.logits, 0.0f));
+  return WriteValues(context, 5, kept, kept.keys, 0.0f);
 }
 
 class SoftmaxSelectionOp : public tf::OpKernel {
@@ -73,19 +78,22 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     const tf::Tensor no_scores(tf::DT_FLOAT, {0, 0});
     TF_RETURN_IF_ERROR(CheckLayerShapes(kernel, num_biases_ > 0 ? &bias : nullptr, dtype_));
     TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, no_scores, 0));
-    TF_RETURN_IF_ERROR(CheckLabels(labels, kernel.dim_size(0), execution.rows));
-    TF_RETURN_IF_ERROR(CheckMore(kernel, hidden, seed, execution));
+    core::StreamedLogitsInputs inputs = {};
+    int64_t num_classes;
+    TF_RETURN_IF_ERROR(GetClassShard(context, variables.size() + 3, kernel.dim_size(0),
+                                     &inputs.shard, &num_classes));
+    TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes, execution.rows));
+    TF_RETURN_IF_ERROR(CheckMore(num_classes, hidden, seed, execution));
 
     const int64_t batch = hidden.dim_size(0);
     tf::Tensor *logsumexp, *target_logits;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {batch}, &logsumexp));
     TF_RETURN_IF_ERROR(context->allocate_output(1, labels.shape(), &target_logits));
     const auto seeds = seed.flat<int64_t>();
-    const bool keeps_all = num_selected_ == kernel.dim_size(0);
+    const bool keeps_all = num_selected_ == num_classes;
     const core::KeepRule rule = {{static_cast<uint64_t>(seeds(0)), static_cast<uint64_t>(seeds(1))},
                                  keeps_all ? 0.0f : 1.0f / std::max<int64_t>(num_selected_, 1),
                                  num_selected_};
-    core::StreamedLogitsInputs inputs = {};
     inputs.hidden = hidden.flat<float>().data();
     inputs.kernel = kernel.data();
     inputs.bias = num_biases_ > 0 ? bias.data() : nullptr;
@@ -96,7 +104,6 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     inputs.width = hidden.dim_size(1);
     inputs.num_classes = kernel.dim_size(0);
     inputs.num_labels = labels.dim_size(1);
-    inputs.shard = {0, 1, kernel.dim_size(0)};
     inputs.keep = num_selected_ == 0 ? nullptr : &rule;
     core::KeptProbabilities kept;
     kept.begin.assign(batch + 1, 0);
@@ -105,16 +112,16 @@ class SoftmaxSelectionOp : public tf::OpKernel {
     outputs.target_logits = target_logits->flat<float>().data();
     outputs.kept = &kept;
     core::StreamedLogits(inputs, execution, outputs);
-    return WriteKept(context, kept, batch);
+    return WriteKept(context, kept);
   }
 
-  absl::Status CheckMore(const tf::Tensor& kernel, const tf::Tensor& hidden, const tf::Tensor& seed,
+  absl::Status CheckMore(int64_t num_classes, const tf::Tensor& hidden, const tf::Tensor& seed,
                          const core::Execution& execution) const {
     if (seed.shape() != tf::TensorShape({2})) {
       return InvalidArgument("seed must be [2]; got shape ", seed.shape().DebugString());
     }
-    if (num_selected_ > kernel.dim_size(0)) {
-      return InvalidArgument("num_selected must be in [0, C], C = ", kernel.dim_size(0), "; got ",
+    if (num_selected_ > num_classes) {
+      return InvalidArgument("num_selected must be in [0, C], C = ", num_classes, "; got ",
                              num_selected_);
     }
     return CheckFinite("hidden", hidden, execution.dense);

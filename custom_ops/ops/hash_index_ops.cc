@@ -100,6 +100,7 @@ REGISTER_OP("TfxBucketCandidates")
     .Input("first_class: int64")
     .Input("budget: int64")
     .Output("ids: int64")
+    .Output("marks: int64")
     .Attr("own: bool")
     .Attr("most_of_bucket: int >= 1")
     .Attr("num_ranges: int >= 1 = 1")
@@ -111,7 +112,9 @@ REGISTER_OP("TfxBucketCandidates")
       TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(6, &budget));
       bool own;
       TF_RETURN_IF_ERROR(c->GetAttr("own", &own));
-      c->set_output(0, own ? c->Matrix(c->Dim(codes, 0), budget) : c->Vector(budget));
+      const ShapeHandle shape = own ? c->Matrix(c->Dim(codes, 0), budget) : c->Vector(budget);
+      c->set_output(0, shape);
+      c->set_output(1, shape);
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -128,6 +131,9 @@ ids: With `own`, [N, S]: the first different classes that come up, range by rang
   query by query.
   Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
   that follow `first_class`. -1 where there are no more.
+marks: With `own`, [N, S]: the turn in which each came up, the number of the range times L plus the place
+  of the table in the order; as many as there are turns where there are no more. Else [S]: how often
+  each came up; 0 where there are no more.
 own: Whether each example gets candidates of its own.
 most_of_bucket: How many classes of a bucket are read at most.
 num_ranges: Into how many ranges the buckets of a table are divided; a query looks into each.

@@ -11,17 +11,20 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status SelectionShapeFn(InferenceContext* c) {
-  const int first = c->num_inputs() - 3;
-  ShapeHandle hidden, labels, seed;
+  const int first = c->num_inputs() - 6;
+  ShapeHandle hidden, labels, seed, unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &hidden));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 2, &labels));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 2), 1, &seed));
+  for (int scalar : {3, 4, 5}) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(first + scalar), 0, &unused));
+  }
   DimensionHandle batch;
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 0), c->Dim(labels, 0), &batch));
   c->set_output(0, c->Vector(batch));
   c->set_output(1, c->Matrix(batch, c->Dim(labels, 1)));
-  c->set_output(2, c->Matrix(batch, c->UnknownDim()));
-  c->set_output(3, c->Matrix(batch, c->UnknownDim()));
+  const ShapeHandle by_entry = c->Matrix(batch, c->UnknownDim());
+  for (int output : {2, 3, 4, 5}) c->set_output(output, by_entry);
   return absl::OkStatus();
 }
 
@@ -48,6 +51,9 @@ REGISTER_OP("TfxSoftmaxSelection")
     .Input("hidden: float")
     .Input("labels: int64")
     .Input("seed: int64")
+    .Input("first_class: int64")
+    .Input("class_stride: int64")
+    .Input("num_classes: int64")
     .Attr("num_biases: int >= 0")
     .Attr("num_selected: int >= 0")
     .Attr("products: {'float32', 'bfloat16'} = 'float32'")
@@ -56,6 +62,8 @@ REGISTER_OP("TfxSoftmaxSelection")
     .Output("target_logits: float")
     .Output("ids: int64")
     .Output("probabilities: float")
+    .Output("logits: float")
+    .Output("keys: float")
     .SetIsStateful()
     .SetShapeFn(SelectionShapeFn)
     .Doc(R"doc(
@@ -65,17 +73,26 @@ With p_ic = exp(o_ic) / Z_i, entry (i, c) is kept with probability min(1, S p_ic
 weight max(p_ic, 1 / S), whose expectation is p_ic. With S = C all are kept, and are p_ic. The choice
 is a function of the seed, i and c.
 
+W may have the rows of one shard of a layer: row r is then class first_class + class_stride r, and all
+but C are about the whole layer. The partition function is that of the rows that are here, and so are
+the p_ic: of what is kept, that remains whose key is above log Z_i - log S with the Z_i of all classes.
+
 kernel: W, a variable [C, D] of type dtype, C below 2^31.
 bias: b, a variable [C] of type dtype, or none.
 hidden: h, [B, D], finite.
-labels: [B, K] class ids, padded with -1.
+labels: [B, K] class ids, in [-1, num_classes), padded with -1.
 seed: [2].
-num_selected: S, at most C: at most so many entries of an example are expected. With 0 none is kept.
+first_class: [], the class of row 0; 0 for a whole layer.
+class_stride: [], at least 1; 1 for a whole layer.
+num_classes: [], of the layer; C for a whole one.
+num_selected: S, at most num_classes; that many: all are kept. At most so many entries of an example are expected. With 0 none is kept.
 products: of what: with "bfloat16", W and h are rounded to it first. Sums are float32.
 logsumexp: [B], log Z.
-target_logits: [B, K], o at the labels; 0 at padding.
+target_logits: [B, K], o at the labels; 0 at padding, and where a label has no row here.
 ids: [B, S'], the classes kept, rising; labels are left out. Padded with -1.
 probabilities: [B, S'], their weights; 0 at padding.
+logits: [B, S'], o_ic; 0 at padding.
+keys: [B, S'], o_ic - log u_ic, u_ic being the random number in (0, 1]; 0 at padding.
 )doc");
 
 REGISTER_OP("TfxMeanOfRows")

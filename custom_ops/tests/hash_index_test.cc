@@ -334,8 +334,8 @@ void VotesDoNotStay() {
     const Workspace::Scope scope(workspace);
     const int64_t n = static_cast<int64_t>(codes.size());
     const BucketQueries queries = {codes.data(), n, 1, order.data(), rotations.data(), 7, 5, 1};
-    std::vector<int64_t> ids(5);
-    const bool good = votes.Candidates(tables, queries, 0, execution, ids.data());
+    std::vector<int64_t> ids(10);  // and their votes
+    const bool good = votes.Candidates(tables, queries, 0, execution, ids.data(), ids.data() + 5);
     if (!good) ids.clear();
     return ids;
   };

@@ -23,7 +23,8 @@ struct Results {
     return logsumexp == other.logsumexp && target_logits == other.target_logits &&
            top_scores == other.top_scores && target_ranks == other.target_ranks &&
            top_ids == other.top_ids && kept.begin == other.kept.begin &&
-           kept.ids == other.kept.ids && kept.weights == other.kept.weights;
+           kept.ids == other.kept.ids && kept.weights == other.kept.weights &&
+           kept.logits == other.kept.logits && kept.keys == other.kept.keys;
   }
 };
 

@@ -55,6 +55,18 @@ class Unmerged(tlo.losses.ComplementarySum):
         return tf.reduce_sum(statistics.candidate_logits, axis=1)
 
 
+class LooksAtW(tlo.samplers.Sampler):
+    looks_at_weights = True
+
+
+def other_index():
+    """An index that is none of the head's knows of this worker's rows alone."""
+    head = model_of(sampled()).layers[-1]
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), hashes_per_table=2)
+    index.rebuild(head.kernel)
+    tlo.TopK(head, 2, index=index)(tf.constant(X))
+
+
 def different_weights():
     """One worker sets a weight of its own."""
     model = model_of(sampled(), tlo.distribute.DataParallel("sgd", check_every=1))
@@ -106,11 +118,8 @@ TRIED = {
         tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer=tlo.optimizers.RowSGD(0.1))
     ),
     "factored": lambda: model_of(tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)),
-    "selected": lambda: model_of(
-        tlo.heads.ExactSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.1), seed=1)
-    ),
-    "index": lambda: model_of(sampled(sampler=tlo.samplers.LSHEmbedding(5))),
-    "exact_top_k": lambda: model_of(sampled(sampler=tlo.samplers.ExactTopK(5))),
+    "sampler_of_w": lambda: model_of(sampled(sampler=LooksAtW())),
+    "other_index": other_index,
     "logits": lambda: model_of(sampled()).predict(X, verbose=0),
     "eager": lambda: fit(model_of(sampled(), run_eagerly=True)),
     "save": lambda: model_of(sampled()).save_weights(sys.argv[1] + f"/{RANK}.weights.h5"),

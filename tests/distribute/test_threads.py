@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from child import run_child
 
-PROGRAM = Path(__file__).with_name("threads.py")
+PROGRAMS = ["threads.py", "threads_of_indexes.py"]
 
 
-def test_workers_of_one_process(tmp_path):
-    done = run_child(tmp_path, str(PROGRAM))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_workers_of_one_process(name, tmp_path):
+    program = Path(__file__).with_name(name)
+    done = run_child(tmp_path, str(program))
     assert done.returncode == 0, done.stderr[-3000:]
-    names = [line.split("(")[0][4:] for line in PROGRAM.read_text().splitlines()]
+    names = [line.split("(")[0][4:] for line in program.read_text().splitlines()]
     assert done.stdout.split() == [name for name in names if name.startswith("check_")]

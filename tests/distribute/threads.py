@@ -236,7 +236,62 @@ def check_heads_of_all_classes():
     for loss in losses:
         compare_steps(training.dense, loss, SIZE)
     for products in ("float32", "bfloat16"):
-        compare_steps(lambda p=products: training.exact(p), losses[0], SIZE)
+        for num_selected in (None, 20, training.CLASSES):
+            for smoothing in (0, 0.2):
+                loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
+                compare_steps(lambda p=products, s=num_selected: training.exact(p, s), loss, SIZE)
+
+
+def softmax_gradients(smoothing):
+    """Those of W and h in float64, and the weights of the examples."""
+    head = training.exact()
+    head.build((None, training.WIDTH))
+    kernel, bias = (x.numpy().astype(np.float64) for x in (head.kernel, head.bias))
+    logits = H @ kernel.T + bias
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    targets = np.stack([np.bincount(y[y >= 0], minlength=training.CLASSES) for y in Y])
+    targets = targets / targets.sum(axis=1, keepdims=True)
+    targets = (1 - smoothing) * targets + smoothing / training.CLASSES
+    gradient = p / p.sum(axis=1, keepdims=True) - targets
+    gradient *= np.arange(1, 10)[:, np.newaxis] / 9
+    return gradient.T @ H, gradient @ kernel
+
+
+def check_selected_gradients_have_no_bias():
+    """The mean over many draws is that of the softmax: random sums, within 4 standard errors."""
+    draws, rng = 400, np.random.default_rng(2)
+
+    def run(workers):
+        head = training.exact("float32", 10, tlo.optimizers.RowSGD(1.0))
+        head.build((None, training.WIDTH))
+        start, bias = head.kernel.numpy(), head.bias.numpy()
+        h, labels = tf.constant(H), normalize_labels(Y, head.num_classes)
+
+        @tf.function(autograph=False)
+        def step():
+            head.kernel.assign(start)
+            head.bias.assign(bias)
+            with tf.GradientTape() as tape:
+                tape.watch(h)
+                kind = loss.trains_on
+                values = loss.from_statistics(head.statistics(kind, h, labels, training=True))
+                mean = tf.reduce_mean(values * tf.range(1.0, 10.0))
+            gradient = tape.gradient(mean, h)
+            with tf.control_dependencies([gradient]):
+                return start - head.kernel.value.read_value(), gradient
+
+        found = [step() for _ in range(draws)]
+        return [np.stack(part) for part in zip(*found, strict=True)]
+
+    for smoothing in (0, 0.2):
+        loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
+        (even, of_h), (odd, more_of_h) = on_all(run)
+        kernel = np.zeros((draws, training.CLASSES, training.WIDTH))
+        kernel[:, 0::2], kernel[:, 1::2] = even, odd
+        for got, want in zip((kernel, of_h + more_of_h), softmax_gradients(smoothing), strict=True):
+            sums = rng.normal(size=(30, want.size)) @ (got - want).reshape(draws, -1).T
+            deviations = sums.mean(axis=1) / (sums.std(axis=1) / np.sqrt(draws))
+            assert 0.5 < deviations.std() < 1.5 and np.abs(deviations).max() < 4, deviations
 
 
 def check_exact_statistics_with_ties():
@@ -260,11 +315,16 @@ def check_exact_statistics_with_ties():
         np.testing.assert_array_equal(top.scores, best.scores[rank::SIZE])
 
 
-if __name__ == "__main__":
+def run_checks(checks):
+    """Runs those functions of a module that check something, and prints their names."""
     over_workers.current = lambda: getattr(OWN, "workers", ALONE)
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * SIZE)
-    for name, check in list(globals().items()):
+    for name, check in list(checks.items()):
         if name.startswith("check_"):
             check()
             print(name)
+
+
+if __name__ == "__main__":
+    run_checks(globals())

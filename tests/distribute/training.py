@@ -49,14 +49,60 @@ def sampled(sampler=None, optimizer=None, **arguments):
     )
 
 
+def wta():
+    return tlo.indexes.HashIndex(tlo.indexes.WTAHash(4), hashes_per_table=2, num_tables=10)
+
+
+def inner_product(**arguments):
+    return tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(),
+        hashes_per_table=4,
+        num_tables=10,
+        similarity="inner_product",
+        first_period=5,
+        **arguments,
+    )
+
+
+# Samplers that look at W, each with its index. What they find is never cut off.
+LOOKING = {
+    "shared": lambda: (tlo.samplers.LSHEmbedding(30), inner_product()),
+    "shared_wta": lambda: (tlo.samplers.LSHEmbedding(30, tlo.samplers.Uniform(20)), wta()),
+    "own": lambda: (
+        tlo.samplers.LSHEmbedding(CLASSES, tlo.samplers.LogUniform(20), per_example=True),
+        inner_product(max_drift=0.05),
+    ),
+    "corrected": lambda: (
+        tlo.samplers.LSHEmbedding(CLASSES, per_example=True, corrected=True),
+        inner_product(),
+    ),
+    "label": lambda: (tlo.samplers.LSHLabel(30, tlo.samplers.Uniform(20)), wta()),
+    "own_label": lambda: (tlo.samplers.LSHLabel(CLASSES, per_example=True), wta()),
+    "wta_top_k": lambda: (tlo.samplers.WTATopK(9, CLASSES), wta()),
+    "exact_top_k": lambda: (tlo.samplers.ExactTopK(120), None),
+    "unused": lambda: (tlo.samplers.Uniform(20), wta()),
+}
+
+
+def looking(name, **arguments):
+    sampler, index = LOOKING[name]()
+    return sampled(sampler, index=index, **arguments)
+
+
 def dense():
     return tlo.heads.DenseHead(CLASSES, **weights())
 
 
-def exact(products="float32"):
-    optimizer = tlo.optimizers.RowAdagrad(0.1)
+def exact(products="float32", num_selected=None, optimizer=None):
+    """With the gradients of all classes, or of some that are selected."""
     return tlo.heads.ExactSoftmaxHead(
-        CLASSES, optimizer, backward="all", products=products, seed=1, **weights()
+        CLASSES,
+        optimizer or tlo.optimizers.RowAdagrad(0.1),
+        num_selected,
+        backward="all" if num_selected is None else "selected",
+        products=products,
+        seed=1,
+        **weights(),
     )
 
 
@@ -185,7 +231,13 @@ def every_run():
     yield "dense_adam", trained(compiled(dense(), tlo.losses.SquaredError(), adam, "numbers"))
     yield "exact_softmax", trained(compiled(exact(), crossentropy()))
     yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
+    smoothed = crossentropy(label_smoothing=0.2)
+    yield "selected", trained(compiled(exact(num_selected=20), smoothed))
+    yield "all_selected", trained(compiled(exact(num_selected=CLASSES), crossentropy()), epochs=10)
     yield "dense_smoothed", trained(compiled(dense(), crossentropy(label_smoothing=0.2)))
+    active_set = tlo.losses.ActiveSetSoftmax()
+    yield "lsh_embedding", trained(compiled(looking("shared"), active_set), epochs=10)
+    yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
     # With a small epsilon Adam makes large steps of gradients that are nothing but rounding.
     adam = tlo.optimizers.RowAdam(0.05, epsilon=1e-3)
     yield (

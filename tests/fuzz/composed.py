@@ -75,7 +75,8 @@ def _candidate_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
 
 def _softmax_selection(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     _check_dtype(inputs["kernel"], attributes)
-    kernel, biases, hidden, labels, seed = inputs.values()
+    kernel, biases, hidden, labels, seed, *numbers = inputs.values()
+    shard = ClassShard(*(int(number) for number in _shard(*numbers)))
     return lambda: softmax_selection(
         kernel,
         _only(biases),
@@ -83,6 +84,7 @@ def _softmax_selection(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
         labels,
         attributes["num_selected"],
         seed,
+        shard=shard,
         products=attributes["products"],
         implementation="composed",
     )

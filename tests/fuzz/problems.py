@@ -59,8 +59,8 @@ def _softmax_selection(rng: Rng) -> Call:
     inputs, attributes = _candidate_problem(rng)
     del inputs["candidates"]
     inputs["seed"] = rng.integers(-(2**62), 2**62, 2)
-    classes = len(inputs["kernel"].values)
-    attributes["num_selected"] = int(rng.integers(0, classes + 1))
+    _shard(rng, inputs, len(inputs["kernel"].values))
+    attributes["num_selected"] = int(rng.integers(0, inputs["num_classes"] + 1))
     attributes["products"] = str(rng.choice(["float32", "bfloat16"]))
     return Call("TfxSoftmaxSelection", inputs, attributes)
 

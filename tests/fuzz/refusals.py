@@ -221,6 +221,7 @@ def _of_softmax_selection(op: str) -> list[Refusal]:
     return [
         Refusal(op, "seed", _shape(3), r"seed must be \[2\]"),
         Refusal(op, "num_selected", _to(_LARGE), "num_selected must be .*1099511627776"),
+        *_of_shard(op)[:-1],  # where there are no classes, there are too few for num_selected
     ]
 
 

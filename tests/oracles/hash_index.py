@@ -95,33 +95,40 @@ def table(codes_of_classes, num_buckets):
 
 
 def visited(entries, starts, codes_of_example, order, rotations, max_per_bucket, num_ranges=1):
-    """Returns the classes that an example with codes `[Q, L]` comes across, in order."""
+    """Returns the classes that an example with codes `[Q, L]` comes across, with turns."""
     classes = []
     buckets_of_range = (starts.shape[1] - 1) // num_ranges
     for r in range(num_ranges):
-        for t in order:
+        for i, t in enumerate(order):
             for code in codes_of_example[:, t]:
                 if code < 0:
                     continue
                 place = r * buckets_of_range + code
                 bucket = entries[t, starts[t, place] : starts[t, place + 1]]
                 first = int(rotations[t]) * len(bucket) >> 32
-                classes += [int(c) for c in np.roll(bucket, -first)[:max_per_bucket]]
+                seen = np.roll(bucket, -first)[:max_per_bucket]
+                classes += [(int(c), r * len(order) + i) for c in seen]
     return classes
 
 
-def own_candidates(visits, budget):
-    """Returns `[N, S]` ids; `visits` are those of each example."""
+def own_candidates(visits, budget, num_turns):
+    """Returns `[N, S]` ids and turns; `visits` are those of each example."""
     ids = np.full((len(visits), budget), -1)
+    turns = np.full((len(visits), budget), num_turns)
     for i, classes in enumerate(visits):
-        found = list(dict.fromkeys(classes))[:budget]
+        first = {}
+        for c, turn in classes:
+            first.setdefault(c, turn)
+        found = list(first)[:budget]
         ids[i, : len(found)] = found
-    return ids
+        turns[i, : len(found)] = [first[c] for c in found]
+    return ids, turns
 
 
 def shared_candidates(visits, first_class, num_classes, budget):
-    """Returns `[S]` ids."""
-    votes = Counter(c for classes in visits for c in classes)
+    """Returns `[S]` ids and votes."""
+    votes = Counter(c for classes in visits for c, _ in classes)
     by_votes = sorted(votes, key=lambda c: (-votes[c], (c - first_class) % num_classes))
     found = sorted(by_votes[:budget])
-    return np.array(found + [-1] * (budget - len(found)))
+    missing = budget - len(found)
+    return np.array(found + [-1] * missing), np.array([votes[c] for c in found] + [0] * missing)

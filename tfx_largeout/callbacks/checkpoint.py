@@ -236,6 +236,12 @@ class Checkpoint(keras.callbacks.Callback):
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
             raise ValueError(f"Checkpoint supports one replica; got {replicas}")
+        indexes = [getattr(layer, "index", None) for layer in self.model._flatten_layers()]
+        if not current().alone and any(index is not None for index in indexes):
+            raise ValueError(
+                "Checkpoint must be used with heads without a hash index over several workers, as "
+                f"an index can't be dealt out anew; got {current().size} workers"
+            )
         if self._every is not None and self._batches is None and self._trainer is None:
             raise ValueError(
                 "every must be 'epoch' for data that do not come from Checkpoint.data; got "

@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.ops.exact.streamed_logits import StreamedLogits, streamed_logits
+from tfx_largeout.statistics import TopScores
 
 
 class ClassRows:
@@ -105,22 +107,48 @@ class ClassRows:
         logsumexp = self.workers.log_sum_exp(own.logsumexp, f"{self._site}/top_log_sum")
         if k == 0:
             return own._replace(logsumexp=logsumexp)
+        scores, ids = self._best_of_all(own.top_scores, own.top_ids, k)
+        return own._replace(logsumexp=logsumexp, top_scores=scores, top_ids=ids)
+
+    def best_of(
+        self, hidden: tf.Tensor, kernel: Any, bias: Any, ids: tf.Tensor, k: int
+    ) -> TopScores:
+        """Returns each example's k best of some classes: as `top_candidates`, ties by lower id.
+
+        Args:
+            hidden: `[N, D]`, the same on all workers.
+            kernel: The rows of W that are here.
+            bias: Those of b, or None.
+            ids: `[N, S]`, without repeats: those candidates whose rows are here; else -1.
+            k: The number of classes, at least 1.
+        """
+        few = min(k, ids.shape[1])
+        own = top_candidates(kernel, bias, hidden, self.of(ids), few)
+        found = own.ids >= 0
+        own_ids = tf.where(found, self.shard.class_of(own.ids), self.num_classes)
+        scores, best = self._best_of_all(own.scores, own_ids, k)
+        return TopScores(
+            scores,
+            tf.where(best < self.num_classes, best, tf.constant(-1, tf.int64)),
+            self.workers.log_sum_exp(own.log_partition, f"{self._site}/found_log_sum"),
+        )
+
+    def _best_of_all(
+        self, scores: tf.Tensor, ids: tf.Tensor, k: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the k best `[N, k]` of those of all workers, of which each has up to k."""
         # Behind all classes, where this worker has fewer than k.
-        missing = [[0, 0], [0, k - few]]
-        lowest = own.top_scores.dtype.as_numpy_dtype("-inf")
-        scores = tf.pad(own.top_scores, missing, constant_values=lowest)
-        ids = tf.pad(own.top_ids, missing, constant_values=self.num_classes)
+        missing = [[0, 0], [0, k - scores.shape[1]]]
+        lowest = scores.dtype.as_numpy_dtype("-inf")
+        scores = tf.pad(scores, missing, constant_values=lowest)
+        ids = tf.pad(ids, missing, constant_values=self.num_classes)
         scores = _side_by_side(self.workers.gather(scores, f"{self._site}/top_scores"))
         ids = _side_by_side(self.workers.gather(ids, f"{self._site}/top_ids"))
         by_id = tf.argsort(ids, axis=1)
         scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
         # Of equal scores the first one is the one with the lower id.
         best = tf.math.top_k(order_keys(scores), k).indices
-        return own._replace(
-            logsumexp=logsumexp,
-            top_scores=tf.gather(scores, best, batch_dims=1),
-            top_ids=tf.gather(ids, best, batch_dims=1),
-        )
+        return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
 
     def _sum_if_any(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers of `[N, K]`, where K may be 0."""

@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
@@ -18,7 +17,11 @@ from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import after, check_finite
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
-from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
+from tfx_largeout.ops.exact.softmax_selection import (
+    least_weight,
+    num_selected_argument,
+    softmax_selection,
+)
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
@@ -130,8 +133,6 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         self.seed = seed_argument(seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        if self.backward_over == "selected":
-            require_alone('ExactSoftmaxHead with backward="selected" (use "all")')
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
@@ -144,14 +145,18 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.kernel,
             self.bias,
             tf.cast(hidden, self.statistics_dtype),
-            self.rows.of(labels.ids),
+            labels.ids,
             self.num_selected or 0,
             seed,
+            shard=self.rows.shard,
             products=self.products,
         )
         log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
         log_z = _finite("log Z of the logits", log_z)
         targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
+        if not self.workers.alone:
+            epsilon = least_weight(self.num_selected or 0, self.num_classes)
+            selection = selection.thinned(log_z, epsilon)
         selection = selection._replace(target_logits=targets, logsumexp=log_z)
         if kind is SoftmaxStatistics:
             return (targets, log_z), (selection, seed, None)
@@ -210,9 +215,9 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
         batch = CandidateGradients(
             hidden,
-            labels.ids,
+            self.rows.of(labels.ids),
             # Examples of weight 0 touch no rows but those of their labels.
-            tf.where(of_example != 0, selection.ids, -1),
+            tf.where(of_example != 0, self.rows.of(selection.ids), -1),
             target_gradient + of_example * target_p,
             of_example * selection.probabilities,
         )
@@ -222,10 +227,10 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
         sizes = self.num_classes, self.num_selected or self.num_classes
         shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
-        every = batch.above(shared)
+        every = batch.above(shared._replace(candidates=self.rows.of(shared.candidates)))
         hidden_gradient = candidate_update(*self._layer, *every, *step, update=update)
-        # What was drawn is for the rows alone. The part of h is exact.
-        of_mean = mean_gradient[:, tf.newaxis] * mean_kernel
+        # What was drawn is for the rows alone. The part of h is exact, and summed over workers.
+        of_mean = mean_gradient[:, tf.newaxis] * mean_kernel / self.workers.size
         return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
 
     @property

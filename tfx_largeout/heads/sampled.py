@@ -15,6 +15,7 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -125,7 +126,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         if self.index is not None and self.index.built:
             raise ValueError(f"index must serve no other head; got {self.index!r}, which is built")
         # Whatever may be refused is, before anything is made.
-        if self.index is not None or self.sampler.looks_at_weights:
+        if self.sampler.looks_at_weights and not self.sampler.spreads_classes:
             require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
         refuse_built(self.optimizer)
         if self.index is not None and input_shape[-1] is not None:
@@ -134,10 +135,15 @@ class SampledHead(RowUpdatingHead, KernelHead):
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
         if self.index is not None:
+            site = f"{self.name}/index"
+            self.index.spread(IndexShard(self.workers, self.num_classes, site))
             self.index.build(tuple(self.kernel.shape))
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
+
+        Where several workers have the classes, those of an example's own that a sampler finds by W
+        are left out whose rows are not here.
 
         Args:
             hidden: `[N, D]`.
@@ -146,7 +152,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         seed = seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw)
         if self.index is not None:
             self.index.build_once(self.kernel, self.bias)
-        weights = OutputWeights(self.kernel, self.bias, self.index)
+        weights = OutputWeights(self.kernel, self.bias, self.index, self.rows)
         drawn = self.sampler.sample(hidden, labels, seed, weights)
         if not self.explicit_classes:
             return drawn
@@ -199,7 +205,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             return
         candidates, _ = residuals
         touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
-        self.index.update(self.kernel, self.bias, tf.concat(touched, axis=0))
+        self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
 
     def as_statistics(
         self,

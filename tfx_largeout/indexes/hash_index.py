@@ -11,16 +11,18 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
-from tfx_largeout.indexes.longest_row import grown_radius, longest_row
+from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.indexes.longest_row import grown_radius, longest_row, radii
 from tfx_largeout.indexes.sim_hash import SimHash
-from tfx_largeout.indexes.table_health import share_that_moved, some_entries, table_sizes
+from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
 from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
+from tfx_largeout.ops.hashing.hashed_rows import HashedRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -28,7 +30,6 @@ _PLAIN_ARGUMENTS = (
     *("hashes_per_table", "num_tables", "first_period", "growth", "max_drift"),
     *("similarity", "length_ranges", "max_per_bucket", "seed"),
 )
-_RADIUS_RATIO = 1.5  # the radius of a range of lengths over that of the next
 _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 
 
@@ -110,6 +111,7 @@ class HashIndex(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self._shard: Any = None  # an IndexShard, once it is built
         self.family = DWTAHash() if family is None else family
         if not isinstance(self.family, HashFamily):
             raise TypeError(f"family must be a HashFamily; got {family!r}")
@@ -146,6 +148,10 @@ class HashIndex(keras.layers.Layer):
         """The variables that the ops work on."""
         return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
 
+    def spread(self, shard: IndexShard) -> None:
+        """Says, before it is built, that W will have the rows of a part of the classes."""
+        self._shard = shard
+
     def check_width(self, width: int) -> None:
         """Raises a ValueError if rows of W `[C, width]` are too short for the family."""
         self.family.functions(self._hashed_width(width), 1, np.random.default_rng(0))
@@ -158,6 +164,7 @@ class HashIndex(keras.layers.Layer):
         """
         num_classes, width = input_shape
         self._shape = (num_classes, width)
+        self._shard = self._shard or IndexShard(ALONE, num_classes, self.name)
         width = self._hashed_width(width)
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
@@ -190,7 +197,7 @@ class HashIndex(keras.layers.Layer):
         every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
-            radius = longest_row(kernel, bias, every)
+            radius = self._shard.longest(longest_row(kernel, bias, every))
         self._update(kernel, bias, every, 0, self.num_tables, radius)
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
@@ -210,7 +217,7 @@ class HashIndex(keras.layers.Layer):
         Args:
             kernel: W `[C, D]`.
             bias: b `[C]`, or None.
-            touched: `[n]` int64, class ids; -1 is skipped.
+            touched: `[n]` int64, rows; -1 is skipped.
 
         Raises:
             tf.errors.InvalidArgumentError: A changed row is not finite, or the tables are corrupt.
@@ -223,11 +230,14 @@ class HashIndex(keras.layers.Layer):
         if self.similarity == "inner_product":
             touched, radius = tf.cond(
                 turn.is_time & (turn.first == 0),
-                lambda: grown_radius(kernel, bias, touched, radius),
+                lambda: grown_radius(kernel, bias, touched, radius, self._shard),
                 lambda: (touched, radius),
             )
         moved = self._update(kernel, bias, touched, turn.first, turn.end, radius)
-        self.schedule.assign(turn.after(moved, self._next_period))
+        if self.max_drift is not None:
+            moved = self._shard.total(moved)  # all workers go by one schedule
+        most = (self.max_drift or 1) * self.num_tables * self._shard.num_classes
+        self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
 
     def check_built_for(self, kernel: Any) -> None:
         """Checks that the index was built for a W of this shape.
@@ -261,8 +271,10 @@ class HashIndex(keras.layers.Layer):
     ) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
 
+        Over several workers: those of all, or with `per_example` those whose rows are here.
+
         Args:
-            queries: `[N, Q, D]`, Q for each example; zeros find nothing.
+            queries: `[N, Q, D]`, Q for each example; zeros find nothing. The same on all workers.
             budget: S, how many classes are returned.
             seed: `[2]` int32 or int64.
             per_example: Whether each example gets candidates of its own, `[N, S]`, or all the
@@ -272,21 +284,25 @@ class HashIndex(keras.layers.Layer):
         shape = tf.shape(queries)
         codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
         codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
-        order = BucketOrder.draw(self.num_tables, self.touched_at.shape[0], seed)
-        return bucket_candidates(
+        order = BucketOrder.draw(self.num_tables, self._shard.num_classes, seed)
+        found = bucket_candidates(
             self.tables,
             codes,
-            budget,
-            order,
+            self._shard.num_found(budget),
+            order._replace(first_class=self._shard.first_row(order.first_class)),
             per_example=per_example,
             max_per_bucket=self.max_per_bucket,
             num_ranges=self._num_ranges,
         )
+        if per_example:
+            num_turns = self._num_ranges * self.num_tables
+            return self._shard.first_of_each(found, budget, num_turns)
+        return self._shard.most_voted(found, budget, order.first_class)
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
         """Returns what gives the vectors that are hashed for classes."""
         biases = [] if bias is None else [bare_variable(bias)]
-        return HashedRows(bare_variable(kernel), biases, self._radii(self.radius.value))
+        return HashedRows(bare_variable(kernel), biases, radii(self.radius.value, self._num_radii))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the tables serve, scalars in [0, 1].
@@ -302,16 +318,11 @@ class HashIndex(keras.layers.Layer):
         """
         self.check_built_for(kernel)
         longer = max(self._num_ranges - 1, 1) * self._buckets_of_range
-        return table_sizes(self.tables, longer) | {
-            "stale": self._stale(self.hashed_rows(kernel, bias))
-        }
-
-    def _stale(self, rows: HashedRows) -> tf.Tensor:
-        classes, buckets = some_entries(self.tables)
-        vectors, ranges = rows.get(tf.maximum(tf.reshape(classes, [-1]), 0))
-        codes = hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
-        codes = codes_in_ranges(codes, ranges, self._buckets_of_range)
-        return share_that_moved(classes, buckets, codes)
+        rows, functions = self.hashed_rows(kernel, bias), self._functions()
+        stale = share_that_moved(
+            self.tables, rows, functions, self.hashes_per_table, self._buckets_of_range
+        )
+        return table_sizes(self.tables, longer) | {"stale": stale}
 
     def get_config(self) -> dict[str, Any]:
         family = keras.saving.serialize_keras_object(self.family)
@@ -324,8 +335,12 @@ class HashIndex(keras.layers.Layer):
         return cls(**{**config, "family": family})
 
     @property
+    def _num_radii(self) -> int:
+        return self.length_ranges if self.similarity == "inner_product" else 0
+
+    @property
     def _num_ranges(self) -> int:
-        return self.length_ranges if self.similarity == "inner_product" else 1
+        return max(self._num_radii, 1)
 
     @property
     def _buckets_of_range(self) -> int:
@@ -333,12 +348,6 @@ class HashIndex(keras.layers.Layer):
 
     def _hashed_width(self, width: int) -> int:
         return width + 2 if self.similarity == "inner_product" else width
-
-    def _radii(self, radius: tf.Tensor) -> tf.Tensor:
-        """Returns the radius of each range of lengths."""
-        if self.similarity == "angle":
-            return tf.zeros([0])
-        return radius * _RADIUS_RATIO ** -tf.range(self.length_ranges, dtype=tf.float32)
 
     def _functions(self) -> HashFunctions:
         return HashFunctions(self.elements.value, self.planes.value, self._bins)
@@ -366,7 +375,7 @@ class HashIndex(keras.layers.Layer):
             touched,
             now,
             which,
-            self._radii(radius),
+            radii(radius, self._num_radii),
         )
         with tf.control_dependencies([moved]):  # it refuses what is not finite
             self.clock.assign(now)
@@ -376,15 +385,6 @@ class HashIndex(keras.layers.Layer):
     def _require_built(self) -> None:
         if not self.built:
             raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
-
-    def _next_period(self, period: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
-        """Returns the period after one in which so many classes have moved, over all tables."""
-        longer = period * self.growth
-        if self.max_drift is None:
-            return longer
-        share = moved / (self.num_tables * self.touched_at.shape[0])
-        shorter = tf.maximum(period / self.growth, self.first_period)
-        return tf.where(share > self.max_drift, shorter, longer)
 
     def _add(self, name: str, value: Any) -> Any:
         """Adds a weight: an array, or zeros int32 of a shape."""

@@ -7,16 +7,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
 
 _ROWS_LOOKED_AT = 4096  # how many of all rows are looked at for one that has grown longer
 _GROWTH = 1.25  # how much longer it must be for all rows to be hashed again
+_RADIUS_RATIO = 1.5  # the radius of a range of lengths over that of the next
 _LEAST_SQUARE = 1e-30  # a radius must not be 0
 _BLOCK_ROWS = 2**14  # how many lengths are computed at a time
 
 
 def grown_radius(
-    kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor
+    kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor, shard: IndexShard
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the rows to mark, which are all if the longest has grown much, and the radius.
 
@@ -27,14 +29,21 @@ def grown_radius(
         bias: b `[C]`, or None.
         touched: The rows that a step changed, `[n]` int64; -1 is skipped.
         radius: The radius so far.
+        shard: Which classes the rows are.
     """
-    num_classes = kernel.shape[0]
-    some = tf.range(0, num_classes, max(1, num_classes // _ROWS_LOOKED_AT), dtype=tf.int64)
-    now = longest_row(kernel, bias, tf.concat([some, tf.maximum(touched, 0)], axis=0))
+    step = max(1, shard.num_classes // _ROWS_LOOKED_AT)
+    some = shard.rows_of(tf.range(0, shard.num_classes, step, dtype=tf.int64))
+    changed = tf.boolean_mask(touched, touched >= 0)
+    now = shard.longest(longest_row(kernel, bias, tf.concat([some, changed], axis=0)))
     is_new = now > radius * _GROWTH
-    every = tf.range(num_classes, dtype=tf.int64)
+    every = tf.range(kernel.shape[0], dtype=tf.int64)
     touched = tf.cond(is_new, lambda: every, lambda: touched)
     return touched, tf.where(is_new, now, radius)
+
+
+def radii(radius: tf.Tensor, num_ranges: int) -> tf.Tensor:
+    """Returns the radius of each range of lengths, falling, `[m]`."""
+    return radius * _RADIUS_RATIO ** -tf.range(num_ranges, dtype=tf.float32)
 
 
 def longest_row(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables
+from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
 
 _ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
 
@@ -27,26 +29,30 @@ def table_sizes(tables: HashTables, longer: int) -> dict[str, tf.Tensor]:
     }
 
 
-def some_entries(tables: HashTables) -> tuple[tf.Tensor, tf.Tensor]:
+def share_that_moved(
+    tables: HashTables,
+    rows: HashedRows,
+    functions: HashFunctions,
+    hashes_per_table: int,
+    buckets_of_range: int,
+) -> tf.Tensor:
+    """Returns the share of some entries of each table whose rows are in another bucket by now."""
+    classes, buckets = _some_entries(tables)
+    num_tables = classes.shape[0]
+    vectors, ranges = rows.get(tf.maximum(tf.reshape(classes, [-1]), 0))
+    codes = hash_codes(vectors, functions, num_tables, hashes_per_table)
+    codes = codes_in_ranges(codes, ranges, buckets_of_range)
+    codes = tf.reshape(codes, [num_tables, _ENTRIES_LOOKED_AT, num_tables])
+    codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
+    moved = (codes != buckets) & (classes >= 0)
+    there = tf.math.count_nonzero(classes >= 0, dtype=tf.float32)
+    return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(there, 1)
+
+
+def _some_entries(tables: HashTables) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns classes at equal distances in each table, and their buckets, both `[L, n]`."""
     starts, entries = tables.starts.value, tables.entries.value
     sizes = tf.cast(starts[:, -1:], tf.int64)
     places = tf.range(_ENTRIES_LOOKED_AT, dtype=tf.int64) * sizes // _ENTRIES_LOOKED_AT
     places = tf.cast(places, tf.int32)
     return tf.gather(entries, places, batch_dims=1), tf.searchsorted(starts, places, "right") - 1
-
-
-def share_that_moved(classes: tf.Tensor, buckets: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
-    """Returns the share of the entries whose rows are in another bucket by now.
-
-    Args:
-        classes: `[L, n]`, ids; -1 where there is none.
-        buckets: `[L, n]`, the buckets in which the tables have them.
-        codes: `[L n, L]`, the buckets of their rows in each of the tables.
-    """
-    num_tables = classes.shape[0]
-    codes = tf.reshape(codes, [num_tables, _ENTRIES_LOOKED_AT, num_tables])
-    codes = tf.gather(codes, tf.range(num_tables), axis=2, batch_dims=1)
-    moved = (codes != buckets) & (classes >= 0)
-    there = tf.math.count_nonzero(classes >= 0, dtype=tf.float32)
-    return tf.math.count_nonzero(moved, dtype=tf.float32) / tf.maximum(there, 1)

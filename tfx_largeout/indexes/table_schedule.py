@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,20 +49,24 @@ class Turn(NamedTuple):
         end = first + tf.where(is_time, most, tf.zeros_like(due))
         return cls(due, first, end, period, moved, is_time, end >= num_tables)
 
-    def after(self, moved: tf.Tensor, next_period: Callable[..., tf.Tensor]) -> tf.Tensor:
+    def after(self, moved: tf.Tensor, growth: float, shortest: float, most: float) -> tf.Tensor:
         """Returns the schedule after the step.
 
         Args:
             moved: How many classes moved in it.
-            next_period: From a period, and how many classes moved in its round, to the next one.
+            growth: The next period over this one, or this one over the next.
+            shortest: What no period is below.
+            most: How many classes may move in a round, over all tables, for the period to grow.
         """
         none = tf.zeros_like(self.due)
         total = self.moved + tf.cast(moved, self.moved.dtype)
+        shorter = tf.maximum(self.period / growth, shortest)
+        next_period = tf.where(total > most, shorter, self.period * growth)
         return tf.stack(
             [
                 self.due - (self.end - self.first),
                 tf.where(self.is_round, none, self.end),
-                tf.where(self.is_round, next_period(self.period, total), self.period),
+                tf.where(self.is_round, next_period, self.period),
                 tf.where(self.is_round, none, total),
             ]
         )

@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
@@ -52,7 +52,8 @@ class TopK(keras.layers.Layer):
             W to find rows of.
         ValueError: `k`, `activation` or `num_found` is out of range; at the first call: the index
             was built for a W of another shape.
-        RuntimeError: At the first call: `index` was not built.
+        RuntimeError: At the first call: `index` was not built; or it is not the head's own, where
+            several workers have the classes.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
@@ -211,11 +212,20 @@ def _top_found(
     _check_num_found(num_found, head)
     index.check_built_for(head.kernel)
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
-    queries = tf.cast(hidden, tf.float32)[:, tf.newaxis]
     if _is_of(index, head):
         index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
+    elif not head.workers.alone:
+        raise RuntimeError(
+            "index must be that of the head, where its classes are spread over "
+            f"{head.workers.size} workers; got another one"
+        )
+    batch = whole_hidden(head, hidden)
+    queries = tf.cast(batch.hidden, tf.float32)[:, tf.newaxis]
     found = index.candidates(queries, most, tf.constant([0, 0]), per_example=True)
-    return top_candidates(head.kernel, head.bias, hidden, found, k)
+    if head.workers.alone:
+        return top_candidates(head.kernel, head.bias, hidden, found, k)
+    best = head.rows.best_of(batch.hidden, head.kernel, head.bias, found, k)
+    return TopScores(*map(batch.of_this_worker, best))
 
 
 def _check_index(index: Any, num_found: int | None, k: int) -> None:
@@ -223,8 +233,6 @@ def _check_index(index: Any, num_found: int | None, k: int) -> None:
         integer_argument("num_found", num_found, at_least=k)
     if index is not None and not isinstance(index, HashIndex):
         raise TypeError(f"index must be a HashIndex or None; got {index!r}")
-    if index is not None:
-        require_alone("TopK with an index")
 
 
 def _check_num_found(num_found: int | None, head: Head) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.labels import Labels
 
@@ -41,11 +42,36 @@ class OutputWeights(NamedTuple):
         kernel: W `[C, D]`, a variable; None where a sampler is used without a head.
         bias: b `[C]`, a variable, or None.
         index: The `HashIndex` over W and b that the head keeps up to date, or None.
+        rows: A `ClassRows`, where several workers have the rows of W; None where all are here.
     """
 
     kernel: Any = None
     bias: Any = None
     index: Any = None
+    rows: Any = None
+
+    @property
+    def workers(self) -> Workers:
+        """Those that have the rows of W."""
+        return ALONE if self.rows is None else self.rows.workers
+
+    def rows_of(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of classes; -1 for padding and for classes of other workers."""
+        return ids if self.rows is None else self.rows.of(ids)
+
+    def of_owners(self, ids: tf.Tensor, values: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns what those workers have that have the rows of the classes; 0 at padding.
+
+        Args:
+            ids: `[N, K]`.
+            values: `[N, K, ...]`.
+            name: Of the call.
+        """
+        if self.workers.alone:
+            return values
+        shape = tf.concat([tf.shape(ids), tf.ones([tf.rank(values) - 2], tf.int32)], axis=0)
+        here = tf.reshape(self.rows_of(ids) >= 0, shape)
+        return self.workers.sum(tf.where(here, values, tf.zeros_like(values)), f"sampler/{name}")
 
 
 class Sampler:
@@ -58,15 +84,19 @@ class Sampler:
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
     it with Keras and write `get_config` to save it with a model. A sampler whose candidates depend
     on W sets `looks_at_weights`; one that asks an index also sets `needs_index` and writes
-    `default_index`.
+    `default_index`. One that looks at W can serve several workers if its `draw` finds rows by
+    `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch is then
+    the same on all workers; of an example's own candidates, each may leave out those of others.
 
     Attributes:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
+        spreads_classes: Whether `draw` works where W has the rows of a part of the classes.
         needs_index: Whether `draw` needs the index of the head.
         num_classes: C, or None before `build`.
     """
 
     looks_at_weights: ClassVar[bool] = False
+    spreads_classes: ClassVar[bool] = False
     needs_index: ClassVar[bool] = False
     num_classes: int | None = None
 

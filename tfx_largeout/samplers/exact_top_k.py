@@ -35,6 +35,7 @@ class ExactTopK(Sampler):
     """
 
     looks_at_weights: ClassVar[bool] = True
+    spreads_classes: ClassVar[bool] = True
 
     def __init__(self, k: int) -> None:
         self.k = integer_argument("k", k, at_least=1)
@@ -46,9 +47,13 @@ class ExactTopK(Sampler):
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
-        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        ids = streamed_logits(hidden, weights.kernel, weights.bias, no_labels, k=self.k).top_ids
-        return Candidates.certain(ids, labels)
+        layer = weights.kernel, weights.bias
+        if weights.workers.alone:
+            no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+            best = streamed_logits(hidden, *layer, no_labels, k=self.k)
+        else:
+            best = weights.rows.best(hidden, *layer, self.k)
+        return Candidates.certain(best.top_ids, labels)
 
     def get_config(self) -> dict[str, Any]:
         return {"k": self.k}

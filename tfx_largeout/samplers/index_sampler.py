@@ -27,7 +27,7 @@ class IndexSampler(Sampler):
     The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. With the same weights and the same index, the same seed gives the same candidates.
 
-    To add one, write `queries`.
+    To add one, write `queries`: the same on all workers, if it says `spreads_classes`.
 
     Args:
         num_found: How many classes are taken from buckets at most, at most C: for each example with
@@ -80,13 +80,22 @@ class IndexSampler(Sampler):
         found = self.find(hidden, labels, seed, weights)
         if self.background is not None:
             drawn = self.background.sample(hidden, labels, tf.random.fold_in(seed, 1))
-            return with_certain(drawn, labels, found)
+            candidates = with_certain(drawn, labels, found)
+            if not self.per_example:
+                return candidates
+            # Whether a label is found, the worker knows that has its row.
+            of_labels = candidates.true_log_expected
+            of_labels = weights.of_owners(labels.ids, of_labels, "labels_found")
+            return candidates._replace(true_log_expected=of_labels)
         return Candidates.certain(found, labels)
 
     def find(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> tf.Tensor:
-        """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1."""
+        """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1.
+
+        Of an example's own, where several workers have the classes, those whose rows are here.
+        """
         queries = self.queries(tf.cast(hidden, tf.float32), labels, weights)
         return weights.index.candidates(queries, self.num_found, seed, self.per_example)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -45,6 +45,8 @@ class LSHEmbedding(IndexSampler):
         Daghaghi et al. 2021, section 2, Theorem 2.
     """
 
+    spreads_classes: ClassVar[bool] = True
+
     def __init__(self, num_found: int, *args: Any, corrected: bool = False, **kwargs: Any) -> None:
         super().__init__(num_found, *args, **kwargs)
         self.corrected = bool(corrected)
@@ -71,10 +73,12 @@ class LSHEmbedding(IndexSampler):
         dtype = "float64" if weights.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
         bias = weights.bias if weights.index.similarity == "inner_product" else None
-        values = candidate_logits(weights.kernel, bias, hidden, labels.ids, drawn.ids)
+        of_labels, of_drawn = weights.rows_of(labels.ids), weights.rows_of(drawn.ids)
+        values = candidate_logits(weights.kernel, bias, hidden, of_labels, of_drawn)
+        true_log_expected = _log_found(weights, hidden, of_labels, values.true_logits)
         return drawn._replace(
-            log_expected=_log_found(weights, hidden, drawn.ids, values.candidate_logits),
-            true_log_expected=_log_found(weights, hidden, labels.ids, values.true_logits),
+            log_expected=_log_found(weights, hidden, of_drawn, values.candidate_logits),
+            true_log_expected=weights.of_owners(labels.ids, true_log_expected, "log_found"),
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -82,13 +86,13 @@ class LSHEmbedding(IndexSampler):
 
 
 def _log_found(
-    weights: OutputWeights, hidden: tf.Tensor, ids: tf.Tensor, products: tf.Tensor
+    weights: OutputWeights, hidden: tf.Tensor, places: tf.Tensor, products: tf.Tensor
 ) -> tf.Tensor:
-    """Returns log(1 - (1 - p^K)^L); 0 where there is no class."""
+    """Returns log(1 - (1 - p^K)^L) for the classes of some rows; 0 where there is none, at -1."""
     index: HashIndex = weights.index
-    unique, places = tf.unique(tf.reshape(ids, [-1]))
+    unique, which = tf.unique(tf.reshape(places, [-1]))
     rows, _ = index.hashed_rows(weights.kernel, weights.bias).get(tf.maximum(unique, 0))
-    norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), places), tf.shape(ids))
+    norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), which), tf.shape(places))
     squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
     if index.similarity == "inner_product":
         squares += 1  # This is the square of the 1 in (h, 1, 0), the vector of the query.
@@ -97,4 +101,4 @@ def _log_found(
     missed = index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
     # The log of at least 1e-30 is finite, however unlikely the class is.
     found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
-    return tf.where(ids < 0, 0.0, found)
+    return tf.where(places < 0, 0.0, found)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import keras
 import tensorflow as tf
 
@@ -26,7 +28,11 @@ class LSHLabel(IndexSampler):
         Daghaghi et al. 2021, section 2, Theorem 1.
     """
 
+    spreads_classes: ClassVar[bool] = True
+
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         ids = tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64))
-        rows = gather(bare_variable(weights.kernel), tf.maximum(ids, 0))
-        return tf.where(ids[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))
+        places = weights.rows_of(ids)
+        rows = gather(bare_variable(weights.kernel), tf.maximum(places, 0))
+        rows = tf.where(places[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))
+        return weights.of_owners(ids, rows, "rows_of_labels")

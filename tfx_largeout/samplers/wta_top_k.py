@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -36,6 +36,8 @@ class WTATopK(IndexSampler):
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.4.
     """
 
+    spreads_classes: ClassVar[bool] = True
+
     def __init__(self, k: int, num_found: int | None = None) -> None:
         self.k = integer_argument("k", k, at_least=1)
         num_found = 10 * self.k if num_found is None else num_found
@@ -53,7 +55,11 @@ class WTATopK(IndexSampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         found = self.find(hidden, labels, seed, weights)
-        best = top_candidates(weights.kernel, weights.bias, hidden, found, self.k)
+        layer = weights.kernel, weights.bias
+        if weights.workers.alone:
+            best = top_candidates(*layer, hidden, found, self.k)
+        else:
+            best = weights.rows.best_of(hidden, *layer, found, self.k)
         return Candidates.certain(best.ids, labels)
 
     def get_config(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import IMPLEMENTATIONS, integers, random_labels, use
 
-from tfx_largeout.ops.exact.softmax_selection import softmax_selection
+from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.softmax_selection import least_weight, softmax_selection
 
 SEED = tf.constant([1, 2], tf.int64)
 every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -37,6 +38,23 @@ class Layer:
         options = {"products": products, "implementation": implementation}
         return softmax_selection(*arguments, num_selected, seed, **options)
 
+    def select_by_shards(self, size, num_selected, implementation, products):
+        """What each of so many shards keeps: class c is row c // size of shard c % size."""
+        return [
+            softmax_selection(
+                tf.Variable(self.kernel[rank::size]),
+                tf.Variable(self.bias[rank::size]),
+                self.hidden,
+                tf.constant(self.labels),
+                num_selected,
+                SEED,
+                shard=ClassShard(rank, size, self.logits.shape[1]),
+                products=products,
+                implementation=implementation,
+            )
+            for rank in range(size)
+        ]
+
     @property
     def without_labels(self):
         """The softmax with 0 at the labels."""
@@ -48,7 +66,11 @@ class Layer:
 
 def dense(selection, shape):
     """The kept entries as a matrix."""
-    result = np.zeros(shape)
+    return add_dense(selection, np.zeros(shape))
+
+
+def add_dense(selection, result):
+    """Adds the kept entries to a matrix."""
     rows, columns = np.nonzero(selection.ids.numpy() >= 0)
     ids = selection.ids.numpy()[rows, columns]
     np.add.at(result, (rows, ids), selection.probabilities.numpy()[rows, columns])
@@ -149,6 +171,46 @@ def test_with_as_many_as_classes_all_are_kept_as_they_are(implementation, monkey
     selection = layer.select(200, use(implementation, monkeypatch))
     kept = dense(selection, layer.p.shape)
     np.testing.assert_allclose(kept, layer.without_labels, rtol=1e-5)
+
+
+@every_implementation
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+@pytest.mark.parametrize("num_selected", [25, 4000])
+def test_shards_keep_what_the_whole_layer_keeps(
+    implementation, products, num_selected, monkeypatch
+):
+    layer = Layer(4000, 9, 37, num_labels=2, whole=True)
+    name = use(implementation, monkeypatch)
+    whole = layer.select(num_selected, name, products=products)
+    shards = layer.select_by_shards(3, num_selected, name, products)
+    parts = np.stack([shard.logsumexp for shard in shards])
+    log_z = np.log(np.exp(parts.astype(np.float64)).sum(axis=0))
+    np.testing.assert_allclose(log_z, whole.logsumexp, rtol=1e-6)
+    targets = sum(shard.target_logits.numpy() for shard in shards)
+    np.testing.assert_array_equal(targets, whole.target_logits)
+    kept = np.zeros(layer.p.shape)
+    epsilon = least_weight(num_selected, 4000)
+    for shard in shards:
+        # With the log Z of fewer classes more are kept, and all that stay are among them.
+        thinned = shard.thinned(tf.constant(log_z, tf.float32), epsilon)
+        stays = thinned.ids >= 0
+        np.testing.assert_array_equal(thinned.ids[stays], shard.ids[stays])
+        add_dense(thinned, kept)
+    np.testing.assert_allclose(kept, dense(whole, layer.p.shape), rtol=1e-5)
+
+
+@every_implementation
+def test_what_is_kept_has_its_logit_and_its_key(implementation, monkeypatch):
+    layer = Layer(500, 6, 21)
+    selection = layer.select(40, use(implementation, monkeypatch))
+    rows, columns = np.nonzero(selection.ids.numpy() >= 0)
+    logits = layer.logits[rows, selection.ids.numpy()[rows, columns]]
+    np.testing.assert_allclose(selection.logits.numpy()[rows, columns], logits, atol=1e-5)
+    u = np.exp(logits - selection.keys.numpy()[rows, columns])
+    assert (u > 0).all() and (u < 1 + 1e-4).all() and 0.2 < u.mean() < 0.5
+    assert (layer.p[rows, selection.ids.numpy()[rows, columns]] > u / 40 * (1 - 1e-4)).all()
+    padding = selection.ids < 0
+    np.testing.assert_array_equal(selection.keys[padding], 0)
 
 
 @every_implementation

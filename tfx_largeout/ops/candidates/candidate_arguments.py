@@ -68,15 +68,24 @@ class CandidateArguments(NamedTuple):
         """Whether each example has candidates of its own."""
         return self.candidates.shape.rank == 2
 
-    def checked(self, checks: list[tf.Operation | None] | None = None) -> CandidateArguments:
-        """Returns the same; what is computed from them runs after all checks, and `checks`."""
+    def checked(
+        self, checks: list[tf.Operation | None] | None = None, classes_of_labels: int | None = None
+    ) -> CandidateArguments:
+        """Returns the same; what is computed from them runs after all checks, and `checks`.
+
+        Args:
+            checks: More of them. Default None.
+            classes_of_labels: What ids of labels are below. Default None: C.
+        """
+        if classes_of_labels is None:
+            classes_of_labels = self.num_classes
         batch = tf.shape(self.hidden)[0]
         by_label = tf.stack([batch, tf.shape(self.labels)[1]])
         width = self.kernel.shape[1]
         every = [
             check_shape("hidden", "[N, D] with the D of kernel", self.hidden, [batch, width]),
             check_shape("labels", "[N, K] with the N of hidden", self.labels, by_label),
-            check_ids("labels", self.labels, -1, self.num_classes),
+            check_ids("labels", self.labels, -1, classes_of_labels),
             check_ids("candidates", self.candidates, -1, self.num_classes),
             check_finite("hidden", self.hidden),
             *(checks or []),

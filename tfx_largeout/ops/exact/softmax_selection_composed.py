@@ -15,8 +15,13 @@ from tfx_largeout.ops.exact.streamed_logits_composed import (
 
 
 def softmax_selection_composed(
-    arguments: CandidateArguments, num_selected: int, seed: tf.Tensor, products: str
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    arguments: CandidateArguments,
+    num_selected: int,
+    epsilon: float,
+    seed: tf.Tensor,
+    shard: ClassShard,
+    products: str,
+) -> tuple[tf.Tensor, ...]:
     """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
 
     The first gives the partition function; the second computes the logits again and keeps entries.
@@ -24,48 +29,51 @@ def softmax_selection_composed(
     Args:
         arguments: Not checked yet; no candidates.
         num_selected: S.
+        epsilon: The least weight of an entry that is kept.
         seed: `[2]` int64.
+        shard: Which classes the rows of W are, in numbers.
         products: As `logits_of_block`.
 
     Returns:
-        The four fields of `SoftmaxSelection`, in order.
+        The fields of `SoftmaxSelection`, in order.
     """
-    arguments = arguments.checked()
+    num_classes, num_rows = shard.num_classes, arguments.num_classes
+    shard = shard.tensors(num_rows)
+    arguments = arguments.checked([shard.check(num_rows)], num_classes)
     hidden, labels = arguments.hidden, arguments.labels
-    shard = ClassShard().tensors(arguments.num_classes)
     log_z, targets, *_ = streamed_logits_composed(
         hidden, arguments.kernel, arguments.bias, labels, 0, None, shard, products
     )
     batch = tf.shape(hidden, tf.int64)[0]
     if num_selected == 0:
         empty = tf.stack([batch, 0])
-        return log_z, targets, tf.zeros(empty, tf.int64), tf.zeros(empty, hidden.dtype)
+        return log_z, targets, tf.zeros(empty, tf.int64), *[tf.zeros(empty, hidden.dtype)] * 3
     block = classes_of_block(hidden)
     keys = _example_keys(seed, batch)
-    epsilon = 1 / num_selected if num_selected < arguments.num_classes else 0.0
 
-    def body(start, places, weights):  # type: ignore[no-untyped-def]
-        end = tf.minimum(start + block, arguments.num_classes)
-        ids = tf.range(start, end)
+    def body(start, places, values):  # type: ignore[no-untyped-def]
+        end = tf.minimum(start + block, num_rows)
+        ids = shard.class_of(tf.range(start, end))
         layer = arguments.kernel, arguments.bias
         logits = logits_of_block(hidden, *layer, start, end, products)
         p = tf.exp(logits - log_z[:, tf.newaxis])
-        is_kept = p > tf.cast(_uniform(keys, ids), p.dtype) * epsilon
+        u = tf.cast(_uniform(keys, ids), p.dtype)
         is_label = tf.reduce_any(labels[:, :, tf.newaxis] == ids, axis=1)
-        kept = tf.where(is_kept & ~is_label)
-        weight = tf.maximum(tf.gather_nd(p, kept), epsilon)
+        kept = tf.where((p > u * epsilon) & ~is_label)
         of_block = tf.stack([kept[:, 0], tf.gather(ids, kept[:, 1])], axis=1)
+        p, logits, u = (tf.gather_nd(x, kept) for x in (p, logits, u))
+        more = tf.stack([tf.maximum(p, epsilon), logits, logits - tf.math.log(u)], axis=1)
         places = tf.concat([places, of_block], axis=0)
-        return start + block, places, tf.concat([weights, weight], axis=0)
+        return start + block, places, tf.concat([values, more], axis=0)
 
-    _, places, weights = tf.while_loop(
-        lambda start, *_: start < arguments.num_classes,
+    _, places, values = tf.while_loop(
+        lambda start, *_: start < num_rows,
         body,
-        (tf.zeros([], tf.int64), tf.zeros([0, 2], tf.int64), tf.zeros([0], hidden.dtype)),
+        (tf.zeros([], tf.int64), tf.zeros([0, 2], tf.int64), tf.zeros([0, 3], hidden.dtype)),
         shape_invariants=(
             tf.TensorShape([]),
             tf.TensorShape([None, 2]),
-            tf.TensorShape([None]),
+            tf.TensorShape([None, 3]),
         ),
         parallel_iterations=1,
     )
@@ -73,13 +81,13 @@ def softmax_selection_composed(
     order = tf.argsort(places[:, 0], stable=True)
     examples = tf.gather(places[:, 0], order)
     ids = tf.RaggedTensor.from_value_rowids(tf.gather(places[:, 1], order), examples, nrows=batch)
-    probabilities = ids.with_values(tf.gather(weights, order))
     static = [hidden.shape[0], None]
+    of_entries = (ids.with_values(x) for x in tf.unstack(tf.gather(values, order), axis=1))
     return (
         log_z,
         targets,
         tf.ensure_shape(ids.to_tensor(-1), static),
-        tf.ensure_shape(probabilities.to_tensor(0), static),
+        *(tf.ensure_shape(x.to_tensor(0), static) for x in of_entries),
     )
 
 

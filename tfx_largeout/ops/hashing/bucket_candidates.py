@@ -39,6 +39,17 @@ class BucketOrder(NamedTuple):
         )
 
 
+class BucketCandidates(NamedTuple):
+    """What `bucket_candidates` returns."""
+
+    ids: tf.Tensor
+    """`[N, S]` or `[S]` int64, without repeats; -1 where there are no more."""
+    marks: tf.Tensor
+    """Like `ids`. With `per_example` the turn in which each came up: the number of its range times
+    L, plus the place of its table in the order; `num_ranges` L where there are no more. Else how
+    often each came up; 0 where there are no more."""
+
+
 def bucket_candidates(
     tables: HashTables,
     codes: tf.Tensor,
@@ -49,7 +60,7 @@ def bucket_candidates(
     max_per_bucket: int,
     num_ranges: int = 1,
     implementation: str = "auto",
-) -> tf.Tensor:
+) -> BucketCandidates:
     """Collects candidate classes from the buckets that queries fall into.
 
     With `per_example` these are for each example the first S different classes that come up, range
@@ -71,7 +82,7 @@ def bucket_candidates(
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
 
     Returns:
-        `[N, S]` or `[S]` int64, without repeats; -1 where there are no more.
+        A `BucketCandidates`.
 
     Raises:
         TypeError: A dtype is wrong.
@@ -85,21 +96,23 @@ def bucket_candidates(
         implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
     )
     if module is None:
-        return bucket_candidates_composed(
+        found = bucket_candidates_composed(
             tables,
             *arguments,
             per_example=per_example,
             max_per_bucket=max_per_bucket,
             num_ranges=num_ranges,
         )
-    return module.tfx_bucket_candidates(
-        tables.entries.handle,
-        tables.starts.handle,
-        *arguments,
-        own=per_example,
-        most_of_bucket=max_per_bucket,
-        num_ranges=num_ranges,
-    )
+    else:
+        found = module.tfx_bucket_candidates(
+            tables.entries.handle,
+            tables.starts.handle,
+            *arguments,
+            own=per_example,
+            most_of_bucket=max_per_bucket,
+            num_ranges=num_ranges,
+        )
+    return BucketCandidates(*found)
 
 
 def _integers(shape: list[int], end: int, seed: tf.Tensor) -> tf.Tensor:

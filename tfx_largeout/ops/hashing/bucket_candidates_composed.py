@@ -21,8 +21,8 @@ def bucket_candidates_composed(
     per_example: bool,
     max_per_bucket: int,
     num_ranges: int,
-) -> tf.Tensor:
-    """As `bucket_candidates`."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `bucket_candidates`: ids and marks."""
     _check_shapes(tables, codes, table_order, rotations, first_class, max_per_bucket, num_ranges)
     num_tables, num_classes = tables.entries.shape
     num_buckets = tables.starts.shape[1] - 1
@@ -52,18 +52,19 @@ def bucket_candidates_composed(
         ]
     ):
         codes = tf.identity(codes)
-    visited = _visited(tables, codes, table_order, rotations, max_per_bucket, num_ranges)
+    visited, turns = _visited(tables, codes, table_order, rotations, max_per_bucket, num_ranges)
     if not per_example:
         with after([_check_read(visited.values, num_classes)]):
-            elected = _elected(visited.values, num_classes, first_class, budget)
-        missing = budget - tf.size(elected, tf.int64)
-        ids = tf.pad(tf.sort(elected), [[0, missing]], constant_values=-1)
-        return tf.reshape(ids, tf.stack([budget]))
+            elected, votes = _elected(visited.values, num_classes, first_class, budget)
+        missing = [[0, budget - tf.size(elected, tf.int64)]]
+        ids = tf.reshape(tf.pad(elected, missing, constant_values=-1), tf.stack([budget]))
+        return ids, tf.reshape(tf.pad(votes, missing), tf.stack([budget]))
     # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
     shape = tf.stack([visited.nrows(), budget])
-    ids = _first(visited, num_classes + 1).to_tensor(-1, shape=shape)
+    first, turns = _first(visited, turns, num_classes + 1)
+    ids = first.to_tensor(-1, shape=shape)
     with after([_check_read(ids, num_classes)]):
-        return tf.identity(ids)
+        return tf.identity(ids), turns.to_tensor(num_ranges * num_tables, shape=shape)
 
 
 def _check_shapes(
@@ -109,8 +110,11 @@ def _visited(
     rotations: tf.Tensor,
     max_per_bucket: int,
     num_ranges: int,
-) -> tf.RaggedTensor:
-    """Returns the classes that each example comes across, in order; C for what is corrupt."""
+) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """Returns the classes that each example comes across, in order; C for what is corrupt.
+
+    And the turn of each, of all examples in a row.
+    """
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     num_buckets //= num_ranges
     by_table = tf.gather(tf.transpose(codes, [0, 2, 1]), table_order, axis=1)
@@ -143,7 +147,9 @@ def _visited(
     is_class = good & (classes >= 0) & (classes < num_classes)
     classes = tf.where(is_class, classes, num_classes)
     of_example = tf.reduce_sum(tf.reshape(taken, [tf.shape(codes)[0], -1]), axis=1)
-    return tf.RaggedTensor.from_row_lengths(classes, of_example)
+    num_turns, num_queries = table_order.shape[0], tf.shape(codes, tf.int64)[1]
+    turns = count // tf.maximum(num_queries, 1) % num_turns
+    return tf.RaggedTensor.from_row_lengths(classes, of_example), turns
 
 
 def _check_read(classes: tf.Tensor, num_classes: int) -> tf.Operation | None:
@@ -154,22 +160,29 @@ def _check_read(classes: tf.Tensor, num_classes: int) -> tf.Operation | None:
     return tf.debugging.Assert(tf.reduce_all(classes < num_classes), [rule])
 
 
-def _first(classes: tf.RaggedTensor, num_classes: int) -> tf.RaggedTensor:
-    """Returns the different classes of each row, in the order in which they come first."""
-    keys, _ = tf.unique(classes.value_rowids() * num_classes + classes.values)
-    return tf.RaggedTensor.from_value_rowids(
+def _first(
+    classes: tf.RaggedTensor, turns: tf.Tensor, num_classes: int
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Returns the different classes of each row, in the order in which they come first.
+
+    And the turns in which they do.
+    """
+    keys, places = tf.unique(classes.value_rowids() * num_classes + classes.values)
+    first = tf.RaggedTensor.from_value_rowids(
         keys % num_classes, keys // num_classes, classes.nrows()
     )
+    return first, first.with_values(tf.math.unsorted_segment_min(turns, places, tf.size(keys)))
 
 
 def _elected(
     classes: tf.Tensor, num_classes: int, first_class: tf.Tensor, most: tf.Tensor
-) -> tf.Tensor:
-    """Returns the classes that come up most often, at most `most`."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the classes that come up most often, at most `most`, rising, and how often."""
     found, _, votes = tf.unique_with_counts(classes, tf.int64)
     circle = (found - first_class) % num_classes
     best = tf.argsort(circle - votes * num_classes)[:most]
-    return tf.gather(found, best)
+    best = tf.gather(best, tf.argsort(tf.gather(found, best)))
+    return tf.gather(found, best), tf.gather(votes, best)
 
 
 def _check(condition: tf.Tensor, rule: str, value: tf.Tensor) -> tf.Operation | None:

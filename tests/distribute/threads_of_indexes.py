@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hash indexes and samplers that look at W over workers, as threads. As a program: checks them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+import training
+from threads import SIZE, H, Y, compare_steps, on_all, run_checks
+
+import tfx_largeout as tlo
+from tfx_largeout.distribute import Workers
+from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.labels import normalize_labels
+
+
+def check_samplers_that_look_at_weights():
+    for name in training.LOOKING:
+        for loss in (tlo.losses.ActiveSetSoftmax(), tlo.losses.ComplementarySum()):
+            compare_steps(lambda n=name: training.looking(n), loss, SIZE)
+
+
+def check_indexes_follow_w():
+    """After 30 steps each bucket has the classes that it has in one process."""
+
+    def run(workers, name):
+        head = training.looking(name, optimizer=tlo.optimizers.RowAdagrad(0.5))
+        head.build((None, training.WIDTH))
+        h, labels = tf.constant(H), normalize_labels(Y, training.CLASSES)
+        loss = tlo.losses.ComplementarySum()
+
+        @tf.function(autograph=False)
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(h)
+                kind = loss.trains_on
+                values = loss.from_statistics(head.statistics(kind, h, labels, training=True))
+            return tape.gradient(values, h)
+
+        for _ in range(30):
+            step()
+        tables = [x.numpy() for x in (head.index.entries, head.index.starts)]
+        return {
+            "kernel": head.kernel.numpy(),
+            "buckets": buckets(*tables, workers.rank, workers.size),
+            "radius": head.index.radius.numpy(),
+            "schedule": head.index.schedule.numpy()[:3],
+        }
+
+    for name in ("shared", "own", "label", "unused"):
+        expected, parts = run(Workers(), name), on_all(lambda w, n=name: run(w, n))
+        for rank, part in enumerate(parts):
+            np.testing.assert_allclose(part["kernel"], expected["kernel"][rank::2], atol=1e-5)
+            np.testing.assert_allclose(part["radius"], expected["radius"], rtol=1e-6)
+            np.testing.assert_allclose(part["schedule"], expected["schedule"])
+        for table, want in enumerate(expected["buckets"]):
+            pairs = zip(*(part["buckets"][table] for part in parts), strict=True)
+            found = [sorted(even + odd) for even, odd in pairs]
+            assert found == want, (name, table)
+
+
+def buckets(entries, starts, first, stride):
+    """The classes of each bucket, by table."""
+    classes = (first + stride * entries).tolist()
+    ends = zip(classes, starts.tolist(), strict=True)
+    return [[ids[a:b] for a, b in itertools.pairwise(of_table)] for ids, of_table in ends]
+
+
+def check_candidates_that_are_cut_off():
+    """As many as in one process, and the same but in the turn that does not fit."""
+    kernel = np.random.default_rng(3).normal(size=[training.CLASSES, training.WIDTH])
+    queries, seed = tf.constant(H[:, np.newaxis]), tf.constant([3, 4], tf.int64)
+
+    def run(workers, budget, per_example):
+        index = training.wta()
+        index.spread(IndexShard(workers, training.CLASSES, "index"))
+        index.rebuild(tf.Variable(kernel[workers.rank :: workers.size].astype("float32")))
+        return index.candidates(queries, budget, seed, per_example).numpy()
+
+    every = run(Workers(), training.CLASSES, True)
+    for budget in (1, 7, 40, 150):
+        expected = run(Workers(), budget, True)
+        found = np.concatenate(on_all(lambda w, s=budget: run(w, s, True), SIZE), axis=1)
+        np.testing.assert_array_equal((found >= 0).sum(axis=1), (expected >= 0).sum(axis=1))
+        for ids, want, possible in zip(found, expected, every, strict=True):
+            ids, want = set(ids) - {-1}, set(want) - {-1}
+            assert ids <= set(possible) and len(ids - want) <= 20, ids - want
+        shared = on_all(lambda w, s=budget: run(w, s, False), SIZE)
+        for ids in shared:
+            np.testing.assert_array_equal(ids, run(Workers(), budget, False))
+
+
+def check_top_k_by_an_index():
+    def run(workers, k):
+        head = training.looking("shared")
+        head.build((None, training.WIDTH))
+        layer = tlo.TopK(head, k, index=head.index, num_found=training.CLASSES)
+        return layer(tf.constant(H[workers.rank :: workers.size]))
+
+    for k in (5, 150):  # more than each worker has
+        scores, ids = run(Workers(), k)
+        for rank, (own_scores, own_ids) in enumerate(on_all(lambda w, k=k: run(w, k), SIZE)):
+            np.testing.assert_array_equal(own_ids, ids[rank::SIZE])
+            np.testing.assert_allclose(own_scores, scores[rank::SIZE], rtol=1e-6)
+
+
+if __name__ == "__main__":
+    run_checks(globals())
