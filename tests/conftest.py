@@ -11,6 +11,17 @@ import keras
 import pytest
 
 
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="also the tests that take long")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--thorough"):
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fresh_session():
     yield

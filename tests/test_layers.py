@@ -33,6 +33,7 @@ LAYERS = (
     "layers",
     "callbacks",
     "hessian_free",
+    "models",
     "datasets",
     "compare",
 )

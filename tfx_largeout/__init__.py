@@ -32,6 +32,7 @@ from tfx_largeout import (
     statistics,
 )
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
+from tfx_largeout.models.save_model import save_model
 from tfx_largeout.ops.library import library_status
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "metrics",
     "optimizers",
     "samplers",
+    "save_model",
     "statistics",
     "top_k_model",
 ]

@@ -97,18 +97,20 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
     const int64_t begin = task * kExamplesOfTask;
     for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
       ClassSet seen(slots + worker * room, room);
-      int64_t *own = ids + i * budget, *own_turns = turns + i * budget;
+      int64_t* own = ids + i * budget;
+      int64_t* own_turns = turns == nullptr ? nullptr : turns + i * budget;
       int64_t n = 0;
       if (!VisitBuckets(tables, queries, i, [&](uint32_t c, int64_t turn) {
             if (seen.Insert(c)) {
-              own[n] = c;
-              own_turns[n++] = turn;
+              if (own_turns != nullptr) own_turns[n] = turn;
+              own[n++] = c;
             }
             return n < budget;
           })) {
         good = false;
       }
       std::fill(own + n, own + budget, -1);
+      if (own_turns == nullptr) continue;
       std::fill(own_turns + n, own_turns + budget, queries.num_ranges * tables.num_tables);
     }
   };
@@ -139,8 +141,10 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
   Sort(ids, ids + n, tables.num_classes, execution.workspace);
   std::fill(ids + n, ids + queries.budget, -1);
   Voter& all = voters_[0];
-  std::transform(ids, ids + n, votes, [&](int64_t c) { return int64_t{all.votes[c]}; });
-  std::fill(votes + n, votes + queries.budget, 0);
+  if (votes != nullptr) {
+    std::transform(ids, ids + n, votes, [&](int64_t c) { return int64_t{all.votes[c]}; });
+    std::fill(votes + n, votes + queries.budget, 0);
+  }
   for (const uint32_t c : all.classes) all.votes[c] = 0;
   all.classes.clear();
   return good;

@@ -29,8 +29,8 @@ struct BucketQueries {
 
 // The first S different classes that come up when an example's buckets are visited, range by range,
 // table by table in `order` and query by query; then -1. Turn r L + i is that of the i-th table in
-// order, in range r: `turns` [N, S] says in which one each class came up, ranges * L where there is
-// none.
+// order, in range r: `turns` [N, S], or null, says in which one each class came up, ranges * L
+// where there is none.
 //
 // Cost: O(ranges Q L + visited classes) an example.
 //
@@ -44,8 +44,8 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
 class BucketVotes {
  public:
   // The S classes with the most votes, in rising order, then -1. Among classes with equally many,
-  // those go first that come first from `first_class` on, in a circle. `votes` [S] has the number
-  // of votes of each; then 0.
+  // those go first that come first from `first_class` on, in a circle. `votes` [S], or null, has
+  // the number of votes of each; then 0.
   //
   // Cost: O(N ranges Q L + visited classes).
   //

@@ -21,6 +21,7 @@ class BucketCandidatesOp : public CpuOp {
  public:
   explicit BucketCandidatesOp(tf::OpKernelConstruction* context) : CpuOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("own", &own_));
+    OP_REQUIRES_OK(context, context->GetAttr("gives_marks", &gives_marks_));
     OP_REQUIRES_OK(context, context->GetAttr("most_of_bucket", &most_of_bucket_));
     OP_REQUIRES_OK(context, context->GetAttr("num_ranges", &num_ranges_));
   }
@@ -49,8 +50,10 @@ class BucketCandidatesOp : public CpuOp {
     if (own_) TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, queries.size));
     tf::Tensor *ids, *marks;
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &ids));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, shape, &marks));
-    int64_t *to = ids->flat<int64_t>().data(), *marks_to = marks->flat<int64_t>().data();
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(1, gives_marks_ ? shape : tf::TensorShape({0}), &marks));
+    int64_t* to = ids->flat<int64_t>().data();
+    int64_t* marks_to = gives_marks_ ? marks->flat<int64_t>().data() : nullptr;
     if (own_ ? core::OwnBucketCandidates(tables, queries, execution, to, marks_to)
              : votes_.Candidates(tables, queries, first_class, execution, to, marks_to)) {
       return absl::OkStatus();
@@ -126,7 +129,7 @@ class BucketCandidatesOp : public CpuOp {
     return absl::OkStatus();
   }
 
-  bool own_;
+  bool own_, gives_marks_;
   int64_t most_of_bucket_, num_ranges_;
   core::BucketVotes votes_;
 };

@@ -102,6 +102,7 @@ REGISTER_OP("TfxBucketCandidates")
     .Output("ids: int64")
     .Output("marks: int64")
     .Attr("own: bool")
+    .Attr("gives_marks: bool")
     .Attr("most_of_bucket: int >= 1")
     .Attr("num_ranges: int >= 1 = 1")
     .SetIsStateful()
@@ -114,7 +115,9 @@ REGISTER_OP("TfxBucketCandidates")
       TF_RETURN_IF_ERROR(c->GetAttr("own", &own));
       const ShapeHandle shape = own ? c->Matrix(c->Dim(codes, 0), budget) : c->Vector(budget);
       c->set_output(0, shape);
-      c->set_output(1, shape);
+      bool gives_marks;
+      TF_RETURN_IF_ERROR(c->GetAttr("gives_marks", &gives_marks));
+      c->set_output(1, gives_marks ? shape : c->Vector(0));
       return absl::OkStatus();
     })
     .Doc(R"doc(
@@ -131,7 +134,7 @@ ids: With `own`, [N, S]: the first different classes that come up, range by rang
   query by query.
   Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
   that follow `first_class`. -1 where there are no more.
-marks: With `own`, [N, S]: the turn in which each came up, the number of the range times L plus the place
+marks: [0] without `gives_marks`. With `own`, [N, S]: the turn in which each came up, the number of the range times L plus the place
   of the table in the order; as many as there are turns where there are no more. Else [S]: how often
   each came up; 0 where there are no more.
 own: Whether each example gets candidates of its own.

@@ -19,7 +19,6 @@ from tfx_largeout.callbacks.callback_state import callback_state, restore_callba
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.datasets import SparseExamples
-from tfx_largeout.distribute.workers import Workers
 
 CLASSES, WIDTH, EXAMPLES, BATCH, EPOCHS = 40, 6, 48, 8, 3
 BATCHES = EXAMPLES // BATCH
@@ -660,13 +659,3 @@ def test_nothing_is_missing_for_our_heads(kind, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit(model_of(kind), Checkpoint(tmp_path), epochs=1)
-
-
-def test_an_index_is_refused_over_workers(tmp_path, monkeypatch):
-    sampler = tlo.samplers.LSHEmbedding(4)
-    head = tlo.heads.SampledHead(8, sampler, tlo.optimizers.RowSGD(0.1), seed=1)
-    saved = Checkpoint(tmp_path)
-    saved.set_model(keras.Sequential([keras.Input([8]), head]))
-    monkeypatch.setattr("tfx_largeout.callbacks.checkpoint.current", lambda: Workers(2))
-    with pytest.raises(ValueError, match="without a hash index over several workers"):
-        saved._refuse_what_is_not_exact()

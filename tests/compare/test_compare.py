@@ -196,3 +196,29 @@ def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     assert [head["status"] for head in heads] == ["done", "interrupted"]
     assert [len(head["curve"]) > 0 for head in heads] == [True, True]
     assert (folder / "precision.png").exists()
+
+
+def test_heads_over_workers_come_as_far_as_in_one_process(tiny_data, tmp_path):
+    """`tf_nce` can't spread its classes; the other heads go on."""
+    common = ["--data", str(tiny_data), "--epochs", "4", *SMALL, *LEARNING, "--num-sampled", "50"]
+    points = {}
+    for size in (1, 2):
+        folder = tmp_path / str(size)
+        heads = ["--heads", "complementary_sum,full_softmax" + ",tf_nce" * (size == 2)]
+        arguments = [*heads, "--output", str(folder), "--workers", str(size), *common]
+        process = run_child(tmp_path, "-m", "tfx_largeout.compare", *arguments)
+        assert process.returncode == (size == 2), process.stdout + process.stderr
+        report = json.loads((folder / "results.json").read_text())
+        points[size] = [head["curve"] for head in report["heads"]]
+        parameters = [head["parameters"] for head in report["heads"][:2]]
+        assert parameters == [200 * 17 + 50 * 16 + 16 + 3, 200 * 17 + 50 * 16 + 16]
+        assert len(list((folder / "tensorboard").glob("*/events*"))) == 2
+    assert "3 heads over 2 workers, 4 epochs each" in process.stderr
+    assert "tf_nce failed: RuntimeError: TFNCEHead" in process.stdout
+    assert points[2].pop() == []
+    for alone, together in zip(points[1], points[2], strict=True):
+        assert [p["step"] for p in alone] == [p["step"] for p in together]
+        assert alone[-1]["precision_at_1"] > 0.5
+        for name in ("train_loss", "exact_loss", "precision_at_1", "precision_at_5"):
+            found, expected = ([p[name] for p in curve[1:]] for curve in (together, alone))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)

@@ -7,14 +7,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import HEADS
+from conformance.heads_table import HEADS, parametrized
 from oracles import softmax as oracle
 
 import tfx_largeout as tlo
 
 CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
 
-every_head = pytest.mark.parametrize("row", HEADS, ids=lambda row: row.name)
+every_head = parametrized(HEADS)
 
 
 # Data and models

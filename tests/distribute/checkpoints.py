@@ -35,7 +35,7 @@ def of_epoch(epoch):
 
 
 def model_of(kind, classes=CLASSES):
-    """`dense` has dropout, of each worker's own seed, and an embedding.
+    """`dense` has dropout, of each worker's own seed, and an embedding; `indexed` hash tables.
 
     Its optimizer goes by slices of gradients, which are added up over workers alone: so `numbers`,
     without an embedding, is what is compared with one process.
@@ -44,11 +44,19 @@ def model_of(kind, classes=CLASSES):
     embedding = [keras.layers.Embedding(WORDS, 6), keras.layers.GlobalAveragePooling1D()]
     weights = {"kernel_initializer": keras.initializers.GlorotUniform(seed=3), "name": "head"}
     # With a small epsilon Adam makes large steps of gradients that are nothing but rounding.
-    if kind == "sampled":
+    if kind in ("sampled", "indexed"):
         sampler, adam = tlo.samplers.LogUniform(12), tlo.optimizers.RowAdam(0.02, epsilon=1e-3)
-        head = tlo.heads.SampledHead(classes, sampler, adam, seed=7, **weights)
+        index = None
+        if kind == "indexed":
+            sampler = tlo.samplers.LSHEmbedding(12)
+            index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 3, 5, first_period=4)
+        head = tlo.heads.SampledHead(classes, sampler, adam, seed=7, index=index, **weights)
         optimizer = tlo.optimizers.RowAdam(0.02, epsilon=1e-3)
         below, loss = embedding, tlo.losses.ComplementarySum()
+    elif kind == "factored":  # in steps that bring new anchors
+        head = tlo.heads.FactoredHead(classes, 0.25, dtype="float64", **weights)
+        optimizer, loss = keras.optimizers.SGD(0.02), tlo.losses.SquaredError()
+        below = [keras.layers.Rescaling(1 / WORDS)]
     else:
         head, loss = tlo.heads.DenseHead(classes, **weights), tlo.losses.SoftmaxCrossentropy()
         optimizer = keras.optimizers.Adam(0.02, epsilon=1e-3)
@@ -126,7 +134,7 @@ def copying_at_each_point(folder):
 
 def check_the_same_number_of_workers(folder):
     """Bit by bit; broken off in the middle of epochs."""
-    for kind in ("sampled", "dense"):
+    for kind in ("sampled", "dense", "indexed", "factored"):
         whole, model, run = model_of(kind), model_of(kind), folder / kind
         expected = fit(whole, folder / f"{kind}-of-both")
         fit(model_of(kind), run, 9)
@@ -145,11 +153,23 @@ def check_the_same_number_of_workers(folder):
 def check_other_numbers_of_workers(folder):
     """What this leaves, and what one process has left, is compared by the test."""
     fit(model_of("numbers"), folder / "numbers-of-two", 9)
-    for kind in ("sampled", "numbers"):
+    fit(model_of("factored"), folder / "factored-of-two", 9)
+    for kind in ("sampled", "numbers", "factored"):
         model = model_of(kind)
         fit(model, folder / f"{kind}-of-one")
-        head, rank = model.layers[-1], tlo.distribute.current().rank
-        np.savez(folder / f"{kind}-{rank}.npz", kernel=head.kernel, bias=head.bias)
+        if kind == "factored":
+            assert len(set(model.layers[-1].state.row_slot.numpy())) > 2
+        rank = tlo.distribute.current().rank
+        np.savez(folder / f"{kind}-{rank}.npz", **rows_of(model.layers[-1]))
+
+
+def rows_of(head):
+    """The rows of W and b that are here."""
+    if not isinstance(head, tlo.heads.FactoredHead):
+        return {"kernel": head.kernel.numpy(), "bias": head.bias.numpy()}
+    state = head.state
+    assert max(head.drift()) < 1e-12  # and V is settled
+    return {"kernel": state.v.numpy() @ state.u.numpy() + state.shift.numpy()}
 
 
 def told(run):

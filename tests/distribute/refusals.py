@@ -90,6 +90,17 @@ def two_layers(width):
     return model
 
 
+def save_over():
+    path, adam = Path(sys.argv[1]) / "x.weights.h5", keras.optimizers.Adam(0.1)
+    tlo.save_model(model_of(sampled(), tlo.distribute.DataParallel(adam)), path)
+    tlo.save_model(model_of(sampled()), path, overwrite=False)
+
+
+def load_other_classes():
+    """The file has 20 classes: each worker has 10 of them, and one has 10 of 21."""
+    model_of(sampled(CLASSES + 1)).load_weights(Path(sys.argv[1]) / "x.weights.h5")
+
+
 def few_classes():
     """Two workers can't spread one class; a head has two at least, so there are three here."""
     three = Workers(3, RANK)
@@ -97,7 +108,103 @@ def few_classes():
         model_of(sampled(2, tlo.samplers.Uniform(2)))
 
 
+def plain(width=4, activation="tanh", loss="mse", **arguments):
+    keras.utils.set_random_seed(RANK)
+    layers = [keras.layers.Dense(width, activation), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input([4]), *layers])
+    model.compile("sgd", loss, **arguments)
+    return model
+
+
+def free(model=None, x=X, y=X[:, :2], trainer=None, callback=None, **arguments):
+    """Hessian-free training."""
+    callbacks = [] if callback is None else [keras.callbacks.LambdaCallback(on_epoch_end=callback)]
+    trainer = trainer or tlo.hessian_free.Trainer()
+    model = model or plain()
+    arguments = {"epochs": 2, "verbose": 0, **arguments}
+    return trainer.fit(model, x, y, callbacks=callbacks, **arguments)
+
+
+def free_trainer(**arguments):
+    free(trainer=tlo.hessian_free.Trainer(**arguments))
+
+
+def free_state():
+    """One worker goes on from a state that the other does not have."""
+    trainer = tlo.hessian_free.Trainer()
+    other = tlo.hessian_free.Trainer()
+    free(plain(), trainer=other)
+    if RANK:
+        trainer.set_state(other.get_state())
+    free(trainer=trainer)
+
+
+def free_weights():
+    model = plain()
+    free(model, callback=lambda epoch, logs: model.layers[0].bias.assign(np.full(4, float(RANK))))
+
+
+def free_stop():
+    model = plain()
+    free(model, callback=lambda epoch, logs: setattr(model, "stop_training", RANK == 1))
+
+
+def free_rate():
+    model = plain()
+
+    def slower(epoch, logs):
+        model.optimizer.learning_rate = 0.01 / (1 + RANK)
+
+    free(model, callback=slower)
+
+
+def free_label():
+    """A part of the examples has a label that is none."""
+    model = plain(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    y = Y % 2
+    free(model, y=y + 5 * RANK * (np.arange(24) == 3), line_search_data=(X, y), sharded=True)
+
+
+def free_goes_on():
+    """After all these errors the workers still train together."""
+    assert free().history["step_size"][0] > 0
+
+
+FREE = tlo.hessian_free
 TRIED = {
+    "free_head": lambda: free(model_of(tlo.heads.DenseHead(2, name="head"), "sgd", "mse")),
+    "free_batch_size": lambda: free_trainer(batch_size=8 + RANK),
+    "free_seed": lambda: free_trainer(seed=RANK),
+    "free_cg": lambda: free_trainer(max_cg_iterations=5 + RANK),
+    "free_damping": lambda: free_trainer(damping=1.0 + RANK),
+    "free_sample": lambda: free_trainer(gradient_sample=FREE.GeometricSample(4, 1.1 + RANK)),
+    "free_preconditioner": lambda: free_trainer(
+        preconditioner=[FREE.IdentityPreconditioner(), FREE.DiagonalPreconditioner()][RANK]
+    ),
+    "free_split": lambda: free_trainer(line_search_split=0.1 + 0.1 * RANK),
+    "free_epochs": lambda: free(epochs=2 + RANK),
+    "free_no_epochs": lambda: free(epochs=2 - 3 * RANK),
+    "free_sharded": lambda: free(sharded=RANK == 1),
+    "free_examples": lambda: free(x=X[RANK:], y=X[RANK:, :2]),
+    "free_values": lambda: free(y=X[:, :2] + 1e-6 * RANK),
+    "free_order": lambda: free(x=X[:: 1 - 2 * RANK], y=X[:: 1 - 2 * RANK, :2]),
+    "free_line_search": lambda: free(line_search_data=(X[RANK:], X[RANK:, :2])),
+    "free_width": lambda: free(plain(4 + RANK)),
+    "free_activation": lambda: free(plain(activation=["tanh", "sigmoid"][RANK])),
+    "free_loss": lambda: free(
+        plain(loss=keras.losses.MeanSquaredError(["sum_over_batch_size", "mean"][RANK]))
+    ),
+    "free_metrics": lambda: free(plain(metrics=["mae"] * RANK), validation_data=(X, X[:, :2])),
+    "free_targets": lambda: free(y=X[: 24 - RANK, :2]),
+    "free_dtype": lambda: free(y=X[:, :2].astype(["float32", "int32"][RANK]), sharded=True),
+    "free_label": free_label,
+    "free_validation": lambda: free(validation_data=(X[RANK::2], X[RANK::2, :2])),
+    "free_one_validates": lambda: free(validation_data=(X, X[:, :2]) if RANK else None),
+    "free_state": free_state,
+    "free_weights": free_weights,
+    "free_stop": free_stop,
+    "free_rate": free_rate,
+    "free_goes_on": free_goes_on,
     "classes": lambda: model_of(sampled(CLASSES + RANK)),
     "seed": lambda: model_of(sampled(seed=RANK)),
     "sampler": lambda: model_of(sampled(sampler=tlo.samplers.Uniform(5 + RANK))),
@@ -109,6 +216,9 @@ TRIED = {
     ),
     "no_data_parallel": lambda: fit(model_of(sampled(), keras.optimizers.SGD(0.1))),
     "batches": lambda: tlo.distribute.shard(batches(3 - RANK)),
+    "batch_sizes": lambda: tlo.distribute.shard(
+        tf.data.Dataset.from_tensor_slices((X, Y)).batch(9 + RANK).map(lambda x, y: (x, y))
+    ),
     "dtype": lambda: tlo.distribute.shard(
         batches().map(lambda x, y: (tf.cast(x, tf.float64) if RANK else x, y))
     ),
@@ -117,12 +227,25 @@ TRIED = {
     "hierarchical": lambda: model_of(
         tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer=tlo.optimizers.RowSGD(0.1))
     ),
-    "factored": lambda: model_of(tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)),
+    "materialize": lambda: (
+        model_of(tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)).layers[-1].materialize()
+    ),
+    "bad_hidden": lambda: fit(
+        model_of(tlo.heads.FactoredHead(CLASSES, 0.1, name="head"), loss=tlo.losses.ZLoss()),
+        tf.data.Dataset.from_tensors((X * (np.nan if RANK else 1), Y)),
+    ),
     "sampler_of_w": lambda: model_of(sampled(sampler=LooksAtW())),
     "other_index": other_index,
     "logits": lambda: model_of(sampled()).predict(X, verbose=0),
     "eager": lambda: fit(model_of(sampled(), run_eagerly=True)),
     "save": lambda: model_of(sampled()).save_weights(sys.argv[1] + f"/{RANK}.weights.h5"),
+    "save_elsewhere": lambda: tlo.save_model(model_of(sampled()), f"{RANK}.keras"),
+    "save_unwritable": lambda: tlo.save_model(
+        model_of(sampled()), Path(sys.argv[1]) / "missing" / "x.keras"
+    ),
+    "save_over": save_over,
+    "save_otherwise": lambda: tlo.save_model(model_of(sampled()), "x.h5"),
+    "load_other_classes": load_other_classes,
     "unmerged_loss": lambda: fit(model_of(sampled(), loss=Unmerged())),
     "no_reduction": lambda: fit(
         model_of(sampled(), loss=tlo.losses.ComplementarySum(reduction="none"))

@@ -19,7 +19,7 @@ from distribute.run_workers import end_workers, start_workers
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
 
 PROGRAM = Path(checkpoints.__file__)
-KINDS = ("sampled", "numbers")
+KINDS = ("sampled", "numbers", "factored")
 # By the name of what is tried: the error on each worker, and a warning.
 TOLD = {
     "flipped_part": ("no error", r"is damaged \(.* goes on from epoch-00002-batch-00000004.npz"),
@@ -75,6 +75,7 @@ def test_runs_of_two_workers_go_on(tmp_path):
         check_two_go_on_after_one(tmp_path, kind, whole)
     check_points_of_a_save(tmp_path / "points")
     check_a_file_of_keras(tmp_path)
+    check_tables_begin_anew(tmp_path)
     check_what_was_told(tmp_path)
     check_a_killed_worker(tmp_path)
 
@@ -85,15 +86,21 @@ def check_one_goes_on_after_two(folder, kind, whole):
     expected, found = checkpoints.state(whole), checkpoints.state(model)
     assert list(expected) == list(found)
     for name, array in expected.items():
-        if not name.endswith(("seed", "total", "count")):
+        # Transitions of slots without rows are of no account.
+        if not name.endswith(("seed", "total", "count", "transitions")):
             assert_close(found[name], array, name)
+    assert_close_rows(checkpoints.rows_of(model.layers[-1]), whole.layers[-1], slice(None), kind)
 
 
 def check_two_go_on_after_one(folder, kind, whole):
     for rank in range(2):
-        found, head = np.load(folder / f"{kind}-{rank}.npz"), whole.layers[-1]
-        assert_close(found["kernel"], head.kernel.numpy()[rank::2], kind)
-        assert_close(found["bias"], head.bias.numpy()[rank::2], kind)
+        found = np.load(folder / f"{kind}-{rank}.npz")
+        assert_close_rows(found, whole.layers[-1], slice(rank, None, 2), kind)
+
+
+def assert_close_rows(found, head, rows, what):
+    for name, expected in checkpoints.rows_of(head).items():
+        assert_close(found[name], expected[rows], what)
 
 
 def assert_close(actual, expected, what):
@@ -113,6 +120,21 @@ def check_a_file_of_keras(folder):
         state = np.load(folder / f"sampled-state-{rank}.npz")
         kernels = [state[name] for name in state.files if name.endswith("SampledHead.kernel")]
         np.testing.assert_array_equal(head.kernel.numpy()[rank::2], kernels[0])
+
+
+def check_tables_begin_anew(folder):
+    """One process takes the rows of W, and builds the tables of its index from them."""
+    model = checkpoints.model_of("indexed")
+    checkpoints.fit(model, folder / "indexed-of-both", after=1)
+    head = model.layers[-1]
+    assert int(head.index.clock) == 0
+    for rank in range(2):
+        state = np.load(folder / f"indexed-state-{rank}.npz")
+        kernels = [state[name] for name in state.files if name.endswith("SampledHead.kernel")]
+        np.testing.assert_array_equal(head.kernel.numpy()[rank::2], kernels[0])
+    model.fit(checkpoints.of_epoch(0), verbose=0)
+    entries = np.sort(head.index.entries.numpy(), axis=1)
+    assert (entries == np.arange(checkpoints.CLASSES)).all()
 
 
 def check_points_of_a_save(folder):

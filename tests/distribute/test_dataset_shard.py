@@ -72,3 +72,15 @@ def test_for_predict_nothing_is_filled_up(part_of, as_tuple):
     ]
     together = [np.concatenate(batch) for batch in zip(*parts, strict=True)]
     np.testing.assert_array_equal(np.concatenate(together), X)
+
+
+def test_workers_agree_on_the_size_of_batches(monkeypatch):
+    said = []
+    monkeypatch.setattr(dataset_shard, "agree", lambda workers, site, facts: said.append(facts))
+    monkeypatch.setattr(dataset_shard, "current", lambda: Workers(2))
+    numbers = tf.data.Dataset.range(20)
+    found = {7: numbers.batch(7), 5: numbers.batch(5).map(lambda x: x).prefetch(2).repeat(3)}
+    for dataset in found.values():
+        shard(dataset)
+    assert [facts["the batch size (0: not known)"] for facts in said] == list(found)
+    assert dataset_shard._size_of_batches(numbers) == 0

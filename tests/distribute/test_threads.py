@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from child import run_child
 
-PROGRAMS = ["threads.py", "threads_of_indexes.py"]
+PROGRAMS = [
+    "threads.py",
+    "threads_of_factored.py",
+    "threads_of_indexes.py",
+    "threads_of_hessian_free.py",
+]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two workers train as one process does.
+"""Workers train as one process does.
 
-One test, so that the workers are started once, however tests are spread over processes.
+One test a number of workers, so that they are started once, however tests are spread.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from distribute import training
 from distribute.run_workers import end_workers, start_workers
 
 PROGRAM = Path(training.__file__)
-SIZE = 2
 OF_CLASSES = ("kernel", "bias", "slots")
 OF_ALL = ("losses", "trunk", "anchor")
 
 
-def test_two_workers_train_as_one_process(tmp_path):
-    children = start_workers(tmp_path, PROGRAM, SIZE, str(tmp_path))
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_workers_train_as_one_process(size, tmp_path):
+    children = start_workers(tmp_path, PROGRAM, size, str(tmp_path))
     try:
         runs = dict(training.every_run())
     finally:
@@ -27,8 +28,13 @@ def test_two_workers_train_as_one_process(tmp_path):
     for worker in ended:
         assert worker.returncode == 0, worker.errors[-3000:]
     for name, expected in runs.items():
-        workers = [dict(np.load(tmp_path / f"{name}-{rank}.npz")) for rank in range(SIZE)]
+        workers = [dict(np.load(tmp_path / f"{name}-{rank}.npz")) for rank in range(size)]
         check_weights(name, expected, workers)
+        if name == "with_callbacks":
+            assert len(expected["losses"]) == 2 * 4  # epochs
+            assert len(set(expected["losses"][-4:])) == 4 - 1  # learning rates
+        if name == "factored":
+            check_factored(expected, workers)
         if name == "long":
             check_fifty_steps(expected, workers)
             check_evaluation(expected, workers)
@@ -58,7 +64,8 @@ def check_weights(name, expected, workers):
         if key in expected:
             assert_close(workers[0][key], expected[key], (name, key))
             # Bit by bit: what all workers have is alike.
-            np.testing.assert_array_equal(workers[1][key], workers[0][key], err_msg=f"{name} {key}")
+            for worker in workers[1:]:
+                np.testing.assert_array_equal(worker[key], workers[0][key], err_msg=f"{name} {key}")
 
 
 def check_fifty_steps(expected, workers):
@@ -67,7 +74,22 @@ def check_fifty_steps(expected, workers):
     # The meeting, the examples, logits of labels, log-sum-exps, dL/dh, the trunk; and for its
     # embedding how many rows there are, rows and ids. Alone, none.
     assert expected["collectives"] == 0
-    assert [worker["collectives"] for worker in workers] == [6 + 3, 6 + 3]
+    assert [worker["collectives"] for worker in workers] == [6 + 3] * len(workers)
+
+
+def check_factored(expected, workers):
+    assert max(expected["drift"]) < 1e-10
+    for worker in workers:
+        # The meeting, labels, rows of labels, what is found of examples, the trunk. Two more are
+        # in a branch, which updates the head: what goes to the rows of labels, and sums. The
+        # metric needs h, logits of labels, ranks and log-sum-exps.
+        assert worker["collectives"] == 5 + 4
+        assert max(worker["drift"]) < 1e-10
+        np.testing.assert_array_equal(worker["evaluate"], workers[0]["evaluate"])
+        assert_close(worker["evaluate"], expected["evaluate"], "evaluate")
+        np.testing.assert_array_equal(worker["ranks"], expected["ranks"])
+        np.testing.assert_array_equal(worker["ids"], expected["ids"])
+        assert_close(worker["scores"], expected["scores"], "scores")
 
 
 def check_evaluation(expected, workers):
@@ -75,7 +97,7 @@ def check_evaluation(expected, workers):
         assert_close(worker["evaluate"], expected["evaluate"], "evaluate")
         np.testing.assert_array_equal(worker["evaluate"], workers[0]["evaluate"])
         np.testing.assert_array_equal(worker["ranks"], expected["ranks"])
-        # Of 113 examples in batches of 24: the last 17 are 9 a worker, one of them filled up.
+        # Of 113 examples in batches of 24: the last 17 are 9 each of two workers, one filled up.
         assert_close(worker["odd"], expected["odd"], "odd")
         # Keras weighs the mean over batches by the sizes of parts, 12 and 9.
         np.testing.assert_allclose(worker["odd_loss"], expected["odd_loss"], rtol=0.01)
@@ -87,8 +109,11 @@ def check_best_classes(expected, workers):
         np.testing.assert_array_equal(worker["ids"], expected["ids"])
         np.testing.assert_array_equal(worker["all_ids"], expected["all_ids"])
         assert_close(worker["scores"], expected["scores"], "scores")
-    starts = range(0, training.EXAMPLES, training.BATCH)
-    halves = [-(-min(training.BATCH, training.EXAMPLES - start) // 2) for start in starts]
-    parts = [np.split(worker["own_ids"], np.cumsum(halves)[:-1]) for worker in workers]
-    own = [part for pair in zip(*parts, strict=True) for part in pair]
-    np.testing.assert_array_equal(np.concatenate(own), expected["ids"])
+    places = [[] for _ in workers]
+    for start in range(0, training.EXAMPLES, training.BATCH):
+        batch = np.arange(start, min(start + training.BATCH, training.EXAMPLES))
+        each = -(-len(batch) // len(workers))
+        for rank, place in enumerate(places):
+            place.extend(batch[rank * each : (rank + 1) * each])
+    for worker, place in zip(workers, places, strict=True):
+        np.testing.assert_array_equal(worker["own_ids"], expected["ids"][place])

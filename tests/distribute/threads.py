@@ -20,8 +20,8 @@ from tfx_largeout.heads import over_workers
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.losses import CandidateLoss, sum_over_candidates
 
-SIZE = 3  # the most
-DEVICES = [f"/device:CPU:{rank}" for rank in range(SIZE)]
+SIZE, MOST = 3, 4
+DEVICES = [f"/device:CPU:{rank}" for rank in range(MOST)]
 OWN = threading.local()  # the workers of a thread
 
 
@@ -319,7 +319,7 @@ def run_checks(checks):
     """Runs those functions of a module that check something, and prints their names."""
     over_workers.current = lambda: getattr(OWN, "workers", ALONE)
     (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * SIZE)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * MOST)
     for name, check in list(checks.items()):
         if name.startswith("check_"):
             check()

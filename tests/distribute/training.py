@@ -106,6 +106,20 @@ def exact(products="float32", num_selected=None, optimizer=None):
     )
 
 
+def factored(rate=0.3, **arguments):
+    """In float64, where what rounding does to W is far below what is compared."""
+    return tlo.heads.FactoredHead(CLASSES, rate, dtype="float64", **weights(), **arguments)
+
+
+def rows_of(head):
+    """W and b of the classes of this worker; b None without one."""
+    if not isinstance(head, tlo.heads.FactoredHead):
+        return head.kernel.numpy(), None if head.bias is None else head.bias.numpy()
+    head.settle()
+    rows = head.state.v.numpy() @ head.state.u.numpy() + head.state.shift.numpy()
+    return rows[:, : head.width], rows[:, head.width] if head.use_bias else None
+
+
 def compiled(head, loss, optimizer=None, below="words", **arguments):
     keras.utils.set_random_seed(1 + tlo.distribute.current().rank)  # worker 0's start counts
     dense = keras.layers.Dense(WIDTH, activation="tanh", kernel_regularizer="l2", name="dense")
@@ -142,12 +156,9 @@ def trained(model, epochs=1, data=None):
     model.fit(data, epochs=epochs, verbose=0, callbacks=[steps])
     head = model.layers[-1]
     trunk = [w.numpy().ravel() for layer in model.layers[:-1] for w in layer.trainable_weights]
-    result = {
-        "losses": np.array(steps.losses),
-        "trunk": np.concatenate(trunk),
-        "kernel": head.kernel.numpy(),
-        "bias": head.bias.numpy(),
-    }
+    kernel, bias = rows_of(head)
+    result = {"losses": np.array(steps.losses), "trunk": np.concatenate(trunk)}
+    result |= {"kernel": kernel} if bias is None else {"kernel": kernel, "bias": bias}
     if isinstance(head, tlo.heads.SampledHead):
         result["anchor"] = head.gradient_anchor.numpy()
         result["slots"] = head.slots_of(head.kernel)[0].numpy()
@@ -219,6 +230,28 @@ def long_run() -> dict[str, np.ndarray]:
     return result
 
 
+def with_callbacks() -> dict[str, np.ndarray]:
+    """No epoch is better by 10 than the first one: the rate falls, and its weights come back."""
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), metrics=[tlo.metrics.ExactLoss()])
+    best = {"monitor": "val_exact_loss", "mode": "min", "min_delta": 10}
+    stop = keras.callbacks.EarlyStopping(**best, patience=3, restore_best_weights=True)
+    slower = keras.callbacks.ReduceLROnPlateau(**best, patience=1, factor=0.5)
+    history = model.fit(
+        tlo.distribute.shard(batches()),
+        validation_data=tlo.distribute.shard(batches(113)),
+        epochs=9,
+        verbose=0,
+        callbacks=[slower, stop],
+    ).history
+    head, dense = model.layers[-1], model.layers[-2]
+    return {
+        "losses": np.array([*history["val_exact_loss"], *history["learning_rate"]]),
+        "trunk": dense.kernel.numpy(),
+        "kernel": head.kernel.numpy(),
+        "bias": head.bias.numpy(),
+    }
+
+
 def every_run():
     """Yields the name of a run, and what it leaves."""
     yield "long", long_run()
@@ -235,6 +268,9 @@ def every_run():
     yield "selected", trained(compiled(exact(num_selected=20), smoothed))
     yield "all_selected", trained(compiled(exact(num_selected=CLASSES), crossentropy()), epochs=10)
     yield "dense_smoothed", trained(compiled(dense(), crossentropy(label_smoothing=0.2)))
+    yield "factored", factored_run()
+    schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 2, 0.3)
+    yield "taylor", trained(compiled(factored(schedule), tlo.losses.TaylorSoftmax()), epochs=10)
     active_set = tlo.losses.ActiveSetSoftmax()
     yield "lsh_embedding", trained(compiled(looking("shared"), active_set), epochs=10)
     yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
@@ -254,9 +290,32 @@ def every_run():
     positions = tf.data.Dataset.from_tensor_slices((X % 7, labels)).batch(BATCH)
     model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
     yield "positions", trained(model, data=tlo.distribute.shard(positions))
+    yield "with_callbacks", with_callbacks()
     model = compiled(sampled(), tlo.losses.ComplementarySum(), steps_per_execution=2)
     model.fit(tlo.distribute.shard(batches()), verbose=0)
     yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}
+
+
+def factored_run() -> dict[str, np.ndarray]:
+    """50 steps with new anchors, evaluation, and the best classes."""
+    metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.ExactLoss()]
+    during = [tlo.metrics.RecallAtK(5, during_training=True)]
+    head = factored(use_bias=True, weight_decay=0.01)
+    model = compiled(
+        head, tlo.losses.SquaredError(), weighted_metrics=during, metrics=metrics, below="numbers"
+    )
+    result = trained(model, epochs=10)
+    transitions = head.state.transitions.numpy()
+    assert not np.array_equal(transitions, [np.eye(WIDTH + 1)] * len(transitions))
+    data = tlo.distribute.shard(batches())
+    result["evaluate"] = np.array(list(model.evaluate(data, return_dict=True, verbose=0).values()))
+    result["ranks"] = ranks(model)
+    result["drift"] = np.array(head.drift())
+    top = tlo.top_k_model(model, 5)
+    result["scores"], result["ids"] = top.predict(X, verbose=0, batch_size=50)
+    if not head.workers.alone:
+        result["collectives"] = np.array(collectives(model))
+    return result
 
 
 def collectives(model) -> int:

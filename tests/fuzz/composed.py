@@ -276,6 +276,7 @@ def _bucket_candidates(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
         per_example=attributes["own"],
         max_per_bucket=attributes["most_of_bucket"],
         num_ranges=attributes["num_ranges"],
+        gives_marks=attributes["gives_marks"],
         implementation="composed",
     )
 

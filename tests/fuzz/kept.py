@@ -19,7 +19,7 @@ def _candidates(note: str, entries: list, starts: list, codes: list) -> Call:
         "first_class": np.int64(0),
         "budget": np.int64(2),
     }
-    attributes = {"own": True, "most_of_bucket": 9, "num_ranges": 1}
+    attributes = {"own": True, "gives_marks": True, "most_of_bucket": 9, "num_ranges": 1}
     return Call("TfxBucketCandidates", inputs, attributes, (note,))
 
 

@@ -374,6 +374,7 @@ def _bucket_candidates(rng: Rng) -> Call:
     }
     attributes = {
         "own": bool(rng.random() < 0.5),
+        "gives_marks": bool(rng.random() < 0.5),
         "most_of_bucket": int(rng.choice([1, 3, 1000])),
         "num_ranges": num_ranges,
     }

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import pytest
-from conformance.heads_table import HEADS
+from conformance.heads_table import HEADS, marks_of
 from misuse.case import Case
 from misuse.misuse_table import MISUSES
 
 PAIRS = [
-    pytest.param(misuse, row, id=f"{row.name}-{misuse.what}")
+    pytest.param(misuse, row, id=f"{row.name}-{misuse.what}", marks=marks_of(row))
     for misuse in MISUSES
     for row in HEADS
     if misuse.concerns(row)

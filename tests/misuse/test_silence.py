@@ -9,20 +9,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import HEADS
+from conformance.heads_table import FIRST_OF_A_CLASS, HEADS, parametrized
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
 from misuse.misuse_table import factored, row_updating, sampled, self_updating, tree
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
 
-FIRST_OF_A_CLASS = {type(row.make_head(CLASSES)): row.name for row in reversed(HEADS)}.values()
-
 
 def rows(concerns):
-    return pytest.mark.parametrize(
-        "row", [row for row in HEADS if concerns(row)], ids=lambda row: row.name
-    )
+    return parametrized([row for row in HEADS if concerns(row)])
 
 
 def counts_steps(row):

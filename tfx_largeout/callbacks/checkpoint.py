@@ -57,9 +57,9 @@ class Checkpoint(keras.callbacks.Callback):
     takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
     only when all of these are on the disk is there a checkpoint. Another number of workers, or one
     process, goes on from there, and workers from what one process has written: equal then but for
-    rounding, and for what is each worker's own (seeds of layers, BatchNorm's averages, metrics of
-    Keras, random generators, callbacks), which worker r takes from worker r mod R' of the R' that
-    have written.
+    rounding, for the tables of hash indexes, which are built anew from W, and for what is each
+    worker's own (seeds of layers, BatchNorm's averages, metrics of Keras, random generators,
+    callbacks), which worker r takes from worker r mod R' of the R' that have written.
 
     With `hessian_free.Trainer.fit`, which takes its data as they are, its state is saved too.
 
@@ -236,12 +236,6 @@ class Checkpoint(keras.callbacks.Callback):
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
             raise ValueError(f"Checkpoint supports one replica; got {replicas}")
-        indexes = [getattr(layer, "index", None) for layer in self.model._flatten_layers()]
-        if not current().alone and any(index is not None for index in indexes):
-            raise ValueError(
-                "Checkpoint must be used with heads without a hash index over several workers, as "
-                f"an index can't be dealt out anew; got {current().size} workers"
-            )
         if self._every is not None and self._batches is None and self._trainer is None:
             raise ValueError(
                 "every must be 'epoch' for data that do not come from Checkpoint.data; got "

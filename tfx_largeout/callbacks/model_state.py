@@ -14,8 +14,9 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
-from tfx_largeout.distribute.class_shards import classes_of_shard
+from tfx_largeout.distribute.class_shards import Shard, shard_of
 from tfx_largeout.heads.base import Head
+from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 # Keys of a head's configuration that say nothing about the meaning of its variables: they are free,
@@ -29,13 +30,16 @@ _FREE = frozenset(
 class _Found(NamedTuple):
     kind: str
     variable: tf.Variable
-    num_classes: int | None  # of a variable of which each worker has the rows of its classes
+    shard: Shard | None  # of a variable of which each worker has a part
+    derived: DerivedState | None  # the layer, if its weights may begin anew
 
     @property
     def shape(self) -> list[int]:
-        """That of the rows of all workers."""
+        """That of all workers together."""
         shape = self.variable.shape.as_list()
-        return shape if self.num_classes is None else [self.num_classes, *shape[1:]]
+        if self.shard is not None:
+            shape[self.shard.axis] = self.shard.num_classes
+        return shape
 
 
 class ModelState:
@@ -46,11 +50,12 @@ class ModelState:
 
     Args:
         model: Built, with its optimizer and metrics.
+        metrics: Whether those of metrics count. Default True.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, metrics: bool = True) -> None:
         self._layers = model._flatten_layers()
-        self._found = list(_unique(_variables(model, self._layers)))
+        self._found = list(_unique(_variables(self._layers, model.metrics if metrics else [])))
 
     @property
     def names(self) -> list[str]:
@@ -58,9 +63,9 @@ class ModelState:
         return [f"variables/{i:05d} {found.kind}" for i, found in enumerate(self._found)]
 
     def rows(self) -> set[str]:
-        """Returns the names of the variables of which each worker has the rows of its classes."""
+        """Returns the names of the variables whose rows are dealt out among workers."""
         pairs = zip(self.names, self._found, strict=True)
-        return {name for name, found in pairs if found.num_classes is not None}
+        return {name for name, found in pairs if found.shard and not found.derived}
 
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
@@ -91,19 +96,29 @@ class ModelState:
             if there != own:
                 raise ValueError(_difference(what, own, there))
 
-    def restore(self, facts: dict[str, Any], read: Callable[[str], np.ndarray]) -> bool:
+    def restore(
+        self, facts: dict[str, Any], read: Callable[[str], np.ndarray], anew: bool = False
+    ) -> bool:
         """Assigns a state that `check` has passed.
 
         Args:
             facts: Those of the state.
             read: Returns an array by its name.
+            anew: Whether what follows from other weights, such as the tables of an index, is to
+                begin anew, as where it comes from another number of workers.
 
         Returns:
             Whether a seed has changed that is part of a traced graph.
         """
         for name, found in zip(self.names, self._found, strict=True):
+            if found.derived and anew:
+                continue
             dtype = found.variable.dtype.as_numpy_dtype
             found.variable.assign(read(name).view(dtype))
+        if anew:
+            for layer in self._layers:
+                if isinstance(layer, DerivedState):
+                    layer.start_anew()
         is_new = False
         for head, seed in zip(self._heads(), facts["seeds"], strict=True):
             if seed is not None and head.seed != seed:
@@ -130,14 +145,15 @@ def global_seed() -> np.ndarray | None:
     return None if generator is None else generator.state.numpy()
 
 
-def _variables(model: keras.Model, layers: list[Any]) -> Iterator[_Found]:
+def _variables(layers: list[Any], metrics: list[Any]) -> Iterator[_Found]:
     for layer in layers:
         kind = type(layer).__name__
+        derived = layer if isinstance(layer, DerivedState) else None
         for variable in layer._trainable_variables + layer._non_trainable_variables:
-            yield _found(f"{kind}.{variable.name}", variable)
+            yield _found(f"{kind}.{variable.name}", variable, derived)
         for generator in layer._seed_generators:
             yield _found(f"{kind}.seed", generator.state)
-    for metric in model.metrics:
+    for metric in metrics:
         yield from _of_owner(metric)
     for layer in layers:
         for optimizer in vars(layer).values():
@@ -151,8 +167,8 @@ def _of_owner(owner: Any) -> Iterator[_Found]:
         yield _found(f"{type(owner).__name__}.{name}", variable)
 
 
-def _found(kind: str, variable: Any) -> _Found:
-    return _Found(kind, bare_variable(variable), classes_of_shard(variable))
+def _found(kind: str, variable: Any, derived: DerivedState | None = None) -> _Found:
+    return _Found(kind, bare_variable(variable), shard_of(variable), derived)
 
 
 def _unique(found: Iterable[_Found]) -> Iterator[_Found]:

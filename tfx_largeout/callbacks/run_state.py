@@ -87,7 +87,8 @@ class RunState:
         facts = run.facts
         if self._trainer is not None:  # first, as it may refuse
             self._trainer.set_state(_arrays_under(_OF_TRAINER, run))
-        is_new = self.model.restore(facts["model"], run.array)
+        anew = run.num_workers != current().size
+        is_new = self.model.restore(facts["model"], run.array, anew)
         for number, (callback, (_, state)) in enumerate(
             zip(self._callbacks, facts["callbacks"], strict=True)
         ):

@@ -140,6 +140,7 @@ def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
         batch_size=arguments.batch_size,
         hidden=arguments.hidden,
         seed=arguments.seed,
+        workers=arguments.workers,
     )
 
 
@@ -294,6 +295,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         training.add_argument(
             flag, type=_type(positive_integer), default=default, metavar="N", help=text + more
         )
+    training.add_argument(
+        "--workers",
+        type=_type(positive_integer),
+        default=1,
+        metavar="N",
+        help="processes over which the classes of each head are spread (default: 1)",
+    )
     training.add_argument("--seed", type=_type(_seed), default=0, metavar="N", help="(default: 0)")
 
     options = parser.add_argument_group(

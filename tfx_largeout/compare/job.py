@@ -100,6 +100,8 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
 
 def _describe_length(job: Job) -> str:
     count = f"{len(job.heads)} head" + "s" * (len(job.heads) > 1)
+    if job.training.workers > 1:
+        count += f" over {job.training.workers} workers"
     if job.training.epochs is not None:
         return f"{count}, {job.training.epochs:g} epochs each"
     return f"{count}, {job.training.budget:g} s of training each"

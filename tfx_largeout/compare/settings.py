@@ -40,6 +40,7 @@ class TrainingSettings:
         batch_size: Examples a step, B.
         hidden: Width of the trunk, D.
         seed: The seed of the initial weights, the order of the examples and the candidates.
+        workers: Processes over which the classes of each head are spread, R.
     """
 
     budget: float | None = 60.0
@@ -48,6 +49,7 @@ class TrainingSettings:
     batch_size: int = 512
     hidden: int = 128
     seed: int = 0
+    workers: int = 1
 
     def total_steps(self, steps_per_epoch: int) -> int | None:
         """The number of steps where epochs count, else None."""

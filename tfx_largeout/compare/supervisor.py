@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfx_largeout.compare.loss_window import LossWindow
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.training_clock import TrainingClock
+from tfx_largeout.distribute import current
 
 _SECONDS_BETWEEN_REPORTS = 0.5
 
@@ -65,7 +67,7 @@ class Supervisor(keras.callbacks.Callback):
         """Counts the step; evaluates, reports or stops where it is time to."""
         self.clock.end_step()
         self._loss.add_step(float((logs or {})["loss"]))
-        steps, seconds = self.clock.steps, self.clock.seconds
+        steps, seconds = self.clock.steps, self._seconds()
         if not math.isfinite(self._loss.mean):
             raise FloatingPointError(
                 f"the loss is no longer finite at step {steps}: a lower --learning-rate may help"
@@ -81,6 +83,15 @@ class Supervisor(keras.callbacks.Callback):
             self._last_report = time.monotonic()
         if done >= 1:
             self.model.stop_training = True
+
+    def _seconds(self) -> float:
+        """The seconds of training; over workers, where they end it, those of the first one."""
+        workers = current()
+        if workers.alone or self._settings.budget is None:
+            return self.clock.seconds
+        seconds = workers.first(tf.constant(self.clock.seconds, tf.float64), "seconds")
+        self.clock.resume()
+        return float(seconds)
 
     def _add_point(self, train_loss: float | None, done: float) -> None:
         steps, seconds = self.clock.steps, self.clock.seconds

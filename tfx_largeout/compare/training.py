@@ -17,6 +17,8 @@ from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import DataSettings, WorkerSettings
 from tfx_largeout.compare.supervisor import Supervisor
 from tfx_largeout.datasets import SparseExamples
+from tfx_largeout.distribute import DataParallel, current, shard
+from tfx_largeout.distribute.class_shards import parameters_of_all
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.ops import library
@@ -46,15 +48,17 @@ def train(
         seed=common.seed,
         drop_remainder=len(train_examples) >= common.batch_size,
     )
-    test_batches = test_examples.dataset(common.batch_size)
+    batches, test_batches = shard(batches), shard(test_examples.dataset(common.batch_size))
     steps_per_epoch = int(batches.cardinality())
     if library.load() is None:
         send("note", text=library.library_status())
-    events = EventFile(settings.events, _hyper_parameters(settings))
+    events = None
+    if current().rank == 0:
+        events = EventFile(settings.events, _hyper_parameters(settings))
     send(
         "ready",
         steps_per_epoch=steps_per_epoch,
-        parameters=model.count_params(),
+        parameters=sum(parameters_of_all(variable) for variable in model.weights),
         implementation=library.library_status(),
         data={
             "train_examples": len(train_examples),
@@ -73,16 +77,19 @@ def train(
         send("point", point=fields)
         where = {name: fields.pop(name) for name in ("step", "seconds")}
         values = {tag: fields[name] for name, tag in _TAGS.items() if fields[name] is not None}
-        events.scalars(values=values, **where)
+        if events:
+            events.scalars(values=values, **where)
 
     def on_progress(step: int, seconds: float, loss: float) -> None:
         send("progress", step=step, seconds=seconds, loss=loss)
-        events.scalars(step, seconds, {_TAGS["train_loss"]: loss})
+        if events:
+            events.scalars(step, seconds, {_TAGS["train_loss"]: loss})
 
     supervisor = Supervisor(common, steps_per_epoch, evaluate, on_point, on_progress)
     # The supervisor stops the training; the number of epochs is never reached.
     model.fit(batches, epochs=sys.maxsize, shuffle=False, verbose=0, callbacks=[supervisor])
-    events.close(supervisor.clock.seconds)
+    if events:
+        events.close(supervisor.clock.seconds)
     send("done", step=supervisor.clock.steps, seconds=supervisor.clock.seconds)
 
 
@@ -106,8 +113,9 @@ def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ker
         train_examples.num_labels, label_counts, settings.training.seed, settings.options
     )
     model = keras.Model(inputs, head(hidden))
+    optimizer = _build_optimizer(settings.options)
     model.compile(
-        _build_optimizer(settings.options),
+        optimizer if current().alone else DataParallel(optimizer),
         loss=loss,
         metrics=_metrics(settings.data, label_counts, len(train_examples)),
     )

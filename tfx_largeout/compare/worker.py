@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The child process that trains one head.
+"""The child process that trains one head, alone or as one of several workers.
 
 It reads its `WorkerSettings` as JSON from standard input and writes events, one JSON object a line,
 to standard output: `stage` while it reads the data, `ready`, then `progress` and `point` in turn,
@@ -42,7 +42,10 @@ class _DataError(Exception):
 def _run(settings: WorkerSettings, send: Send) -> None:
     from tfx_largeout.compare import data
     from tfx_largeout.compare.training import train
+    from tfx_largeout.distribute import connect
 
+    if settings.training.workers > 1:
+        connect()
     try:
         train_examples, test_examples = data.load(settings.data, send)
     except (OSError, ValueError) as error:

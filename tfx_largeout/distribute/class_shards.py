@@ -3,25 +3,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-_NUM_CLASSES = "_tfx_largeout_num_classes"
+_MARK = "_tfx_largeout_class_shard"
 
 
-def mark_as_shard(variable: Any, num_classes: int) -> None:
+class Shard(NamedTuple):
+    """How a variable is a part of one of all classes.
+
+    Attributes:
+        num_classes: How many rows all workers have together, C.
+        axis: The dimension of classes.
+    """
+
+    num_classes: int
+    axis: int
+
+
+def mark_as_shard(variable: Any, num_classes: int, axis: int = 0) -> None:
     """Marks a variable of which each worker has the rows of its own classes.
 
     Args:
         variable: A Keras variable.
         num_classes: How many rows all workers have together, C.
+        axis: The dimension of classes. Default 0.
     """
-    setattr(variable, _NUM_CLASSES, num_classes)
+    setattr(variable, _MARK, Shard(num_classes, axis))
+
+
+def shard_of(variable: Any) -> Shard | None:
+    """Returns what a Keras variable was marked with, None if it was not."""
+    return getattr(variable, _MARK, None)
 
 
 def classes_of_shard(variable: Any) -> int | None:
     """Returns C for a Keras variable that is marked, None for others."""
-    return getattr(variable, _NUM_CLASSES, None)
+    shard = shard_of(variable)
+    return None if shard is None else shard.num_classes
+
+
+def parameters_of_all(variable: Any) -> int:
+    """Returns how many numbers of a Keras variable all workers have together, each once."""
+    shape, shard = list(variable.shape), shard_of(variable)
+    if shard is not None:
+        shape[shard.axis] = shard.num_classes
+    return math.prod(shape)
 
 
 def replicated(variables: Iterable[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.distribute.failed_worker import explain_at_exit
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.watchdog import time_limit
 from tfx_largeout.distribute.workers import Workers, current, set_current
@@ -36,6 +37,10 @@ class _Place(NamedTuple):
         return [address for job in _JOBS for address in self.jobs.get(job, [])]
 
     @property
+    def tasks(self) -> list[tuple[str, int]]:
+        return [(job, i) for job in _JOBS for i in range(len(self.jobs.get(job, [])))]
+
+    @property
     def rank(self) -> int:
         return self.task + (len(self.jobs.get("chief", [])) if self.job == "worker" else 0)
 
@@ -43,7 +48,7 @@ class _Place(NamedTuple):
 def connect(
     addresses: Sequence[str] | None = None,
     rank: int | None = None,
-    timeout: float = 300.0,
+    timeout: float = 60.0,
     step_timeout: float = 600.0,
 ) -> Workers:
     """Joins the workers that train a model together. With one process nothing happens.
@@ -84,6 +89,7 @@ def connect(
     _check_port(place.addresses[place.rank])
     workers = _join(place, timeout, step_timeout)
     atexit.register(time.sleep, _PAUSE)
+    explain_at_exit(place.tasks, place.addresses, place.rank)
     agree(workers, "connect", _versions())
     set_current(workers)
     return workers

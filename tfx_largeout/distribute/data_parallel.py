@@ -11,8 +11,10 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.alike import check_alike
 from tfx_largeout.distribute.class_shards import classes_of_shard, mark_slots, replicated
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, meet
+from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.trunk_gradients import mean_over_workers
 from tfx_largeout.distribute.workers import Workers, current
 
@@ -92,6 +94,8 @@ class DataParallel(keras.optimizers.Optimizer):
             agree(workers, "the model", _facts(variables, self.inner_optimizer))
             self.inner_optimizer.build(variables)
             mark_slots(self.inner_optimizer.variables, variables)
+            if not workers.alone:
+                self._load_own_rows_of_inner()
             for variable in replicated(variables):
                 if not workers.alone:
                     value = tf.convert_to_tensor(variable)
@@ -115,12 +119,16 @@ class DataParallel(keras.optimizers.Optimizer):
         if not workers.alone and self.check_every:
             self._check_now_and_then(workers, variables)
 
+    def load_own_variables(self, store: Any) -> None:
+        """Loads what was saved; of slots with a row a class, this worker's rows."""
+        super().load_own_variables(own_rows(store, self.variables, current(), self.name))
+
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         """Waits for the other workers at the end of `fit`, and compares the weights."""
         workers = current()
         if not workers.alone:
             meet(workers, END_OF_FIT, self.name, self.iterations)
-            _check_alike(workers, replicated(var_list))
+            check_alike(workers, replicated(var_list))
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
@@ -134,11 +142,21 @@ class DataParallel(keras.optimizers.Optimizer):
         inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects)
         return cls(**{**config, "inner_optimizer": inner})
 
+    def _load_own_rows_of_inner(self) -> None:
+        """Has the inner optimizer, which Keras loads by itself, load this worker's rows."""
+        inner = self.inner_optimizer
+        load = inner.load_own_variables
+
+        def load_own_rows(store: Any) -> None:
+            load(own_rows(store, inner.variables, current(), inner.name))
+
+        inner.load_own_variables = load_own_rows
+
     def _check_now_and_then(self, workers: Workers, variables: list[Any]) -> None:
         step = tf.cast(tf.convert_to_tensor(self.iterations), tf.int64)
 
         def check() -> tf.Tensor:
-            _check_alike(workers, replicated(variables))
+            check_alike(workers, replicated(variables))
             return tf.constant(0)
 
         tf.cond(tf.equal(step % self.check_every, 0), check, lambda: tf.constant(0))
@@ -152,33 +170,6 @@ def _means(workers: Workers, gradients: list[Any], variables: list[Any]) -> list
     for at, mean in zip(common, means, strict=True):
         gradients[at] = mean
     return gradients
-
-
-def _check_alike(workers: Workers, variables: list[Any]) -> None:
-    """Refuses weights that are not the same on all workers, bit by bit."""
-    sums = [
-        _sum_of_bits(tf.convert_to_tensor(variable), place)
-        for place, variable in enumerate(variables)
-    ]
-    if not sums:
-        return
-    heard = workers.gather(tf.add_n(sums), "trunk/check")
-    tf.debugging.Assert(
-        tf.reduce_all(heard == heard[0]),
-        [
-            "weights that all workers share must be the same on all of them; got sums of their "
-            "bits by worker",
-            heard,
-            "Something has set them on one worker alone, such as an assignment or a callback",
-        ],
-        summarize=64,
-    )
-
-
-def _sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:
-    integer = {8: tf.int64, 4: tf.int32, 2: tf.int16, 1: tf.int8}[value.dtype.size]
-    bits = value if value.dtype.is_integer else tf.bitcast(value, integer)
-    return tf.reduce_sum(tf.cast(bits, tf.int64)) * (2 * place + 1)
 
 
 def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:

@@ -71,11 +71,11 @@ def gather_examples(
     columns = [tf.stop_gradient(hidden)]
     columns += [tf.cast(x, hidden.dtype)[:, tf.newaxis] for x in (weights, mask) if x is not None]
     columns.append(_bits(ids, hidden.dtype))
-    parts = _Parts(workers, heard[:, 0])
+    parts = Parts(workers, heard[:, 0])
     every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
     all_weights = all_mask = None
     if weights is not None:
-        real = tf.where(~_is_minus_zero(every[:, width]))[:, 0]
+        real = tf.where(~is_minus_zero(every[:, width]))[:, 0]
         every = tf.gather(every, real)
         parts.keep(real)
         all_weights = every[:, width]
@@ -97,8 +97,13 @@ def gather_examples(
     )
 
 
-class _Parts:
-    """Where the examples of the workers stand, when parts are padded to the size of the largest."""
+class Parts:
+    """Where the examples of the workers stand, when parts are padded to the size of the largest.
+
+    Args:
+        workers: More than one.
+        sizes: `[R]` int64: how many examples each has.
+    """
 
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers
@@ -109,10 +114,14 @@ class _Parts:
         self._places = places[:, 0] * self._capacity + places[:, 1]
 
     @property
+    def ranks(self) -> tf.Tensor:
+        """`[N]` int64: whose each example is that is kept."""
+        return self._places // self._capacity
+
+    @property
     def own(self) -> tf.Tensor:
         """Where, among the examples that are kept, those of this worker stand."""
-        ranks = self._places // self._capacity
-        return tf.where(tf.equal(ranks, self._workers.rank))[:, 0]
+        return tf.where(tf.equal(self.ranks, self._workers.rank))[:, 0]
 
     def keep(self, real: tf.Tensor) -> None:
         """Leaves out all examples but those at some places."""
@@ -149,6 +158,7 @@ def _ids(bits: tf.Tensor, num_labels: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.bitcast(bits, tf.int64), shape)
 
 
-def _is_minus_zero(x: tf.Tensor) -> tf.Tensor:
+def is_minus_zero(x: tf.Tensor) -> tf.Tensor:
+    """Says which of some weights are those of examples that `shard` has added."""
     integer, pattern = _MINUS_ZERO[x.dtype]
     return tf.equal(tf.bitcast(x, integer), tf.constant(pattern, integer))

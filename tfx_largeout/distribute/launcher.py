@@ -48,7 +48,7 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
 
 def _run(command: Sequence[str], num_workers: int) -> int:
     """Starts all workers once, and returns the exit code."""
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(num_workers)]
+    addresses = free_addresses(num_workers)
     processes: list[subprocess.Popen[str]] = []
     printers: list[threading.Thread] = []
     try:
@@ -66,17 +66,35 @@ def _run(command: Sequence[str], num_workers: int) -> int:
             printer.join()
 
 
-def _start(command: Sequence[str], addresses: list[str], rank: int) -> subprocess.Popen[str]:
-    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
+    """Returns the environment of a worker on this machine: its TF_CONFIG, its share of the cores.
+
+    Args:
+        addresses: Those of all workers.
+        rank: The number of this one.
+    """
+    config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
     threads = max((os.cpu_count() or 1) // len(addresses), 1)
-    environment = {
+    return {
         "TF_NUM_INTRAOP_THREADS": str(threads),
         **os.environ,
         "TF_CONFIG": json.dumps(config),
     }
+
+
+def free_addresses(number: int) -> list[str]:
+    """Returns addresses of this machine with ports that are free."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+
+
+def _start(command: Sequence[str], addresses: list[str], rank: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", *command],
-        env=environment,
+        env=worker_environment(addresses, rank),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,11 +141,3 @@ def _print_lines(rank: int, lines: IO[str] | None) -> None:
     for line in lines or ():
         sys.stdout.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
         sys.stdout.flush()
-
-
-def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]

@@ -14,6 +14,7 @@ from tfx_largeout.distribute.workers import Workers
 Result = TypeVar("Result")
 
 _LONGEST = 2000  # bytes of a message that the others get
+_LEFT_OUT = b" [...] "
 _KINDS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError)
 
 
@@ -58,7 +59,9 @@ def _kind_of(error: Exception) -> int:
 
 
 def _packed(message: str) -> tf.Tensor:
-    data = message.encode()[:_LONGEST]
+    data = message.encode()
+    if len(data) > _LONGEST:  # TensorFlow says what is wrong at the end, behind the places
+        data = data[: _LONGEST // 4] + _LEFT_OUT + data[len(_LEFT_OUT) - _LONGEST * 3 // 4 :]
     return tf.constant(list(data.ljust(_LONGEST, b"\0")), tf.int32)
 
 

@@ -120,13 +120,22 @@ class Workers:
 
         return run(x)
 
+    def exchange(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns what each worker has for this one, `[R, ...]`, of what this one has for each.
+
+        Args:
+            x: `[R, ...]`, of the same shape on all workers, with at least one element.
+            name: Of the call.
+        """
+        if self.alone:
+            return x
+        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
+            y = tf.raw_ops.CollectiveAllToAllV2(input=x, **self._where("to/" + name, x))
+        return tf.ensure_shape(y, x.shape)
+
     def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`."""
-        if self.alone:
-            return x[0]
-        with tf.device(self._device):
-            y = tf.raw_ops.CollectiveAllToAllV2(input=x, **self._where("to/" + name, x))
-        return tf.reduce_sum(tf.ensure_shape(y, x.shape), axis=0)
+        return tf.reduce_sum(self.exchange(x, name), axis=0)
 
     def first(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns what worker 0 has. No gradient."""

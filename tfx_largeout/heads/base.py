@@ -13,6 +13,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.labels import Labels, normalize_labels
@@ -150,6 +151,10 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
+        """Returns what `HeadOutput.over_workers` does, where there are several workers."""
+        return whole_batch(output, y_true, sample_weight, mask)
+
     @property
     def statistics_dtype(self) -> str:
         """The dtype of statistics: float32, or float64 from a head of float64 weights."""
@@ -185,11 +190,17 @@ class Head(keras.layers.Layer):
         return {**config, "num_classes": self.num_classes}
 
     def save_own_variables(self, store: Any) -> None:
-        self._refuse_files()
+        if not self.workers.alone:
+            raise RuntimeError(
+                f"{type(self).__name__} {self.name!r} must be saved by tlo.save_model, called on "
+                f"all of {self.workers.size} workers, over which its classes are spread; got "
+                "another call to save it, which would write a part of them"
+            )
         super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
-        self._refuse_files()
+        owner = f"{type(self).__name__} {self.name!r}"
+        store = own_rows(store, self.saved_weights, self.workers, owner)
         self.check_saved(store)
         super().load_own_variables(store)
 
@@ -209,15 +220,6 @@ class Head(keras.layers.Layer):
             ValueError: They are of other shapes.
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
-
-    def _refuse_files(self) -> None:
-        if not self.workers.alone:
-            raise NotImplementedError(
-                f"{type(self).__name__} {self.name!r} must be saved and loaded in a single "
-                f"process, as its classes are spread over {self.workers.size} workers; got a call "
-                "to save or load weights. tlo.callbacks.Checkpoint saves over workers, and one "
-                "process goes on from there: run the same script in one, and save the model then"
-            )
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():
@@ -326,7 +328,7 @@ class HeadOutput:
         given = (y_true, sample_weight)  # kept, so that an id stays its own
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
-            whole = whole_batch(self, y_true, sample_weight, mask)
+            whole = self.head.whole_batch(self, y_true, sample_weight, mask)
             self._whole.setdefault(key, (given, whole))
         output, labels, weights, mask = whole
         return output, labels, None if sample_weight is None else weights, mask

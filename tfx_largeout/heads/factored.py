@@ -7,14 +7,20 @@ import functools
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, number_argument
+from tfx_largeout.distribute.class_shards import mark_as_shard
+from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.factored_over_workers import (
+    FactoredOverWorkers,
+    LabelsOfParts,
+    whole_batch_of_parts,
+)
+from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.own_learning_rate import OwnLearningRate
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
     FactoredState,
@@ -23,35 +29,21 @@ from tfx_largeout.ops.factored.factored_state import (
 )
 from tfx_largeout.ops.factored.factored_update import (
     MAX_CONDITION,
-    factored_settle,
     factored_statistics,
     factored_update,
 )
-from tfx_largeout.ops.factored.factored_weights import (
-    Drift,
-    dense_weights,
-    factored_logits,
-    moments_of_rows,
-    refresh_bookkeeping,
-    relative_drift,
-    start_from_rows,
-)
+from tfx_largeout.ops.factored.factored_weights import moments_of_rows
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.statistics import (
-    ExactStatistics,
-    SphericalStatistics,
-    TopScores,
-    without_gradient,
-)
+from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class FactoredHead(SelfUpdatingHead):
+class FactoredHead(SelfUpdatingHead, FactoredWeights):
     """A dense layer o = W h + b whose exact SGD step costs O(D^2) an example, whatever C is.
 
     W is kept as W = V U + 1 w^T, V `[C, D]`, together with Q = W^T W, c = W^T 1 and U^-T. For a
@@ -96,6 +88,7 @@ class FactoredHead(SelfUpdatingHead):
     """
 
     gives: ClassVar[tuple[type, ...]] = (SphericalStatistics,)
+    spreads_classes: ClassVar[bool] = True
     trained_by = (
         "LambdaSphericalLoss",
         "SphericalSoftmax",
@@ -127,12 +120,13 @@ class FactoredHead(SelfUpdatingHead):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
+        self.rows = ClassRows(self.workers, self.num_classes, self.name)
         size = self.width + 1 if self.use_bias else self.width
         self.state_dtype = self.statistics_dtype
-        matrix, vector = (size, size), (size,)
+        matrix, vector, num_rows = (size, size), (size,), self.rows.num_rows
         # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
-        v = self._add("v", (self.num_classes, size), self._initial_v)
-        moments = functools.cache(lambda: moments_of_rows(bare_variable(v)))
+        v = self._add("v", (num_rows, size), self._initial_v)
+        moments = functools.cache(lambda: [*map(self._add_up, moments_of_rows(bare_variable(v)))])
         unit, slots = keras.initializers.Identity(), all_in_first_slot(self.num_classes)
         self.state = FactoredState(
             v=v,
@@ -142,10 +136,16 @@ class FactoredHead(SelfUpdatingHead):
             shift=self._add("shift", vector, "zeros"),
             row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
             transitions=self._add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
-            row_slot=self._add("row_slot", (self.num_classes,), "zeros", "uint8"),
+            row_slot=self._add("row_slot", (num_rows,), "zeros", "uint8"),
             slot_rows=self._add("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
             current_slot=self._add("current_slot", (), "zeros", "int32"),
         )
+        if not self.workers.alone:
+            for weight in (self.state.v, self.state.row_slot):
+                mark_as_shard(weight, self.num_classes)
+            self.over_workers = FactoredOverWorkers(
+                self.workers, self.num_classes, self.state, self.name
+            )
         self.iterations = self._add("iterations", (), "zeros", "int64")
         # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
         self._assign_iterations = self.iterations.assign
@@ -161,15 +161,21 @@ class FactoredHead(SelfUpdatingHead):
     def learning_rate(self, value: Any) -> None:
         self._own_rate.set(value)
 
-    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
-        return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
+    @property
+    def step_number(self) -> Any:
+        """The head's own count of steps."""
+        return self.iterations.value
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
     ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        statistics = factored_statistics(self.state, self._state_input(hidden), labels.ids)
-        version = tf.identity(self.iterations.value)
-        return statistics[:3], (*statistics[3:], version)
+        state_input = self._state_input(hidden)
+        if self.over_workers is None:
+            statistics = factored_statistics(self.state, state_input, labels.ids)
+            values, residuals = statistics[:3], statistics[3:]
+        else:
+            values, residuals = self.over_workers.statistics(state_input, labels)
+        return values, (*residuals, tf.identity(self.iterations.value))
 
     def backward(
         self,
@@ -180,30 +186,47 @@ class FactoredHead(SelfUpdatingHead):
         update: bool,
     ) -> tf.Tensor:
         state_input = self._state_input(hidden)
-        gram_hidden, u_hidden = self._present(state_input, *residuals)
-        hidden_gradient = factored_update(
-            self.state,
-            state_input,
-            labels.ids,
-            gram_hidden,
-            u_hidden,
-            gradients,
-            tf.cast(self._present_rate(), self.state_dtype),
-            self.weight_decay,
-            update=update,
-            max_condition=MAX_CONDITION if self.stabilization == "lazy" else None,
-        )
+        max_condition = MAX_CONDITION if self.stabilization == "lazy" else None
+        if self.over_workers is None:
+            gram_hidden, u_hidden = self._present(state_input, *residuals)
+            hidden_gradient = factored_update(
+                self.state,
+                state_input,
+                labels.ids,
+                gram_hidden,
+                u_hidden,
+                gradients,
+                tf.cast(self._present_rate(), self.state_dtype),
+                self.weight_decay,
+                update=update,
+                max_condition=max_condition,
+            )
+        else:
+            hidden_gradient = self.over_workers.backward(
+                state_input,
+                labels,
+                residuals[:-1],
+                self._is_present(residuals[-1]),
+                gradients,
+                (self._present_rate(), self.weight_decay, max_condition) if update else None,
+            )
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
     def count_step(self) -> None:
         self.iterations.value.assign_add(1)
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
-        if self.stabilization not in METHODS:
+        over_workers, moves = self.over_workers, self.stabilization in METHODS
+        if over_workers is None and not moves:
             return
 
         def run() -> tf.Tensor:
-            stabilize(self.state, self.stabilization)
+            if over_workers is not None:
+                over_workers.check_alike()
+            if moves and over_workers is not None:
+                stabilize(self.state, self.stabilization, lambda _: over_workers.settle())
+            elif moves:
+                stabilize(self.state, self.stabilization)
             return tf.constant(0)
 
         due = tf.equal(self.iterations.value % _CHECK_EVERY, 0)
@@ -222,100 +245,25 @@ class FactoredHead(SelfUpdatingHead):
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is ExactStatistics:
-            u_hidden, shift = self._settled(hidden)
-            exact = streamed_logits(u_hidden, self.state.v, None, labels.ids, k=0)
-            targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
-            return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
+            return self._exact_statistics(hidden, labels)
+        if self.over_workers is not None and not isinstance(labels, LabelsOfParts):
+            hidden, labels = self.over_workers.of_global_batch(hidden, labels)
         if kind is SphericalStatistics and not training:
-            values = self._values(hidden, labels.ids)
+            values = self._values(hidden, labels)
             return without_gradient(SphericalStatistics(labels, *values, self.num_classes))
         return super().statistics(kind, hidden, labels, training)
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """As `Head`. Cost: O(N D^2)."""
-        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        if self.over_workers is not None:
+            row_sum = self.state.row_sum.value
+            return tf.linalg.matvec(self._state_input(hidden), row_sum) / self.num_classes
+        no_labels = Labels(tf.zeros([tf.shape(hidden)[0], 0], tf.int64))
         return self._values(hidden, no_labels)[2] / self.num_classes
 
-    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
-        u_hidden, shift = self._settled(hidden)
-        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        exact = streamed_logits(u_hidden, self.state.v, None, no_labels, k=k)
-        scores = exact.top_scores + shift[:, tf.newaxis]
-        return TopScores(scores, exact.top_ids, exact.logsumexp + shift)
-
-    def settle(self) -> None:
-        """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
-
-        Cost: nothing if they are; else O(D^2) for each that isn't.
-        """
-        factored_settle(self.state)
-
-    def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns W `[C, D]` and b `[C]` (None without bias), of the state's dtype.
-
-        Cost: O(C D^2); memory for the result and a block of rows.
-        """
-        self.settle()
-        return dense_weights(self.state, self.width)
-
-    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
-        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
-
-        Cost: O(C D^2); memory for two more W.
-
-        Args:
-            **kwargs: Arguments of `Dense`, such as `activation` and `name`.
-        """
-        kernel, bias = self.materialize()
-        kwargs = {"dtype": self.state_dtype, **kwargs}
-        dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
-        dense.build((None, self.width))
-        dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
-        return dense
-
-    def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
-        """Starts afresh from W and b: V = W, U = I. The count of steps goes on.
-
-        Cost: O(C D^2); memory for another W.
-
-        Args:
-            kernel: W, `[C, D]`.
-            bias: b, `[C]`; needed with `use_bias`, and only then.
-
-        Raises:
-            ValueError: A shape is wrong, or `bias` is there without `use_bias`, or not with it.
-        """
-        kernel = np.asarray(kernel, self.state_dtype)
-        if kernel.shape != (self.num_classes, self.width):
-            raise ValueError(
-                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
-            )
-        if (bias is not None) != self.use_bias:
-            raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
-        if bias is not None:
-            bias = np.asarray(bias, self.state_dtype)
-            if bias.shape != (self.num_classes,):
-                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
-            kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
-        start_from_rows(self.state, kernel)
-        self.refresh()
-
-    def condition_number(self) -> float:
-        """Returns the condition number of U. Cost: O(D^3)."""
-        return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
-
-    def drift(self) -> Drift:
-        """Returns how far Q and U^-T are from W^T W and the inverse of U, by 8 random probes.
-
-        Cost: O(8 C D).
-        """
-        self.settle()
-        return relative_drift(self.state)
-
-    def refresh(self) -> None:
-        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is. Cost: O(C D^2)."""
-        self.settle()
-        refresh_bookkeeping(self.state)
+    def whole_batch(self, output: Any, y_true: Any, sample_weight: Any, mask: Any) -> Any:
+        """As `Head`; examples stay where they are."""
+        return whole_batch_of_parts(output, y_true, sample_weight, mask)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -344,19 +292,17 @@ class FactoredHead(SelfUpdatingHead):
         bias, kernel_shape = None, (self.num_classes, self.width)
         if self.use_bias:
             bias = tf.convert_to_tensor(self.bias_initializer(kernel_shape[:1], dtype=dtype))
-        return initialize_by_blocks(self.kernel_initializer, kernel_shape, dtype, bias)
+        shard = self.rows.shard
+        return initialize_by_blocks(
+            self.kernel_initializer, kernel_shape, dtype, bias, shard.first, shard.stride
+        )
 
-    def _values(self, hidden: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _values(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns a, q and s; changes nothing."""
         state_input = self._state_input(hidden)
-        return factored_statistics(self.state, state_input, ids, update_rows=False)[:3]
-
-    def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in the state's dtype, with its constant 1 if there is a bias."""
-        hidden = tf.cast(hidden, self.state_dtype)
-        if not self.use_bias:
-            return hidden
-        return tf.pad(hidden, [[0, 0], [0, 1]], constant_values=1)
+        if self.over_workers is not None:
+            return self.over_workers.statistics(state_input, labels)[0]
+        return factored_statistics(self.state, state_input, labels.ids, update_rows=False)[:3]
 
     def _present(
         self, inputs: tf.Tensor, gram_hidden: tf.Tensor, u_hidden: tf.Tensor, version: tf.Tensor
@@ -366,7 +312,7 @@ class FactoredHead(SelfUpdatingHead):
         Those of the forward pass, unless a model calls the head twice, which updates it in between.
         """
         return tf.cond(
-            tf.equal(version, self.iterations.value),
+            self._is_present(version),
             lambda: (gram_hidden, u_hidden),
             lambda: (
                 tf.matmul(inputs, self.state.gram.value),
@@ -374,9 +320,15 @@ class FactoredHead(SelfUpdatingHead):
             ),
         )
 
+    def _is_present(self, version: tf.Tensor) -> tf.Tensor:
+        """Says whether the state is still that of a count of steps."""
+        return tf.equal(version, self.iterations.value)
+
     def _assign_last(self, value: Any) -> Any:
         """Assigns the count of steps; refuses a state in which one part doesn't fit the others."""
         result = self._assign_iterations(value)
+        if not self.workers.alone:
+            return result  # the others may be assigning nothing, and the drift is that of all rows
         drift = self.drift()
         if not max(drift) <= _MOST_DRIFT:
             raise ValueError(
@@ -391,10 +343,3 @@ class FactoredHead(SelfUpdatingHead):
     def _present_rate(self) -> Any:
         rate = self.learning_rate
         return rate if self._own_rate.schedule is not None else self.followed(rate)
-
-    def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""
-        self.settle()
-        state_input = self._state_input(hidden)
-        u_hidden = tf.matmul(state_input, self.state.u.value, transpose_b=True)
-        return u_hidden, tf.linalg.matvec(state_input, self.state.shift.value)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -67,29 +67,52 @@ def whole_batch(
         NotImplementedError: The labels have values.
         ValueError: The optimizer of the model is no `DataParallel`.
     """
-    head = output.head
-    if output.training:
-        _check_optimizer(head)
-    labels = _local_labels(output, y_true)
-    weights = None
-    if sample_weight is not None:
-        weights = example_weights(output.hidden, sample_weight, None)
-    if mask is not None:
-        mask = example_weights(output.hidden, None, mask) != 0
+    head, local = output.head, local_examples(output, y_true, sample_weight, mask)
     batch = gather_examples(
         head.workers,
         head.name,
-        TRAIN if output.training else EVALUATE,
-        head.step_number if output.training else 0,
+        local.phase,
+        local.step,
         tf.cast(output.flat_hidden, head.statistics_dtype),
-        labels.ids,
-        weights,
-        mask,
+        local.label_ids,
+        local.weights,
+        local.mask,
     )
     # Checked here, so that all workers refuse a label that one of them has.
     labels = normalize_labels(batch.label_ids, head.num_classes)
     whole = type(output)(head, batch.hidden, output.training)
     return whole, labels, batch.weights, batch.mask
+
+
+class LocalExamples(NamedTuple):
+    """What belongs to this worker's examples.
+
+    Attributes:
+        phase: As `meet`.
+        step: As `meet`.
+        label_ids: `[n, K]` int64, padded with -1, of any class.
+        weights: `[n]`, or None.
+        mask: `[n]` bool, or None.
+    """
+
+    phase: int
+    step: Any
+    label_ids: tf.Tensor
+    weights: tf.Tensor | None
+    mask: tf.Tensor | None
+
+
+def local_examples(output: Any, y_true: Any, sample_weight: Any, mask: Any) -> LocalExamples:
+    """Returns what belongs to the examples of this worker. Args and errors: as `whole_batch`."""
+    if output.training:
+        _check_optimizer(output.head)
+    labels = _local_labels(output, y_true)
+    if sample_weight is not None:
+        sample_weight = example_weights(output.hidden, sample_weight, None)
+    if mask is not None:
+        mask = example_weights(output.hidden, None, mask) != 0
+    phase, step = (TRAIN, output.head.step_number) if output.training else (EVALUATE, 0)
+    return LocalExamples(phase, step, labels.ids, sample_weight, mask)
 
 
 def whole_hidden(head: Any, hidden: tf.Tensor) -> GlobalBatch:

@@ -26,6 +26,7 @@ from tfx_largeout.hessian_free.variance_sample import VarianceSample
 from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
 from tfx_largeout.hessian_free.worker import LossTotal, VectorTotal, Worker
 from tfx_largeout.hessian_free.worker_group import WorkerGroup
+from tfx_largeout.hessian_free.workers import Workers
 
 __all__ = [
     "CGStatistics",
@@ -52,6 +53,7 @@ __all__ = [
     "WeightPenalty",
     "Worker",
     "WorkerGroup",
+    "Workers",
     "armijo",
     "backtrack",
     "conjugate_gradient",

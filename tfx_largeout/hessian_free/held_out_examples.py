@@ -12,6 +12,23 @@ import tensorflow as tf
 from tfx_largeout.hessian_free.examples import Examples
 
 
+def examples_of(
+    data: tuple[Any, Any, Any], held_out: Any, share: float, seed: int
+) -> tuple[Examples, Examples]:
+    """Returns the examples for gradients, and those for the line search.
+
+    Args:
+        data: x, y and sample weights, as `Examples.of`.
+        held_out: As `line_search_examples`; None: a share of `data`.
+        share: As `split`.
+        seed: As `split`.
+    """
+    examples = Examples.of(*data)
+    if held_out is None:
+        return split(examples, share, seed)
+    return examples, line_search_examples(held_out, examples)
+
+
 def split(examples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
     """Returns the examples for gradients, and a random share of all for the line search.
 

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.hessian_free.curvature import Curvature
 from tfx_largeout.hessian_free.examples import Batch, Examples
 from tfx_largeout.hessian_free.worker import LossTotal, VectorTotal, Worker
@@ -29,7 +28,6 @@ class LocalWorker(Worker):
     """
 
     def __init__(self, curvature: Curvature, examples: Examples, batch_size: int = 1024) -> None:
-        require_alone("hessian_free.Trainer")
         self._curvature, self._examples = curvature, examples
         self._batch_size = integer_argument("batch_size", batch_size, at_least=1)
         self._held: list[Batch] = []

@@ -38,6 +38,8 @@ def best_step(
 ) -> Step:
     """Returns the step along the best iterate of conjugate gradients, or none.
 
+    The weights are then where it leads, or at theta if there is an error.
+
     Args:
         objective: L, the loss of the data of the line search.
         theta: The weights `[n]`.
@@ -46,7 +48,35 @@ def best_step(
         previous: L(theta).
         longest: The size of the longest step.
     """
+    step = no_step(theta)
+    try:
+        if run.iterates:
+            step = _step(objective, theta, g, run, previous, longest)
+    finally:
+        objective.assign(step.theta)
+    return step
 
+
+def learning_rate(model: keras.Model) -> float | None:
+    """Returns the rate of the model's optimizer, which callbacks set; None where there is none."""
+    rate = getattr(model.optimizer, "learning_rate", None)
+    return None if rate is None else float(keras.ops.convert_to_numpy(rate))
+
+
+def longest_step(model: keras.Model, first_rate: float | None) -> float:
+    """Returns the size of the longest step: the rate now, over the one when training began."""
+    rate = learning_rate(model)
+    return 1.0 if rate is None or not first_rate else rate / first_rate
+
+
+def _step(
+    objective: Objective,
+    theta: tf.Tensor,
+    g: tf.Tensor,
+    run: CGStatistics,
+    previous: float,
+    longest: float,
+) -> Step:
     def loss(step: tf.Tensor) -> float:
         return objective.loss_at(theta + step)
 
@@ -61,15 +91,3 @@ def best_step(
     if not found.accepted:
         return no_step(theta, rho)
     return Step(theta + alpha * chosen.solution, alpha, rho, found.loss)
-
-
-def learning_rate(model: keras.Model) -> float | None:
-    """Returns the rate of the model's optimizer, which callbacks set; None where there is none."""
-    rate = getattr(model.optimizer, "learning_rate", None)
-    return None if rate is None else float(keras.ops.convert_to_numpy(rate))
-
-
-def longest_step(model: keras.Model, first_rate: float | None) -> float:
-    """Returns the size of the longest step: the rate now, over the one when training began."""
-    rate = learning_rate(model)
-    return 1.0 if rate is None or not first_rate else rate / first_rate

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,32 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import instance_argument, integer_argument, number_argument
-from tfx_largeout.hessian_free.conjugate_gradient import (
-    CGStatistics,
-    conjugate_gradient,
-)
-from tfx_largeout.hessian_free.curvature import Curvature
+from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN
+from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.workers import Workers, current
+from tfx_largeout.hessian_free.conjugate_gradient import CGStatistics, conjugate_gradient
 from tfx_largeout.hessian_free.damping import LevenbergMarquardt
-from tfx_largeout.hessian_free.examples import Examples
 from tfx_largeout.hessian_free.fixed_sample import FixedSample
-from tfx_largeout.hessian_free.held_out_examples import line_search_examples, split
+from tfx_largeout.hessian_free.held_out_examples import examples_of
 from tfx_largeout.hessian_free.identity_preconditioner import IdentityPreconditioner
 from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.make_objective import MakeWorker, make_objective
 from tfx_largeout.hessian_free.objective import Gradient, Objective
+from tfx_largeout.hessian_free.over_workers import (
+    SITE,
+    agree_on_arguments,
+    check_alike,
+    same_start,
+    same_validation,
+)
 from tfx_largeout.hessian_free.preconditioner import Preconditioner
 from tfx_largeout.hessian_free.sample_schedule import SampleSchedule
 from tfx_largeout.hessian_free.state import TrainerState
-from tfx_largeout.hessian_free.step import Step, best_step, learning_rate, longest_step, no_step
+from tfx_largeout.hessian_free.step import best_step, learning_rate, longest_step, no_step
 from tfx_largeout.hessian_free.validation import validation_logs
-from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
-from tfx_largeout.hessian_free.worker import Worker
 
 _START_DECAY = 0.95
 _MOST_REFUSALS = 2
-
-MakeWorker = Callable[[Curvature, Examples, int], Worker]
 
 
 class Trainer:
@@ -58,6 +59,9 @@ class Trainer:
     gradient is used again, unless a larger sample is due, or a sample that is not all examples has
     failed twice: its gradient may not be one of descent at all.
 
+    Over workers (`tlo.distribute.connect`) each computes the sums over its part of each sample, and
+    all take the same steps. What differs between them is an error on all of them.
+
     It is no `keras.optimizers.Optimizer`: a step needs products, samples and losses of its own
     choice, and `update_step` gets one gradient of one batch.
 
@@ -77,8 +81,8 @@ class Trainer:
         batch_size: Examples that go through the model at a time. It bounds the memory, and has no
             effect on the results but for rounding. Default 1024.
         seed: The seed of the samples. Default 0.
-        make_worker: Makes a `Worker` from a `Curvature`, `Examples` and the batch size. Default
-            `LocalWorker`.
+        make_worker: Makes the `Worker` of this process from a `Curvature`, `Examples` and the batch
+            size. Default `LocalWorker`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -138,6 +142,7 @@ class Trainer:
         line_search_data: Any = None,
         initial_epoch: int = 0,
         verbose: int | str = "auto",
+        sharded: bool = False,
     ) -> keras.callbacks.History:
         """Trains a compiled model; a further call goes on where this one ends.
 
@@ -175,6 +180,8 @@ class Trainer:
                 in gradients and products.
             initial_epoch: The number of epochs before the first.
             verbose: As for `keras.Model.fit`.
+            sharded: Over workers, whether the examples, those of the line search too, are this
+                worker's own part. Default False: all workers have all of them.
 
         Returns:
             The `History` of this call.
@@ -183,12 +190,28 @@ class Trainer:
             TypeError: Data is no dense array.
             ValueError: The model or its loss does not fit; data is empty or does not fit together;
                 the loss of the line search is not finite to begin with; or the state is that of a
-                model of another size. Weights and state are unchanged.
+                model of another size. Weights (over workers those of 0) and state are unchanged.
+            RuntimeError: Over workers: the model has a head, or workers no longer do the same.
         """
-        epochs = integer_argument("epochs", epochs, at_least=0)
-        examples = Examples.of(x, y, sample_weight)
-        objective = self._objective(model, examples, line_search_data)
-        self._begin(model, objective)
+        workers = current()
+        epochs = together(workers, SITE, lambda: integer_argument("epochs", epochs, at_least=0))
+        fit = {
+            "epochs": epochs,
+            "initial_epoch": initial_epoch,
+            "validation_data (0: none)": int(validation_data is not None),
+            "sharded": int(sharded),
+        }
+        agree_on_arguments(workers, self, fit)
+        share, seed, data = self.line_search_split, self.seed, (x, y, sample_weight)
+        objective = make_objective(
+            workers,
+            model,
+            lambda: examples_of(data, line_search_data, share, seed),
+            self._make_worker,
+            self.batch_size,
+            sharded,
+        )
+        self._begin(workers, model, objective)
         callbacks = keras.callbacks.CallbackList(
             callbacks,
             add_history=True,
@@ -199,22 +222,29 @@ class Trainer:
             steps=1,
             trainer=self,  # for callbacks.Checkpoint, which saves its state
         )
+        evaluate = functools.partial(
+            validation_logs, model, validation_data, self.batch_size, callbacks
+        )
         model.stop_training = False
         state = self._state
         callbacks.on_train_begin()
         if self._state is not state:  # Checkpoint has set one
-            self._begin(model, objective)
+            self._begin(workers, model, objective)
         logs: dict[str, float] = {}
         # Where BackupAndRestore has found a backup, it says so in `_initial_epoch`.
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
             callbacks.on_train_batch_begin(0)
-            logs = self._iterate(objective, longest_step(model, self._state.learning_rate))
+            longest = longest_step(model, self._state.learning_rate)
+            check_alike(workers, TRAIN, model, self._state.iteration, longest)
+            logs = self._iterate(objective, longest)
             callbacks.on_train_batch_end(0, logs)
-            logs |= validation_logs(model, validation_data, self.batch_size, callbacks)
+            logs |= same_validation(workers, evaluate)
             callbacks.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
+        longest = longest_step(model, self._state.learning_rate)
+        check_alike(workers, END_OF_FIT, model, self._state.iteration, longest)
         callbacks.on_train_end(logs)
         return model.history
 
@@ -222,15 +252,17 @@ class Trainer:
         """Writes all that the next iteration needs, the model aside, to a file.
 
         Training that goes on from the file, with the model's weights and the same data, takes
-        exactly the steps that it would have taken otherwise.
+        exactly the steps that it would have taken otherwise. Of several workers, which all call it,
+        worker 0 writes.
 
         Args:
             path: The path of an `.npz` file; it appears whole or not at all.
         """
-        self._state.save(path, self._parts())
+        save = functools.partial(self._state.save, path, self._parts())
+        together(current(), SITE, save if current().rank == 0 else lambda: None)
 
     def load_state(self, path: str | Path) -> None:
-        """Takes back what `save_state` wrote.
+        """Takes back what `save_state` wrote; all workers call it.
 
         Args:
             path: The path of the file.
@@ -239,7 +271,7 @@ class Trainer:
             ValueError: It is no such file, or was written with another kind of preconditioner or
                 samples.
         """
-        self._state = TrainerState.load(path, self._parts())
+        self._state = together(current(), SITE, lambda: TrainerState.load(path, self._parts()))
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Returns what `save_state` writes, as arrays."""
@@ -256,23 +288,8 @@ class Trainer:
             "cg_sample": self.cg_sample,
         }
 
-    def _objective(self, model: keras.Model, examples: Examples, held_out: Any) -> Objective:
-        if held_out is None:
-            examples, held_out = split(examples, self.line_search_split, self.seed)
-        else:
-            held_out = line_search_examples(held_out, examples)
-        if not model.built:
-            model(examples.take(np.arange(1))[0], training=False)
-        curvature = Curvature(model, examples.spec)
-        make_worker = functools.partial(self._make_worker, curvature)
-        return Objective(
-            curvature.parameters,
-            make_worker(examples, self.batch_size),
-            make_worker(held_out, self.batch_size),
-            WeightPenalty(model.trainable_variables),
-        )
-
-    def _begin(self, model: keras.Model, objective: Objective) -> None:
+    def _begin(self, workers: Workers, model: keras.Model, objective: Objective) -> None:
+        same_start(workers, model, self.get_state)
         state, theta = self._state, objective.read()
         if state.parameters is not None and state.parameters.shape != theta.shape:
             raise ValueError(
@@ -302,7 +319,7 @@ class Trainer:
                 objective.hold(self._draw(cg_size, objective.num_examples))
                 solution, run = self._solve(objective, gradient.vector)
             with objective.timed("line_search"):
-                step = self._line_search(objective, theta, gradient.vector, run, longest)
+                step = best_step(objective, theta, gradient.vector, run, state.loss, longest)
         logs = {
             "loss": gradient.loss,
             "step_size": step.size,
@@ -373,23 +390,6 @@ class Trainer:
         if run.pairs is not None:
             self.preconditioner.observe(run.pairs, state.damping)
         return solution, run
-
-    def _line_search(
-        self,
-        objective: Objective,
-        theta: tf.Tensor,
-        g: tf.Tensor,
-        run: CGStatistics,
-        longest: float,
-    ) -> Step:
-        """Returns the step, with the weights set to where it leads."""
-        step = no_step(theta)
-        try:
-            if run.iterates:
-                step = best_step(objective, theta, g, run, self._state.loss, longest)
-        finally:
-            objective.assign(step.theta)
-        return step
 
 
 def _finite(loss: float) -> float:

@@ -44,7 +44,8 @@ class Worker:
     """Computes sums over examples that it holds; the algorithm adds them up and divides.
 
     This is all that Hessian-free training asks of data and model: several workers, each with a
-    part of the examples, make one (`WorkerGroup`). Numbers of examples count from 0 in each worker.
+    part of the examples, make one (`WorkerGroup`; over processes, `Workers`). Numbers of examples
+    count from 0 in each worker.
     """
 
     @property

@@ -12,6 +12,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.distribute.workers import ALONE
+from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.index_shard import IndexShard
@@ -34,7 +35,7 @@ _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class HashIndex(keras.layers.Layer):
+class HashIndex(DerivedState):
     """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
 
     A row is in the bucket whose number is made of K hash values (`hashes_per_table`). A query with
@@ -171,9 +172,9 @@ class HashIndex(keras.layers.Layer):
         self._bins = functions.bins
         self.elements = self._add("elements", functions.elements)
         self.planes = self._add("planes", functions.planes)
-        self.entries = self._add("entries", (self.num_tables, num_classes))
+        self.entries = self._add("entries", (self.num_tables, num_classes), class_axis=1)
         self.starts = self._add("starts", (self.num_tables, self.num_buckets + 1))
-        self.touched_at = self._add("touched_at", (num_classes,))
+        self.touched_at = self._add("touched_at", (num_classes,), class_axis=0)
         self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
         self.clock = self._add("clock", ())
         self.radius = self._add("radius", np.zeros([], np.float32))
@@ -293,10 +294,10 @@ class HashIndex(keras.layers.Layer):
             per_example=per_example,
             max_per_bucket=self.max_per_bucket,
             num_ranges=self._num_ranges,
+            gives_marks=not self._shard.workers.alone,
         )
         if per_example:
-            num_turns = self._num_ranges * self.num_tables
-            return self._shard.first_of_each(found, budget, num_turns)
+            return self._shard.first_of_each(found, budget, self._num_ranges * self.num_tables)
         return self._shard.most_voted(found, budget, order.first_class)
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
@@ -323,6 +324,13 @@ class HashIndex(keras.layers.Layer):
             self.tables, rows, functions, self.hashes_per_table, self._buckets_of_range
         )
         return table_sizes(self.tables, longer) | {"stale": stale}
+
+    def load_own_variables(self, store: Any) -> None:
+        """As Keras. Tables that are over other rows than there are now begin anew."""
+        if self._shard is None or self._shard.workers.alone:
+            super().load_own_variables(store)
+        else:
+            self.start_anew()
 
     def get_config(self) -> dict[str, Any]:
         family = keras.saving.serialize_keras_object(self.family)
@@ -386,15 +394,7 @@ class HashIndex(keras.layers.Layer):
         if not self.built:
             raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
 
-    def _add(self, name: str, value: Any) -> Any:
-        """Adds a weight: an array, or zeros int32 of a shape."""
-        if isinstance(value, tuple):
-            value = np.zeros(value, np.int32)
-        return self.add_weight(
-            name=name,
-            shape=value.shape,
-            dtype=value.dtype.name,
-            initializer=lambda shape, dtype: tf.constant(value, dtype),
-            trainable=False,
-            autocast=False,
-        )
+    def _add(self, name: str, value: Any, class_axis: int | None = None) -> Any:
+        shard = self._shard
+        is_shard = class_axis is not None and not shard.workers.alone
+        return self.add_derived(name, value, shard.num_classes, class_axis if is_shard else None)

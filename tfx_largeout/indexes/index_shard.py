@@ -112,4 +112,4 @@ class IndexShard:
         ends = tf.cumsum(every)
         places = [ends[rank] * room // tf.maximum(ends[-1], 1) for rank in range(self.workers.size)]
         begin = places[self.workers.rank - 1] if self.workers.rank else tf.zeros_like(room)
-        return tf.cast(tf.minimum(places[self.workers.rank] - begin, 2**31 - 1), tf.int32)
+        return tf.cast(places[self.workers.rank] - begin, tf.int32)

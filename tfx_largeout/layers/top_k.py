@@ -212,14 +212,14 @@ def _top_found(
     _check_num_found(num_found, head)
     index.check_built_for(head.kernel)
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
-    if _is_of(index, head):
-        index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
-    elif not head.workers.alone:
+    if not head.workers.alone and not _is_of(index, head):
         raise RuntimeError(
             "index must be that of the head, where its classes are spread over "
             f"{head.workers.size} workers; got another one"
         )
     batch = whole_hidden(head, hidden)
+    if _is_of(index, head):
+        index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
     queries = tf.cast(batch.hidden, tf.float32)[:, tf.newaxis]
     found = index.candidates(queries, most, tf.constant([0, 0]), per_example=True)
     if head.workers.alone:

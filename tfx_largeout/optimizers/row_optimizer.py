@@ -10,6 +10,8 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import number_argument
+from tfx_largeout.distribute.own_rows import own_rows
+from tfx_largeout.distribute.workers import current
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.row_update_composed import row_step
@@ -124,7 +126,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         if len(store.keys()) == len(self.variables):  # else Keras warns, and loads nothing
-            check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.variables, store)
+            owner = f"{type(self).__name__} {self.name!r}"
+            store = own_rows(store, self.variables, current(), owner)
+            check_saved_shapes(owner, self.variables, store)
         super().load_own_variables(store)
 
     def _var_key(self, variable: Any) -> Any:

@@ -58,6 +58,7 @@ class Case:
             per_example=per_example,
             max_per_bucket=max_per_bucket,
             num_ranges=self.num_ranges,
+            gives_marks=True,
             implementation=use(name, monkeypatch),
         )
 
@@ -160,6 +161,17 @@ def test_places_without_a_class_stay_empty(name, per_example, monkeypatch):
 
 
 @every_implementation
+@shared_or_per_example
+def test_marks_are_left_out_where_nobody_asks(name, per_example, monkeypatch):
+    case = Case(0, 40, 5, (6, 2, 3))
+    arguments = {"per_example": per_example, "max_per_bucket": 9}
+    arguments["implementation"] = use(name, monkeypatch)
+    found = bucket_candidates(case.tables, tf.constant(case.codes), 20, case.tensors(), **arguments)
+    np.testing.assert_array_equal(found.ids, case.expected(20, per_example, 9)[0])
+    assert found.marks.shape == [0]
+
+
+@every_implementation
 def test_equal_votes_are_decided_by_the_circle(name, monkeypatch):
     case = Case(0, 10, 1, (1, 1, 1))
     case.tables.entries.assign([np.arange(10)])
@@ -201,6 +213,7 @@ def test_in_one_graph_of_unknown_shapes(name, per_example, monkeypatch):
             case.tensors(),
             per_example=per_example,
             max_per_bucket=5,
+            gives_marks=True,
             implementation=implementation,
         )
 

@@ -47,12 +47,28 @@ def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
         state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range, without repeats.
     """
-    stale = tf.not_equal(_slots(state, ids), state.current_slot.read_value())
-    tf.cond(
-        tf.reduce_any(stale),
-        lambda: _move_to_current(state, tf.boolean_mask(ids, stale)),
-        lambda: tf.constant(0),
-    )
+    _move_stale(state, ids, _move_and_count)
+
+
+def catch_up_uncounted(state: FactoredState, ids: tf.Tensor) -> None:
+    """As `catch_up`, and leaves `slot_rows` as it is: where it counts the rows of all shards."""
+    _move_stale(state, ids, _move_to_current)
+
+
+def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    """Returns how many of some rows are in each slot, `[8]` int64.
+
+    Args:
+        state: A state of TensorFlow's variables.
+        ids: `[n]` int64, in range, without repeats.
+    """
+    slots = _slots(state, ids)
+    return tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
+
+
+def settle_uncounted(state: FactoredState) -> None:
+    """Catches every row up, and leaves `slot_rows` as it is. Cost: as `settle`."""
+    _for_each_block(state, lambda ids: catch_up_uncounted(state, ids))
 
 
 def settle(state: FactoredState) -> None:
@@ -129,11 +145,27 @@ def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.T
     return tf.ensure_shape(tf.dynamic_stitch(places, moved), rows.shape)
 
 
+def _move_stale(
+    state: FactoredState, ids: tf.Tensor, move: Callable[[FactoredState, tf.Tensor], tf.Tensor]
+) -> None:
+    stale = tf.not_equal(_slots(state, ids), state.current_slot.read_value())
+    tf.cond(
+        tf.reduce_any(stale),
+        lambda: move(state, tf.boolean_mask(ids, stale)),
+        lambda: tf.constant(0),
+    )
+
+
 def _move_to_current(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     slots, current = _slots(state, ids), state.current_slot.read_value()
     scatter_update(state.v, ids, _to_current(state, gather(state.v, ids), slots))
     scatter_update(state.row_slot, ids, tf.cast(tf.fill(tf.shape(ids), current), tf.uint8))
-    left = tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
+    return tf.constant(0)
+
+
+def _move_and_count(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    left, current = rows_by_slot(state, ids), state.current_slot.read_value()
+    _move_to_current(state, ids)
     arrived = tf.size(ids, tf.int64) * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64)
     state.slot_rows.assign_add(arrived - left)
     return tf.constant(0)

@@ -128,21 +128,33 @@ def solve_width(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]
 
 def checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
     """Refuses a step that diverges. Otherwise U' is multiplied into V, and P' is I."""
-    largest = _lambda_max(step)
-    product = 2 * step.learning_rate * largest
-    check = tf.debugging.Assert(
-        tf.math.is_finite(product) & (product <= 2 - step.decay),
+    check = divergence_check(_lambda_max(step), step.learning_rate, step.decay)
+    with after([check]):
+        return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
+
+
+def divergence_check(
+    largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor
+) -> tf.Operation | None:
+    """Returns a check that a step does not diverge.
+
+    Args:
+        largest: The largest eigenvalue of H^T G H.
+        learning_rate: Scalar, eta.
+        decay: Scalar, the share of W that goes.
+    """
+    product = 2 * learning_rate * largest
+    return tf.debugging.Assert(
+        tf.math.is_finite(product) & (product <= 2 - decay),
         [
             "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
             "diverges, in a naive layer as well; got eta",
-            step.learning_rate,
+            learning_rate,
             "and lambda_max",
             largest,
             "of H^T diag(dL/dq) H: lower the learning rate",
         ],
     )
-    with after([check]):
-        return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
 
 
 def _lambda_max(step: Step) -> tf.Tensor:

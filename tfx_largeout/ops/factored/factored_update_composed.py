@@ -231,8 +231,8 @@ def _update(
     state.row_sum.assign(row_sum - decay * row_sum)
     tf.cond(
         is_safe,
-        lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
-        lambda: _reanchor(state, u),
+        lambda: assign_factors(state, u, p + decay / (1 - decay) * p),
+        lambda: reanchor_in_cond(state, u),
     )
     rows = step.shard.row_of(ids, state.num_classes)
     is_here = rows >= 0
@@ -246,7 +246,7 @@ def _update(
     if max_condition is not None:
         tf.cond(
             condition_bound(state) > max_condition,
-            lambda: _reanchor(state, state.u.read_value()),
+            lambda: reanchor_in_cond(state, state.u.read_value()),
             lambda: tf.constant(0),
         )
     return row_directions
@@ -308,13 +308,15 @@ def _times(weights: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     return tf.linalg.matvec(hidden, weights, transpose_a=True)
 
 
-def _assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+def assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    """Assigns U and P; for a branch of `tf.cond`."""
     state.u.assign(u)
     state.u_inverse_transpose.assign(p)
     return tf.constant(0)
 
 
-def _reanchor(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
+def reanchor_in_cond(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
+    """As `reanchor`; for a branch of `tf.cond`."""
     reanchor(state, u)
     return tf.constant(0)
 

@@ -6,7 +6,7 @@ Functions of rows go through them in blocks; a state must be settled where they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -92,8 +92,14 @@ def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndar
     return kernel, bias
 
 
-def start_from_rows(state: FactoredState, rows: np.ndarray) -> None:
-    """Sets V to rows of W, with their biases, and U to I. Q, c and U^-T are left as they were."""
+def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) -> None:
+    """Sets V to rows of W, with their biases, and U to I. Q, c and U^-T are left as they were.
+
+    Args:
+        state: The state.
+        rows: `[C, D]`, or those of its shard.
+        num_classes: C, of all shards.
+    """
     state = state.variables
     unit = np.eye(state.width)
     state.v.assign(rows)
@@ -101,7 +107,7 @@ def start_from_rows(state: FactoredState, rows: np.ndarray) -> None:
     state.shift.assign(np.zeros(state.width))
     state.transitions.assign(unit_transitions(state.transitions.shape, state.dtype))
     state.row_slot.assign(np.zeros(state.num_classes, np.uint8))
-    state.slot_rows.assign(all_in_first_slot(state.num_classes))
+    state.slot_rows.assign(all_in_first_slot(num_classes))
     state.current_slot.assign(0)
 
 
@@ -119,32 +125,43 @@ def moments_of_rows(v: tf.Variable) -> tuple[tf.Tensor, tf.Tensor]:
     return gram, row_sum
 
 
-def refresh_bookkeeping(state: FactoredState) -> None:
+def refresh_bookkeeping(
+    state: FactoredState, num_classes: int, add_up: Callable[[tf.Tensor], tf.Tensor]
+) -> None:
     """Computes Q, c and U^-T of a settled state anew, in float64. W doesn't change.
 
     Q = U^T V^T V U + (U^T V^T 1) w^T + w (U^T V^T 1)^T + C w w^T,  c = U^T V^T 1 + C w
 
     Cost: O(C D^2).
+
+    Args:
+        state: The state.
+        num_classes: C, of all shards.
+        add_up: Returns the sum over shards of what each has.
     """
     state = state.variables
-    row_gram, row_sum = moments_of_rows(state.v)
+    row_gram, row_sum = map(add_up, moments_of_rows(state.v))
     u = tf.cast(state.u.read_value(), tf.float64)
     w = tf.cast(state.shift.read_value(), tf.float64)
     moved = tf.linalg.matvec(u, row_sum, transpose_a=True)
     cross = moved[:, tf.newaxis] * w
     gram = tf.matmul(u, tf.matmul(row_gram, u), transpose_a=True) + cross + tf.transpose(cross)
-    gram += state.num_classes * w[:, tf.newaxis] * w
+    gram += num_classes * w[:, tf.newaxis] * w
     gram = tf.cast((gram + tf.transpose(gram)) / 2, state.dtype)
     state.gram.assign(gram)
-    state.row_sum.assign(tf.cast(moved + state.num_classes * w, state.dtype))
+    state.row_sum.assign(tf.cast(moved + num_classes * w, state.dtype))
     inverse = tf.transpose(tf.linalg.inv(u))
     state.u_inverse_transpose.assign(tf.cast(inverse, state.dtype))
 
 
-def relative_drift(state: FactoredState) -> Drift:
+def relative_drift(state: FactoredState, add_up: Callable[[tf.Tensor], tf.Tensor]) -> Drift:
     """Returns |Q Z - W^T W Z| / |W^T W Z| and |P^T U Z - Z| / |Z| for random Z, of a settled state.
 
     Cost: O(8 C D).
+
+    Args:
+        state: The state.
+        add_up: Returns the sum over shards of what each has.
     """
     state = state.variables
     width = state.width
@@ -158,6 +175,7 @@ def relative_drift(state: FactoredState) -> Drift:
         wide = rows.numpy().astype(np.float64)
         logits = wide @ (u @ probes) + shift @ probes
         images += u.T @ (wide.T @ logits) + np.outer(shift, logits.sum(axis=0))
+    images = add_up(tf.constant(images)).numpy()
     tiny = np.finfo(np.float64).tiny
     gram_drift = np.linalg.norm(gram @ probes - images) / (np.linalg.norm(images) + tiny)
     inverse_drift = np.linalg.norm(p.T @ (u @ probes) - probes) / np.linalg.norm(probes)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfx_largeout.ops.factored.factored_coordinates_composed import settle
@@ -15,7 +17,9 @@ _POWER_ITERATIONS = 100
 _BLOCK_ELEMENTS = 2**21
 
 
-def stabilize(state: FactoredState, method: str) -> None:
+def stabilize(
+    state: FactoredState, method: str, settle: Callable[[FactoredState], None] = settle
+) -> None:
     """Moves the singular values of U that are below 0.001 or above 100 into V; W doesn't change.
 
     For a singular value sigma with left vector u, and alpha = 1/sigma - 1, beta = sigma - 1:
@@ -31,6 +35,8 @@ def stabilize(state: FactoredState, method: str) -> None:
         method: `"svd"`: all singular values at once. `"power_iteration"`: the largest and the
             smallest, one after the other, by 100 steps of power iteration each, until both are in
             range.
+        settle: Brings all rows of V to the current coordinates. Default: of a layer that is not
+            divided. Shards of one change U and P alike, and each its rows of V.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, Algorithm 3.

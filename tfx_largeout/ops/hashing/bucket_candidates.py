@@ -45,9 +45,9 @@ class BucketCandidates(NamedTuple):
     ids: tf.Tensor
     """`[N, S]` or `[S]` int64, without repeats; -1 where there are no more."""
     marks: tf.Tensor
-    """Like `ids`. With `per_example` the turn in which each came up: the number of its range times
-    L, plus the place of its table in the order; `num_ranges` L where there are no more. Else how
-    often each came up; 0 where there are no more."""
+    """Like `ids`; `[0]` without `gives_marks`. With `per_example` the turn in which each came up:
+    the number of its range times L, plus the place of its table in the order; `num_ranges` L where
+    there are no more. Else how often each came up; 0 where there are no more."""
 
 
 def bucket_candidates(
@@ -59,6 +59,7 @@ def bucket_candidates(
     per_example: bool,
     max_per_bucket: int,
     num_ranges: int = 1,
+    gives_marks: bool = False,
     implementation: str = "auto",
 ) -> BucketCandidates:
     """Collects candidate classes from the buckets that queries fall into.
@@ -79,6 +80,7 @@ def bucket_candidates(
         max_per_bucket: How many classes of a bucket are read at most.
         num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
             bucket of each.
+        gives_marks: Whether to say when, or how often, the classes come up.
         implementation: `"auto"` (default), `"op"` or `"composed"`, as `row_update`.
 
     Returns:
@@ -102,6 +104,7 @@ def bucket_candidates(
             per_example=per_example,
             max_per_bucket=max_per_bucket,
             num_ranges=num_ranges,
+            gives_marks=gives_marks,
         )
     else:
         found = module.tfx_bucket_candidates(
@@ -111,6 +114,7 @@ def bucket_candidates(
             own=per_example,
             most_of_bucket=max_per_bucket,
             num_ranges=num_ranges,
+            gives_marks=gives_marks,
         )
     return BucketCandidates(*found)
 

@@ -21,8 +21,10 @@ def bucket_candidates_composed(
     per_example: bool,
     max_per_bucket: int,
     num_ranges: int,
+    gives_marks: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As `bucket_candidates`: ids and marks."""
+    no_marks = tf.zeros([0], tf.int64)
     _check_shapes(tables, codes, table_order, rotations, first_class, max_per_bucket, num_ranges)
     num_tables, num_classes = tables.entries.shape
     num_buckets = tables.starts.shape[1] - 1
@@ -58,13 +60,16 @@ def bucket_candidates_composed(
             elected, votes = _elected(visited.values, num_classes, first_class, budget)
         missing = [[0, budget - tf.size(elected, tf.int64)]]
         ids = tf.reshape(tf.pad(elected, missing, constant_values=-1), tf.stack([budget]))
-        return ids, tf.reshape(tf.pad(votes, missing), tf.stack([budget]))
+        votes = tf.reshape(tf.pad(votes, missing), tf.stack([budget]))
+        return ids, votes if gives_marks else no_marks
     # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
     shape = tf.stack([visited.nrows(), budget])
     first, turns = _first(visited, turns, num_classes + 1)
     ids = first.to_tensor(-1, shape=shape)
     with after([_check_read(ids, num_classes)]):
-        return tf.identity(ids), turns.to_tensor(num_ranges * num_tables, shape=shape)
+        ids = tf.identity(ids)
+    marks = turns.to_tensor(num_ranges * num_tables, shape=shape)
+    return ids, marks if gives_marks else no_marks
 
 
 def _check_shapes(

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes spread over workers on this machine, against one process.
+
+    python benchmarks/scale_out.py --only equality      # W, trunk, loss, ranks, top 5 of each head
+    python benchmarks/scale_out.py --only memory        # of a worker of 4, 4 million classes; 8 GB
+    python benchmarks/scale_out.py --only overhead      # a step of 2 workers with a thread each
+    python benchmarks/scale_out.py --only bytes         # received, against the formula of the docs
+    python benchmarks/scale_out.py --only collectives   # their times by size
+    python benchmarks/scale_out.py --quick              # small, nothing is written
+
+Each part writes results/scale_out_PART.csv. Workers are processes on loopback, which divide the
+cores; run it with nothing else on the machine. What a worker does is in scale_out_worker.py. What
+other numbers of workers and networks would give is reckoned by scale_out_model.py from the rows of
+`overhead` and `collectives`. Bytes are those of the loopback interface: nothing else may use it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import harness
+from scale_out_worker import FEATURES, HEADS, WIDTH
+
+WORKER = Path(__file__).with_name("scale_out_worker.py")
+
+
+class Setting(NamedTuple):
+    """C, B of all workers together, S shared candidates, and steps."""
+
+    classes: int
+    batch: int
+    candidates: int
+    steps: int
+
+
+OVERHEAD = Setting(670_091, 1024, 3800, 30)
+LARGE = Setting(2_000_000, 8192, 20_000, 10)
+MEMORY = Setting(4_000_000, 256, 1000, 3)
+BYTES = Setting(100_000, 1024, 3800, 40)
+QUICK = Setting(2000, 32, 50, 12)
+SIZES = tuple(2**power for power in range(6, 25, 3))  # bytes
+
+
+def run_workers(size: int, part: str, **settings: Any) -> list[dict[str, Any]]:
+    """Runs a part in workers; returns what each has found, by rank."""
+    from tfx_largeout.distribute.launcher import launch
+
+    with tempfile.TemporaryDirectory() as folder:
+        code = launch([str(WORKER), part, folder, json.dumps(settings)], size)
+        if code:
+            raise RuntimeError(f"{part} must end without an error; got exit code {code}")
+        files = [Path(folder) / f"{rank}.json" for rank in range(size)]
+        return [json.loads(file.read_text()) for file in files]
+
+
+def equality(quick: bool) -> Iterable[dict[str, Any]]:
+    """After 50 steps; the largest difference, relative to the largest number of one process."""
+    for head in HEADS:
+        alone = run_workers(1, "equality", head=head)[0]
+        for size in (2,) if quick else (2, 4):
+            found = run_workers(size, "equality", head=head)
+            row = {"head": head, "workers": size, "steps": 50}
+            for name in ("kernel", "trunk", "losses", "evaluate", "scores"):
+                row[name] = f"{max(difference(one[name], alone[name]) for one in found):.1e}"
+            row["same_ids"] = all(one["ids"] == alone["ids"] for one in found)
+            row["trunks_alike"] = all(one["bits"] == found[0]["bits"] for one in found)
+            yield row
+
+
+def difference(found: list[float], expected: list[float]) -> float:
+    pairs = list(zip(found, expected, strict=True))
+    return max(abs(a - b) for a, b in pairs) / max(abs(b) for _, b in pairs)
+
+
+def memory(quick: bool) -> Iterable[dict[str, Any]]:
+    setting, size = (QUICK, 2) if quick else (MEMORY, 4)
+    alone = run_workers(1, "memory", **setting._asdict())[0]
+    for rank, found in enumerate(run_workers(size, "memory", **setting._asdict())):
+        row = {"workers": size, "rank": rank, "classes": setting.classes, "width": WIDTH}
+        row |= {"state_mib": found["state_mib"], "state_of_one_mib": alone["state_mib"]}
+        row |= {"peak_mib": found["peak_mib"], "peak_of_one_mib": alone["peak_mib"]}
+        row["share"] = round(found["peak_mib"] / alone["peak_mib"], 3)
+        row["share_beyond_tensorflow"] = round(
+            (found["peak_mib"] - found["empty_mib"]) / (alone["peak_mib"] - alone["empty_mib"]), 3
+        )
+        yield row
+
+
+def overhead(quick: bool) -> Iterable[dict[str, Any]]:
+    for setting in (QUICK,) if quick else (OVERHEAD, OVERHEAD, OVERHEAD, LARGE):
+        ms = {
+            size: max(found["ms"] for found in run_workers(size, "overhead", **setting._asdict()))
+            for size in (1, 2)
+        }
+        row = {**setting._asdict(), "width": WIDTH}
+        yield row | {"one_ms": ms[1], "two_ms": ms[2], "ratio": round(ms[2] / ms[1], 3)}
+
+
+def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:
+    setting = QUICK if quick else BYTES
+    for size in (2,) if quick else (2, 4):
+        found = run_workers(size, "bytes", **setting._asdict())[0]
+        weights = WIDTH * FEATURES + WIDTH + 1
+        formula = formula_bytes(size, setting.batch, 1, weights)
+        row = {"workers": size, **setting._asdict(), "width": WIDTH, "trunk_weights": weights}
+        measured = found["bytes"] / size
+        row |= {"measured": round(measured), "formula": round(formula)}
+        yield row | {"ratio": round(measured / formula, 3)}
+
+
+def formula_bytes(workers: int, batch: int, labels: int, weights: int) -> float:
+    """Bytes that a worker receives in a step: docs/scale_out.md."""
+    share = (workers - 1) / workers
+    gathered = 8 * batch * WIDTH + 4 * batch * (1 + 4 * labels)
+    return share * (gathered + 4 * workers * batch + 8 * weights)
+
+
+def collectives(quick: bool) -> Iterable[dict[str, Any]]:
+    for size in (2,) if quick else (2, 4):
+        for row in run_workers(size, "collectives", sizes=SIZES[:2] if quick else SIZES)[0]["rows"]:
+            yield {"workers": size, **row}
+
+
+PARTS = {
+    "equality": equality,
+    "memory": memory,
+    "overhead": overhead,
+    "bytes": bytes_received,
+    "collectives": collectives,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
+    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
+    arguments = parser.parse_args()
+    for name in [arguments.only] if arguments.only else PARTS:
+        rows = []
+        for row in PARTS[name](arguments.quick):
+            print(row, flush=True)
+            rows.append(row | harness.machine())
+        if not arguments.quick:
+            harness.write_csv(harness.RESULTS / f"scale_out_{name}.csv", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FactoredHead over workers: rows of V are spread, examples stay where they are.
+
+Nothing that is sent grows with C. In a step of a batch of B examples in all, of K labels each, a
+worker receives, with f = (R - 1) / R and numbers of 4 bytes (of a float64 head 8):
+
+    f (8 B (K + 1) + 4 B (K + 2) + 8 (B / R) K D + 8 (3 D^2 + 2 D + 8))
+
+labels with their weights; a, q and s; the rows of labels, and x_y for those rows; sums over the
+batch. A label that several examples of a worker have counts once in the third; what is said of
+rows holds where labels are spread evenly, as it goes by the most that one worker has for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.distribute.alike import check_alike
+from tfx_largeout.distribute.gathered_labels import even_parts, gather_labels
+from tfx_largeout.distribute.global_batch import Parts
+from tfx_largeout.distribute.row_routes import RowRoutes
+from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.heads.base import HeadOutput
+from tfx_largeout.heads.over_workers import local_examples
+from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle_uncounted
+from tfx_largeout.ops.factored.factored_shard import (
+    Examples,
+    Sums,
+    hidden_gradient,
+    statistics_of_examples,
+    sums_of,
+    take_step,
+)
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.statistics import SphericalStatistics
+
+
+class LabelsOfParts(Labels):
+    """The labels of the examples of all workers, of which h is here for this worker's alone."""
+
+    parts: Parts
+
+    @classmethod
+    def of(cls, labels: Labels, parts: Parts) -> LabelsOfParts:
+        """Returns the labels with what says whose each example is."""
+        spread = cls(*labels)
+        spread.parts = parts
+        return spread
+
+
+class FactoredOverWorkers:
+    """The steps of a factored layer whose rows of V are spread over workers.
+
+    All else of the state each worker has, and it stays the same bit by bit. `slot_rows` counts the
+    rows of all workers.
+
+    Args:
+        workers: More than one.
+        num_classes: C.
+        state: The state of a worker, in Keras's variables.
+        site: The name of the head, for collectives.
+    """
+
+    def __init__(self, workers: Workers, num_classes: int, state: FactoredState, site: str) -> None:
+        self._workers, self._num_classes, self._site = workers, num_classes, site
+        self._shared = [
+            getattr(state, name) for name in state._fields if name not in ("v", "row_slot")
+        ]
+        self._state = state.variables
+
+    def statistics(
+        self, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tuple[Any, ...]]:
+        """Returns a `[N, K]`, q `[N]` and s `[N]` of all examples, and residuals.
+
+        Two collectives: the rows of labels come, and what was found of examples is gathered.
+
+        Args:
+            hidden: H, `[n, D]`: this worker's.
+            labels: Of all.
+        """
+        parts = _parts(labels)
+        routes = RowRoutes(self._workers, self._num_classes, labels.ids, parts, self._site)
+        rows = self._label_rows(routes)
+        *own, gram_hidden = statistics_of_examples(self._state, hidden, rows, routes.places)
+        columns = [own[0], own[1][:, tf.newaxis], own[2][:, tf.newaxis]]
+        every = parts.gathered(tf.concat(columns, axis=1), f"{self._site}/statistics")
+        # All workers refuse what one of them has.
+        finite = check_finite("hidden, or the sum of squares of its logits,", every[:, -2])
+        with after([finite]):
+            every = tf.identity(every)
+        values = (every[:, :-2], every[:, -2], every[:, -1])
+        return values, (routes, gram_hidden, rows)
+
+    def backward(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: tuple[Any, ...],
+        is_present: tf.Tensor,
+        gradients: tuple[tf.Tensor, ...],
+        step: tuple[Any, float, float | None] | None,
+    ) -> tf.Tensor:
+        """Takes the step; returns dL/dH of this worker's examples, `[n, D]`.
+
+        Two collectives for the step: x_y goes to the rows of labels, and sums over the batch.
+
+        Args:
+            hidden: H, `[n, D]`: this worker's.
+            labels: Of all.
+            residuals: What `statistics` returned as such.
+            is_present: Whether the state is still that of then.
+            gradients: g_a `[N, K]`, g_q `[N]` and g_s `[N]` of all.
+            step: The learning rate, the weight decay and `max_condition`; None: no step.
+        """
+        parts, (routes, gram_hidden, rows) = _parts(labels), residuals
+        gram_hidden, rows = tf.cond(
+            is_present,
+            lambda: (gram_hidden, rows),
+            lambda: (
+                tf.matmul(hidden, self._state.gram.read_value()),
+                self._label_rows(routes),
+            ),
+        )
+        names = ("dL/da", "dL/dq", "dL/ds")
+        with after([check_finite(n, g) for n, g in zip(names, gradients, strict=True)]):
+            g_target = tf.where(labels.mask, gradients[0], 0)
+        own = [tf.gather(g, parts.own) for g in (g_target, *gradients[1:])]
+        examples = Examples(hidden, gram_hidden, rows, routes.places, *own)
+        gradient = hidden_gradient(self._state, examples)
+        if step is not None:
+            # The gradient is taken before the state changes.
+            with tf.control_dependencies([gradient]):
+                taken = self._step(examples, routes, *step)
+            with tf.control_dependencies([taken]):
+                gradient = tf.identity(gradient)
+        return gradient
+
+    def settle(self) -> None:
+        """As `settle`; on all workers. Cost: nothing if no row of any is stale."""
+        current = self._state.current_slot.read_value()
+        stale = self._num_classes - self._state.slot_rows.read_value()[current]
+
+        def catch_up() -> tf.Tensor:
+            settle_uncounted(self._state)
+            everything = self._num_classes * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64)
+            self._state.slot_rows.assign(everything)
+            return tf.constant(0)
+
+        tf.cond(stale > 0, catch_up, lambda: tf.constant(0))
+
+    def check_alike(self) -> None:
+        """Refuses a state of which all but rows is not the same on all workers, bit by bit."""
+        check_alike(self._workers, self._shared)
+
+    def of_global_batch(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, LabelsOfParts]:
+        """Returns this worker's part of examples that all workers have, and their labels.
+
+        The gradient of its h is this worker's part of that of h, which is a sum over workers.
+
+        Args:
+            hidden: `[N, D]`.
+            labels: N examples.
+        """
+        parts = even_parts(self._workers, tf.shape(hidden)[0])
+        return _some_rows(hidden, parts.own), LabelsOfParts.of(labels, parts)
+
+    def _label_rows(self, routes: RowRoutes) -> tf.Tensor:
+        return routes.fetch(current_rows(self._state, routes.rows), "rows")
+
+    def _step(
+        self,
+        examples: Examples,
+        routes: RowRoutes,
+        rate: Any,
+        decay: float,
+        max_condition: float | None,
+    ) -> tf.Tensor:
+        row_sums = routes.push(examples.label_sums, "label_sums")
+        sums = sums_of(self._state, examples, routes.rows, row_sums)
+        flat = self._workers.sum(sums.flat, f"{self._site}/sums")
+        return take_step(
+            self._state,
+            Sums.of_flat(flat, self._state.width),
+            routes.rows,
+            row_sums,
+            self._num_classes,
+            tf.cast(rate, self._state.dtype),
+            tf.constant(decay, self._state.dtype),
+            max_condition,
+        )
+
+
+def _parts(labels: Labels) -> Parts:
+    assert isinstance(labels, LabelsOfParts)  # as `FactoredHead.statistics` makes them
+    return labels.parts
+
+
+class OutputOfParts(HeadOutput):
+    """The output of a factored head for the examples of all workers.
+
+    Spherical statistics are found where the examples are. For others h is gathered, once.
+
+    Args:
+        head: The head.
+        own: h of this worker's examples, `[n, D]`.
+        training: As `HeadOutput`.
+        parts: Whose each example is.
+    """
+
+    def __init__(self, head: Any, own: tf.Tensor, training: bool, parts: Parts) -> None:
+        # Of the h of all, only its batch shape is read.
+        super().__init__(head, tf.zeros([tf.size(parts.ranks), 1]), training)
+        self._own, self._parts, self._gathered = own, parts, None
+
+    @property
+    def flat_hidden(self) -> tf.Tensor:
+        """H of all examples, `[N, D]`. It has no gradient."""
+        if self._gathered is None:
+            own = tf.stop_gradient(self._own)
+            self._gathered = self._parts.gathered(own, f"{self.head.name}/hidden")
+        return tf.ensure_shape(self._gathered, [None, self._own.shape[1]])
+
+    def statistics(
+        self, kind: type, y_true: Any, check: Callable[[Labels], Labels] | None = None
+    ) -> Any:
+        """As `HeadOutput`."""
+        if kind is not SphericalStatistics:
+            return super().statistics(kind, y_true, check)
+        labels = self.labels(y_true)
+        labels = LabelsOfParts.of(labels if check is None else check(labels), self._parts)
+        return self.head.statistics(kind, self._own, labels, self.training)
+
+
+def whole_batch_of_parts(
+    output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any
+) -> tuple[OutputOfParts, Labels, tf.Tensor | None, tf.Tensor | None]:
+    """As `whole_batch`, with h left where it is."""
+    head, local = output.head, local_examples(output, y_true, sample_weight, mask)
+    batch = gather_labels(
+        head.workers, head.name, local.phase, local.step, local.label_ids, local.weights, local.mask
+    )
+    hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
+    # The gradient is times R, as that of `gather_examples` is.
+    own = _some_rows(hidden, batch.kept, head.workers.size)
+    labels = normalize_labels(batch.label_ids, head.num_classes)
+    whole = OutputOfParts(head, own, output.training, batch.parts)
+    return whole, labels, batch.weights, batch.mask
+
+
+def _some_rows(hidden: tf.Tensor, rows: tf.Tensor | None, factor: int = 1) -> tf.Tensor:
+    """Returns rows of h (None: all), without repeats, with a dense gradient times a factor."""
+
+    @tf.custom_gradient
+    def run(hidden: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            upstream = upstream * tf.constant(factor, hidden.dtype)
+            if rows is None:
+                return upstream
+            return tf.scatter_nd(rows[:, tf.newaxis], upstream, tf.shape(hidden, tf.int64))
+
+        return tf.identity(hidden) if rows is None else tf.gather(hidden, rows), gradient
+
+    return run(hidden)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FactoredWeights: what a factored layer says of its W, beside training."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.distribute.meeting import AGREE, agree, meet
+from tfx_largeout.distribute.together import together
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.factored_over_workers import FactoredOverWorkers
+from tfx_largeout.heads.over_workers import no_logits, whole_hidden
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.ops.factored.factored_update import factored_settle
+from tfx_largeout.ops.factored.factored_weights import (
+    Drift,
+    dense_weights,
+    factored_logits,
+    refresh_bookkeeping,
+    relative_drift,
+    start_from_rows,
+)
+from tfx_largeout.statistics import ExactStatistics, TopScores
+
+
+class FactoredWeights(Head):
+    """A head with W = V U + 1 w^T: its logits, its exact evaluation, and W itself.
+
+    Where the classes are spread over workers, each has the rows of V of its own.
+    """
+
+    state: FactoredState
+    state_dtype: str
+    use_bias: bool
+    rows: ClassRows
+    # The steps over several workers; None: there is one process.
+    over_workers: FactoredOverWorkers | None = None
+
+    def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
+        if self.over_workers is not None:
+            return no_logits(hidden, self.num_classes, dtype)
+        return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
+
+    def _exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
+        """Returns exact statistics of examples, which all workers have."""
+        u_hidden, shift = self._settled(hidden)
+        exact = self.rows.exact(u_hidden, self.state.v, None, labels.ids)
+        targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
+        return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
+
+    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+        batch = whole_hidden(self, hidden)
+        u_hidden, shift = self._settled(batch.hidden)
+        exact = self.rows.best(u_hidden, self.state.v, None, k)
+        scores = exact.top_scores + shift[:, tf.newaxis]
+        top = (scores, exact.top_ids, exact.logsumexp + shift)
+        return TopScores(*(batch.of_this_worker(values) for values in top))
+
+    def settle(self) -> None:
+        """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
+
+        Several workers must call it together, as all that calls it.
+
+        Cost: nothing if they are; else O(D^2) for each that isn't.
+        """
+        if not self.workers.alone:
+            meet(self.workers, AGREE, f"settle of head {self.name!r}")
+        self._settle()
+
+    def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns W `[C, D]` and b `[C]` (None without bias), of the state's dtype.
+
+        Cost: O(C D^2); memory for the result and a block of rows.
+
+        Raises:
+            RuntimeError: The classes are spread over several workers.
+        """
+        if not self.workers.alone:
+            raise RuntimeError(
+                f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called "
+                f"in a single process; got classes that are spread over {self.workers.size} "
+                "workers. A tlo.callbacks.Checkpoint brings them into one process: see "
+                "docs/scale_out.md"
+            )
+        self.settle()
+        return dense_weights(self.state, self.width)
+
+    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
+        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
+
+        Cost: O(C D^2); memory for two more W.
+
+        Args:
+            **kwargs: Arguments of `Dense`, such as `activation` and `name`.
+
+        Raises:
+            RuntimeError: The classes are spread over several workers.
+        """
+        kernel, bias = self.materialize()
+        kwargs = {"dtype": self.state_dtype, **kwargs}
+        dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
+        dense.build((None, self.width))
+        dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
+        return dense
+
+    def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
+        """Starts afresh from W and b: V = W, U = I. The count of steps goes on.
+
+        Several workers must call it together, with the same weights.
+
+        Cost: O(C D^2); memory for another W.
+
+        Args:
+            kernel: W, `[C, D]`.
+            bias: b, `[C]`; needed with `use_bias`, and only then.
+
+        Raises:
+            ValueError: A shape is wrong, or `bias` is there without `use_bias`, or not with it; or
+                workers have other weights. They are as they were then.
+        """
+        rows = together(self.workers, self.name, lambda: self._rows(kernel, bias))
+        if not self.workers.alone:
+            check_sum = zlib.crc32(np.ascontiguousarray(rows).view(np.uint8).data)
+            agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
+        start_from_rows(self.state, rows[self.workers.rank :: self.workers.size], self.num_classes)
+        self.refresh()
+
+    def _rows(self, kernel: Any, bias: Any) -> np.ndarray:
+        """Returns W, with b as its last column."""
+        kernel = np.asarray(kernel, self.state_dtype)
+        if kernel.shape != (self.num_classes, self.width):
+            raise ValueError(
+                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
+            )
+        if (bias is not None) != self.use_bias:
+            raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
+        if bias is not None:
+            bias = np.asarray(bias, self.state_dtype)
+            if bias.shape != (self.num_classes,):
+                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
+            kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
+        return kernel
+
+    def condition_number(self) -> float:
+        """Returns the condition number of U. Cost: O(D^3)."""
+        return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
+
+    def drift(self) -> Drift:
+        """Returns how far Q and U^-T are from W^T W and the inverse of U, by 8 random probes.
+
+        Several workers must call it together.
+
+        Cost: O(8 C D).
+        """
+        self.settle()
+        return relative_drift(self.state, self._add_up)
+
+    def refresh(self) -> None:
+        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is. Cost: O(C D^2).
+
+        Several workers must call it together.
+        """
+        self.settle()
+        refresh_bookkeeping(self.state, self.num_classes, self._add_up)
+
+    def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns h in the state's dtype, with its constant 1 if there is a bias."""
+        hidden = tf.cast(hidden, self.state_dtype)
+        if not self.use_bias:
+            return hidden
+        return tf.pad(hidden, [[0, 0], [0, 1]], constant_values=1)
+
+    def _settle(self) -> None:
+        if self.over_workers is None:
+            factored_settle(self.state)
+        else:
+            self.over_workers.settle()
+
+    def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""
+        self._settle()
+        state_input = self._state_input(hidden)
+        u_hidden = tf.matmul(state_input, self.state.u.value, transpose_b=True)
+        return u_hidden, tf.linalg.matvec(state_input, self.state.shift.value)
+
+    def _add_up(self, x: tf.Tensor) -> tf.Tensor:
+        return self.workers.sum(x, f"{self.name}/add_up")

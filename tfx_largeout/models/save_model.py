@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save_model: a file of Keras, of a model that several workers train."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
+
+_SITE = "save_model"
+_BLOCK = 2**22  # numbers that a worker sends at a time
+_SENT_AS_THEY_ARE = ("float16", "float32", "float64", "int32", "int64")
+_WEIGHTS = ".weights.h5"
+_UNFINISHED = "unfinished."
+_COUNTERS_OF_NAMES = "object_name_uids"  # by which Keras names what has no name
+
+
+def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True) -> None:
+    """Writes a model that several workers train to a file that is no different from others.
+
+    All workers call it, with the same arguments; worker 0 writes. A single process loads the file
+    by `keras.saving.load_model`, and so do workers, each its own rows of W. The tables of a hash
+    index are not in it: they are built from W when they are needed. In one process this is
+    `model.save`, or `model.save_weights`. The file appears whole or not at all.
+
+    What is each worker's own, such as BatchNorm's averages, is that of worker 0.
+
+    Cost: W, b and their slots are gathered; on worker 0 memory for all of the model, and once more
+    for its largest variable and what Keras needs.
+
+    Args:
+        model: Built, and made of registered classes, as for any `.keras` file.
+        filepath: Ends with `.keras`, or with `.weights.h5` for the weights alone.
+        overwrite: Whether a file that is there is replaced. Default True.
+
+    Raises:
+        ValueError: `filepath` ends otherwise; arguments or models differ between workers.
+        FileExistsError: The file is there, and `overwrite` is False.
+        OSError: Worker 0 can't write the file.
+        Exception: What Keras raises where it can't make the model again from its configuration;
+            over workers on all of them, as a `RuntimeError` on others than worker 0 if it is of no
+            common kind.
+    """
+    path, workers = Path(filepath), current()
+    facts = {"the path of save_model": str(filepath), "overwrite of save_model": int(overwrite)}
+    agree(workers, _SITE, facts)
+    together(workers, _SITE, _on_first(workers, lambda: _check_path(path, overwrite)))
+    if workers.alone:
+        _write(model, path)
+        return
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)  # as it will be where the file is loaded
+    state = ModelState(model, metrics=False)
+    described = state.facts()["variables"]
+    agree(workers, "a model of " + _SITE, {"the list of variables": described})
+    whole = together(workers, _SITE, _on_first(workers, lambda: _begun(model, state)))
+    finish = _gather(workers, state, whole)
+
+    def write() -> None:
+        finish()
+        _write(whole, path)
+
+    together(workers, _SITE, _on_first(workers, write))
+
+
+def _check_path(path: Path, overwrite: bool) -> None:
+    if not path.name.endswith((".keras", _WEIGHTS)):
+        raise ValueError(f"filepath must end with .keras or {_WEIGHTS}; got {str(path)!r}")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"filepath must be free with overwrite=False; got {str(path)!r}")
+
+
+def _begun(model: keras.Model, state: ModelState) -> keras.Model:
+    """Returns the model as one process would have it, but for the values of its variables."""
+    with _alone(), _as_if_nothing_was_made():
+        whole = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+        if model.optimizer is not None:
+            whole.optimizer.build(whole.trainable_variables)
+    ModelState(whole, metrics=False).check(state.facts())
+    return whole
+
+
+def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Callable[[], None]:
+    """Gathers all rows, and gives them to the whole model of worker 0.
+
+    Returns:
+        What raises the error that it met on worker 0, which takes part to the end all the same.
+    """
+    arrays, facts = dict(state.arrays()), state.facts()
+    shapes = {name: shape for name, (_, _, shape) in zip(arrays, facts["variables"], strict=True)}
+    left = [name for name in arrays if name in state.rows()]
+    error: Exception | None = None
+
+    def read(name: str) -> np.ndarray:
+        if name not in left:
+            return arrays[name]()
+        own = arrays[name]()
+        rows = np.empty(shapes[name], own.dtype)
+        left.remove(name)
+        _gather_rows(workers, own, shapes[name][0], rows)
+        return rows
+
+    if whole is not None:
+        try:
+            ModelState(whole, metrics=False).restore(facts, read, anew=True)
+        except Exception as raised:
+            error = raised
+    for name in left:
+        _gather_rows(workers, arrays[name](), shapes[name][0], None)
+
+    def finish() -> None:
+        if error is not None:
+            raise error
+
+    return finish
+
+
+def _gather_rows(
+    workers: Workers, own: np.ndarray, num_classes: int, whole: np.ndarray | None
+) -> None:
+    """Gathers rows block by block; `whole`, if there is one, gets those of all classes."""
+    sent = own.dtype if own.dtype.name in _SENT_AS_THEY_ARE else np.dtype(np.int32)
+    most = -(-num_classes // workers.size)
+    size = max(_BLOCK // max(int(np.prod(own.shape[1:])), 1), 1)
+    for first in range(0, most, size):
+        block = np.zeros([min(size, most - first), *own.shape[1:]], sent)
+        here = own[first : first + len(block)]
+        block[: len(here)] = here
+        every = workers.gather(tf.constant(block), "block").numpy()
+        if whole is not None:
+            for rank, rows in enumerate(every):
+                target = whole[rank :: workers.size][first : first + len(block)]
+                target[...] = rows[: len(target)]
+
+
+def _write(model: keras.Model, path: Path) -> None:
+    unfinished = path.with_name(_UNFINISHED + path.name)
+    try:
+        with _alone():
+            save = model.save_weights if path.name.endswith(_WEIGHTS) else model.save
+            save(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _on_first(workers: Workers, action: Callable[[], Any]) -> Callable[[], Any]:
+    return action if workers.rank == 0 else lambda: None
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """A context in which layers are built as in a single process."""
+    workers = current()
+    set_current(ALONE)
+    try:
+        yield
+    finally:
+        set_current(workers)
+
+
+@contextlib.contextmanager
+def _as_if_nothing_was_made() -> Iterator[None]:
+    """A context behind which seeds and names are drawn as if nothing had been made in it.
+
+    Other workers make nothing, and what is made later must be the same on all of them.
+    """
+    drawn = random.getstate()
+    names = copy.copy(global_state.get_global_attribute(_COUNTERS_OF_NAMES))
+    try:
+        yield
+    finally:
+        random.setstate(drawn)
+        global_state.set_global_attribute(_COUNTERS_OF_NAMES, names)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The factored step where V is by rows on several workers: from sums over the batch, each D x D.
+
+Each worker has its rows of V, and all else of the state, which stays the same bit by bit: it
+changes by these sums alone. Only `slot_rows` then counts the rows of all workers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.factored.factored_checks import rate_checks
+from tfx_largeout.ops.factored.factored_coordinates_composed import (
+    catch_up_uncounted,
+    rows_by_slot,
+)
+from tfx_largeout.ops.factored.factored_directions_composed import SAFE_STEP, divergence_check
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.factored.factored_update_composed import (
+    assign_factors,
+    condition_bound,
+    reanchor_in_cond,
+)
+
+
+class Examples(NamedTuple):
+    """Some of the examples of a batch: H, the rows of their labels, and the loss's gradients.
+
+    Attributes:
+        hidden: H, `[n, D]`.
+        gram_hidden: H Q, `[n, D]`.
+        label_rows: `[m + 1, D]`: different rows of V, in the current coordinates; the last one 0.
+        places: `[n, K]` int64: which of them the labels are; m at padding.
+        g_target: g_a, `[n, K]`; 0 at padding.
+        g_squares: g_q, `[n]`.
+        g_sum: g_s, `[n]`.
+    """
+
+    hidden: tf.Tensor
+    gram_hidden: tf.Tensor
+    label_rows: tf.Tensor
+    places: tf.Tensor
+    g_target: tf.Tensor
+    g_squares: tf.Tensor
+    g_sum: tf.Tensor
+
+    @property
+    def alpha(self) -> tf.Tensor:
+        """`[n]`: the sum of g_a over the labels of an example."""
+        return tf.reduce_sum(self.g_target, axis=1)
+
+    @property
+    def target_sums(self) -> tf.Tensor:
+        """S, `[n, D]`: sum_k g_a,ik V[y_ik]."""
+        rows = tf.gather(self.label_rows, self.places)
+        return tf.einsum("nk,nkd->nd", self.g_target, rows)
+
+    @property
+    def label_sums(self) -> tf.Tensor:
+        """x_y, `[m + 1, D]`: the sum over y_ik = y of g_a,ik h_i."""
+        terms = self.g_target[:, :, tf.newaxis] * self.hidden[:, tf.newaxis, :]
+        terms = tf.reshape(terms, [-1, self.hidden.shape[1]])
+        places = tf.reshape(self.places, [-1])
+        return tf.math.unsorted_segment_sum(terms, places, tf.shape(self.label_rows)[0])
+
+
+class Sums(NamedTuple):
+    """What a step needs to know of the whole batch: sums over all its examples, or labels.
+
+    Attributes:
+        gram: N = H^T G H, `[D, D]`.
+        targets: H^T S, `[D, D]`, S of `Examples.target_sums`.
+        labels: X^T X, `[D, D]`: the sum of x_y x_y^T over different labels.
+        alpha: H^T alpha, `[D]`.
+        g_sum: H^T g_s, `[D]`.
+        slots: `[8]`: how many rows of labels are in each slot. Exact below 2^24.
+    """
+
+    gram: tf.Tensor
+    targets: tf.Tensor
+    labels: tf.Tensor
+    alpha: tf.Tensor
+    g_sum: tf.Tensor
+    slots: tf.Tensor
+
+    @property
+    def flat(self) -> tf.Tensor:
+        """All in one vector, `[3 D^2 + 2 D + 8]`."""
+        return tf.concat([tf.reshape(part, [-1]) for part in self], axis=0)
+
+    @staticmethod
+    def of_flat(flat: tf.Tensor, width: int) -> Sums:
+        """Undoes `flat`."""
+        shapes = [[width, width]] * 3 + [[width]] * 2 + [[NUM_SLOTS]]
+        parts = tf.split(flat, [int(np.prod(shape)) for shape in shapes])
+        return Sums(*map(tf.reshape, parts, shapes))
+
+
+def statistics_of_examples(
+    state: FactoredState, hidden: tf.Tensor, label_rows: tf.Tensor, places: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns a `[n, K]` (0 at padding), q `[n]`, s `[n]` and H Q `[n, D]`: as the whole layer's.
+
+    Cost: O(n D^2 + n K D).
+
+    Args:
+        state: A state of TensorFlow's variables.
+        hidden: H, `[n, D]`.
+        label_rows: As `Examples`.
+        places: As `Examples`.
+    """
+    u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
+    gram_hidden = tf.matmul(hidden, state.gram.read_value())
+    targets = tf.einsum("nkd,nd->nk", tf.gather(label_rows, places), u_hidden)
+    targets += tf.linalg.matvec(hidden, state.shift.read_value())[:, tf.newaxis]
+    is_label = places < tf.shape(label_rows, tf.int64)[0] - 1
+    return (
+        tf.where(is_label, targets, 0),
+        tf.reduce_sum(hidden * gram_hidden, axis=1),
+        tf.linalg.matvec(hidden, state.row_sum.read_value()),
+        gram_hidden,
+    )
+
+
+def hidden_gradient(state: FactoredState, examples: Examples) -> tf.Tensor:
+    """Returns dL/dH = 2 G H Q + S U + alpha w^T + g_s c^T, `[n, D]`. Cost: O(n D^2 + n K D)."""
+    gradient = tf.matmul(examples.target_sums, state.u.read_value())
+    gradient += examples.alpha[:, tf.newaxis] * state.shift.read_value()
+    gradient += examples.g_sum[:, tf.newaxis] * state.row_sum.read_value()
+    return gradient + 2 * examples.g_squares[:, tf.newaxis] * examples.gram_hidden
+
+
+def sums_of(state: FactoredState, examples: Examples, rows: tf.Tensor, row_sums: tf.Tensor) -> Sums:
+    """Returns the sums over these examples, and over the labels whose rows are here.
+
+    Cost: O((n + r) D^2).
+
+    Args:
+        state: A state of TensorFlow's variables.
+        examples: This worker's.
+        rows: `[r]` int64: rows of V that are here, each once.
+        row_sums: x_y of these, `[r, D]`: over all examples.
+    """
+    hidden = examples.hidden
+    return Sums(
+        tf.matmul(hidden, examples.g_squares[:, tf.newaxis] * hidden, transpose_a=True),
+        tf.matmul(hidden, examples.target_sums, transpose_a=True),
+        tf.matmul(row_sums, row_sums, transpose_a=True),
+        tf.linalg.matvec(hidden, examples.alpha, transpose_a=True),
+        tf.linalg.matvec(hidden, examples.g_sum, transpose_a=True),
+        tf.cast(rows_by_slot(state, rows), state.dtype),
+    )
+
+
+def take_step(
+    state: FactoredState,
+    sums: Sums,
+    rows: tf.Tensor,
+    row_sums: tf.Tensor,
+    num_classes: int,
+    learning_rate: tf.Tensor,
+    weight_decay: tf.Tensor,
+    max_condition: float | None,
+) -> tf.Tensor:
+    """Takes the step of `factored_update`, of which a worker knows its rows and the sums.
+
+    With N = H^T G H, M = I - 2 eta N, F = H^T Y = H^T S U + a w^T + g c^T, a = H^T alpha,
+    g = H^T g_s, and H^T E = 2 N Q + F:
+
+        U <- U M,  P <- P M^-1,  w <- M w - eta g,  c <- M c - eta (a + C g)
+        V[y] <- V[y] - eta P x_y
+        Q <- Q - eta (J + J^T),  J = (H^T E)^T - eta/2 H^T T H,
+        H^T T H = 2 (H^T E) N + 2 N F^T + X^T X + a g^T + g a^T + C g g^T
+
+    Nothing is written before the last check; all checks are of what all workers have.
+
+    Cost: O(D^3 + r D^2).
+
+    Args:
+        state: A state of TensorFlow's variables, changed in place.
+        sums: Those of all workers.
+        rows: `[r]` int64: the rows of V here that are labels of the batch, each once.
+        row_sums: x_y of these, `[r, D]`.
+        num_classes: C, of all workers.
+        learning_rate: Scalar, eta.
+        weight_decay: Scalar, lambda.
+        max_condition: As `factored_update`.
+
+    Returns:
+        A tensor that is there when the step is taken.
+
+    Raises:
+        tf.errors.InvalidArgumentError: As `factored_update`.
+    """
+    decay = learning_rate * weight_decay
+    with after(rate_checks(learning_rate, weight_decay)):
+        eta = learning_rate / (1 - decay)
+    bound = 2 * eta * tf.norm(sums.gram)  # at least 2 eta lambda_max
+    is_safe = bound < SAFE_STEP
+    checked = tf.cond(
+        is_safe,
+        lambda: tf.constant(0),
+        lambda: _check_not_divergent(sums.gram, learning_rate, decay),
+    )
+    with tf.control_dependencies([checked]):
+        is_finite = check_finite("sums over the batch", sums.flat)
+    with after([is_finite]):
+        u = state.u.read_value()
+        u -= 2 * eta * tf.matmul(u, sums.gram)
+        p = tf.cond(
+            is_safe, lambda: _solved(state, eta, sums.gram), state.u_inverse_transpose.read_value
+        )
+        gram, shift, row_sum = _moments(state, sums, eta, num_classes)
+        # Where V takes U in, P is I afterwards, and W has decayed already.
+        directions = tf.cond(
+            is_safe,
+            lambda: tf.matmul(row_sums, p, transpose_b=True),
+            lambda: (1 - decay) * row_sums,
+        )
+    # Not times 1 - decay, as in `factored_update_composed`.
+    u -= decay * u
+    state.gram.assign(gram - decay * (2 - decay) * gram)
+    state.shift.assign(shift - decay * shift)
+    state.row_sum.assign(row_sum - decay * row_sum)
+    tf.cond(
+        is_safe,
+        lambda: assign_factors(state, u, p + decay / (1 - decay) * p),
+        lambda: reanchor_in_cond(state, u),
+    )
+    _catch_up(state, rows, sums.slots)
+    tf.raw_ops.ResourceScatterSub(resource=state.v.handle, indices=rows, updates=eta * directions)
+    if max_condition is not None:
+        tf.cond(
+            condition_bound(state) > max_condition,
+            lambda: reanchor_in_cond(state, state.u.read_value()),
+            lambda: tf.constant(0),
+        )
+    return tf.identity(eta)
+
+
+def _solved(state: FactoredState, eta: tf.Tensor, gram: tf.Tensor) -> tf.Tensor:
+    """Returns P M^-1 = P + (M^-1 K P^T)^T, M = I - K, as `solve_width`."""
+    p, k = state.u_inverse_transpose.read_value(), 2 * eta * gram
+    m = tf.eye(state.width, dtype=state.dtype) - k
+    return p + tf.transpose(tf.linalg.solve(m, tf.matmul(k, p, transpose_b=True)))
+
+
+def _check_not_divergent(gram: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor) -> tf.Tensor:
+    is_finite = tf.reduce_all(tf.math.is_finite(gram))
+    finite = tf.where(is_finite, gram, tf.zeros_like(gram))
+    largest = tf.linalg.eigvalsh((finite + tf.transpose(finite)) / 2)[-1]
+    with after([divergence_check(tf.where(is_finite, largest, np.inf), learning_rate, decay)]):
+        return tf.constant(0)
+
+
+def _moments(
+    state: FactoredState, sums: Sums, eta: tf.Tensor, num_classes: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns Q', w' and c', before the decay."""
+    n, a, g = sums.gram, sums.alpha, sums.g_sum
+    q, w, c = (x.read_value() for x in (state.gram, state.shift, state.row_sum))
+    f = tf.matmul(sums.targets, state.u.read_value()) + a[:, tf.newaxis] * w + g[:, tf.newaxis] * c
+    error = 2 * tf.matmul(n, q) + f
+    t = 2 * (tf.matmul(error, n) + tf.matmul(n, f, transpose_b=True)) + sums.labels
+    t += a[:, tf.newaxis] * g + g[:, tf.newaxis] * (a + num_classes * g)
+    half = tf.transpose(error) - eta / 2 * t
+    return (
+        q - eta * (half + tf.transpose(half)),
+        w - eta * (2 * tf.linalg.matvec(n, w) + g),
+        c - eta * (2 * tf.linalg.matvec(n, c) + a + num_classes * g),
+    )
+
+
+def _catch_up(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> None:
+    """Catches the rows here up, and counts those of all workers."""
+    catch_up_uncounted(state, rows)
+    slots = tf.cast(slots, tf.int64)
+    current = tf.one_hot(state.current_slot.read_value(), NUM_SLOTS, dtype=tf.int64)
+    state.slot_rows.assign_add(tf.reduce_sum(slots) * current - slots)
