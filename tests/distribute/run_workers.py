@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,19 +50,31 @@ def start_workers(folder: Path, program: Path, size: int, *arguments: str, ranks
 
 
 def end_workers(children, limit: float = LIMIT) -> list[Ended]:
-    """Waits for them; after the limit they are killed, and the test fails."""
+    """Waits for them, reading from all; after the limit they are killed, and the test fails."""
     end = time.monotonic() + limit
+
+    def end_of(child) -> Ended:
+        output, errors = child.communicate(timeout=max(end - time.monotonic(), 0.1))
+        return Ended(child.returncode, output, errors)
+
     try:
-        results = []
-        for child in children:
-            output, errors = child.communicate(timeout=max(end - time.monotonic(), 0.1))
-            results.append(Ended(child.returncode, output, errors))
-        return results
+        with ThreadPoolExecutor(len(children)) as threads:
+            return list(threads.map(end_of, children))
     finally:
         for child in children:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+
+
+def check_ended_well(ended: list[Ended]) -> None:
+    """Fails with what each worker said that did not: one that fails ends the others."""
+    failed = [
+        f"worker {rank} ended with {worker.returncode}\n{worker.output[-500:]}{worker.errors[-3000:]}"
+        for rank, worker in enumerate(ended)
+        if worker.returncode != 0
+    ]
+    assert not failed, "\n\n".join(failed)
 
 
 def run_workers(folder: Path, program: Path, size: int, *arguments: str) -> list[Ended]:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from child import run_child
 from distribute import checkpoints
-from distribute.run_workers import end_workers, start_workers
+from distribute.run_workers import check_ended_well, end_workers, start_workers
 
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
 
@@ -68,8 +68,7 @@ def test_runs_of_two_workers_go_on(tmp_path):
             checkpoints.fit(whole, tmp_path / f"{kind}-whole")
     finally:
         ended = end_workers(children)
-    for worker in ended:
-        assert worker.returncode == 0, worker.output + worker.errors[-3000:]
+    check_ended_well(ended)
     for kind, whole in wholes.items():
         check_one_goes_on_after_two(tmp_path, kind, whole)
         check_two_go_on_after_one(tmp_path, kind, whole)

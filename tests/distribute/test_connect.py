@@ -62,6 +62,7 @@ def test_a_wrong_tf_config(monkeypatch, text, message):
         ({"addresses": [TWO[0], TWO[0]], "rank": 0}, "each worker must have an address of its own"),
         ({"timeout": 0}, "timeout must be"),
         ({"step_timeout": -1}, "step_timeout must be"),
+        ({"heartbeat_timeout": 0}, "heartbeat_timeout must be"),
     ],
 )
 def test_wrong_arguments(arguments, message):

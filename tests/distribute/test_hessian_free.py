@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distribute import hessian_free_runs
-from distribute.run_workers import end_workers, start_workers
+from distribute.run_workers import check_ended_well, end_workers, start_workers
 
 PROGRAM = Path(hessian_free_runs.__file__)
 LIMIT = 300  # seconds; a tenth of it where nothing else runs
@@ -31,8 +31,7 @@ def test_workers_take_the_steps_of_one_process(tmp_path, size):
         runs = dict(hessian_free_runs.every_run(folders[0]))
     finally:
         ended = end_workers(children, LIMIT)
-    for worker in ended:
-        assert worker.returncode == 0, worker.errors[-3000:]
+    check_ended_well(ended)
     for name, expected in runs.items():
         workers = [dict(np.load(folders[1] / f"{name}-{rank}.npz")) for rank in range(size)]
         check(name, expected, workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from distribute import checkpoints, saved_models
-from distribute.run_workers import run_workers
+from distribute.run_workers import check_ended_well, run_workers
 
 from tfx_largeout.callbacks.model_state import ModelState
 
@@ -18,8 +18,7 @@ PROGRAM = Path(saved_models.__file__)
 def test_one_process_loads_what_two_have_saved(tmp_path):
     """One test, so that the workers are started once."""
     ended = run_workers(tmp_path, PROGRAM, 2, str(tmp_path))
-    for worker in ended:
-        assert worker.returncode == 0, worker.output + worker.errors[-3000:]
+    check_ended_well(ended)
     for kind in saved_models.KINDS:
         model = keras.saving.load_model(tmp_path / f"{kind}.keras")
         check_rows_are_those_of_workers(model, tmp_path, kind)

@@ -54,7 +54,7 @@ def work(folder: Path) -> None:
 
     import tfx_largeout as tlo
 
-    rank = tlo.distribute.connect(timeout=120).rank
+    rank = tlo.distribute.connect(timeout=120, heartbeat_timeout=10).rank
     model = checkpoints.model_of("indexed")
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     saved = tlo.callbacks.Checkpoint(folder / "run", every=4)

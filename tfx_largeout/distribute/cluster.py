@@ -50,6 +50,7 @@ def connect(
     rank: int | None = None,
     timeout: float = 60.0,
     step_timeout: float = 600.0,
+    heartbeat_timeout: float = 30.0,
 ) -> Workers:
     """Joins the workers that train a model together. With one process nothing happens.
 
@@ -65,6 +66,9 @@ def connect(
         timeout: Seconds in which all workers must be there. After them the process is ended with a
             message: TensorFlow can't be stopped from waiting otherwise.
         step_timeout: Seconds that a worker waits for the others in a step.
+        heartbeat_timeout: Seconds without a sign of life after which a process counts as hanging:
+            all others end. One that is killed is noticed at once. A busy machine may keep a
+            process from running for some seconds; it must not count as hanging then.
 
     Returns:
         The workers: `size`, and the `rank` of this one.
@@ -77,6 +81,7 @@ def connect(
     """
     timeout = number_argument("timeout", timeout, above=0)
     step_timeout = number_argument("step_timeout", step_timeout, above=0)
+    heartbeat_timeout = number_argument("heartbeat_timeout", heartbeat_timeout, above=0)
     if not current().alone:
         raise RuntimeError(
             f"connect must be called once in a process; got a second call, with {current().size} "
@@ -87,7 +92,7 @@ def connect(
         return current()
     _check_addresses(place.addresses)
     _check_port(place.addresses[place.rank])
-    workers = _join(place, timeout, step_timeout)
+    workers = _join(place, timeout, step_timeout, heartbeat_timeout)
     atexit.register(time.sleep, _PAUSE)
     explain_at_exit(place.tasks, place.addresses, place.rank)
     agree(workers, "connect", _versions())
@@ -95,7 +100,9 @@ def connect(
     return workers
 
 
-def _join(place: _Place, timeout: float, step_timeout: float) -> Workers:
+def _join(
+    place: _Place, timeout: float, step_timeout: float, heartbeat_timeout: float
+) -> Workers:
     addresses, rank = place.addresses, place.rank
     message = (
         f"tlo.distribute.connect: not all of {len(addresses)} workers were there within "
@@ -110,6 +117,7 @@ def _join(place: _Place, timeout: float, step_timeout: float) -> Workers:
             service_leader=f"/job:{leader}/replica:0/task:0",
             # The time limit below says more than the error that this gives.
             cluster_register_timeout_in_ms=int(1000 * (timeout + 30)),
+            heartbeat_timeout_in_ms=int(1000 * heartbeat_timeout),
             coordinated_jobs=_coordinated(jobs),
         )
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
