@@ -15,16 +15,16 @@ struct ClassShard {
   int64_t stride;  // at least 1
   int64_t num_rows;
 
-  int64_t ClassOf(int64_t row) const { return first + stride * row; }
+  constexpr int64_t ClassOf(int64_t row) const { return first + stride * row; }
 
   // How many rows are classes below `id`.
-  int64_t RowsBelow(int64_t id) const {
+  constexpr int64_t RowsBelow(int64_t id) const {
     if (id <= first) return 0;
     return std::min((id - first - 1) / stride + 1, num_rows);
   }
 
   // The row of a class, or -1 if it has none here.
-  int64_t RowOf(int64_t id) const {
+  constexpr int64_t RowOf(int64_t id) const {
     const int64_t row = RowsBelow(id);
     return row < num_rows && ClassOf(row) == id ? row : -1;
   }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The best k of what the threads of a block on a GPU come upon.
+//
+// A logit and its row make one number, which is larger where the logit is, and among equal logits
+// where the row is lower. NaN counts as -infinity, and is told from it by the lowest bit.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_BEST_KEYS_H_
+#define TFX_LARGEOUT_CORE_GPU_BEST_KEYS_H_
+
+#include <cstdint>
+
+#include "core/gpu/block_reduction.h"
+
+namespace tfx::core::gpu {
+
+// A number that orders floats as they are ordered, with -0 = 0 and NaN = -infinity.
+__device__ inline uint32_t OrderOf(float value) {
+  const uint32_t bits = __float_as_uint(isnan(value) ? -INFINITY : value + 0.f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline uint64_t KeyOf(float logit, int64_t row) {
+  const auto order = static_cast<uint64_t>(OrderOf(logit));
+  const auto falling = static_cast<uint64_t>(0x7fffffff - row);
+  return order << 32 | falling << 1 | (isnan(logit) ? 1 : 0);
+}
+
+__device__ inline int64_t RowOf(uint64_t key) {
+  return 0x7fffffff - static_cast<int64_t>(key >> 1 & 0x7fffffff);
+}
+
+__device__ inline float LogitOf(uint64_t key) {
+  if ((key & 1) != 0) return NAN;
+  const auto order = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
+}
+
+// How many keys BestKeys has room for: a power of 2, with kThreads behind the best k at least.
+inline int64_t SizeOfBestKeys(int64_t k) {
+  int64_t size = 2 * kThreads;
+  while (size < k + 2 * kThreads) size *= 2;
+  return size;
+}
+
+// The best k in front, falling; behind them what was offered since they were last sorted. A key of
+// 0 is none. All threads of a block call each method.
+class BestKeys {
+ public:
+  // `keys`: shared, SizeOfBestKeys(k). `best`: k to begin with, or null.
+  __device__ BestKeys(uint64_t* keys, int64_t size, int64_t k, unsigned* count,
+                      const uint64_t* best)
+      : keys_(keys), size_(size), k_(k), count_(count) {
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) keys[i] = best == nullptr ? 0 : best[i];
+    if (threadIdx.x == 0) *count = 0;
+    __syncthreads();
+  }
+
+  __device__ uint64_t operator[](int64_t i) const { return keys_[i]; }
+  __device__ bool Beats(uint64_t key) const { return key > keys_[k_ - 1]; }
+  // Whether so many fit where nothing has been offered since they were sorted.
+  __device__ bool Fit(unsigned more) const { return k_ + more <= size_; }
+
+  // One key of each thread; those that don't beat the best are none. REQUIRES: there is room.
+  __device__ void Offer(uint64_t key) {
+    if (Beats(key)) keys_[k_ + atomicAdd(count_, 1u)] = key;
+  }
+
+  // Makes room for kThreads more.
+  __device__ void MakeRoom() {
+    __syncthreads();
+    const bool has_room = Fit(*count_ + kThreads);
+    __syncthreads();
+    if (!has_room) Sort();
+  }
+
+  __device__ void Sort() {
+    __syncthreads();
+    for (int64_t i = k_ + *count_ + threadIdx.x; i < size_; i += kThreads) keys_[i] = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) *count_ = 0;
+    for (int64_t run = 2; run <= size_; run *= 2) {  // a bitonic sort
+      for (int64_t stride = run / 2; stride > 0; stride /= 2) {
+        for (int64_t i = threadIdx.x; i < size_ / 2; i += kThreads) Order(i, run, stride);
+        __syncthreads();
+      }
+    }
+  }
+
+ private:
+  __device__ void Order(int64_t i, int64_t run, int64_t stride) {
+    const int64_t low = 2 * i - (i & (stride - 1)), high = low + stride;
+    const uint64_t a = keys_[low], b = keys_[high];
+    const bool is_falling = (low & run) == 0;
+    if (is_falling ? a >= b : a <= b) return;
+    keys_[low] = b;
+    keys_[high] = a;
+  }
+
+  uint64_t* keys_;
+  int64_t size_, k_;
+  unsigned* count_;
+};
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_BEST_KEYS_H_

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a .cu.cc includes in place of CUDA's headers. Under nvcc it names CUDA; under a plain C++
+// compiler it runs kernels on the processor, for tests of what they compute and where they wait.
+//
+// On the processor the threads of a block are fibers of one thread, and blocks run one after
+// another. Between two barriers a fiber runs as far as it can before the next begins, in falling
+// order in every other block, so that a barrier that is missing changes results. Shared memory
+// begins as garbage. A barrier that some threads never reach ends the program with a message.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_
+#define TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#define TFX_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define TFX_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
+
+#else
+
+#include <math.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__ static
+#define __device__
+#define __launch_bounds__(...)
+#define TFX_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  ::tfx::core::gpu::on_cpu::Launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); })
+#define TFX_SHARED_MEMORY(name) unsigned char* name = ::tfx::core::gpu::on_cpu::SharedMemory()
+
+struct dim3 {
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  unsigned x, y, z;
+};
+
+using cudaStream_t = struct CUstream_st*;
+using cudaError_t = int;
+constexpr cudaError_t cudaSuccess = 0;
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+
+inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace tfx::core::gpu::on_cpu {
+
+constexpr unsigned kWarp = 32;
+
+void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
+unsigned char* SharedMemory();
+void WaitForBlock();
+// Returns the bits that the given lane of the warp brought along.
+uint64_t Shuffle(uint64_t bits, unsigned lane);
+unsigned Lane();
+
+template <typename T>
+T ShuffleValue(T value, unsigned lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = Shuffle(bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace tfx::core::gpu::on_cpu
+
+inline void __syncthreads() { ::tfx::core::gpu::on_cpu::WaitForBlock(); }
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  namespace on_cpu = ::tfx::core::gpu::on_cpu;
+  return on_cpu::ShuffleValue(value, on_cpu::Lane() ^ static_cast<unsigned>(mask));
+}
+
+template <typename T>
+T atomicAdd(T* sum, T value) {
+  const T before = *sum;
+  *sum += value;
+  return before;
+}
+
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+#endif  // __CUDACC__
+
+#endif  // TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_

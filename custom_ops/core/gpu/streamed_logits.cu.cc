@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/gpu/streamed_logits.h"
+
+#include <algorithm>
+
+#include "core/gpu/best_keys.h"
+#include "core/gpu/block_reduction.h"
+#include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/products.h"
+
+namespace tfx::core::gpu {
+namespace {
+
+constexpr int64_t kChunk = 4096;             // classes that a block of threads looks at
+constexpr int64_t kLogitsAtATime = 1 << 23;  // 32 MiB: they stay in the second-level cache
+
+// What has been found in the classes that a block of threads has seen: it sees a chunk of each
+// block of classes, always in the same place. `[places, B]`, then more dimensions.
+struct Found {
+  double* sums;    // of exp(o - maximum); NaN if a logit is
+  uint64_t* keys;  // [.., k] the best, falling
+  int64_t* above;  // [.., K] how many classes are above the label
+  float* maxima;   // of all logits that are numbers
+};
+
+struct Layout {
+  explicit Layout(const StreamedLogitsInputs& inputs)
+      : num_chunks((inputs.num_classes + kChunk - 1) / kChunk),
+        places(std::min(
+            num_chunks,
+            std::max<int64_t>(1, kLogitsAtATime / (kChunk * std::max<int64_t>(1, inputs.batch))))),
+        found(places * inputs.batch),
+        logits(inputs.batch * std::min(places * kChunk, inputs.num_classes)) {}
+
+  int64_t num_chunks, places;
+  int64_t found, logits;  // how many there are
+};
+
+__device__ int64_t RowOfLabel(const StreamedLogitsInputs& in, int64_t label) {
+  return label < 0 ? -1 : in.shard.RowOf(label);
+}
+
+__device__ float BiasOf(const StreamedLogitsInputs& in, int64_t row) {
+  return in.bias == nullptr ? 0.f : static_cast<const float*>(in.bias)[row];
+}
+
+// A warp for each label.
+__global__ void __launch_bounds__(kThreads)
+    TargetLogits(StreamedLogitsInputs in, StreamedLogitsOutputs out) {
+  const int64_t pair = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  if (pair >= in.batch * in.num_labels) return;
+  const int64_t row = RowOfLabel(in, in.labels[pair]);
+  const float* h = in.hidden + pair / in.num_labels * in.width;
+  const float* w = static_cast<const float*>(in.kernel) + (row < 0 ? 0 : row) * in.width;
+  float sum = 0;
+  if (row >= 0) {
+    for (int64_t d = threadIdx.x % kWarpSize; d < in.width; d += kWarpSize) sum += h[d] * w[d];
+  }
+  sum = OfWarp(sum, Sum());
+  if (threadIdx.x % kWarpSize == 0) out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(in, row);
+}
+
+// Shared memory of a block of threads.
+struct Shared {
+  // How much it takes: `k` and the number of logits may be 0.
+  static size_t Bytes(int64_t k, int64_t num_logits) {
+    return 8 * static_cast<size_t>(kWarps + 1 + NumKeys(k)) + 4 * static_cast<size_t>(num_logits);
+  }
+  static int64_t NumKeys(int64_t k) { return k == 0 ? 0 : SizeOfBestKeys(k); }
+
+  __device__ Shared(unsigned char* memory, int64_t num_keys)
+      : reduction(memory),
+        count(reinterpret_cast<unsigned*>(memory + 8 * kWarps)),
+        keys(reinterpret_cast<uint64_t*>(memory + 8 * (kWarps + 1))),
+        logits(reinterpret_cast<float*>(keys + num_keys)) {}
+
+  void* reduction;
+  unsigned* count;
+  uint64_t* keys;
+  float* logits;
+};
+
+// What each thread looks at: every kThreads-th logit of a chunk.
+struct OwnLogits {
+  const float* first;
+  int count;
+  int first_row;
+
+  __device__ float operator[](int j) const { return first[j * kThreads]; }
+  __device__ int Row(int j) const { return first_row + j * kThreads; }
+  __device__ uint64_t Key(int j) const { return j < count ? KeyOf((*this)[j], Row(j)) : 0; }
+};
+
+__device__ float Scale(float logit, float maximum) {
+  return logit == maximum ? 1.f : expf(logit - maximum);  // also of infinities
+}
+
+__device__ void AddToSoftmax(const OwnLogits& own, const Shared& shared, bool is_first, double* sum,
+                             float* maximum) {
+  float here = -INFINITY;
+  for (int j = 0; j < own.count; ++j) here = fmaxf(here, own[j]);  // passes over NaN
+  here = OfBlock(here, Max(), shared.reduction);
+  float terms = 0;
+  for (int j = 0; j < own.count; ++j) terms += Scale(own[j], here);
+  const double total = OfBlock(static_cast<double>(terms), Sum(), shared.reduction);
+  if (threadIdx.x != 0) return;
+  const float before = is_first ? -INFINITY : *maximum;
+  const double sum_before = is_first ? 0 : *sum;
+  *maximum = fmaxf(here, before);
+  *sum = total * Scale(here, *maximum) + sum_before * Scale(before, *maximum);
+}
+
+__device__ void CountAbove(const StreamedLogitsInputs& in, const OwnLogits& own, float target,
+                           int64_t label, const Shared& shared, bool is_first, int64_t* above) {
+  const uint32_t order = OrderOf(target);
+  const int64_t own_row = RowOfLabel(in, label);
+  unsigned count = 0;
+  for (int j = 0; j < own.count; ++j) {
+    if (own.Row(j) == own_row) continue;
+    const uint32_t other = OrderOf(own[j]);
+    if (other > order || (other == order && in.shard.ClassOf(own.Row(j)) < label)) ++count;
+  }
+  const unsigned total = OfBlock(count, Sum(), shared.reduction);
+  if (threadIdx.x == 0) *above = (is_first ? 0 : *above) + total;
+}
+
+__device__ void FindBest(const OwnLogits& own, int64_t k, const Shared& shared, int64_t num_keys,
+                         bool is_first, uint64_t* best) {
+  BestKeys found(shared.keys, num_keys, k, shared.count, is_first ? nullptr : best);
+  unsigned better = 0;
+  for (int j = 0; j < own.count; ++j) better += found.Beats(own.Key(j)) ? 1 : 0;
+  better = OfBlock(better, Sum(), shared.reduction);
+  if (better == 0 && !is_first) return;
+  const bool fit = found.Fit(better);
+  for (int j = 0; j < kChunk / kThreads; ++j) {  // all threads as often
+    found.Offer(own.Key(j));
+    if (!fit) found.MakeRoom();
+  }
+  found.Sort();
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) best[i] = found[i];
+}
+
+// A block of threads for each example and chunk of the classes [begin, begin + columns).
+__global__ void __launch_bounds__(kThreads)
+    LookAtChunk(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found,
+                const float* logits, int64_t begin, int64_t columns, int64_t num_keys) {
+  TFX_SHARED_MEMORY(memory);
+  const Shared shared(memory, num_keys);
+  const int64_t example = blockIdx.x, chunk = blockIdx.y;
+  const int64_t place = chunk * in.batch + example;
+  const bool is_first = begin == 0;
+  const int64_t first = chunk * kChunk + threadIdx.x;
+  const int64_t left = columns - first < kChunk ? columns - first : kChunk;
+  const int count = left <= 0 ? 0 : static_cast<int>((left + kThreads - 1) / kThreads);
+  float* mine = shared.logits + threadIdx.x;  // which no other thread looks at
+  const OwnLogits own = {mine, count, static_cast<int>(begin + first)};
+  for (int j = 0; j < count; ++j) {
+    mine[j * kThreads] = logits[example * columns + first + j * kThreads] + BiasOf(in, own.Row(j));
+  }
+  AddToSoftmax(own, shared, is_first, found.sums + place, found.maxima + place);
+  for (int64_t label = 0; out.target_ranks != nullptr && label < in.num_labels; ++label) {
+    const int64_t pair = example * in.num_labels + label;
+    const float* targets = in.target_scores == nullptr ? out.target_logits : in.target_scores;
+    CountAbove(in, own, targets[pair], in.labels[pair], shared, is_first,
+               found.above + place * in.num_labels + label);
+  }
+  if (in.k > 0) FindBest(own, in.k, shared, num_keys, is_first, found.keys + place * in.k);
+}
+
+__device__ void MergeSoftmax(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+                             const Shared& shared, float* logsumexp) {
+  const int64_t example = blockIdx.x;
+  float maximum = -INFINITY;
+  for (int64_t p = threadIdx.x; p < places; p += kThreads) {
+    maximum = fmaxf(maximum, found.maxima[p * in.batch + example]);
+  }
+  maximum = OfBlock(maximum, Max(), shared.reduction);
+  double sum = 0;
+  for (int64_t p = threadIdx.x; p < places; p += kThreads) {
+    const int64_t place = p * in.batch + example;
+    sum += found.sums[place] * Scale(found.maxima[place], maximum);
+  }
+  sum = OfBlock(sum, Sum(), shared.reduction);
+  const bool is_number = isnan(sum) || !isinf(maximum);
+  if (threadIdx.x == 0) *logsumexp = is_number ? static_cast<float>(maximum + log(sum)) : maximum;
+}
+
+__device__ void MergeRanks(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+                           const Shared& shared, int64_t* ranks) {
+  for (int64_t label = 0; label < in.num_labels; ++label) {
+    const int64_t pair = blockIdx.x * in.num_labels + label;
+    int64_t above = 0;
+    for (int64_t p = threadIdx.x; p < places; p += kThreads) {
+      above += found.above[p * in.batch * in.num_labels + pair];
+    }
+    above = OfBlock(above, Sum(), shared.reduction);
+    const int64_t id = in.labels[pair];
+    const bool is_ranked = in.target_scores == nullptr ? RowOfLabel(in, id) >= 0 : id >= 0;
+    if (threadIdx.x == 0) ranks[pair] = is_ranked ? above : -1;
+  }
+}
+
+__device__ void MergeBest(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+                          const Shared& shared, int64_t num_keys,
+                          const StreamedLogitsOutputs& out) {
+  const int64_t example = blockIdx.x;
+  BestKeys best(shared.keys, num_keys, in.k, shared.count, nullptr);
+  for (int64_t first = 0; first < places * in.k; first += kThreads) {
+    const int64_t i = first + threadIdx.x;
+    const int64_t place = i / in.k * in.batch + example;
+    best.Offer(i < places * in.k ? found.keys[place * in.k + i % in.k] : 0);
+    best.MakeRoom();
+  }
+  best.Sort();
+  for (int64_t i = threadIdx.x; i < in.k; i += kThreads) {
+    out.top_scores[example * in.k + i] = LogitOf(best[i]);
+    out.top_ids[example * in.k + i] = in.shard.ClassOf(RowOf(best[i]));
+  }
+}
+
+// A block of threads for each example: what was found in all places.
+__global__ void __launch_bounds__(kThreads)
+    MergePlaces(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found, int64_t places,
+                int64_t num_keys) {
+  TFX_SHARED_MEMORY(memory);
+  const Shared shared(memory, num_keys);
+  MergeSoftmax(in, found, places, shared, out.logsumexp + blockIdx.x);
+  if (out.target_ranks != nullptr) MergeRanks(in, found, places, shared, out.target_ranks);
+  if (in.k > 0) MergeBest(in, found, places, shared, num_keys, out);
+}
+
+const char* LastError() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+dim3 Grid(int64_t x, int64_t y = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
+}
+
+}  // namespace
+
+int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs) {
+  const Layout layout(inputs);
+  return layout.found * (8 + 8 * inputs.k + 8 * inputs.num_labels + 4) + layout.logits * 4;
+}
+
+const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, void* scratch,
+                           const StreamedLogitsOutputs& outputs) {
+  if (inputs.batch == 0) return nullptr;
+  const Layout layout(inputs);
+  Found found;
+  found.sums = static_cast<double*>(scratch);
+  found.keys = reinterpret_cast<uint64_t*>(found.sums + layout.found);
+  found.above = reinterpret_cast<int64_t*>(found.keys + layout.found * inputs.k);
+  found.maxima = reinterpret_cast<float*>(found.above + layout.found * inputs.num_labels);
+  float* logits = found.maxima + layout.found;
+  const int64_t num_keys = Shared::NumKeys(inputs.k);
+
+  const int64_t num_targets = inputs.batch * inputs.num_labels;
+  if (num_targets > 0) {
+    TFX_LAUNCH(TargetLogits, Grid((num_targets + kWarps - 1) / kWarps), dim3(kThreads), 0, stream,
+               inputs, outputs);
+  }
+  const auto* kernel = static_cast<const float*>(inputs.kernel);
+  for (int64_t begin = 0; begin < inputs.num_classes; begin += layout.places * kChunk) {
+    const int64_t columns = std::min(layout.places * kChunk, inputs.num_classes - begin);
+    const char* error = ProductsOfRows(stream, inputs.hidden, kernel + begin * inputs.width,
+                                       inputs.batch, columns, inputs.width, logits);
+    if (error != nullptr) return error;
+    TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, (columns + kChunk - 1) / kChunk), dim3(kThreads),
+               Shared::Bytes(inputs.k, kChunk), stream, inputs, outputs, found, logits, begin,
+               columns, num_keys);
+  }
+  TFX_LAUNCH(MergePlaces, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
+             inputs, outputs, found, layout.places, num_keys);
+  return LastError();
+}
+
+}  // namespace tfx::core::gpu

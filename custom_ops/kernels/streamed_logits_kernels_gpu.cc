@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The op of streamed logits on a GPU. No file of kernels needs CUDA's compiler or headers.
+
+#include <cstdint>
+
+#include "core/gpu/streamed_logits.h"
+#include "kernels/invalid_argument.h"
+#include "kernels/locked_variables.h"
+#include "kernels/streamed_logits_arguments.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/stream_executor.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+
+CUstream_st* StreamOf(tf::OpKernelContext* context) {
+  const auto handle = context->op_device_context()->stream()->platform_specific_handle();
+  return static_cast<CUstream_st*>(handle.stream);
+}
+
+absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+  core::StreamedLogitsInputs inputs;
+  core::StreamedLogitsOutputs outputs;
+  int64_t num_classes;
+  TF_RETURN_IF_ERROR(ReadStreamedLogits<float>(context, kernel, k, &inputs, &num_classes));
+  if (k > core::gpu::kMostBest) {
+    return InvalidArgument("k must be at most ", core::gpu::kMostBest, " on a GPU; got ", k);
+  }
+  tf::Tensor scratch;
+  const int64_t bytes = core::gpu::StreamedLogitsScratchBytes(inputs);
+  TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_INT8, {bytes}, &scratch));
+  TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
+  const char* error = core::gpu::StreamedLogits(StreamOf(context), inputs, scratch.data(), outputs);
+  return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
+}
+
+class StreamedLogitsOp : public tf::OpKernel {
+ public:
+  explicit StreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, ComputeOnGpu(context, context->input(1), k_));
+  }
+
+ private:
+  int64_t k_;
+};
+
+class ResourceStreamedLogitsOp : public tf::OpKernel {
+ public:
+  explicit ResourceStreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
+  }
+
+  // What updates the variable comes behind this on the same stream.
+  void Compute(tf::OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
+    OP_REQUIRES_OK(context, ComputeOnGpu(context, *variables.tensor(0), k_));
+  }
+
+ private:
+  int64_t k_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits")
+                            .Device(tf::DEVICE_GPU)
+                            .TypeConstraint<float>("dtype")
+                            .HostMemory("first_class")
+                            .HostMemory("class_stride")
+                            .HostMemory("num_classes"),
+                        StreamedLogitsOp);
+
+REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits")
+                            .Device(tf::DEVICE_GPU)
+                            .TypeConstraint<float>("dtype")
+                            .HostMemory("kernel")
+                            .HostMemory("first_class")
+                            .HostMemory("class_stride")
+                            .HostMemory("num_classes"),
+                        ResourceStreamedLogitsOp);
+
+}  // namespace
+}  // namespace tfx
