@@ -15,6 +15,7 @@ from tfx_largeout.distribute.global_batch import gather_examples
 from tfx_largeout.distribute.meeting import END_OF_FIT as END
 from tfx_largeout.distribute.meeting import EVALUATE, TRAIN, agree, meet
 from tfx_largeout.distribute.trunk_gradients import mean_over_workers
+from tfx_largeout.distribute.wait_limit import WaitLimit
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.heads import over_workers
 from tfx_largeout.labels import normalize_labels
@@ -30,7 +31,7 @@ def on_all(run, size=2):
     found = [None] * size
 
     def work(rank):
-        OWN.workers = Workers(size, rank, DEVICES[rank], 30.0)
+        OWN.workers = Workers(size, rank, DEVICES[rank], WaitLimit(30.0))
         with tf.device(DEVICES[rank]):
             try:
                 found[rank] = run(OWN.workers)

@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.failed_worker import explain_at_exit
 from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.wait_limit import WaitLimit
 from tfx_largeout.distribute.watchdog import time_limit
 from tfx_largeout.distribute.workers import Workers, current, set_current
 
@@ -100,9 +101,7 @@ def connect(
     return workers
 
 
-def _join(
-    place: _Place, timeout: float, step_timeout: float, heartbeat_timeout: float
-) -> Workers:
+def _join(place: _Place, timeout: float, step_timeout: float, heartbeat_timeout: float) -> Workers:
     addresses, rank = place.addresses, place.rank
     message = (
         f"tlo.distribute.connect: not all of {len(addresses)} workers were there within "
@@ -135,7 +134,7 @@ def _join(
             f"weight; got {error}"
         ) from error
     device = f"/job:{place.job}/replica:0/task:{place.task}/device:CPU:0"
-    return Workers(len(addresses), rank, device, step_timeout, server)
+    return Workers(len(addresses), rank, device, WaitLimit(step_timeout), server)
 
 
 def _coordinated(jobs: list[tuple[str, int]]) -> list[Any]:

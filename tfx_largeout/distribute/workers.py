@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import collections
+import functools
 import weakref
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+from tfx_largeout.distribute.wait_limit import WaitLimit
 
 _GROUP = 7000  # TensorFlow's own strategies count their groups from 1
 _CONTROL_FLOW = (
@@ -31,7 +35,7 @@ class Workers:
         size: The number of workers R.
         rank: The number of this one.
         device: The device on which collectives run; None: alone.
-        timeout: Seconds that a collective waits for the others.
+        limit: To how long a collective waits for the others; None: it waits.
         server: What must live as long as the workers are connected.
     """
 
@@ -40,11 +44,11 @@ class Workers:
         size: int = 1,
         rank: int = 0,
         device: str | None = None,
-        timeout: float = 0.0,
+        limit: WaitLimit | None = None,
         server: Any = None,
     ) -> None:
         self.size, self.rank = size, rank
-        self._device, self._timeout, self._server = device, timeout, server
+        self._device, self._limit, self._server = device, limit, server
         self._uses: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
             weakref.WeakKeyDictionary()
         )
@@ -63,11 +67,7 @@ class Workers:
         """
         if self.alone:
             return x[tf.newaxis]
-        # Where nothing is sent, TensorFlow's collective ends the process.
-        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
-            y = tf.raw_ops.CollectiveGatherV2(
-                input=x[tf.newaxis], **self._where("gather/" + name, x)
-            )
+        y = self._run(tf.raw_ops.CollectiveGatherV2, "gather/" + name, x, x[tf.newaxis])
         return tf.ensure_shape(y, [self.size, *x.shape])
 
     def sum(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -129,8 +129,7 @@ class Workers:
         """
         if self.alone:
             return x
-        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
-            y = tf.raw_ops.CollectiveAllToAllV2(input=x, **self._where("to/" + name, x))
+        y = self._run(tf.raw_ops.CollectiveAllToAllV2, "to/" + name, x, x)
         return tf.ensure_shape(y, x.shape)
 
     def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -144,11 +143,22 @@ class Workers:
     def _all_reduce(self, x: tf.Tensor, name: str) -> tf.Tensor:
         if self.alone:
             return x
-        with tf.device(self._device), tf.control_dependencies(_check_not_empty(x, name)):
-            y = tf.raw_ops.CollectiveReduceV2(
-                input=x, merge_op="Add", final_op="Id", **self._where("sum/" + name, x)
-            )
+        add = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op="Add", final_op="Id")
+        y = self._run(add, "sum/" + name, x, x)
         return tf.ensure_shape(y, x.shape)
+
+    def _run(
+        self, collective: Callable[..., tf.Tensor], name: str, x: tf.Tensor, sent: tf.Tensor
+    ) -> tf.Tensor:
+        with tf.device(self._device):
+            # Where nothing is sent, TensorFlow's collective ends the process.
+            with tf.control_dependencies(_check_not_empty(x, name) + self._turn()):
+                y = collective(input=sent, **self._where(name, x))
+            with tf.control_dependencies([y]), tf.control_dependencies(self._turn()):
+                return tf.identity(y)
+
+    def _turn(self) -> list[tf.Operation]:
+        return [] if self._limit is None else self._limit.turn()
 
     def _where(self, name: str, x: tf.Tensor) -> dict[str, Any]:
         return {
@@ -157,7 +167,6 @@ class Workers:
             "instance_key": _instance_key(self._numbered(name), x),
             "ordering_token": [],
             "communication_hint": "ring",
-            "timeout_seconds": self._timeout,
         }
 
     def _numbered(self, name: str) -> str:
