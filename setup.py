@@ -39,6 +39,7 @@ class CMakeBuild(build_ext):
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DTFX_OUTPUT_DIRECTORY={library.parent}",
             f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
+            f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
         ]
         subprocess.run([cmake, *configure], check=True)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
@@ -47,10 +48,12 @@ class CMakeBuild(build_ext):
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()  # an editable install
         for ext in self.extensions:
-            record = Path(self.get_ext_fullpath(ext.name)).with_suffix(".json")
-            built = Path(self.build_lib, self.get_ext_filename(ext.name)).with_suffix(".json")
-            if built.exists() and built.resolve() != record.resolve():
-                shutil.copyfile(built, record)
+            library = Path(self.get_ext_fullpath(ext.name))
+            built = Path(self.build_lib, self.get_ext_filename(ext.name))
+            for file in (f"{library.stem}.json", f"{library.stem}_gpu.so"):
+                source, target = built.with_name(file), library.with_name(file)
+                if source.exists() and source.resolve() != target.resolve():
+                    shutil.copyfile(source, target)
 
 
 setup(
