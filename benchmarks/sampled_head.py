@@ -79,7 +79,7 @@ class Layer(NamedTuple):
             tf.Variable(tf.fill(shape, 0.01)),
             tf.Variable(tf.zeros(shape)),
             tf.Variable(tf.zeros(shape)),
-            tf.Variable(tf.zeros(shape[:1], tf.int32)),
+            tf.Variable(tf.zeros(shape[:1], tf.uint32)),
         )
 
     @property

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1] / "tfx_largeout"
 # last two, which need more than the package does.
 LAYERS = (
     "arguments",
+    "run_time_checks",
     "labels",
     "example_weights",
     "distribute",

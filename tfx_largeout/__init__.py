@@ -34,6 +34,7 @@ from tfx_largeout import (
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
 from tfx_largeout.models.save_model import save_model
 from tfx_largeout.ops.library import library_status
+from tfx_largeout.ops.product_precision import set_product_precision
 
 __all__ = [
     "TopK",
@@ -52,6 +53,7 @@ __all__ = [
     "optimizers",
     "samplers",
     "save_model",
+    "set_product_precision",
     "statistics",
     "top_k_model",
 ]

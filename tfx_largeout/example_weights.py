@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.run_time_checks import Check, after
+
 
 def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tensor:
     """Returns the product of the sample weights and the mask, one float64 weight an example.
@@ -54,14 +56,14 @@ def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tens
 
 def _align_at_run_time(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
     shape = tf.concat([tf.shape(factor), tf.ones([rank], tf.int32)], axis=0)
-    check = tf.debugging.Assert(
+    check = Check(
         tf.reduce_all(tf.equal(shape[rank:], 1)),
-        [
+        lambda: [
             f"{name} must broadcast from the left to a batch shape of rank {rank} of y_pred; got",
             tf.shape(factor),
         ],
     )
-    with tf.control_dependencies([] if check is None else [check]):
+    with after([check]):
         return tf.cast(tf.reshape(factor, shape[:rank]), tf.float64)
 
 

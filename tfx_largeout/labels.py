@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.run_time_checks import Check, after
+
 PADDING = -1
 
 
@@ -94,12 +96,12 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
         return _from_targets(y_true, num_classes, batch_shape)
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
     ids = _to_dense(y_true, batch_rank)
-    if batch_shape is not None:
-        ids = _check_batch_shape(ids, batch_shape)
+    checks = [_check_batch_shape(ids, batch_shape)]
     ids = _flatten_batch(ids, batch_rank)
     is_sparse = isinstance(y_true, tf.SparseTensor)
-    ids = _check_no_indicators(_check_range(ids, num_classes), num_classes, is_sparse)
-    return Labels(_drop_repeats(ids))
+    checks += [_check_range(ids, num_classes), _check_no_indicators(ids, num_classes, is_sparse)]
+    with after(checks):
+        return Labels(_drop_repeats(tf.identity(ids)))
 
 
 def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
@@ -119,14 +121,8 @@ def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
     empty = tf.equal(labels.counts, 0)
     if needed is not None:
         empty &= needed
-    check = tf.debugging.Assert(
-        ~tf.reduce_any(empty),
-        [
-            "labels: this loss needs at least one label an example; got none (only -1) in example",
-            tf.where(empty)[:1, 0],
-        ],
-    )
-    with _after(check):
+    rule = "labels: this loss needs at least one label an example; got none (only -1) in example"
+    with after([Check(~tf.reduce_any(empty), lambda: [rule, tf.where(empty)[:1, 0]])]):
         return labels._replace(ids=tf.identity(labels.ids))
 
 
@@ -143,12 +139,9 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
             "dimensions"
         )
     targets = tf.sparse.reorder(targets)
-    check = tf.debugging.assert_equal(
-        targets.dense_shape[1],
-        tf.constant(num_classes, tf.int64),
-        message="sparse targets must have as many columns as there are classes",
-    )
-    with _after(check):
+    num_columns = targets.dense_shape[1]
+    rule = f"sparse targets must have as many columns as there are classes, {num_classes}; got"
+    with after([Check(tf.equal(num_columns, num_classes), lambda: [rule, num_columns])]):
         rows, columns = tf.identity(targets.indices[:, 0]), targets.indices[:, 1]
 
     def padded(values: tf.Tensor, padding: Any) -> tf.Tensor:
@@ -156,9 +149,8 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
         return ragged.to_tensor(padding)
 
     ids, values = padded(columns, tf.constant(PADDING, tf.int64)), padded(targets.values, 0.0)
-    if batch_shape is not None:
-        ids = _check_batch_shape(ids, batch_shape)
-    return Labels(_check_range(ids, num_classes), values)
+    with after([_check_batch_shape(ids, batch_shape), _check_range(ids, num_classes)]):
+        return Labels(tf.identity(ids), values)
 
 
 def _as_tensor(y_true: Any) -> Any:
@@ -193,17 +185,15 @@ def _as_int64(y_true: Any) -> Any:
     return tf.cast(y_true, tf.int64)
 
 
-def _check_batch_shape(ids: tf.Tensor, batch_shape: tf.Tensor) -> tf.Tensor:
+def _check_batch_shape(ids: tf.Tensor, batch_shape: tf.Tensor | None) -> Check | None:
+    if batch_shape is None:
+        return None
     if ids.shape.rank is not None and ids.shape.rank < batch_shape.shape[0]:
-        return ids  # refused by its rank
-    check = tf.debugging.assert_equal(
-        tf.shape(ids)[: batch_shape.shape[0]],
-        batch_shape,
-        message="labels: the first dimensions must be the batch dimensions of the hidden "
-        "activations (or logits)",
-    )
-    with _after(check):
-        return tf.identity(ids)
+        return None  # refused by its rank
+    got = tf.shape(ids)[: batch_shape.shape[0]]
+    rule = "labels: the first dimensions must be the batch dimensions of the hidden activations"
+    is_same = tf.reduce_all(tf.equal(got, batch_shape))
+    return Check(is_same, lambda: [f"{rule} (or logits),", batch_shape, "; got", got])
 
 
 def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
@@ -214,8 +204,8 @@ def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
     if rank is None:
         # Keras relaxes shapes that differ between calls, up to an unknown rank.
         known = (tf.rank(ids) >= batch_rank) & (tf.rank(ids) <= batch_rank + 1)
-        with _after(tf.debugging.Assert(known, [f"{rule}; got shape", tf.shape(ids)])):
-            shape = tf.shape(ids)
+        with after([Check(known, lambda: [f"{rule}; got shape", tf.shape(ids)])]):
+            shape = tf.shape(tf.identity(ids))
         size = [tf.reduce_prod(shape[:batch_rank]), tf.reduce_prod(shape[batch_rank:])]
         return tf.reshape(ids, size)
     if rank not in (batch_rank, batch_rank + 1):
@@ -228,44 +218,36 @@ def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
     return tf.reshape(ids, [tf.reduce_prod(shape[:-1]), ids.shape[-1] or shape[-1]])
 
 
-def _check_range(ids: tf.Tensor, num_classes: int) -> tf.Tensor:
+def _check_range(ids: tf.Tensor, num_classes: int) -> Check:
     bad = (ids < PADDING) | (ids >= num_classes)
-    first = tf.where(bad)[:1]
-    check = tf.debugging.Assert(
-        ~tf.reduce_any(bad),
-        [
-            f"labels: each id must be at least 0 and less than {num_classes}, or -1 for padding; "
-            "got id",
-            tf.gather_nd(ids, first),
-            "at [example, position]",
-            first,
-        ],
-    )
-    with _after(check):
-        return tf.identity(ids)
+    rule = f"labels: each id must be at least 0 and less than {num_classes}, or -1 for padding"
+
+    def message() -> list[Any]:
+        first = tf.where(bad)[:1]
+        return [f"{rule}; got id", tf.gather_nd(ids, first), "at [example, position]", first]
+
+    return Check(~tf.reduce_any(bad), message)
 
 
-def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> tf.Tensor:
+def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> Check | None:
     """Refuses zeros and ones in C columns; of a sparse matrix ones, and -1 where nothing stood.
 
     With more than two classes a row of C different ids has other values, or padding.
     """
     if num_classes == 2 or ids.shape[1] not in (None, num_classes):
-        return ids
+        return None
     if is_sparse:
         indicators = tf.reduce_any(ids == 1) & tf.reduce_all((ids == 1) | (ids == PADDING))
     else:
         indicators = (tf.size(ids) > 0) & tf.reduce_all((ids == 0) | (ids == 1))
-    check = tf.debugging.Assert(
+    return Check(
         tf.not_equal(tf.shape(ids)[1], num_classes) | ~indicators,
-        [
+        lambda: [
             f"labels must be class ids; got a matrix with {num_classes} columns, one a class, and "
             "no value above 1, which looks like indicators. Pass ids padded with -1, such as "
             "tf.ragged.constant([[3, 17], [5]]), or a tf.SparseTensor of floats"
         ],
     )
-    with _after(check):
-        return tf.identity(ids)
 
 
 def _drop_repeats(ids: tf.Tensor) -> tf.Tensor:
@@ -273,11 +255,7 @@ def _drop_repeats(ids: tf.Tensor) -> tf.Tensor:
         return ids
     order = tf.argsort(ids, axis=1, stable=True)
     ordered = tf.gather(ids, order, batch_dims=1)
-    before = tf.pad(ordered, [[0, 0], [1, 0]], constant_values=PADDING)[:, :-1]
+    nothing = tf.fill([tf.shape(ids)[0], 1], tf.constant(PADDING, tf.int64))
+    before = tf.concat([nothing, ordered], axis=1)[:, :-1]
     first = tf.gather(ordered != before, tf.argsort(order, axis=1), batch_dims=1)
     return tf.where(first, ids, PADDING)
-
-
-def _after(check: tf.Operation | None) -> Any:
-    """Returns a scope whose ops run after `check` (which is None when it ran eagerly)."""
-    return tf.control_dependencies([] if check is None else [check])

@@ -24,7 +24,7 @@ struct FactoredState {
   T* transitions;          // [num_slots, D, D]
   uint8_t* row_slot;       // [rows]
   int64_t* slot_rows;      // [num_slots]: how many rows are in each slot
-  int32_t* current_slot;   // [1]
+  int64_t* current_slot;   // [1]
   ClassShard rows;         // which classes the rows of V are
   int64_t num_classes;     // C, of the layer: more than V has rows where it is a shard
   int64_t width;           // D

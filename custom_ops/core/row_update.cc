@@ -11,6 +11,7 @@ namespace tfx::core {
 namespace {
 
 constexpr int64_t kRowsAhead = 8;
+constexpr uint32_t kLastAge = std::numeric_limits<int32_t>::max();
 
 char* RowOf(const WeightRows& rows, int64_t row) {
   const int64_t size = rows.width * (rows.is_bfloat16 ? 2 : 4);
@@ -34,10 +35,9 @@ void PrefetchRow(const WeightRows& rows, int64_t row) {
 void RowUpdater::Update(const WeightRows& rows, int64_t row, const float* gradient) const {
   float rate = step_.learning_rate;
   if (rows.ages != nullptr) {
-    int32_t& age = rows.ages[row];
-    // Stays at the end, does not wrap.
-    age = std::clamp(age, 0, std::numeric_limits<int32_t>::max() - 1) + 1;
-    rate *= correction_->At(age);
+    uint32_t& age = rows.ages[row];
+    age = std::min(age, kLastAge - 1) + 1;  // stays at the end
+    rate *= correction_->At(static_cast<int32_t>(age));
   }
   const RowPlace place = {RowOf(rows, row), {SlotOf(rows, 0, row), SlotOf(rows, 1, row)}};
   kernels_.step(step_, rate, place, rows.is_bfloat16, gradient, rows.width);

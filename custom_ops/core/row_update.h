@@ -19,7 +19,7 @@ struct WeightRows {
   bool is_bfloat16;
   int64_t width;    // D
   float* slots[2];  // [C, D], as in RowPlace
-  int32_t* ages;    // [C]: how often each row was updated, 2^31 - 1 if more; of Adam alone
+  uint32_t* ages;   // [C]: how often each row was updated, 2^31 - 1 if more; of Adam alone
 };
 
 // Asks for a row, and its slots, that are needed soon.

@@ -32,10 +32,8 @@ absl::Status CheckFactoredShapes(const LockedVariables& variables, tf::DataType 
       {classes, width},      square,    square,  square, vector, vector,
       {slots, width, width}, {classes}, {slots}, {}};
   for (int i = 0; i < kNumFactoredVariables; ++i) {
-    const tf::DataType wanted = i == kRowSlot       ? tf::DT_UINT8
-                                : i == kSlotRows    ? tf::DT_INT64
-                                : i == kCurrentSlot ? tf::DT_INT32
-                                                    : dtype;
+    const bool is_count = i == kSlotRows || i == kCurrentSlot;
+    const tf::DataType wanted = i == kRowSlot ? tf::DT_UINT8 : is_count ? tf::DT_INT64 : dtype;
     if (at(i).dtype() != wanted || at(i).shape() != shapes[i]) {
       return InvalidArgument(variables.name(i), " must be ", tf::DataTypeString(wanted),
                              " of shape ", shapes[i].DebugString(), "; got ",

@@ -53,7 +53,7 @@ core::FactoredState<T> FactoredVariables<T>::State() const {
   state.transitions = TensorAt(kTransitions)->template flat<T>().data();
   state.row_slot = TensorAt(kRowSlot)->template flat<uint8_t>().data();
   state.slot_rows = TensorAt(kSlotRows)->template flat<int64_t>().data();
-  state.current_slot = TensorAt(kCurrentSlot)->template flat<int32_t>().data();
+  state.current_slot = TensorAt(kCurrentSlot)->template flat<int64_t>().data();
   state.rows = rows_;
   state.num_classes = num_classes_;
   state.width = TensorAt(kV)->dim_size(1);

@@ -90,7 +90,7 @@ absl::Status RowRule::CheckSlots(const LockedVariables& variables, int weight, i
   for (int slot = 0; slot < num_slots; ++slot) {
     const bool is_age = slot == 2;
     const tf::Tensor& tensor = *variables.tensor(first_slot + slot);
-    const tf::DataType dtype = is_age ? tf::DT_INT32 : tf::DT_FLOAT;
+    const tf::DataType dtype = is_age ? tf::DT_UINT32 : tf::DT_FLOAT;
     const tf::TensorShape wanted = is_age ? tf::TensorShape({shape.dim_size(0)}) : shape;
     if (tensor.dtype() != dtype || tensor.shape() != wanted) {
       return InvalidArgument(variables.name(first_slot + slot), " must be ",
@@ -111,7 +111,7 @@ core::WeightRows RowRule::Rows(const LockedVariables& variables, int weight, int
   for (int slot = 0; slot < NumSlots(); ++slot) {
     tf::Tensor* values = variables.tensor(first_slot + slot);
     if (slot == 2) {
-      rows.ages = values->flat<int32_t>().data();
+      rows.ages = values->flat<uint32_t>().data();
     } else {
       rows.slots[slot] = values->flat<float>().data();
     }

@@ -107,7 +107,7 @@ row_sum: c = W^T 1, [D].
 transitions: [slots, D, D]: from each slot to the current coordinates; I for the current slot.
 row_slot: [C] uint8.
 slot_rows: [slots] int64: how many rows are in each slot.
-current_slot: [] int32.
+current_slot: [] int64.
 hidden: H, [B, D], finite.
 labels: [B, K] class ids, padded with -1.
 update_rows: Whether stale target rows are written back in the current coordinates.

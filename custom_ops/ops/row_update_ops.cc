@@ -34,7 +34,7 @@ What is refused leaves all variables as they were.
 
 variable: W of type dtype, [C, D] or [C] or of higher rank.
 slots: Of the method: none or the momentum; the accumulator; m, v and the age of each row. The age is
-  [C] int32, below 0 as 0; the others are floats of W's shape.
+  [C] uint32; the others are floats of W's shape.
 ids: [n], in [0, C), without repeats.
 gradient: [n, D], finite.
 learning_rate: eta, [], finite, at least 0.

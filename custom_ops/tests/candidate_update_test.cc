@@ -110,17 +110,17 @@ struct Workers {
 
 struct Result {
   std::vector<float> hidden_gradient, kernel, bias;
-  std::vector<int32_t> ages;
+  std::vector<uint32_t> ages;
 };
 
 // One step of SGD with rate 1, or of Adam.
 Result Update(const Problem& problem, RowMethod method, const Execution& execution,
               bool update = true) {
   Result result = {std::vector<float>(problem.size.batch * problem.size.width, 99), problem.kernel,
-                   problem.bias, std::vector<int32_t>(problem.size.classes)};
+                   problem.bias, std::vector<uint32_t>(problem.size.classes)};
   const bool adam = method == RowMethod::kAdam;
   std::vector<float> m(problem.kernel.size()), v = m, bias_m(problem.bias.size()), bias_v = bias_m;
-  std::vector<int32_t> bias_ages = result.ages;
+  std::vector<uint32_t> bias_ages = result.ages;
   LayerRows rows = {{result.kernel.data(), false, problem.size.width, {}, nullptr},
                     {result.bias.data(), false, 1, {}, nullptr}};
   if (adam) {
@@ -162,7 +162,7 @@ void StepsAreExact(const Problem& problem, InstructionSet set) {
 }
 
 void EachClassIsUpdatedOnce(const Problem& problem, InstructionSet set) {
-  std::vector<int32_t> ages(problem.size.classes);
+  std::vector<uint32_t> ages(problem.size.classes);
   problem.ForPlaces([&](int64_t, int64_t c, float) { ages[c] = 1; });
   Workers workers(set, 2);
   EXPECT(Update(problem, RowMethod::kAdam, workers.execution).ages == ages);

@@ -129,7 +129,7 @@ struct Layer {
   std::vector<T> v, u, p, gram, shift, row_sum, transitions;
   std::vector<uint8_t> row_slot;
   std::vector<int64_t> slot_rows;
-  int32_t current_slot = 0;
+  int64_t current_slot = 0;
   int64_t first = 0, stride = 1, num_classes;
 };
 

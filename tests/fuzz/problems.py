@@ -166,7 +166,7 @@ def _slots(rng: Rng, method: str, rule: np.ndarray, weights: np.ndarray) -> list
         return some[: int(rule[2] != 0)]
     if method == "adagrad":
         return some[:1]
-    return [*some, Variable(rng.integers(0, 50, weights.shape[:1]).astype(np.int32))]
+    return [*some, Variable(rng.integers(0, 50, weights.shape[:1]).astype(np.uint32))]
 
 
 # The factored layer
@@ -199,7 +199,7 @@ def _factored_state(rng: Rng) -> tuple[dict[str, Any], tf.DType]:
     integers = {
         "row_slot": row_slot.astype(np.uint8),
         "slot_rows": np.bincount(row_slot, minlength=num_slots).astype(np.int64),
-        "current_slot": np.int32(current),
+        "current_slot": np.int64(current),
     }
     inputs = {name: Variable(x.astype(dtype.as_numpy_dtype)) for name, x in floats.items()}
     return inputs | {name: Variable(x) for name, x in integers.items()}, dtype

@@ -81,9 +81,9 @@ def _of_state(op: str) -> list[Refusal]:
         Refusal(op, "transitions", lambda t: t[:, 1:], "transitions must .*shape.*; got"),
         Refusal(op, "row_slot", _dtype(np.int32), "row_slot must be uint8.*; got int32"),
         Refusal(op, "row_slot", lambda s: s[1:], "row_slot must .*shape.*; got"),
-        Refusal(op, "current_slot", _to(np.int32(8)), r"current_slot must be in \[0, 8\).*got.*8"),
+        Refusal(op, "current_slot", _to(np.int64(8)), r"current_slot must be in \[0, 8\).*got.*8"),
         Refusal(
-            op, "current_slot", _to(np.int32(-1)), r"current_slot must be in \[0, 8\).*got.*-1"
+            op, "current_slot", _to(np.int64(-1)), r"current_slot must be in \[0, 8\).*got.*-1"
         ),
         Refusal(op, "current_slot", _shape(1), "current_slot must .*shape"),
         Refusal(op, "slot_rows", _put(3, -1), r"slot_rows must be in \[0, C\].*-1"),

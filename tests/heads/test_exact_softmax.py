@@ -168,7 +168,7 @@ def test_examples_of_weight_zero_touch_only_their_labels():
         tape.watch(hidden)
         value = SoftmaxCrossentropy()([3, 4], head(hidden, training=True), [0.0, 0.0])
     tape.gradient(value, hidden)
-    ages = next(slot for slot in head.slots_of(head.kernel) if slot.dtype == tf.int32)
+    ages = next(slot for slot in head.slots_of(head.kernel) if slot.dtype == tf.uint32)
     np.testing.assert_array_equal(np.flatnonzero(ages.numpy()), [3, 4])
 
 

@@ -47,7 +47,7 @@ class Weights(NamedTuple):
         """Starts slots that belong to a weight of NumPy."""
         start = {"accumulator": 0.1}
         slots = [
-            np.zeros(len(weight), np.int32)
+            np.zeros(len(weight), np.uint32)
             if name == "age"
             else np.full(weight.shape, start.get(name, 0.0))
             for name in rule.slots
@@ -58,7 +58,7 @@ class Weights(NamedTuple):
         """Returns the same in variables of TensorFlow."""
         slot_dtype = "float64" if dtype == "float64" else "float32"
         slots = [
-            tf.Variable(tf.constant(slot, "int32" if slot.dtype == np.int32 else slot_dtype))
+            tf.Variable(tf.constant(slot, "uint32" if slot.dtype == np.uint32 else slot_dtype))
             for slot in self.slots
         ]
         return Weights(tf.Variable(tf.cast(tf.constant(self.weight), dtype)), slots)

@@ -52,7 +52,7 @@ def state_of(weights, dtype="float32") -> FactoredState:
         slot_rows=np.array([classes] + [0] * (NUM_SLOTS - 1)),
         current_slot=0,
     )
-    dtypes = [dtype] * 7 + ["uint8", "int64", "int32"]
+    dtypes = [dtype] * 7 + ["uint8", "int64", "int64"]
     return FactoredState(
         *(tf.Variable(tf.constant(v, d)) for v, d in zip(values, dtypes, strict=True))
     )

@@ -91,8 +91,10 @@ class ModelState:
         """
         here = self.facts()
         for what in ("variables", "heads"):
-            there = [_tuple(item) for item in facts[what]]
             own = [_tuple(item) for item in here[what]]
+            there = [_tuple(item) for item in facts[what]]
+            if what == "variables":
+                there = _as_of_today(there, own)
             if there != own:
                 raise ValueError(_difference(what, own, there))
 
@@ -114,7 +116,9 @@ class ModelState:
             if found.derived and anew:
                 continue
             dtype = found.variable.dtype.as_numpy_dtype
-            found.variable.assign(read(name).view(dtype))
+            array = read(name)
+            is_integer = np.dtype(dtype).kind in "iu"
+            found.variable.assign(array.astype(dtype) if is_integer else array.view(dtype))
         if anew:
             for layer in self._layers:
                 if isinstance(layer, DerivedState):
@@ -203,6 +207,17 @@ def _meaning(config: Any) -> Any:
 
 def _tuple(item: list[Any]) -> tuple[str, ...]:
     return tuple(str(part) for part in item)
+
+
+def _as_of_today(there: list[tuple[str, ...]], own: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Returns descriptions of variables: int32 counts as what has come in its place since."""
+
+    def today(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+        widened = old[1] == "int32" and new[1] in ("uint32", "int64")
+        return (old[0], new[1], *old[2:]) if widened else old
+
+    pairs = zip(there, own, strict=False)
+    return [today(*pair) for pair in pairs] + there[len(own) :]
 
 
 def _difference(what: str, own: list[tuple[str, ...]], there: list[tuple[str, ...]]) -> str:

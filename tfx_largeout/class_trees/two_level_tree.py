@@ -149,15 +149,17 @@ class _ClusterSweep(Sweep):
         before = tf.where(place > 0, tf.gather(self._after, tf.maximum(place - 1, 0)), 0)
         limit = upper_bound(self._after, before + self.size)
         next_place = tf.maximum(limit, place + 1)
-        members = tf.ragged.range(self._starts[place:next_place], self._ends[place:next_place])
-        logits = self._table.logits(members.values, self.hidden)
-        cluster = members.value_rowids()
+        after = self._after[place:next_place] - before
+        number = tf.range(after[-1])
+        cluster = upper_bound(after, number)
+        members = number + tf.gather(self._ends[place:next_place] - after, cluster)
+        logits = self._table.logits(members, self.hidden)
         # A log-softmax in each cluster; the part of it that is above 0 is 0, whatever the rounding.
         logits -= tf.gather(tf.math.segment_max(logits, cluster), cluster)
         sums = tf.math.log(tf.math.segment_sum(tf.exp(logits), cluster))
         by_cluster = self._by_cluster[place:next_place]
         values = (logits - tf.gather(sums, cluster)) + tf.gather(by_cluster, cluster)
-        return next_place, self._order.classes(members.values), values
+        return next_place, self._order.classes(members), values
 
     def bound(self, place: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._bounds, place)

@@ -17,6 +17,7 @@ from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -69,6 +70,7 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
+        keep_float32()
         self.workers = workers_of(self, width)
         super().build(input_shape)
         self.width: int = width

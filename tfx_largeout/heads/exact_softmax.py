@@ -14,7 +14,7 @@ from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import (
@@ -24,6 +24,7 @@ from tfx_largeout.ops.exact.softmax_selection import (
 )
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.run_time_checks import after
 from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
 
 _DEFAULT_SELECTED = 256

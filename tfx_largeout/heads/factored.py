@@ -138,7 +138,7 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
             transitions=self._add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
             row_slot=self._add("row_slot", (num_rows,), "zeros", "uint8"),
             slot_rows=self._add("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
-            current_slot=self._add("current_slot", (), "zeros", "int32"),
+            current_slot=self._add("current_slot", (), "zeros", "int64"),
         )
         if not self.workers.alone:
             for weight in (self.state.v, self.state.row_slot):

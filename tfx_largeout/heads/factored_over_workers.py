@@ -26,7 +26,7 @@ from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.heads.over_workers import local_examples
 from tfx_largeout.labels import Labels, normalize_labels
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle_uncounted
 from tfx_largeout.ops.factored.factored_shard import (
     Examples,
@@ -37,6 +37,7 @@ from tfx_largeout.ops.factored.factored_shard import (
     take_step,
 )
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.run_time_checks import after
 from tfx_largeout.statistics import SphericalStatistics
 
 

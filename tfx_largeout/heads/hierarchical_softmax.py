@@ -30,9 +30,10 @@ from tfx_largeout.class_trees.sweep import (
 from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
 from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -283,10 +284,8 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in the dtype of statistics; refuses weights of another tree."""
-        check = tf.debugging.Assert(
-            tf.equal(self.tree_digest.value, self._digest),
-            ["the weights must be those of this head's tree; got weights of another tree"],
-        )
+        rule = "the weights must be those of this head's tree; got weights of another tree"
+        check = Check(tf.equal(self.tree_digest.value, self._digest), lambda: [rule])
         with after([check]):
             return tf.identity(tf.cast(hidden, self.statistics_dtype))
 

@@ -127,7 +127,8 @@ class TFCandidateSamplingHead(KernelHead):
         # Labels first, padding last: padding may stand anywhere in a row.
         order = tf.argsort(tf.cast(~labels.mask, tf.int32), axis=-1, stable=True)
         packed = tf.gather(labels.safe_ids, order, batch_dims=1)
-        packed = tf.pad(packed, [[0, 0], [0, 1]])  # there may be no column at all
+        # There may be no column at all.
+        packed = tf.concat([packed, tf.zeros_like(counts)[:, tf.newaxis]], axis=1)
         start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
         turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
         return tf.gather(packed, turn, batch_dims=1)

@@ -5,47 +5,58 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-
-def after(checks: list[tf.Operation | None]) -> tf.Operation:
-    """Returns a scope whose ops run after the checks (None: one that ran eagerly)."""
-    return tf.control_dependencies([check for check in checks if check is not None])
+from tfx_largeout.run_time_checks import Check, after
 
 
-def check_finite(name: str, values: tf.Tensor) -> tf.Operation | None:
-    """Asserts that no number is infinite or NaN; the error names the first that is."""
-    wrong = ~tf.math.is_finite(values)
-    position = tf.where(wrong)[:1]
-    return tf.debugging.Assert(
-        ~tf.reduce_any(wrong),
-        [f"{name} must be finite; got", tf.gather_nd(values, position), "at position", position],
-    )
+def check_each(rule: str, values: tf.Tensor, wrong: tf.Tensor) -> Check:
+    """Returns a check that nothing is wrong; the error has the first value that is.
+
+    Args:
+        rule: What the values must be, up to "; got".
+        values: Any shape.
+        wrong: Likewise, bool.
+    """
+
+    def message() -> list[Any]:
+        position = tf.where(wrong)[:1]
+        return [rule, tf.gather_nd(values, position), "at position", position]
+
+    return Check(~tf.reduce_any(wrong), message)
 
 
-def check_ids(name: str, ids: tf.Tensor, lowest: int, num_classes: int) -> tf.Operation | None:
-    """Asserts that each id is in [lowest, C); the error names the first that isn't."""
-    wrong = (ids < lowest) | (ids >= num_classes)
-    position = tf.where(wrong)[:1]
-    return tf.debugging.Assert(
-        ~tf.reduce_any(wrong),
-        [
-            f"{name} must be class ids in [{lowest}, {num_classes}); got",
-            tf.gather_nd(ids, position),
-            "at position",
-            position,
-        ],
-    )
+def check_finite(name: str, values: tf.Tensor) -> Check:
+    """Returns a check that no number is infinite or NaN."""
+    return check_each(f"{name} must be finite; got", values, ~tf.math.is_finite(values))
 
 
-def check_shape(name: str, rule: str, tensor: tf.Tensor, want: tf.Tensor) -> tf.Operation | None:
-    """Asserts that a tensor has a shape."""
-    got = tf.shape(tensor)
-    want = tf.convert_to_tensor(want)
+def check_ids(name: str, ids: tf.Tensor, lowest: int, num_classes: int) -> Check:
+    """Returns a check that each id is in [lowest, C)."""
+    rule = f"{name} must be class ids in [{lowest}, {num_classes}); got"
+    return check_each(rule, ids, (ids < lowest) | (ids >= num_classes))
+
+
+def check_shape(name: str, rule: str, tensor: tf.Tensor, want: Any) -> Check | None:
+    """Returns a check that a tensor has a shape; None if that is known already."""
+    return check_equal_shape(f"{name} must be {rule}:", tensor, want)
+
+
+def check_equal_shape(rule: str, tensor: tf.Tensor, want: Any) -> Check | None:
+    """As `check_shape`, with a rule in its own words, up to the two shapes."""
+    got, want = tf.shape(tensor), tf.convert_to_tensor(want)
+    if _are_known_to_be_equal(got, want):
+        return None
     # Of another rank, they would be broadcast.
     has_rank = got.shape.is_compatible_with(want.shape)
-    is_same = tf.reduce_all(tf.equal(got, want)) if has_rank else False
-    return tf.debugging.Assert(is_same, [f"{name} must be {rule}:", want, "; got", got])
+    is_same = tf.reduce_all(tf.equal(got, want)) if has_rank else tf.constant(False)
+    return Check(is_same, lambda: [rule, want, "; got", got])
+
+
+def _are_known_to_be_equal(got: tf.Tensor, want: tf.Tensor) -> bool:
+    known = [tf.get_static_value(shape) for shape in (got, want)]
+    return all(shape is not None for shape in known) and np.array_equal(*known)
 
 
 def require_shape(
@@ -61,17 +72,14 @@ def require_shape(
         raise ValueError(f"{name} must be {rule}, here [{sizes}]; got shape {tensor.shape}")
 
 
-def check_learning_rate(learning_rate: tf.Tensor, weight_decay: float) -> tf.Operation | None:
-    """Asserts that a rate is finite, not negative, and no more than a weight decay allows."""
-    return tf.debugging.Assert(
+def check_learning_rate(learning_rate: tf.Tensor, weight_decay: float) -> Check:
+    """Returns a check of a rate: finite, not negative, no more than a weight decay allows."""
+    rule = "learning_rate must be finite, at least 0, and below 1 / weight_decay, which is "
+    return Check(
         tf.math.is_finite(learning_rate)
         & (learning_rate >= 0)
         & (learning_rate * weight_decay < 1),
-        [
-            "learning_rate must be finite, at least 0, and below 1 / weight_decay, which is "
-            f"{weight_decay}; got",
-            learning_rate,
-        ],
+        lambda: [f"{rule}{weight_decay}; got", learning_rate],
     )
 
 
@@ -86,12 +94,15 @@ def check_dtypes(dtype: tf.DType, **tensors: Any) -> None:
             raise TypeError(f"{name} must be {dtype.name}; got {tensor.dtype.name}")
 
 
-def finite_gradient(name: str, ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns a gradient with 0 where an id is padding, -1.
+def finite_gradients(**gradients: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
+    """Returns gradients with 0 where an id is padding, -1.
+
+    Args:
+        **gradients: By name, the ids and the gradient of each.
 
     Raises:
         tf.errors.InvalidArgumentError: Another number is not finite.
     """
-    gradient = tf.where(ids >= 0, gradient, 0)
-    with after([check_finite(name, gradient)]):
-        return tf.identity(gradient)
+    kept = {name: tf.where(ids >= 0, given, 0) for name, (ids, given) in gradients.items()}
+    with after([check_finite(name, gradient) for name, gradient in kept.items()]):
+        return [tf.identity(gradient) for gradient in kept.values()]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.ops import library
+from tfx_largeout.ops.devices import is_on_gpu
 
 IMPLEMENTATIONS = ("auto", "op", "composed")
 
@@ -47,7 +48,7 @@ def op_module(
                 f"{name} must be {names} for implementation='op'; got dtype {weights.dtype.name}"
             )
         return None
-    if not insist and _on_gpu(weights):
+    if not insist and is_on_gpu(weights):
         return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
     module = library.load()
     if module is not None and not hasattr(module, op):
@@ -55,7 +56,3 @@ def op_module(
     if module is None and insist:
         raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
     return module
-
-
-def _on_gpu(weights: tf.Tensor | tf.Variable) -> bool:
-    return tf.DeviceSpec.from_string(weights.device or "").device_type == "GPU"

@@ -12,6 +12,9 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import has_gpu
+from tfx_largeout.ops.product_precision import product_precision
+
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
@@ -49,19 +52,30 @@ def load() -> ModuleType | None:
 
 
 def library_status() -> str:
-    """Says in one sentence which implementation of the custom ops is in use, and why.
+    """Says which implementation of the custom ops is in use, where they run, and why.
 
     Cost: loads the library if that has not been tried yet.
 
     Returns:
-        Text for people, such as `custom ops loaded (TensorFlow 2.21.0, avx512)`.
+        Text for people, such as `custom ops loaded (TensorFlow 2.21.0, avx512)`; where there is a
+        GPU, also what that means.
     """
     module = load()
     if module is not None:
-        return f"custom ops loaded (TensorFlow {tf.__version__}, {instruction_set()})"
-    if _forced_fallback():
-        return "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"
-    return _problem or "custom ops not loaded"
+        status = f"custom ops loaded (TensorFlow {tf.__version__}, {instruction_set()})"
+    elif _forced_fallback():
+        status = "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"
+    else:
+        status = _problem or "custom ops not loaded"
+    return f"{status}; {_status_of_gpu()}" if has_gpu() else status
+
+
+def _status_of_gpu() -> str:
+    return (
+        "heads on the GPU run on TensorFlow's own ops instead, as the custom ops have no GPU "
+        "kernels; hash indexes stay on the CPU, their tables being int32, of which TensorFlow "
+        f"keeps variables there; GPU products of float32 are {product_precision()}"
+    )
 
 
 def instruction_set() -> str | None:

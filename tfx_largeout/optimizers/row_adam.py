@@ -26,7 +26,7 @@ class RowAdam(RowOptimizer):
     step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
     it should be. Where all rows are touched in each step, this is Keras's Adam.
 
-    Slots: m and v, float32 of the weight's shape, and t, int32 a row, which stays at 2^31 - 1.
+    Slots: m and v, float32 of the weight's shape, and t, uint32 a row, which stays at 2^31 - 1.
 
     Args:
         learning_rate: eta. Default 0.001.

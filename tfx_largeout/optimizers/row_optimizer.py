@@ -144,7 +144,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         return self.add_variable(
             shape=variable.shape[:1] if per_row else variable.shape,
             initializer=keras.initializers.Constant(self.initial_slot(name)),
-            dtype="int32" if per_row else _slot_dtype(variable),
+            dtype="uint32" if per_row else _slot_dtype(variable),
             name=f"{variable.path.replace('/', '_')}_{name}",
         )
 

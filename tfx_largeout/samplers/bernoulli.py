@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.class_counts import check_length
 from tfx_largeout.labels import PADDING, Labels
+from tfx_largeout.ops.padded_rows import padded_rows
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 from tfx_largeout.samplers.drawable_counts import drawable_counts
@@ -88,8 +89,8 @@ class Bernoulli(Sampler):
         number_of_row, ids = self._draw(rows, seed)
         log_expected = tf.gather(self._log_inclusion, ids)
         if self.per_example:
-            ids = _padded(ids, number_of_row, rows, PADDING)
-            log_expected = _padded(log_expected, number_of_row, rows, 0.0)
+            padded = (ids, PADDING), (log_expected, 0.0)
+            ids, log_expected = padded_rows(number_of_row, rows, *padded)
         true_log_expected = tf.gather(self._log_inclusion, labels.safe_ids)
         return Candidates(ids, log_expected, where_labels(labels, true_log_expected))
 
@@ -119,11 +120,6 @@ class Bernoulli(Sampler):
         number_of_row = tf.repeat(tf.range(rows), numbers)
         keys = tf.unique(number_of_row * self.counts.size + ids).y
         return keys // self.counts.size, keys % self.counts.size
-
-
-def _padded(values: tf.Tensor, rows_of: tf.Tensor, rows: tf.Tensor, padding: float) -> tf.Tensor:
-    ragged = tf.RaggedTensor.from_value_rowids(values, rows_of, rows, validate=False)
-    return ragged.to_tensor(tf.cast(padding, values.dtype))
 
 
 def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import Labels
+from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 TF_SAMPLERS: dict[str, Callable[..., Any]] = {
@@ -156,13 +157,13 @@ def deserialized_function(config: Any) -> Any:
 def _log_of_counts(of: str, expected: tf.Tensor) -> tf.Tensor:
     expected = tf.cast(expected, tf.float32)
     right = (expected > 0) & (expected < np.inf)
-    check = tf.debugging.Assert(
+    check = Check(
         tf.reduce_all(right),
-        [
+        lambda: [
             f"expected counts of {of} must be above 0 and finite: a class that is never drawn has "
             "no estimate; got",
             tf.boolean_mask(expected, ~right)[:1],
         ],
     )
-    with tf.control_dependencies([] if check is None else [check]):
+    with after([check]):
         return tf.math.log(expected)

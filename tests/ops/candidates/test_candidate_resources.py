@@ -22,7 +22,7 @@ RULE = RowRule("adam", (0.9, 0.999, 1e-7))
 
 def layer(*shape):
     slots = [tf.Variable(tf.zeros(shape)), tf.Variable(tf.zeros(shape)),
-             tf.Variable(tf.zeros(shape[:1], tf.int32))]
+             tf.Variable(tf.zeros(shape[:1], tf.uint32))]
     return [tf.Variable(tf.ones(shape)), *slots]
 
 def batch(seed, classes, width, examples, num_candidates, own):

@@ -98,7 +98,7 @@ class Problem:
 
 def slots_of(rule, variable):
     shape = {"age": variable.shape[:1]}
-    dtypes = {"age": tf.int32}
+    dtypes = {"age": tf.uint32}
     slot_dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
     return [
         tf.Variable(tf.zeros(shape.get(name, variable.shape), dtypes.get(name, slot_dtype)))

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import use
 
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
-from tfx_largeout.ops.implementation import _on_gpu
 
 GOOD = {
     "hidden": np.zeros((2, 3), np.float32),
@@ -133,4 +133,4 @@ def test_an_unknown_instruction_set(monkeypatch):
     [("/job:localhost/replica:0/task:0/device:GPU:0", True), ("/device:CPU:0", False), ("", False)],
 )
 def test_a_kernel_on_a_gpu_is_left_to_tensorflow(device, expected):
-    assert _on_gpu(types.SimpleNamespace(device=device)) is expected
+    assert is_on_gpu(types.SimpleNamespace(device=device)) is expected

@@ -25,7 +25,7 @@ def layer(classes, width):  # in NumPy: TensorFlow's sums depend on its threads
         transitions=tf.Variable(tf.tile(unit[tf.newaxis], [8, 1, 1])),
         row_slot=tf.Variable(tf.zeros([classes], tf.uint8)),
         slot_rows=tf.Variable(tf.constant([classes] + [0] * 7, tf.int64)),
-        current_slot=tf.Variable(0))
+        current_slot=tf.Variable(0, dtype=tf.int64))
 
 def step(state, hidden, labels, implementation):
     a = ops.factored_statistics(state, hidden, labels, implementation=implementation)

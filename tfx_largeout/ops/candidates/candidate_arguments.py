@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_dtypes, check_finite, check_ids, check_shape
+from tfx_largeout.ops.checks import check_dtypes, check_finite, check_ids, check_shape
 from tfx_largeout.ops.rows.row_rule import compute_dtype
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.run_time_checks import Check, after
 
 
 class CandidateArguments(NamedTuple):
@@ -69,12 +71,12 @@ class CandidateArguments(NamedTuple):
         return self.candidates.shape.rank == 2
 
     def checked(
-        self, checks: list[tf.Operation | None] | None = None, classes_of_labels: int | None = None
+        self, checks: Sequence[Check | None] = (), classes_of_labels: int | None = None
     ) -> CandidateArguments:
         """Returns the same; what is computed from them runs after all checks, and `checks`.
 
         Args:
-            checks: More of them. Default None.
+            checks: More of them. Default none.
             classes_of_labels: What ids of labels are below. Default None: C.
         """
         if classes_of_labels is None:
@@ -88,7 +90,7 @@ class CandidateArguments(NamedTuple):
             check_ids("labels", self.labels, -1, classes_of_labels),
             check_ids("candidates", self.candidates, -1, self.num_classes),
             check_finite("hidden", self.hidden),
-            *(checks or []),
+            *checks,
         ]
         if self.is_own:
             own = tf.stack([batch, tf.shape(self.candidates)[1]])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import check_learning_rate, check_shape, finite_gradient
+from tfx_largeout.ops.checks import check_learning_rate, check_shape, finite_gradients
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update_composed import step_on_rows
 from tfx_largeout.ops.rows.variable_rows import gather
@@ -64,8 +64,9 @@ def candidate_update_composed(
     ]
     arguments = arguments.checked([*shapes, check_learning_rate(learning_rate, rule.weight_decay)])
     labels, candidates = arguments.labels, arguments.candidates
-    true_gradient = finite_gradient("true_gradient", labels, true_gradient)
-    candidate_gradient = finite_gradient("candidate_gradient", candidates, candidate_gradient)
+    true_gradient, candidate_gradient = finite_gradients(
+        true_gradient=(labels, true_gradient), candidate_gradient=(candidates, candidate_gradient)
+    )
     gradients = _own if arguments.is_own else _shared
     ids, hidden_gradient, kernel_gradient, bias_gradient = gradients(
         arguments, true_gradient, candidate_gradient
@@ -100,7 +101,8 @@ def _shared(
     candidates = tf.boolean_mask(arguments.candidates, there)
     gradient = tf.boolean_mask(candidate_gradient, there, axis=1)
     ids, places = tf.unique(tf.concat([labels.classes, candidates], axis=0), tf.int64)
-    label_places, candidate_places = tf.split(places, [tf.size(labels.classes), -1])
+    num_labels = tf.size(labels.classes)
+    label_places, candidate_places = places[:num_labels], places[num_labels:]
     hidden_gradient, kernel_gradient, bias_gradient = _products(
         arguments, labels._replace(classes=label_places), ids
     )

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.run_time_checks import Check
+
 
 class ClassShard(NamedTuple):
     """A shard of the classes of a layer: row r of its matrices is class first + stride r.
@@ -28,23 +30,21 @@ class ClassShard(NamedTuple):
         num_classes = num_rows if self.num_classes is None else self.num_classes
         return ClassShard(*(tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)))
 
-    def check(self, num_rows: Any) -> tf.Operation | None:
-        """Asserts that every row is a class of the layer. For `tensors`."""
+    def check(self, num_rows: Any) -> Check:
+        """Returns a check that every row is a class of the layer. For `tensors`."""
         num_rows = tf.cast(num_rows, tf.int64)
         last = (self.num_classes - 1 - self.first) // tf.maximum(self.stride, 1)
         fits = (self.first < self.num_classes) & (last >= num_rows - 1)
-        return tf.debugging.Assert(
+        rule = (
+            "first_class, class_stride and num_classes must be such that each row r is the class "
+            "first_class + class_stride r in [0, num_classes); got"
+        )
+        return Check(
             (self.first >= 0)
             & (self.stride >= 1)
             & (self.num_classes >= 0)
             & (fits | (num_rows == 0)),
-            [
-                "first_class, class_stride and num_classes must be such that each row r is the "
-                "class first_class + class_stride r in [0, num_classes); got",
-                *self,
-                "for rows",
-                num_rows,
-            ],
+            lambda: [rule, *self, "for rows", num_rows],
         )
 
     def class_of(self, rows: tf.Tensor) -> tf.Tensor:
@@ -53,7 +53,8 @@ class ClassShard(NamedTuple):
 
     def row_of(self, ids: tf.Tensor, num_rows: Any) -> tf.Tensor:
         """Returns the rows of classes, -1 for padding and those of other shards. For `tensors`."""
+        stride = tf.maximum(tf.cast(self.stride, tf.int64), 1)  # `check` refuses others
         offset = ids - self.first
-        row = offset // self.stride
-        is_here = (offset >= 0) & (offset % self.stride == 0) & (row < tf.cast(num_rows, tf.int64))
+        row = offset // stride
+        is_here = (offset >= 0) & (offset % stride == 0) & (row < tf.cast(num_rows, tf.int64))
         return tf.where(is_here, row, -1)

@@ -23,13 +23,14 @@ def mean_of_rows_composed(variable: tf.Variable) -> tf.Tensor:
     block = max(_BLOCK_ELEMENTS // max(shape.num_elements(), 1), 1)
 
     def add_block(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = gather(variable, tf.range(start, tf.minimum(start + block, num_rows)))
-        return start + block, total + tf.reduce_sum(tf.cast(rows, tf.float64), axis=0)
+        end = start + tf.minimum(block, num_rows - start)
+        rows = gather(variable, tf.cast(tf.range(start, end), tf.int64))
+        return end, total + tf.reduce_sum(tf.cast(rows, tf.float64), axis=0)
 
     _, total = tf.while_loop(
         lambda start, _: start < num_rows,
         add_block,
-        (tf.zeros([], tf.int64), tf.zeros(shape, tf.float64)),
+        (tf.zeros([], tf.int32), tf.zeros(shape, tf.float64)),
         parallel_iterations=1,
     )
     return total / num_rows

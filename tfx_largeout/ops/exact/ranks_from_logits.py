@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
+
+from tfx_largeout.run_time_checks import Check, after
 
 
 def ranks_from_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -26,7 +30,7 @@ def ranks_from_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     logits = tf.convert_to_tensor(logits)
     labels = tf.cast(labels, tf.int64)
     keys = order_keys(logits)
-    with tf.control_dependencies([check_labels(labels, tf.shape(keys, tf.int64)[1])]):
+    with after([check_labels(labels, tf.shape(keys, tf.int64)[1])]):
         target_keys = tf.gather(keys, tf.maximum(labels, 0), batch_dims=1)
     classes = tf.range(tf.shape(keys, tf.int64)[1])
     above = count_above(keys, classes, target_keys, labels)
@@ -70,18 +74,14 @@ def count_above(
     return counts
 
 
-def check_labels(labels: tf.Tensor, num_classes: tf.Tensor) -> tf.Operation:
-    """Asserts that every label is in [-1, C); the error names the first that isn't."""
+def check_labels(labels: tf.Tensor, num_classes: tf.Tensor) -> Check:
+    """Returns a check that every label is in [-1, C); the error names the first that isn't."""
     wrong = (labels < -1) | (labels >= num_classes)
-    position = tf.where(wrong)[:1]
-    return tf.debugging.Assert(
-        tf.logical_not(tf.reduce_any(wrong)),
-        [
-            "labels must be class ids in [-1, num_classes), where num_classes is",
-            num_classes,
-            "; got",
-            tf.gather_nd(labels, position),
-            "at position",
-            position,
-        ],
-    )
+    rule = "labels must be class ids in [-1, num_classes), where num_classes is"
+
+    def message() -> list[Any]:
+        position = tf.where(wrong)[:1]
+        got = tf.gather_nd(labels, position)
+        return [rule, num_classes, "; got", got, "at position", position]
+
+    return Check(~tf.reduce_any(wrong), message)

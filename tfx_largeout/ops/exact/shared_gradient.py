@@ -100,7 +100,7 @@ def _stacked(first: tf.Tensor, second: tf.Tensor, padding: int) -> tf.Tensor:
     columns = tf.maximum(tf.shape(first)[1], tf.shape(second)[1])
 
     def widened(matrix: tf.Tensor) -> tf.Tensor:
-        missing = columns - tf.shape(matrix)[1]
-        return tf.pad(matrix, [[0, 0], [0, missing]], constant_values=padding)
+        missing = tf.stack([tf.shape(matrix)[0], columns - tf.shape(matrix)[1]])
+        return tf.concat([matrix, tf.fill(missing, tf.cast(padding, matrix.dtype))], axis=1)
 
     return tf.concat([widened(first), widened(second)], axis=0)

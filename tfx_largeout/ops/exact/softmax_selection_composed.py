@@ -9,9 +9,11 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
+    ids_between,
     logits_of_block,
     streamed_logits_composed,
 )
+from tfx_largeout.ops.padded_rows import padded_rows
 
 
 def softmax_selection_composed(
@@ -48,12 +50,12 @@ def softmax_selection_composed(
     if num_selected == 0:
         empty = tf.stack([batch, 0])
         return log_z, targets, tf.zeros(empty, tf.int64), *[tf.zeros(empty, hidden.dtype)] * 3
-    block = classes_of_block(hidden)
+    block = classes_of_block(hidden, arguments.kernel)
     keys = _example_keys(seed, batch)
 
     def body(start, places, values):  # type: ignore[no-untyped-def]
-        end = tf.minimum(start + block, num_rows)
-        ids = shard.class_of(tf.range(start, end))
+        end = start + tf.minimum(block, num_rows - start)
+        ids = shard.class_of(ids_between(start, end))
         layer = arguments.kernel, arguments.bias
         logits = logits_of_block(hidden, *layer, start, end, products)
         p = tf.exp(logits - log_z[:, tf.newaxis])
@@ -64,12 +66,12 @@ def softmax_selection_composed(
         p, logits, u = (tf.gather_nd(x, kept) for x in (p, logits, u))
         more = tf.stack([tf.maximum(p, epsilon), logits, logits - tf.math.log(u)], axis=1)
         places = tf.concat([places, of_block], axis=0)
-        return start + block, places, tf.concat([values, more], axis=0)
+        return end, places, tf.concat([values, more], axis=0)
 
     _, places, values = tf.while_loop(
         lambda start, *_: start < num_rows,
         body,
-        (tf.zeros([], tf.int64), tf.zeros([0, 2], tf.int64), tf.zeros([0, 3], hidden.dtype)),
+        (tf.zeros([], tf.int32), tf.zeros([0, 2], tf.int64), tf.zeros([0, 3], hidden.dtype)),
         shape_invariants=(
             tf.TensorShape([]),
             tf.TensorShape([None, 2]),
@@ -79,16 +81,10 @@ def softmax_selection_composed(
     )
     # Blocks came in order, so that a stable sort by examples leaves the classes rising.
     order = tf.argsort(places[:, 0], stable=True)
-    examples = tf.gather(places[:, 0], order)
-    ids = tf.RaggedTensor.from_value_rowids(tf.gather(places[:, 1], order), examples, nrows=batch)
-    static = [hidden.shape[0], None]
-    of_entries = (ids.with_values(x) for x in tf.unstack(tf.gather(values, order), axis=1))
-    return (
-        log_z,
-        targets,
-        tf.ensure_shape(ids.to_tensor(-1), static),
-        *(tf.ensure_shape(x.to_tensor(0), static) for x in of_entries),
-    )
+    places, values = tf.gather(places, order), tf.gather(values, order)
+    entries = [(places[:, 1], -1), *((x, 0) for x in tf.unstack(values, axis=1))]
+    matrices = padded_rows(places[:, 0], batch, *entries)
+    return log_z, targets, *(tf.ensure_shape(x, [hidden.shape[0], None]) for x in matrices)
 
 
 # The random numbers of the custom op: a hash of the seed, the example and the class.
@@ -96,8 +92,8 @@ def softmax_selection_composed(
 
 def _example_keys(seed: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
     """Returns a random number of 32 bits for each example, `[B]` uint32."""
-    first, second = tf.unstack(tf.cast(seed, tf.uint64))
-    key = _split_mix(tf.bitwise.bitwise_xor(_split_mix(first), second))
+    seed = tf.cast(seed, tf.uint64)
+    key = _split_mix(tf.bitwise.bitwise_xor(_split_mix(seed[0]), seed[1]))
     examples = tf.cast(tf.range(batch), tf.uint64)
     return tf.cast(_shifted(_split_mix(tf.bitwise.bitwise_xor(key, examples)), 32), tf.uint32)
 

@@ -12,11 +12,12 @@ from tfx_largeout.ops.checks import (
     check_finite,
     check_learning_rate,
     check_shape,
-    finite_gradient,
+    finite_gradients,
 )
 from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
+    ids_between,
     logits_of_block,
 )
 from tfx_largeout.ops.rows.row_rule import RowRule
@@ -71,14 +72,14 @@ def softmax_update_composed(
         ]
     )
     kernel, bias, hidden, labels = arguments[:4]
-    target_gradient = finite_gradient("target_gradient", labels, target_gradient)
+    (target_gradient,) = finite_gradients(target_gradient=(labels, target_gradient))
     rounded_hidden = rounded_for(products, hidden)
-    block, num_classes = classes_of_block(hidden), tf.constant(arguments.num_classes, tf.int64)
+    block, num_classes = classes_of_block(hidden, kernel), tf.constant(arguments.num_classes)
     of_all = mean_gradient[:, tf.newaxis] / arguments.num_classes
 
     def body(start, hidden_gradient):  # type: ignore[no-untyped-def]
-        end = tf.minimum(start + block, num_classes)
-        ids = tf.range(start, end)
+        end = start + tf.minimum(block, num_classes - start)
+        ids = ids_between(start, end)
         logits = logits_of_block(hidden, kernel, bias, start, end, products)
         excess = tf.minimum(logits - logsumexp[:, tf.newaxis], 0)
         gradient = logsumexp_gradient[:, tf.newaxis] * tf.exp(excess)
@@ -99,7 +100,7 @@ def softmax_update_composed(
     _, hidden_gradient = tf.while_loop(
         lambda start, _: start < num_classes,
         body,
-        (tf.zeros([], tf.int64), tf.zeros_like(hidden)),
+        (tf.zeros([], tf.int32), tf.zeros_like(hidden)),
         parallel_iterations=1,
     )
     return tf.ensure_shape(hidden_gradient, hidden.shape)
@@ -109,9 +110,11 @@ def _of_targets(
     labels: tf.Tensor, gradient: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.Tensor:
     """Returns the gradients `[B, K]` at their labels, as columns of classes [start, end)."""
-    is_here = (labels >= start) & (labels < end)
-    places = tf.where(is_here)
-    columns = tf.gather_nd(labels, places) - start
-    shape = tf.stack([tf.shape(labels, tf.int64)[0], end - start])
-    indices = tf.stack([places[:, 0], columns], axis=1)
-    return tf.scatter_nd(indices, tf.gather_nd(gradient, places), shape)
+    size, batch = end - start, tf.shape(labels, tf.int64)[0]
+    column = labels - tf.cast(start, tf.int64)
+    is_here = (column >= 0) & (column < tf.cast(size, tf.int64))
+    example = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(labels))
+    # A label of another block adds 0 to the first class of this one.
+    indices = tf.stack([example, tf.where(is_here, column, 0)], axis=-1)
+    shape = tf.stack([batch, tf.cast(size, tf.int64)])
+    return tf.scatter_nd(indices, tf.where(is_here, gradient, 0), shape)

@@ -10,13 +10,14 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.ops.checks import after, check_shape
+from tfx_largeout.ops.checks import check_shape
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     num_rows_of,
     streamed_logits_composed,
 )
 from tfx_largeout.ops.implementation import op_module
+from tfx_largeout.run_time_checks import after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
+from tfx_largeout.run_time_checks import Check, after
 
-_BLOCK_ELEMENTS = 2**20  # logits that exist at a time: 4 MiB in float32
+# How many logits exist at a time. On a CPU 4 MiB in float32, which caches hold; on a GPU 256 MiB,
+# as each block costs it the time of some twenty launches.
+_BLOCK_ELEMENTS, _BLOCK_ELEMENTS_ON_GPU = 2**20, 2**26
 _MIN_BLOCK = 64
 
 LogitsOfBlock = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -34,7 +37,8 @@ def streamed_logits_composed(
     of its block; the second counts the classes above each target. Both sweeps compute a block in
     the same way, so that equal logits are equal.
 
-    Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits.
+    Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits, or
+    2^26 on a GPU.
 
     Args:
         hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
@@ -49,7 +53,8 @@ def streamed_logits_composed(
     Returns:
         The five fields of `StreamedLogits`, in order.
     """
-    num_classes = _shape(kernel)[0]
+    # Counts of classes are int32 in loops: those a GPU leaves on the host, so that no turn waits.
+    num_classes = num_rows_of(kernel)
     checks = _input_checks(hidden, kernel, bias, labels, k)
     checks += [shard.check(num_classes), check_labels(labels, shard.num_classes)]
     with after(checks):
@@ -59,7 +64,7 @@ def streamed_logits_composed(
     def logits_of(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         return logits_of_block(hidden, kernel, bias, start, end, products)
 
-    block = tf.maximum(tf.minimum(classes_of_block(hidden), num_classes), 1)
+    block = tf.maximum(tf.minimum(classes_of_block(hidden, kernel), num_classes), 1)
     logsumexp, targets, scores, ids = _first_sweep(logits_of, hidden, rows, k, num_classes, block)
     ids = shard.class_of(ids)
     if labels.shape[1] == 0:
@@ -81,13 +86,19 @@ def streamed_logits_composed(
     )
 
 
-def classes_of_block(hidden: tf.Tensor) -> tf.Tensor:
-    """Returns how many classes make up a block for h `[B, D]`, `[]` int64.
+def classes_of_block(hidden: tf.Tensor, kernel: tf.Tensor | tf.Variable) -> tf.Tensor:
+    """Returns how many classes of W `[C, D]` make up a block for h `[B, D]`, `[]` int32.
 
     So few that their logits `[B, n]` and their rows of W `[n, D]` are small.
     """
-    larger = tf.reduce_max(tf.shape(hidden, tf.int64))
-    return tf.maximum(_BLOCK_ELEMENTS // tf.maximum(larger, 1), _MIN_BLOCK)
+    elements = _BLOCK_ELEMENTS_ON_GPU if is_on_gpu(kernel) else _BLOCK_ELEMENTS
+    larger = tf.reduce_max(tf.shape(hidden))
+    return tf.maximum(elements // tf.maximum(larger, 1), _MIN_BLOCK)
+
+
+def ids_between(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Returns start, start + 1, ... end - 1 of int32 counts, `[n]` int64."""
+    return tf.cast(tf.range(start, end), tf.int64)
 
 
 def logits_of_block(
@@ -98,7 +109,7 @@ def logits_of_block(
     end: tf.Tensor,
     products: str = "float32",
 ) -> tf.Tensor:
-    """Returns the logits of classes [start, end), `[B, end - start]`, of the dtype of h.
+    """Returns the logits of classes [start, end), int32, `[B, end - start]`, of the dtype of h.
 
     With `products="bfloat16"`, h and W are rounded to it first; sums are of the dtype of h.
     """
@@ -121,23 +132,24 @@ def _first_sweep(
     rows = tf.shape(hidden)[:1]
 
     def body(start, logsumexp, targets, scores, ids):  # type: ignore[no-untyped-def]
-        end = tf.minimum(start + block, num_classes)
+        end = start + tf.minimum(block, num_classes - start)
         logits = logits_of(start, end)
         # The running sum over blocks is float64, so that its rounding doesn't add up.
         block_sum = tf.cast(tf.reduce_logsumexp(logits, axis=1), tf.float64)
         logsumexp = tf.reduce_logsumexp(tf.stack([logsumexp, block_sum], axis=1), axis=1)
 
-        here = (label_rows >= start) & (label_rows < end)
-        columns = tf.where(here, label_rows - start, 0)
+        first = tf.cast(start, tf.int64)
+        columns = label_rows - first
+        here = (columns >= 0) & (columns < tf.cast(end - start, tf.int64))
+        columns = tf.where(here, columns, 0)
         targets = tf.where(here, tf.gather(logits, columns, batch_dims=1), targets)
 
         if k > 0:
-            best = _best_columns(logits, tf.minimum(tf.constant(k, tf.int64), end - start))
+            best = _best_columns(logits, tf.minimum(k, end - start))
             scores = tf.concat([scores, tf.gather(logits, best, batch_dims=1)], axis=1)
-            ids = tf.concat([ids, best + start], axis=1)
+            ids = tf.concat([ids, best + first], axis=1)
             # Earlier blocks stand first, so the lower position is the lower id here too.
-            width = tf.shape(scores, tf.int64)[1]
-            best = _best_columns(scores, tf.minimum(tf.constant(k, tf.int64), width))
+            best = _best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
             scores = tf.gather(scores, best, batch_dims=1)
             ids = tf.gather(ids, best, batch_dims=1)
         return end, logsumexp, targets, scores, ids
@@ -147,7 +159,7 @@ def _first_sweep(
         lambda start, *_: start < num_classes,
         body,
         (
-            tf.zeros([], tf.int64),
+            tf.zeros([], tf.int32),
             tf.fill(rows, tf.constant(float("-inf"), tf.float64)),
             tf.zeros(tf.shape(label_rows), dtype),
             tf.zeros(empty, dtype),
@@ -177,15 +189,15 @@ def _rank_sweep(
     target_keys = order_keys(targets)
 
     def body(start, ranks):  # type: ignore[no-untyped-def]
-        end = tf.minimum(start + block, num_classes)
+        end = start + tf.minimum(block, num_classes - start)
         keys = order_keys(logits_of(start, end))
-        classes = shard.class_of(tf.range(start, end))
+        classes = shard.class_of(ids_between(start, end))
         return end, ranks + count_above(keys, classes, target_keys, labels)
 
     _, ranks = tf.while_loop(
         lambda start, *_: start < num_classes,
         body,
-        (tf.zeros([], tf.int64), tf.zeros(tf.shape(labels), tf.int64)),
+        (tf.zeros([], tf.int32), tf.zeros(tf.shape(labels), tf.int64)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
         parallel_iterations=1,
     )
@@ -193,18 +205,17 @@ def _rank_sweep(
 
 
 def _best_columns(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    best = tf.math.top_k(order_keys(logits), tf.cast(k, tf.int32)).indices
-    return tf.cast(best, tf.int64)
+    return tf.cast(tf.math.top_k(order_keys(logits), k).indices, tf.int64)
 
 
 def _shape(table: tf.Tensor | tf.Variable) -> tf.Tensor:
     if isinstance(table, tf.Variable):
-        return tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int64)
-    return tf.shape(table, tf.int64)
+        return tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int32)
+    return tf.shape(table)
 
 
 def num_rows_of(table: tf.Tensor | tf.Variable) -> tf.Tensor:
-    """Returns how many rows a matrix has, `[]` int64."""
+    """Returns how many rows a matrix has, `[]` int32."""
     return _shape(table)[0]
 
 
@@ -212,7 +223,7 @@ def _rows(table: tf.Tensor | tf.Variable, start: tf.Tensor, end: tf.Tensor) -> t
     if not isinstance(table, tf.Variable):
         return table[start:end]
     rows = tf.raw_ops.ResourceGather(
-        resource=table.handle, indices=tf.range(start, end), dtype=table.dtype
+        resource=table.handle, indices=ids_between(start, end), dtype=table.dtype
     )
     return tf.ensure_shape(rows, [None, *table.shape[1:]])
 
@@ -223,15 +234,16 @@ def _input_checks(
     bias: tf.Tensor | tf.Variable | None,
     labels: tf.Tensor,
     k: int,
-) -> list[tf.Operation]:
-    """Checks at run time what the static shapes may have left open."""
+) -> list[Check | None]:
+    """Returns checks of what the static shapes may have left open."""
     num_classes, width = _shape(kernel)[0], _shape(kernel)[1]
     batch = _shape(hidden)[0]
-    checks = [
+    checks: list[Check | None] = [
         _check_equal("hidden must have as many columns as kernel", _shape(hidden)[1], width),
         _check_equal("labels must have as many rows as hidden", _shape(labels)[0], batch),
-        tf.debugging.Assert(
-            k <= num_classes, ["k must be at most num_classes, which is", num_classes, "; got", k]
+        Check(
+            k <= num_classes,
+            lambda: ["k must be at most num_classes, which is", num_classes, "; got", k],
         ),
     ]
     if bias is not None:
@@ -240,5 +252,5 @@ def _input_checks(
     return checks
 
 
-def _check_equal(rule: str, got: tf.Tensor, want: tf.Tensor) -> tf.Operation:
-    return tf.debugging.Assert(tf.equal(got, want), [f"{rule}:", want, "; got", got])
+def _check_equal(rule: str, got: tf.Tensor, want: tf.Tensor) -> Check:
+    return Check(tf.equal(got, want), lambda: [f"{rule}:", want, "; got", got])

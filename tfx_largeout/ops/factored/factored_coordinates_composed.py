@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after
-from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows
+from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows, count_slots
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
+from tfx_largeout.run_time_checks import after
 
 _BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
 
@@ -62,8 +62,7 @@ def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
         state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range, without repeats.
     """
-    slots = _slots(state, ids)
-    return tf.math.bincount(slots, minlength=NUM_SLOTS, maxlength=NUM_SLOTS, dtype=tf.int64)
+    return count_slots(_slots(state, ids))
 
 
 def settle_uncounted(state: FactoredState) -> None:
@@ -116,7 +115,7 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
     """
     transitions = tf.matmul(state.transitions.read_value(), u)
     counts = state.slot_rows.read_value()
-    slot = tf.argmin(counts, output_type=tf.int32)
+    slot = tf.argmin(tf.cast(counts, tf.float64))  # which has a kernel on every device
     transition = transitions[slot]
 
     def move(ids: tf.Tensor) -> None:
@@ -125,7 +124,7 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
 
     tf.cond(counts[slot] > 0, lambda: _for_each_block(state, move), lambda: tf.constant(0))
     unit = tf.eye(state.width, dtype=state.dtype)
-    is_new = tf.equal(tf.range(NUM_SLOTS), slot)[:, tf.newaxis, tf.newaxis]
+    is_new = tf.equal(tf.range(NUM_SLOTS, dtype=tf.int64), slot)[:, tf.newaxis, tf.newaxis]
     state.transitions.assign(tf.where(is_new, unit, transitions))
     state.current_slot.assign(slot)
     state.u.assign(unit)
@@ -133,12 +132,13 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
 
 
 def _slots(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    return tf.cast(gather(state.row_slot, ids), tf.int32)
+    return tf.cast(gather(state.row_slot, ids), tf.int64)
 
 
 def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
     transitions = state.transitions.read_value()
     slots = tf.minimum(slots, NUM_SLOTS - 1)  # a row that stands for padding may be in none
+    slots = tf.cast(slots, tf.int32)
     parts = tf.dynamic_partition(rows, slots, NUM_SLOTS)
     places = tf.dynamic_partition(tf.range(tf.shape(rows)[0]), slots, NUM_SLOTS)
     moved = [tf.matmul(part, transitions[slot]) for slot, part in enumerate(parts)]
@@ -172,14 +172,13 @@ def _move_and_count(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 
 
 def _for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> tf.Tensor:
-    num_classes = tf.constant(state.num_classes, tf.int64)
-    block = max(_BLOCK_ELEMENTS // state.width, 1)
+    num_classes, block = state.num_classes, max(_BLOCK_ELEMENTS // state.width, 1)
 
     def body(start: tf.Tensor) -> tuple[tf.Tensor]:
-        end = tf.minimum(start + block, num_classes)
-        visit(tf.range(start, end))
+        end = start + tf.minimum(block, num_classes - start)
+        visit(tf.cast(tf.range(start, end), tf.int64))
         return (end,)
 
-    start = (tf.zeros([], tf.int64),)
+    start = (tf.zeros([], tf.int32),)
     tf.while_loop(lambda start: start < num_classes, body, start, parallel_iterations=1)
     return tf.constant(0)

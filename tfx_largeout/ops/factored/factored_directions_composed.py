@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.run_time_checks import Check, after
 
 # Up to this bound of 2 eta lambda_max, M = I - 2 eta H^T G H is positive definite by a margin.
 SAFE_STEP = 0.95
@@ -133,9 +133,7 @@ def checked_directions(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.
         return tf.identity(state.u_inverse_transpose.read_value()), (1 - step.decay) * step.hidden
 
 
-def divergence_check(
-    largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor
-) -> tf.Operation | None:
+def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor) -> Check:
     """Returns a check that a step does not diverge.
 
     Args:
@@ -144,9 +142,9 @@ def divergence_check(
         decay: Scalar, the share of W that goes.
     """
     product = 2 * learning_rate * largest
-    return tf.debugging.Assert(
+    return Check(
         tf.math.is_finite(product) & (product <= 2 - decay),
-        [
+        lambda: [
             "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
             "diverges, in a naive layer as well; got eta",
             learning_rate,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.factored.factored_checks import rate_checks
 from tfx_largeout.ops.factored.factored_coordinates_composed import (
     catch_up_uncounted,
@@ -25,6 +25,7 @@ from tfx_largeout.ops.factored.factored_update_composed import (
     condition_bound,
     reanchor_in_cond,
 )
+from tfx_largeout.run_time_checks import after
 
 
 class Examples(NamedTuple):
@@ -207,8 +208,8 @@ def take_step(
         lambda: _check_not_divergent(sums.gram, learning_rate, decay),
     )
     with tf.control_dependencies([checked]):
-        is_finite = check_finite("sums over the batch", sums.flat)
-    with after([is_finite]):
+        flat = tf.identity(sums.flat)
+    with after([check_finite("sums over the batch", flat)]):
         u = state.u.read_value()
         u -= 2 * eta * tf.matmul(u, sums.gram)
         p = tf.cond(

@@ -32,7 +32,7 @@ class FactoredState(NamedTuple):
         transitions: T, `[8, D, D]`: what brings a row of each slot to the current coordinates.
         row_slot: `[C]` uint8: the slot of each row of V.
         slot_rows: `[8]` int64: how many rows are in each slot.
-        current_slot: `[]` int32: the slot whose rows are in the current coordinates.
+        current_slot: `[]` int64: the slot whose rows are in the current coordinates.
     """
 
     v: Any
@@ -86,7 +86,7 @@ class FactoredState(NamedTuple):
             slot_rows=(NUM_SLOTS,),
             current_slot=(),
         )
-        dtypes = (self.dtype,) * 7 + (tf.uint8, tf.int64, tf.int32)
+        dtypes = (self.dtype,) * 7 + (tf.uint8, tf.int64, tf.int64)
         for name, variable, shape, dtype in zip(self._fields, self, shapes, dtypes, strict=True):
             if tuple(variable.shape) != shape:
                 raise ValueError(f"{name} must have shape {shape}; got {tuple(variable.shape)}")

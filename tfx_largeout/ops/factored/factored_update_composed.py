@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.factored.factored_checks import (
     check_shape,
@@ -27,6 +27,7 @@ from tfx_largeout.ops.factored.factored_directions_composed import (
     solve_width,
 )
 from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.run_time_checks import after
 
 
 def factored_statistics_composed(
@@ -142,7 +143,7 @@ def factored_update_composed(
     """
     shard = (shard or ClassShard()).tensors(state.num_classes)
     checks = input_checks(state, hidden, labels, shard)
-    by_example = hidden[:, 0]
+    by_example = tf.zeros(tf.shape(hidden)[:1])
     checks += [
         check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
         check_shape("u_hidden", u_hidden, hidden, "hidden"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_dtypes, check_ids, require_shape
+from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
+from tfx_largeout.run_time_checks import Check, after
 
 
 def bucket_candidates_composed(
@@ -157,12 +158,12 @@ def _visited(
     return tf.RaggedTensor.from_row_lengths(classes, of_example), turns
 
 
-def _check_read(classes: tf.Tensor, num_classes: int) -> tf.Operation | None:
-    """Asserts that nothing corrupt was read."""
+def _check_read(classes: tf.Tensor, num_classes: int) -> Check:
+    """Returns a check that nothing corrupt was read."""
     rule = (
         "entries and starts must be tables as they were written; one is corrupt; rebuild the index"
     )
-    return tf.debugging.Assert(tf.reduce_all(classes < num_classes), [rule])
+    return Check(tf.reduce_all(classes < num_classes), lambda: [rule])
 
 
 def _first(
@@ -190,5 +191,5 @@ def _elected(
     return tf.gather(found, best), tf.gather(votes, best)
 
 
-def _check(condition: tf.Tensor, rule: str, value: tf.Tensor) -> tf.Operation | None:
-    return tf.debugging.Assert(tf.reduce_all(condition), [rule, value])
+def _check(condition: tf.Tensor, rule: str, value: tf.Tensor) -> Check:
+    return Check(tf.reduce_all(condition), lambda: [rule, value])

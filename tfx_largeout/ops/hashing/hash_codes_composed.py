@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_finite
+from tfx_largeout.ops.checks import check_each, check_finite
+from tfx_largeout.run_time_checks import Check, after
 
 MAX_BUCKETS = 2**24
 """How many buckets a table may have."""
@@ -39,7 +40,7 @@ def hash_codes_composed(
 
 def check_functions(
     functions: Any, width: int, num_tables: int, hashes_per_table: int
-) -> list[tf.Operation | None]:
+) -> list[Check]:
     """Refuses functions that are none of vectors of a width, or too few; O(H window).
 
     Raises:
@@ -83,14 +84,7 @@ def check_functions(
         )
     elements = tf.convert_to_tensor(elements)
     wrong = (elements < 0) | (elements >= width)
-    position = tf.where(wrong)[:1]
-    rule = f"elements must be in [0, {width}); got"
-    return [
-        tf.debugging.Assert(
-            ~tf.reduce_any(wrong),
-            [rule, tf.gather_nd(elements, position), "at position", position],
-        )
-    ]
+    return [check_each(f"elements must be in [0, {width}); got", elements, wrong)]
 
 
 def _winners(vectors: tf.Tensor, elements: tf.Tensor, bins: int) -> tf.Tensor:

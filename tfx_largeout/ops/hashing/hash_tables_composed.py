@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import after, check_dtypes, check_ids, require_shape
+from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
 from tfx_largeout.ops.hashing.hash_codes_composed import (
     MAX_BUCKETS,
     check_functions,
@@ -15,6 +15,7 @@ from tfx_largeout.ops.hashing.hash_codes_composed import (
 )
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
+from tfx_largeout.run_time_checks import Check, after
 
 _BLOCK_ROWS = 4096
 
@@ -40,7 +41,7 @@ def update_tables_composed(
         [
             *are_functions,
             check_ids("touched", touched, -1, num_classes),
-            tf.debugging.Assert(now >= 0, ["now must be at least 0; got", now]),
+            Check(now >= 0, lambda: ["now must be at least 0; got", now]),
             _check_range(which, num_tables),
             _check_radii(radii),
         ]
@@ -187,35 +188,32 @@ def _check_buckets(tables: Any, functions: Any, hashes_per_table: int, radii: tf
         )
 
 
-def _check_range(which: tf.Tensor, num_tables: int) -> tf.Operation | None:
-    """Asserts that tables are a range."""
-    return tf.debugging.Assert(
+def _check_range(which: tf.Tensor, num_tables: int) -> Check:
+    """Returns a check that tables are a range."""
+    return Check(
         (which[0] >= 0) & (which[0] <= which[1]) & (which[1] <= num_tables),
-        [f"tables must be a range in [0, {num_tables}]; got", which],
+        lambda: [f"tables must be a range in [0, {num_tables}]; got", which],
     )
 
 
-def _check_rows(rows: tf.Tensor, ids: tf.Tensor) -> tf.Operation | None:
-    """Asserts that rows of W are finite."""
+def _check_rows(rows: tf.Tensor, ids: tf.Tensor) -> Check:
+    """Returns a check that rows of W are finite."""
     wrong = ~tf.math.is_finite(rows)
-    position = tf.where(wrong)[:1]
-    return tf.debugging.Assert(
-        ~tf.reduce_any(wrong),
-        [
-            "kernel must be finite; got",
-            tf.gather_nd(rows, position),
-            "in row",
-            tf.gather(ids, position[:, 0]),
-        ],
-    )
+
+    def message() -> list[Any]:
+        position = tf.where(wrong)[:1]
+        row = tf.gather(ids, position[:, 0])
+        return ["kernel must be finite; got", tf.gather_nd(rows, position), "in row", row]
+
+    return Check(~tf.reduce_any(wrong), message)
 
 
-def _check_radii(radii: tf.Tensor) -> tf.Operation | None:
-    """Asserts that radii fall."""
+def _check_radii(radii: tf.Tensor) -> Check:
+    """Returns a check that radii fall."""
     falls = tf.reduce_all(radii[1:] < radii[:-1]) & tf.reduce_all((radii > 0) & (radii**2 > 0))
     is_finite = tf.reduce_all(tf.math.is_finite(radii**2))
     rule = "radii must fall, and be finite and above 0, and so their squares; got"
-    return tf.debugging.Assert(falls & is_finite, [rule, radii, "; rebuild the index"])
+    return Check(falls & is_finite, lambda: [rule, radii, "; rebuild the index"])
 
 
 def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:
@@ -236,11 +234,11 @@ def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _check_tables(which: tf.Tensor, is_good: tf.Tensor) -> tf.Operation | None:
-    """Asserts that tables are good."""
-    return tf.debugging.Assert(
+def _check_tables(which: tf.Tensor, is_good: tf.Tensor) -> Check:
+    """Returns a check that tables are good."""
+    return Check(
         tf.reduce_all(is_good),
-        [
+        lambda: [
             "entries and starts must be a table as it was written; table",
             tf.boolean_mask(tf.range(which[0], which[1]), ~is_good)[:1],
             "is corrupt; rebuild the index",

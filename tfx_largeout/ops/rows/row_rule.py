@@ -49,7 +49,7 @@ class RowRule(NamedTuple):
     def slots(self) -> tuple[str, ...]:
         """The names of the slots, in the order in which the ops take them.
 
-        `"age"` is int32 `[C]`, how often each row was updated, or 2^31 - 1 if more often: Adam's
+        `"age"` is uint32 `[C]`, how often each row was updated, or 2^31 - 1 if more often: Adam's
         correction is 1 by then. The others have the shape of the weight, and are float32, or
         float64 beside a float64 weight.
         """
@@ -138,7 +138,7 @@ def check_slots(
     for slot_name, slot in zip(rule.slots, slots, strict=True):
         is_age = slot_name == "age"
         shape = variable.shape[:1] if is_age else variable.shape
-        dtype = tf.int32 if is_age else compute_dtype(variable)
+        dtype = tf.uint32 if is_age else compute_dtype(variable)
         if slot.shape != shape:
             raise ValueError(
                 f"slot {slot_name!r} of {name} must have shape {shape}; got {slot.shape}"

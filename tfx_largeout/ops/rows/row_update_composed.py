@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import (
-    after,
     check_finite,
     check_ids,
     check_learning_rate,
@@ -17,6 +16,7 @@ from tfx_largeout.ops.checks import (
 )
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.run_time_checks import Check, after
 
 
 def row_update_composed(
@@ -132,7 +132,7 @@ def _adam(
     age: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
     beta_1, beta_2, epsilon = rule.hyperparameters
-    age = tf.clip_by_value(age, 0, tf.int32.max - 1) + 1  # stays at the end, does not wrap
+    age = tf.minimum(age, tf.constant(tf.int32.max - 1, age.dtype)) + 1  # stays at the end
     t = tf.cast(age, tf.float64)  # 1 - 0.999 has few digits in float32
     correction = tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
     rate = eta * tf.cast(correction, gradient.dtype)
@@ -149,9 +149,12 @@ def _clipped(gradient: tf.Tensor, row_clip_norm: float) -> tf.Tensor:
     return gradient * (limit / tf.maximum(tf.sqrt(squares), limit))
 
 
-def _check_unique(ids: tf.Tensor) -> tf.Operation | None:
-    unique, _, counts = tf.unique_with_counts(ids)
-    return tf.debugging.Assert(
-        tf.size(unique) == tf.size(ids),
-        ["ids must not repeat a row; got repeats of", tf.boolean_mask(unique, counts > 1)],
-    )
+def _check_unique(ids: tf.Tensor) -> Check:
+    ordered = tf.sort(ids)
+    repeats = ordered[1:] == ordered[:-1]
+
+    def message() -> list[Any]:
+        again = tf.boolean_mask(ordered[1:], repeats)
+        return ["ids must not repeat a row; got repeats of", tf.unique(again).y]
+
+    return Check(~tf.reduce_any(repeats), message)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU changes before anything runs on it: it is only said that there is one."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfx_largeout.ops import devices, implementation, library
+from tfx_largeout.ops.exact import streamed_logits_composed
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+def on(device):
+    return types.SimpleNamespace(device=device, dtype=tf.float32)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("device", "expected"), [(GPU, True), ("/device:CPU:0", False), ("", None)]
+)
+def test_a_tensor_of_a_graph_goes_where_there_is_a_gpu(device, expected, there, monkeypatch):
+    gpus = [types.SimpleNamespace(device_type="GPU")] * there
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    assert devices.is_on_gpu(on(device)) is (there if expected is None else expected)
+
+
+def test_no_custom_op_takes_what_is_on_a_gpu():
+    chosen = implementation.op_module("auto", "tfx_row_update", "w", on(GPU), [tf.float32])
+    assert chosen is None
+
+
+def test_the_status_says_where_ops_run(monkeypatch):
+    without = library.library_status()
+    monkeypatch.setattr(library, "has_gpu", lambda: True)
+    status = library.library_status()
+    assert status.startswith(without)
+    assert "on TensorFlow's own ops" in status
+    assert "indexes stay on the CPU" in status
+    assert "GPU" not in without
+
+
+def test_blocks_are_larger_on_a_gpu(monkeypatch):
+    hidden, kernel = tf.zeros([8, 4]), tf.Variable(tf.zeros([3, 4]))
+    of_cpu = streamed_logits_composed.classes_of_block(hidden, kernel)
+    monkeypatch.setattr(streamed_logits_composed, "is_on_gpu", lambda _: True)
+    of_gpu = streamed_logits_composed.classes_of_block(hidden, kernel)
+    assert (int(of_cpu), int(of_gpu)) == (2**20 // 8, 2**26 // 8)
+    assert of_gpu.dtype == tf.int32  # which a GPU leaves on the host
+
+
+def test_the_size_of_blocks_does_not_matter(monkeypatch):
+    rng = np.random.default_rng(0)
+    arguments = (
+        rng.normal(size=(5, 4)).astype("float32"),
+        tf.Variable(rng.normal(size=(999, 4)).astype("float32")),
+        None,
+        rng.integers(0, 999, (5, 2)),
+        7,
+    )
+    results = []
+    for elements in (1, 500, 2**26):  # 64 classes at least
+        monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", elements)
+        results.append(streamed_logits(*arguments, implementation="composed"))
+    for result in results[1:]:
+        np.testing.assert_allclose(result.logsumexp, results[0].logsumexp, rtol=1e-6)
+        for own, other in zip(result[1:], results[0][1:], strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-6)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow's switch for TF32: off from the first head on a GPU machine, unless it was chosen."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tlo
+from tfx_largeout.ops import product_precision as module
+
+SWITCH = tf.config.experimental
+
+
+@pytest.fixture(autouse=True)
+def fresh_switch(monkeypatch):
+    """TF32 is on, as TensorFlow has it, and nobody has chosen."""
+    before = SWITCH.tensor_float_32_execution_enabled()
+    monkeypatch.setattr(module, "_is_chosen", False)
+    SWITCH.enable_tensor_float_32_execution(True)
+    yield
+    SWITCH.enable_tensor_float_32_execution(before)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(module, "has_gpu", lambda: True)
+
+
+def build_heads(count=1):
+    for _ in range(count):
+        tlo.heads.DenseHead(5).build((None, 3))
+
+
+def test_the_first_head_switches_it_off_and_says_so(gpu):
+    with pytest.warns(RuntimeWarning, match=r"TF32 has been switched off.*precision\('tf32'\)"):
+        build_heads()
+    assert not SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_once_in_a_process(gpu):
+    with pytest.warns(RuntimeWarning):
+        build_heads()
+    SWITCH.enable_tensor_float_32_execution(True)  # whoever does this later knows why
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_heads()
+    assert SWITCH.tensor_float_32_execution_enabled()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_what_was_chosen_stays(gpu, precision):
+    tlo.set_product_precision(precision)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_heads(2)
+    assert module.product_precision() == precision
+    assert SWITCH.tensor_float_32_execution_enabled() == (precision == "tf32")
+
+
+def test_where_it_is_off_nothing_is_said(gpu):
+    SWITCH.enable_tensor_float_32_execution(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_heads()
+    assert not SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_without_a_gpu_nothing_is_switched(monkeypatch):
+    monkeypatch.setattr(module, "has_gpu", lambda: False)
+    build_heads()
+    assert SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_another_precision_is_refused():
+    with pytest.raises(ValueError, match=r"precision must be .*float32.*tf32.*got 'double'"):
+        tlo.set_product_precision("double")
+    assert SWITCH.tensor_float_32_execution_enabled()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a GPU machine nothing of a step is left to the host but what is named here. Needs no GPU.
+
+What is held against TensorFlow's registry of kernels are the graphs that a GPU machine would
+trace: those without the custom ops, which have no GPU kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conformance.heads_table import HEADS
+from placement.gpu_kernels import count_waits, host_nodes, host_variables, nodes_of
+from samplers import samplers_table
+from samplers.drawing import labels_of
+
+from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update import row_update
+from tfx_largeout.run_time_checks import after
+
+CLASSES, WIDTH, EXAMPLES = 1009, 16, 8  # no other size is a multiple of CLASSES
+
+# What has no GPU kernel, by file and op: why it stays, and how much goes to the host and back.
+ON_HOST = {
+    ("model_rate.py", "PyFunc"): "a warning, in a branch for steps that give cause; two booleans",
+    ("tf_candidate_sampling.py", "LogUniformCandidateSampler"): "tf.nn's own; B labels and S ids",
+    ("tf_candidate_sampling.py", "UniformCandidateSampler"): "tf.nn's own; B labels and S ids",
+    ("tf_sampled_softmax.py", "ComputeAccidentalHits"): "tf.nn's own; B labels and S ids",
+}
+# Of samplers by themselves.
+DRAWN_ON_HOST = {
+    ("bernoulli.py", "StatelessRandomPoisson"): "how many candidates: a number, or one an example",
+    ("distinct_arrivals.py", "StatelessRandomPoisson"): "how many there are of a class: a number",
+}
+# The tables of an index are int32 variables, which TensorFlow keeps in the memory of the host: an
+# index lives there as a whole. Its queries go there, N codes a table, and N or S ids come back.
+FILES_OF_AN_INDEX = ("bucket_candidates.py", "bucket_candidates_composed.py", "variable_rows.py")
+
+# At most so many nodes of a training step for which the host waits, with several labels an example.
+# They may become fewer, not more.
+WAITS = {
+    "dense": {"Where": 0, "If": 2, "While": 0},
+    "tf_sampled_softmax": {"Where": 0, "If": 2, "While": 0},
+    "tf_nce": {"Where": 0, "If": 2, "While": 0},
+    "factored": {"Where": 11, "If": 23, "While": 3},
+    "hierarchical_two_level": {"Where": 14, "If": 18, "While": 6},
+    "hierarchical_huffman": {"Where": 6, "If": 13, "While": 5},
+    "sampled": {"Where": 11, "If": 9, "While": 3},
+    "sampled_per_example": {"Where": 6, "If": 9, "While": 3},
+    "sampled_index": {"Where": 21, "If": 32, "While": 9, "Assert": 2},
+    "exact_softmax": {"Where": 7, "If": 11, "While": 4},
+    "exact_softmax_all": {"Where": 0, "If": 11, "While": 5},
+}
+
+ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed")}
+every_head = pytest.mark.parametrize("name", ROWS)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu_machine(monkeypatch):
+    monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
+
+
+@functools.cache
+def graphs(name):
+    """The graphs of a training step, of evaluation, and of the best classes."""
+    row = ROWS[name]
+    head = row.make_head(CLASSES)
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
+    model.compile(row.make_optimizer(), loss=row.make_loss())
+    model.optimizer.build(model.trainable_variables)
+    x = tf.zeros([EXAMPLES, WIDTH])
+    labels = np.arange(2 * EXAMPLES).reshape(EXAMPLES, 2)
+    labels[0, 1] = -1
+
+    def train(x, y):
+        return model.train_step((x, y))
+
+    def evaluate(x, y):
+        return model.test_step((x, y))
+
+    def best(x):
+        return head.top_k(x, 5).ids
+
+    batch = x, tf.constant(labels)
+    return {
+        "training": tf.function(train).get_concrete_function(*batch).graph,
+        "evaluation": tf.function(evaluate).get_concrete_function(*batch).graph,
+        "top-k": tf.function(best).get_concrete_function(x).graph,
+    }
+
+
+@every_head
+def test_nothing_is_left_to_the_host_but_what_is_named(name):
+    for graph in graphs(name).values():
+        nodes, variables = host_nodes(graph), host_variables(graph)
+        if name == "sampled_index":
+            nodes = [node for node in nodes if node.place not in FILES_OF_AN_INDEX]
+            variables = [variable for variable in variables if variable.types != "int32"]
+        assert not variables
+        assert [node for node in nodes if (node.place, node.op) not in ON_HOST] == []
+        for node in nodes:
+            assert not any(CLASSES in (shape.dims or []) for shape in node.shapes), node
+
+
+def test_what_is_named_is_there():
+    """So that a name goes when what it is for has gone."""
+    found = {(n.place, n.op) for name in ROWS for g in graphs(name).values() for n in host_nodes(g)}
+    assert set(ON_HOST) <= found
+
+
+@every_head
+def test_a_step_waits_no_more_often(name):
+    waits = count_waits(graphs(name)["training"])
+    assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
+
+
+@pytest.mark.parametrize("row", samplers_table.SAMPLERS, ids=lambda row: row.name)
+def test_samplers_draw_on_the_gpu(row):
+    sampler = samplers_table.built(row)
+
+    @tf.function
+    def draw(hidden):
+        return sampler.sample(hidden, labels_of([[1, -1], [2, 3]]), tf.constant([1, 2]))
+
+    graph = draw.get_concrete_function(tf.zeros([2, 3])).graph
+    nodes = host_nodes(graph)
+    assert [node for node in nodes if (node.place, node.op) not in DRAWN_ON_HOST] == []
+    for node in nodes:
+        assert not any(samplers_table.CLASSES in (shape.dims or []) for shape in node.shapes), node
+    assert host_variables(graph) == []
+
+
+# The checker can fail
+
+
+def graph_of(function, *arguments):
+    return tf.function(function, autograph=False).get_concrete_function(*arguments).graph
+
+
+def test_a_node_in_a_function_of_a_function_is_found():
+    def inner(x):
+        return tf.cond(x > 0, lambda: tf.ragged.range(x).values, lambda: tf.zeros([0], tf.int64))
+
+    graph = graph_of(tf.function(inner), tf.constant(3, tf.int64))
+    assert [node.op for node in host_nodes(graph)] == ["RaggedRange"]
+
+
+def test_a_kernel_of_another_dtype_does_not_count():
+    as_float = graph_of(lambda x: tf.pad(x, [[0, 1]]), tf.zeros([3]))
+    as_int64 = graph_of(lambda x: tf.pad(x, [[0, 1]]), tf.zeros([3], tf.int64))
+    assert host_nodes(as_float) == []
+    assert [(node.op, node.shapes[0]) for node in host_nodes(as_int64)] == [("Pad", [3])]
+
+
+def test_a_custom_op_is_found(monkeypatch):
+    monkeypatch.delenv("TFX_LARGEOUT_FORCE_FALLBACK")
+    weights = tf.Variable(tf.zeros([CLASSES, 2]))
+
+    def step(ids):
+        rule = RowRule("sgd", (0.0, 0.0))
+        row_update(weights, [], ids, tf.ones([1, 2]), rule, 0.1, implementation="op")
+
+    (node,) = host_nodes(graph_of(step, tf.constant([3], tf.int64)))
+    assert (node.op, node.place) == ("TfxRowUpdate", "row_update.py")
+
+
+@pytest.mark.parametrize(("dtype", "stays"), [("int32", True), ("uint32", False), ("int64", False)])
+def test_a_variable_that_a_gpu_can_not_have_is_found(dtype, stays):
+    ages = tf.Variable(tf.zeros([CLASSES], dtype))
+    gather = functools.partial(tf.raw_ops.ResourceGather, indices=[0], dtype=dtype)
+    graph = graph_of(lambda: gather(resource=ages.handle))
+    assert [list(variable.shapes) for variable in host_variables(graph)] == [[[CLASSES]]] * stays
+    assert [node.op for node in host_nodes(graph)] == ["ResourceGather"] * stays
+
+
+def test_what_a_step_waits_for_is_counted():
+    def by_hand(x):
+        tf.debugging.Assert(tf.reduce_all(x > 0), [x])
+        return tf.where(x > 1)
+
+    def by_checks(x):
+        with after([check_finite("x", x), check_finite("y", x)]):
+            return tf.identity(x)
+
+    x = tf.ones([3])
+    assert count_waits(graph_of(by_hand, x)) == {"Assert": 1, "Where": 1, "If": 1, "While": 0}
+    assert count_waits(graph_of(by_checks, x)) == {"Assert": 0, "Where": 0, "If": 1, "While": 0}
+    assert [node.type for node in nodes_of(graph_of(by_checks, x))].count("Assert") == 2

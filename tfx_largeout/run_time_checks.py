@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what tensors hold when a graph runs: all that are made at a place take one branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+BRANCH = "run_time_checks"
+"""The name of the branch of a graph in which nothing runs unless a check has failed."""
+
+
+class Check(NamedTuple):
+    """What must hold before something is computed from tensors, or written.
+
+    Attributes:
+        holds: `[]` bool.
+        message: Returns what the error says, texts and tensors. In a graph it is called for the
+            branch that only runs where a check fails: what it computes costs nothing elsewhere. It
+            must read no variable.
+    """
+
+    holds: tf.Tensor
+    message: Callable[[], list[Any]]
+
+
+def after(checks: Sequence[Check | None]) -> Any:
+    """Returns a scope whose ops run after some checks (None: there is nothing to check).
+
+    The first one that does not hold raises. A device has to hand the outcome to the host, which
+    waits for it: so it does once, however many checks there are.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A check does not hold. In a graph, when it runs.
+    """
+    there = [check for check in checks if check is not None]
+    if tf.executing_eagerly():
+        for check in there:
+            if not check.holds:
+                tf.debugging.Assert(check.holds, check.message())
+        return tf.control_dependencies([])
+    if not there:
+        return tf.control_dependencies([])
+    all_hold = tf.reduce_all(tf.stack([check.holds for check in there]))
+    return tf.control_dependencies([tf.cond(all_hold, tf.no_op, lambda: _raise(there), BRANCH)])
+
+
+def _raise(checks: list[Check]) -> tf.Operation:
+    last: list[tf.Operation] = []
+    for check in checks:
+        with tf.control_dependencies(last):
+            last = [tf.raw_ops.Assert(condition=check.holds, data=check.message())]
+    return last[0]
