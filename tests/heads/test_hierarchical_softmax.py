@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import hierarchical_softmax as oracle
+from variants import product, some_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import (
@@ -30,7 +31,7 @@ TREES = {
     "huffman": {"tree": "huffman", "counts": COUNTS},
     "deep": {"tree": "huffman", "counts": 2.0 ** -np.arange(CLASSES)},
 }
-every_tree = pytest.mark.parametrize("tree", list(TREES))
+every_tree = some_of("tree", list(TREES), 2)  # in a quick run, of each kind one
 
 
 def make_head(tree, optimizer=None, **arguments):
@@ -159,9 +160,9 @@ def test_the_oracles_paths_are_those_of_its_recursion():
 # Training
 
 
-@every_tree
-@pytest.mark.parametrize("use_bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("tree", "use_bias", "dtype"), product(list(TREES), [True, False], ["float32", "float64"])
+)
 def test_steps_equal_those_of_the_oracle(tree, use_bias, dtype):
     head = make_head(tree, use_bias=use_bias, dtype=dtype)
     model = Oracle(tree, head)
@@ -332,11 +333,12 @@ def rank_and_top(head, hidden, labels, k):
     return run(hidden), tf.function(run)(hidden)
 
 
-@every_tree
 @pytest.mark.parametrize(
-    ("block", "k"), [(2**14, 0), (2**14, 5), (8, 1), (8, CLASSES), (1, 5)], ids=str
+    ("tree", "block_and_k"),
+    product(list(TREES), [(2**14, 0), (2**14, 5), (8, 1), (8, CLASSES), (1, 5)]),
 )
-def test_ranks_and_best_classes_are_exact(tree, block, k, monkeypatch):
+def test_ranks_and_best_classes_are_exact(tree, block_and_k, monkeypatch):
+    block, k = block_and_k
     monkeypatch.setattr(sweep, "_BLOCK_CLASSES", block)
     head = make_head(tree)
     hidden, labels = hidden_and_labels()
@@ -356,8 +358,7 @@ def test_ranks_and_best_classes_are_exact(tree, block, k, monkeypatch):
         np.testing.assert_array_equal(log_partition, np.zeros(BATCH))
 
 
-@every_tree
-@pytest.mark.parametrize("block", [2**14, 3], ids=lambda n: f"blocks of {n}")
+@pytest.mark.parametrize(("tree", "block"), product(list(TREES), [2**14, 3]))
 def test_ties_go_to_the_lower_id(tree, block, monkeypatch):
     monkeypatch.setattr(sweep, "_BLOCK_CLASSES", block)
     head = make_head(tree, use_bias=False)
@@ -415,7 +416,7 @@ def test_the_loss_is_the_same_number_in_training_and_evaluation():
 
 
 @every_tree
-@pytest.mark.parametrize("optimizer", [RowAdam, RowAdagrad])
+@pytest.mark.parametrize("optimizer", [RowAdam, *thorough(RowAdagrad)])
 def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tmp_path):
     inputs = keras.Input((WIDTH,))
     head = tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer(0.1), **TREES[tree])
