@@ -333,7 +333,7 @@ def trained(stabilization, rate, dtype, steps=600):
     weights = head.materialize()[0].astype("float64")
     loss = tlo.losses.SquaredError(reduction="sum", dtype=dtype)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(hidden, labels):
         with tf.GradientTape() as tape:
             tape.watch(hidden)

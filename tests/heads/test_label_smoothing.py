@@ -285,7 +285,7 @@ def test_with_all_classes_it_is_the_dense_head(options, row, dense):
 def types_of(loss, options):
     head, hidden = exact(**options), tf.Variable(X)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
             value = loss(LABELS, head(hidden, training=True))
