@@ -18,7 +18,6 @@ from tfx_largeout.callbacks.model_state import ModelState
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from distribute.checkpoints import model_of, of_epoch
 
-KINDS = ("sampled", "dense", "indexed", "factored", "bfloat16")
 NOT_SAVED = ("HashIndex.", ".seed")  # tables begin anew; Keras's files have no seeds
 
 

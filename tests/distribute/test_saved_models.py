@@ -18,8 +18,11 @@ PROGRAM = Path(saved_models.__file__)
 
 @pytest.mark.parametrize(
     "kinds",
-    [("indexed", "factored"), pytest.param(saved_models.KINDS, marks=pytest.mark.thorough)],
-    ids=["two", "all"],
+    [
+        ("indexed", "factored"),
+        pytest.param(("sampled", "dense", "bfloat16"), marks=pytest.mark.thorough),
+    ],
+    ids="-".join,
 )
 def test_one_process_loads_what_two_have_saved(kinds, tmp_path):
     """One test of several kinds, so that the workers are started once."""
