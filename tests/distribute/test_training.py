@@ -23,7 +23,7 @@ def test_workers_train_as_one_process(size, tmp_path):
     number = "every" if size == 4 else "some"
     children = start_workers(tmp_path, PROGRAM, size, str(tmp_path), number)
     try:
-        runs = dict(training.runs(number))
+        runs = dict(training.RUNS[number]())
     finally:
         ended = end_workers(children)
     for worker in ended:

@@ -252,14 +252,8 @@ def with_callbacks() -> dict[str, np.ndarray]:
     }
 
 
-def runs(number: str):
-    """Yields the names of "some" runs or of "every" one, and what they leave."""
-    yield from some_runs()
-    if number == "every":
-        yield from more_runs()
-
-
 def some_runs():
+    """Yields the name of a run, and what it leaves."""
     yield "long", long_run()
     own = tlo.samplers.Uniform(20, per_example=True)
     yield "own_candidates", trained(compiled(sampled(own), tlo.losses.BlackOut()))
@@ -289,8 +283,9 @@ def some_runs():
     yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}
 
 
-def more_runs():
-    """Other losses and options of the same heads."""
+def every_run():
+    """The same, and other losses and options of the heads."""
+    yield from some_runs()
     learned = tlo.losses.NoiseContrastive("learned")
     yield "learned", trained(compiled(sampled(), learned))
     crossentropy = tlo.losses.SoftmaxCrossentropy
@@ -302,6 +297,9 @@ def more_runs():
     yield "taylor", trained(compiled(factored(schedule), tlo.losses.TaylorSoftmax()), epochs=10)
     active_set = tlo.losses.ActiveSetSoftmax()
     yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
+
+
+RUNS = {"some": some_runs, "every": every_run}
 
 
 def positions_run() -> dict[str, np.ndarray]:
@@ -342,7 +340,7 @@ def collectives(model) -> int:
 
 
 def save(folder: Path, number: str, rank: int) -> None:
-    for name, values in runs(number):
+    for name, values in RUNS[number]():
         np.savez(folder / f"{name}-{rank}.npz", **values)
         print("ended", name, flush=True)
 
