@@ -16,8 +16,14 @@ def thorough(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
+def each_once(*axes: Sequence[Any]) -> list[Any]:
+    """Combinations in which each value of each axis comes up, the shorter axes again and again."""
+    turns = range(max(map(len, axes)))
+    return [_parameter([axis[turn % len(axis)] for axis in axes], True) for turn in turns]
+
+
 def product(*axes: Sequence[Any]) -> list[Any]:
-    """All combinations; a quick run tries each value of each axis, but not each with each."""
+    """All combinations, of which a quick run tries those of `each_once`."""
     turns = range(max(map(len, axes)))
     quick = {tuple(turn % len(axis) for axis in axes) for turn in turns}
     combinations = itertools.product(*(list(enumerate(axis)) for axis in axes))
