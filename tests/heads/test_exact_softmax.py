@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import product
+from variants import product, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.losses import SoftmaxCrossentropy
@@ -127,11 +127,13 @@ def test_only_some_rows_change():
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_selected": 1},
         {"num_selected": 8},
-        {"num_selected": CLASSES},
-        {"num_selected": 8, "products": "bfloat16"},
         {"num_selected": None, "backward": "all", "products": "bfloat16"},
+        *thorough(
+            {"num_selected": 1},
+            {"num_selected": CLASSES},
+            {"num_selected": 8, "products": "bfloat16"},
+        ),
     ],
 )
 def test_it_learns(options):
