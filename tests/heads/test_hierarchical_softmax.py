@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import hierarchical_softmax as oracle
-from variants import product, some_of, thorough
+from variants import each_once, product, some_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import (
@@ -358,7 +358,7 @@ def test_ranks_and_best_classes_are_exact(tree, block_and_k, monkeypatch):
         np.testing.assert_array_equal(log_partition, np.zeros(BATCH))
 
 
-@pytest.mark.parametrize(("tree", "block"), product(list(TREES), [2**14, 3]))
+@pytest.mark.parametrize(("tree", "block"), each_once(list(TREES), [2**14, 3]))
 def test_ties_go_to_the_lower_id(tree, block, monkeypatch):
     monkeypatch.setattr(sweep, "_BLOCK_CLASSES", block)
     head = make_head(tree, use_bias=False)

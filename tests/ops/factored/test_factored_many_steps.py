@@ -75,15 +75,20 @@ def relative_error(own, exact):
     return np.linalg.norm(own - exact) / np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize(
-    ("name", "batch", "rates"),
-    product(
-        IMPLEMENTATIONS,
-        [3, 20],  # through [B, B] and through [D, D] matrices
-        # As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32: 4e-5 in all these steps.
-        [(0.001, 1e-6), (0.02, 0.0), (0.9, 0.0), (1.9, 1e-4)],
-    ),
-)
+BATCHES = [3, 20]  # through [B, B] and through [D, D] matrices
+# Of 2 eta lambda, and how much decays. As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32:
+# 4e-5 in all these steps.
+RATES = [(0.001, 1e-6), (0.02, 0.0), (0.9, 0.0), (1.9, 1e-4)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("rates", RATES, ids=str)
+def test_composed_ops_keep_them_too(batch, rates, monkeypatch):
+    test_weights_stay_those_of_the_naive_layer("composed", batch, rates, monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "batch", "rates"), product(IMPLEMENTATIONS[:-1], BATCHES, RATES))
 def test_weights_stay_those_of_the_naive_layer(name, batch, rates, monkeypatch):
     two_eta_lambda, decayed = rates
     implementation = use(name, monkeypatch)
