@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -20,6 +21,10 @@ def pytest_collection_modifyitems(config, items):
         long = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_collection_finish():
+    gc.freeze()  # modules and tests stay: the collection of clear_session need not look at them
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-import pytest
 from oracles import hierarchical_softmax, softmax, spherical_losses
 
 import tfx_largeout as tlo
@@ -227,15 +226,3 @@ HEADS = [
 ]
 
 FIRST_OF_A_CLASS = {type(row.make_head(50)): row.name for row in reversed(HEADS)}.values()
-
-
-def marks_of(row: Row) -> tuple[Any, ...]:
-    """Of a class of heads the first row is always tried, the others in a thorough run."""
-    return () if row.name in FIRST_OF_A_CLASS else (pytest.mark.thorough,)
-
-
-def parametrized(rows: list[Row]) -> Any:
-    """Marks a test of these rows."""
-    return pytest.mark.parametrize(
-        "row", [pytest.param(row, id=row.name, marks=marks_of(row)) for row in rows]
-    )

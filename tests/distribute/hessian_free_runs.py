@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hessian-free training of each kind; the same program for one process and for a worker.
 
-As a program: python hessian_free_runs.py FOLDER, with TF_CONFIG.
+As a program: python hessian_free_runs.py FOLDER some|every, with TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -161,13 +161,12 @@ def continued(folder: Path):
     return trained(trainer, model, *data, epochs=6, initial_epoch=3)
 
 
-def every_run(folder: Path):
+def some_runs(folder: Path):
     """Yields the name of a run, and what it leaves."""
     data = (X, Y, WEIGHTS)
     with float64():
-        for name, make in TRAINERS.items():
-            yield name, trained(make(), model_of(), *data)
-        yield "recurrent", trained(TRAINERS["lbfgs"](), recurrent(), POSITIONS, LABELS)
+        for name in ("lbfgs", "diagonal"):
+            yield name, trained(TRAINERS[name](), model_of(), *data)
         model, held_out = normalised(), (X[::3], Y[::3])
         yield "normalised", trained(TRAINERS["lbfgs"](), model, X, Y, line_search_data=held_out)
         model = model_of(metrics=["accuracy"])
@@ -178,15 +177,29 @@ def every_run(folder: Path):
         yield "refused", trained(trainer, model_of(), X, Y, **contradiction)
         yield "own_parts", own_parts()
         yield "resumed", resumed(folder / "run")
+
+
+def every_run(folder: Path):
+    """The same, and more."""
+    yield from some_runs(folder)
+    data = (X, Y, WEIGHTS)
+    with float64():
+        for name in ("defaults", "short_batches", "one_example"):
+            yield name, trained(TRAINERS[name](), model_of(), *data)
+        yield "recurrent", trained(TRAINERS["lbfgs"](), recurrent(), POSITIONS, LABELS)
         yield "continued", continued(folder / "state")
     yield "float32", trained(TRAINERS["lbfgs"](), model_of(), *data)
 
 
-def save(folder: Path, rank: int) -> None:
-    for name, values in every_run(folder):
+RUNS = {"some": some_runs, "every": every_run}
+
+
+def save(folder: Path, number: str, rank: int) -> None:
+    for name, values in RUNS[number](folder):
         np.savez(folder / f"{name}-{rank}.npz", **values)
         print("ended", name, flush=True)
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), tlo.distribute.connect(timeout=180, step_timeout=120).rank)
+    rank = tlo.distribute.connect(timeout=180, step_timeout=120).rank
+    save(Path(sys.argv[1]), sys.argv[2], rank)

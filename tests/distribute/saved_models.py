@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that workers train, save as files of Keras, and load.
 
-As a program: python saved_models.py FOLDER, with TF_CONFIG. Each worker notes what it has.
+As a program: python saved_models.py FOLDER KIND..., with TF_CONFIG. Each worker notes what it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tfx_largeout.callbacks.model_state import ModelState
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from distribute.checkpoints import model_of, of_epoch
 
-KINDS = ("sampled", "dense", "indexed", "factored", "bfloat16")
 NOT_SAVED = ("HashIndex.", ".seed")  # tables begin anew; Keras's files have no seeds
 
 
@@ -65,6 +64,6 @@ def assert_same(one, two):
 
 if __name__ == "__main__":
     tlo.distribute.connect(timeout=180, step_timeout=120)
-    for kind in KINDS:
+    for kind in sys.argv[2:]:
         check_saved_and_loaded(kind, Path(sys.argv[1]))
         print(kind, flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 from distribute import checkpoints, saved_models
 from distribute.run_workers import check_ended_well, run_workers
 
@@ -15,11 +16,19 @@ from tfx_largeout.callbacks.model_state import ModelState
 PROGRAM = Path(saved_models.__file__)
 
 
-def test_one_process_loads_what_two_have_saved(tmp_path):
-    """One test, so that the workers are started once."""
-    ended = run_workers(tmp_path, PROGRAM, 2, str(tmp_path))
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("indexed", "factored"),
+        pytest.param(("sampled", "dense", "bfloat16"), marks=pytest.mark.thorough),
+    ],
+    ids="-".join,
+)
+def test_one_process_loads_what_two_have_saved(kinds, tmp_path):
+    """One test of several kinds, so that the workers are started once."""
+    ended = run_workers(tmp_path, PROGRAM, 2, str(tmp_path), *kinds)
     check_ended_well(ended)
-    for kind in saved_models.KINDS:
+    for kind in kinds:
         model = keras.saving.load_model(tmp_path / f"{kind}.keras")
         check_rows_are_those_of_workers(model, tmp_path, kind)
         model.fit(checkpoints.of_epoch(1), shuffle=False, verbose=0)

@@ -3,23 +3,32 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 from child import run_child
 
-PROGRAMS = [
-    "threads.py",
-    "threads_of_factored.py",
-    "threads_of_indexes.py",
-    "threads_of_hessian_free.py",
-]
+PROGRAMS = ["threads.py", "threads_of_factored.py", "threads_of_indexes.py"]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, "threads_of_hessian_free.py"])
 def test_workers_of_one_process(name, tmp_path):
+    run(name, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_with_other_losses_and_sizes(name, tmp_path):
+    run(name, tmp_path, "thorough")
+
+
+def run(name, folder, *mark):
+    """Runs the checks of a program with this mark, or without any."""
     program = Path(__file__).with_name(name)
-    done = run_child(tmp_path, str(program))
+    done = run_child(folder, str(program), *mark)
     assert done.returncode == 0, done.stderr[-3000:]
-    names = [line.split("(")[0][4:] for line in program.read_text().splitlines()]
-    assert done.stdout.split() == [name for name in names if name.startswith("check_")]
+    marks = {(): "", ("thorough",): "@pytest.mark.thorough"}
+    pairs = itertools.pairwise(program.read_text().splitlines())
+    checks = [line for before, line in pairs if line[:10] == "def check_" and before == marks[mark]]
+    assert done.stdout.split() == [line[4:].split("(")[0] for line in checks]

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import training
 
@@ -220,27 +222,45 @@ class SquaredHinge(CandidateLoss):
         return sum_over_candidates(statistics, statistics.negatives, error)
 
 
-def check_losses_of_candidates():
-    for size in (2, SIZE):
-        for loss in (SquaredHinge, *training.LOSSES.values()):
-            compare_steps(HEADS["sampled"], loss(), size)
+def check_losses_of_candidates(size=SIZE):
+    for loss in (SquaredHinge, *training.LOSSES.values()):
+        compare_steps(HEADS["sampled"], loss(), size)
+
+
+@pytest.mark.thorough
+def check_losses_of_two_workers():
+    check_losses_of_candidates(2)
 
 
 def check_samplers():
     for make in HEADS.values():
-        for loss in (tlo.losses.BlackOut(), tlo.losses.ComplementarySum()):
-            compare_steps(make, loss, SIZE)
+        compare_steps(make, tlo.losses.BlackOut(), SIZE)
+
+
+@pytest.mark.thorough
+def check_samplers_with_another_loss():
+    for make in HEADS.values():
+        compare_steps(make, tlo.losses.ComplementarySum(), SIZE)
 
 
 def check_heads_of_all_classes():
-    losses = [tlo.losses.SoftmaxCrossentropy(), tlo.losses.SquaredError()]
-    for loss in losses:
+    for loss in (tlo.losses.SoftmaxCrossentropy(), tlo.losses.SquaredError()):
         compare_steps(training.dense, loss, SIZE)
+    for options in (("float32", None), ("float32", 20), ("bfloat16", training.CLASSES)):
+        compare_exact_softmaxes(*options, smoothing=0.2)
+
+
+@pytest.mark.thorough
+def check_exact_softmaxes():
     for products in ("float32", "bfloat16"):
         for num_selected in (None, 20, training.CLASSES):
             for smoothing in (0, 0.2):
-                loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
-                compare_steps(lambda p=products, s=num_selected: training.exact(p, s), loss, SIZE)
+                compare_exact_softmaxes(products, num_selected, smoothing)
+
+
+def compare_exact_softmaxes(products, num_selected, smoothing):
+    loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
+    compare_steps(lambda: training.exact(products, num_selected), loss, SIZE)
 
 
 def softmax_gradients(smoothing):
@@ -317,12 +337,16 @@ def check_exact_statistics_with_ties():
 
 
 def run_checks(checks):
-    """Runs those functions of a module that check something, and prints their names."""
+    """Runs those functions of a module that check something, and prints their names.
+
+    As a program with the argument `thorough`: those with that mark, else those without.
+    """
+    thorough = sys.argv[1:] == ["thorough"]
     over_workers.current = lambda: getattr(OWN, "workers", ALONE)
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * MOST)
     for name, check in list(checks.items()):
-        if name.startswith("check_"):
+        if name.startswith("check_") and hasattr(check, "pytestmark") == thorough:
             check()
             print(name)
 

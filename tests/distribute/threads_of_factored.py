@@ -78,7 +78,11 @@ def factored(rate=0.1, dtype="float64", **arguments):
 
 
 def step_with(head, loss):
-    @tf.function(autograph=False, reduce_retracing=True)
+    """A step that is traced once, for batches of any size."""
+    shapes = [None, WIDTH], [None, None], [None], [None]
+    dtypes = head.state_dtype, tf.int64, head.state_dtype, tf.bool
+
+    @tf.function(autograph=False, input_signature=list(map(tf.TensorSpec, shapes, dtypes)))
     def step(hidden, labels, weights, mask):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
@@ -194,6 +198,12 @@ def check_routes():
             np.testing.assert_array_equal(sum(runs), expected)
 
 
+def check_gradients_of_both_signs():
+    loss, rate = LOSSES["lambda"]
+    compare_runs(lambda: factored(rate), loss, (SIZE,), 1e-11, "lambda")
+
+
+@pytest.mark.thorough
 def check_losses():
     for name, (loss, rate) in LOSSES.items():
         compare_runs(lambda r=rate: factored(r), loss, (2, MOST), 1e-11, name)
@@ -201,16 +211,20 @@ def check_losses():
 
 def check_bias_and_decay_in_float32():
     make = lambda: factored(0.3, "float32", use_bias=True, weight_decay=0.05)  # noqa: E731
-    compare_runs(make, tlo.losses.TaylorSoftmax, (2, MOST), 1e-5, "float32")
+    compare_runs(make, tlo.losses.TaylorSoftmax, (2,), 1e-5, "float32")
 
 
-def check_new_anchors():
+def check_new_anchors(rate=0.065, dtype="float64", tolerance=1e-11):
     """So often that slots are emptied, by |U| |P| and by steps that P has no inverse of."""
-    for rate, dtype, tolerance in ((0.065, "float64", 1e-11), (0.05, "float32", 1e-5)):
-        make = lambda r=rate, d=dtype: factored(r, d, weight_decay=0.01)  # noqa: E731
-        one, runs = compare_runs(make, LOSSES["squared_error"][0], (2, SIZE), tolerance, rate)
-        assert min(one["anchors"], runs[0]["anchors"]) > 5
-        assert len(set(runs[0]["state"]["row_slot"])) > 2
+    make = lambda: factored(rate, dtype, weight_decay=0.01)  # noqa: E731
+    one, runs = compare_runs(make, LOSSES["squared_error"][0], (2,), tolerance, rate)
+    assert min(one["anchors"], runs[0]["anchors"]) > 5
+    assert len(set(runs[0]["state"]["row_slot"])) > 2
+
+
+@pytest.mark.thorough
+def check_new_anchors_in_float32():
+    check_new_anchors(0.05, "float32", 1e-5)
 
 
 def check_stabilization():
@@ -343,9 +357,13 @@ def check_a_head_that_is_called_twice():
 def check_what_one_worker_has_all_refuse():
     """And the state stays as it was."""
 
-    def run(workers, wrong):
-        head = factored(1e3 if wrong == "rate" else 0.1)
+    def run(workers, rate, *wrongs):
+        head = factored(rate)
         head.build((None, WIDTH))
+        step = step_with(head, tlo.losses.SquaredError())
+        return [told(workers, head, step, wrong) for wrong in wrongs]
+
+    def told(workers, head, step, wrong):
         before = state_of(head)
         hidden, labels, weights, mask = parts_of(batch_of(4), workers, 4)
         if workers.rank == 1 and wrong == "hidden":
@@ -355,9 +373,7 @@ def check_what_one_worker_has_all_refuse():
         if workers.rank == 1 and wrong == "weight":
             weights[-1] = np.inf
         try:
-            step_with(head, tlo.losses.SquaredError())(
-                *tensors((hidden, labels, weights, mask), "float64")
-            )
+            step(*tensors((hidden, labels, weights, mask), "float64"))
         except tf.errors.InvalidArgumentError as error:
             for name, value in state_of(head).items():
                 np.testing.assert_array_equal(value, before[name])
@@ -370,8 +386,11 @@ def check_what_one_worker_has_all_refuse():
         "weight": "dL/d. must be finite",
         "rate": "or the step diverges",
     }
-    for wrong, message in expected.items():
-        for error in on_all(lambda w, x=wrong: run(w, x)):
+    *wrongs, diverges = expected
+    for of_values, of_rate in zip(
+        on_all(lambda w: run(w, 0.1, *wrongs)), on_all(lambda w: run(w, 1e3, diverges)), strict=True
+    ):
+        for (wrong, message), error in zip(expected.items(), of_values + of_rate, strict=True):
             assert isinstance(error, str), (wrong, error)
             assert re.search(message, error), (wrong, error)
 
@@ -390,7 +409,7 @@ def check_no_labels_and_one_example():
         return state_of(head)
 
     expected = weights_of([run(Workers())])
-    states = on_all(run, SIZE)
+    states = on_all(run)
     assert all(isinstance(state, dict) for state in states), states
     assert_close(weights_of(states), expected, 1e-12, "W")
 

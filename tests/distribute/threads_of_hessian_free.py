@@ -64,32 +64,33 @@ def compare(found, expected, names):
 
 def check_sums_are_those_of_one_process():
     """Micro-batches too, and where a worker has no example."""
-    for numbers in SAMPLES:
 
-        def run(connected, numbers=numbers):
-            local, parameters = local_worker()
-            worker = Workers(local, connected, parameters, BATCH)
-            assert worker.num_examples == runs.EXAMPLES
-            return sums(worker, parameters, numbers)
+    def run(connected):
+        local, parameters = local_worker()
+        worker = Workers(local, connected, parameters, BATCH)
+        assert worker.num_examples == runs.EXAMPLES
+        return [sums(worker, parameters, numbers) for numbers in SAMPLES]
 
-        expected = sums(*local_worker(), numbers)
-        for size in (2, SIZE):
-            compare(on_all(run, size), expected, expected)
+    one = local_worker()
+    expected = [sums(*one, numbers) for numbers in SAMPLES]
+    for size in (2, SIZE):
+        for place, found in enumerate(zip(*on_all(run, size), strict=True)):
+            compare(found, expected[place], expected[place])
 
 
 def check_sums_of_own_parts():
     """Parts of 70, 5 and 75 examples; micro-batches are those of each part."""
     parts = [slice(0, 70), slice(70, 75), slice(75, None)]
-    for numbers in SAMPLES:
 
-        def run(connected, numbers=numbers):
-            local, parameters = local_worker(parts[connected.rank])
-            worker = Workers(local, connected, parameters, BATCH, sharded=True)
-            assert worker.num_examples == runs.EXAMPLES
-            return sums(worker, parameters, numbers)
+    def run(connected):
+        local, parameters = local_worker(parts[connected.rank])
+        worker = Workers(local, connected, parameters, BATCH, sharded=True)
+        assert worker.num_examples == runs.EXAMPLES
+        return [sums(worker, parameters, numbers) for numbers in SAMPLES]
 
-        names = ["loss", "gradient", "product", "another product"]
-        compare(on_all(run, SIZE), sums(*local_worker(), numbers), names)
+    one, names = local_worker(), ["loss", "gradient", "product", "another product"]
+    for numbers, found in zip(SAMPLES, zip(*on_all(run, SIZE), strict=True), strict=True):
+        compare(found, sums(*one, numbers), names)
 
 
 def check_samples_are_dealt_evenly():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import training
 from threads import SIZE, H, Y, compare_steps, on_all, run_checks
@@ -16,13 +17,17 @@ from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import normalize_labels
 
 
-def check_samplers_that_look_at_weights():
+def check_samplers_that_look_at_weights(loss=tlo.losses.ActiveSetSoftmax):
     for name in training.LOOKING:
-        for loss in (tlo.losses.ActiveSetSoftmax(), tlo.losses.ComplementarySum()):
-            compare_steps(lambda n=name: training.looking(n), loss, SIZE)
+        compare_steps(lambda n=name: training.looking(n), loss(), SIZE)
 
 
-def check_indexes_follow_w():
+@pytest.mark.thorough
+def check_the_same_with_another_loss():
+    check_samplers_that_look_at_weights(tlo.losses.ComplementarySum)
+
+
+def check_indexes_follow_w(names=("shared", "label")):
     """After 30 steps each bucket has the classes that it has in one process."""
 
     def run(workers, name):
@@ -49,7 +54,7 @@ def check_indexes_follow_w():
             "schedule": head.index.schedule.numpy()[:3],
         }
 
-    for name in ("shared", "own", "label", "unused"):
+    for name in names:
         expected, parts = run(Workers(), name), on_all(lambda w, n=name: run(w, n))
         for rank, part in enumerate(parts):
             np.testing.assert_allclose(part["kernel"], expected["kernel"][rank::2], atol=1e-5)
@@ -59,6 +64,11 @@ def check_indexes_follow_w():
             pairs = zip(*(part["buckets"][table] for part in parts), strict=True)
             found = [sorted(even + odd) for even, odd in pairs]
             assert found == want, (name, table)
+
+
+@pytest.mark.thorough
+def check_other_indexes_follow_w():
+    check_indexes_follow_w(("own", "unused"))
 
 
 def buckets(entries, starts, first, stride):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains models of each kind; the same program for one process and for a worker.
 
-As a program: python training.py FOLDER, with TF_CONFIG.
+As a program: python training.py FOLDER some|every, with TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def ranks(model) -> np.ndarray:
     """The ranks of all labels, batch after batch."""
     kind = tlo.statistics.ExactStatistics
 
-    @tf.function
+    @tf.function(autograph=False)
     def of_batch(x, y, weight):
         output = model(x, training=False)._tfx_largeout_head_output
         output, labels, _, _ = output.over_workers(y, weight, None)
@@ -252,28 +252,18 @@ def with_callbacks() -> dict[str, np.ndarray]:
     }
 
 
-def every_run():
+def some_runs():
     """Yields the name of a run, and what it leaves."""
     yield "long", long_run()
-    learned = tlo.losses.NoiseContrastive("learned")
-    yield "learned", trained(compiled(sampled(), learned))
     own = tlo.samplers.Uniform(20, per_example=True)
     yield "own_candidates", trained(compiled(sampled(own), tlo.losses.BlackOut()))
-    crossentropy = tlo.losses.SoftmaxCrossentropy
     adam = keras.optimizers.Adam(0.01, clipvalue=0.1)
     yield "dense_adam", trained(compiled(dense(), tlo.losses.SquaredError(), adam, "numbers"))
-    yield "exact_softmax", trained(compiled(exact(), crossentropy()))
-    yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
-    smoothed = crossentropy(label_smoothing=0.2)
+    smoothed = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.2)
     yield "selected", trained(compiled(exact(num_selected=20), smoothed))
-    yield "all_selected", trained(compiled(exact(num_selected=CLASSES), crossentropy()), epochs=10)
-    yield "dense_smoothed", trained(compiled(dense(), crossentropy(label_smoothing=0.2)))
     yield "factored", factored_run()
-    schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 2, 0.3)
-    yield "taylor", trained(compiled(factored(schedule), tlo.losses.TaylorSoftmax()), epochs=10)
     active_set = tlo.losses.ActiveSetSoftmax()
     yield "lsh_embedding", trained(compiled(looking("shared"), active_set), epochs=10)
-    yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
     # With a small epsilon Adam makes large steps of gradients that are nothing but rounding.
     adam = tlo.optimizers.RowAdam(0.05, epsilon=1e-3)
     yield (
@@ -286,14 +276,38 @@ def every_run():
             )
         ),
     )
-    labels = np.where(RNG.uniform(size=X.shape) < 0.2, 5, X).astype("int64")
-    positions = tf.data.Dataset.from_tensor_slices((X % 7, labels)).batch(BATCH)
-    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
-    yield "positions", trained(model, data=tlo.distribute.shard(positions))
+    yield "positions", positions_run()
     yield "with_callbacks", with_callbacks()
     model = compiled(sampled(), tlo.losses.ComplementarySum(), steps_per_execution=2)
     model.fit(tlo.distribute.shard(batches()), verbose=0)
     yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}
+
+
+def every_run():
+    """The same, and other losses and options of the heads."""
+    yield from some_runs()
+    learned = tlo.losses.NoiseContrastive("learned")
+    yield "learned", trained(compiled(sampled(), learned))
+    crossentropy = tlo.losses.SoftmaxCrossentropy
+    yield "exact_softmax", trained(compiled(exact(), crossentropy()))
+    yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
+    yield "all_selected", trained(compiled(exact(num_selected=CLASSES), crossentropy()), epochs=10)
+    yield "dense_smoothed", trained(compiled(dense(), crossentropy(label_smoothing=0.2)))
+    schedule = keras.optimizers.schedules.InverseTimeDecay(0.5, 2, 0.3)
+    yield "taylor", trained(compiled(factored(schedule), tlo.losses.TaylorSoftmax()), epochs=10)
+    active_set = tlo.losses.ActiveSetSoftmax()
+    yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
+
+
+RUNS = {"some": some_runs, "every": every_run}
+
+
+def positions_run() -> dict[str, np.ndarray]:
+    """A label each position."""
+    labels = np.where(RNG.uniform(size=X.shape) < 0.2, 5, X).astype("int64")
+    positions = tf.data.Dataset.from_tensor_slices((X % 7, labels)).batch(BATCH)
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
+    return trained(model, data=tlo.distribute.shard(positions))
 
 
 def factored_run() -> dict[str, np.ndarray]:
@@ -325,11 +339,11 @@ def collectives(model) -> int:
     return sum("Collective" in op.type for op in graph.get_operations())
 
 
-def save(folder: Path, rank: int) -> None:
-    for name, values in every_run():
+def save(folder: Path, number: str, rank: int) -> None:
+    for name, values in RUNS[number]():
         np.savez(folder / f"{name}-{rank}.npz", **values)
         print("ended", name, flush=True)
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), tlo.distribute.connect(timeout=180).rank)
+    save(Path(sys.argv[1]), sys.argv[2], tlo.distribute.connect(timeout=180).rank)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import factored_update as oracle
+from variants import product, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads import FactoredHead
@@ -48,9 +49,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("name", list(LOSSES))
-@pytest.mark.parametrize("use_bias", [False, True])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("name", "use_bias", "weight_decay"), product(list(LOSSES), [False, True], [0.0, 0.05])
+)
 def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
     loss, rate = LOSSES[name]
     x, labels = data()
@@ -64,10 +65,9 @@ def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
     ]
     # The optimizer decays all that it trains: only the head is to be decayed here.
     models[1].optimizer.exclude_from_weight_decay(var_list=models[1].layers[0].weights)
+    batches = tf.data.Dataset.from_tensor_slices((x, labels, weights.astype("float32")))
     for model in models:
-        model.fit(
-            x, labels, sample_weight=weights, batch_size=BATCH, epochs=3, shuffle=False, verbose=0
-        )
+        model.fit(batches.batch(BATCH).repeat(3), verbose=0)
     kernel, bias = own.materialize()
     np.testing.assert_allclose(kernel, naive.kernel.numpy(), rtol=2e-4, atol=2e-5)
     if use_bias:
@@ -333,7 +333,7 @@ def trained(stabilization, rate, dtype, steps=600):
     weights = head.materialize()[0].astype("float64")
     loss = tlo.losses.SquaredError(reduction="sum", dtype=dtype)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(hidden, labels):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
@@ -349,7 +349,7 @@ def trained(stabilization, rate, dtype, steps=600):
     return head, weights
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", *thorough("float64")])
 def test_lazy_reanchoring_keeps_the_weights_right(dtype):
     head, weights = trained("lazy", 0.01, dtype)
     error = np.linalg.norm(head.materialize()[0] - weights) / np.linalg.norm(weights)
@@ -360,7 +360,7 @@ def test_lazy_reanchoring_keeps_the_weights_right(dtype):
 
 
 # In float32 the paper's methods lose the weights here: the range that they allow is too wide.
-@pytest.mark.parametrize("method", ["svd", "power_iteration"])
+@pytest.mark.parametrize("method", ["svd", *thorough("power_iteration")])
 def test_the_papers_stabilization_keeps_the_weights_right_in_float64(method):
     head, weights = trained(method, 0.001, "float64")
     error = np.linalg.norm(head.materialize()[0] - weights) / np.linalg.norm(weights)
@@ -438,6 +438,7 @@ def run(folder, start, end, mode):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.thorough  # tests/faults kills runs in a quick one, too
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     killed = run(tmp_path / "killed", 0, 25, "kill")
     assert killed.returncode == -9, killed.stderr[-2000:]

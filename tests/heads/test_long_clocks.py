@@ -24,7 +24,7 @@ def data(steps):
 def train(head, loss, steps):
     """Takes steps; returns the losses."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(hidden, labels):
         with tf.GradientTape() as tape:
             tape.watch(hidden)

@@ -24,6 +24,7 @@ from hessian_free.models import (
     sparse_softmax,
 )
 from oracles import hessian_free as oracle
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.hessian_free import (
@@ -61,7 +62,7 @@ def whole(**arguments):
     return Trainer(cg_sample=FixedSample(1.0), **arguments)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid", "squared"])
+@pytest.mark.parametrize("kind", ["softmax", "squared", *thorough("sigmoid")])
 def test_iterations_are_the_oracles(kind):
     loss = {
         "softmax": sparse_softmax(),
@@ -98,7 +99,7 @@ def test_iterations_are_the_oracles(kind):
 
 
 @pytest.mark.parametrize(
-    "preconditioner", [None, LBFGSPreconditioner(8), DiagonalPreconditioner()], ids=type
+    "preconditioner", [LBFGSPreconditioner(8), *thorough(None, DiagonalPreconditioner())], ids=type
 )
 def test_it_learns_with_each_preconditioner(preconditioner):
     model = dense_model(sparse_softmax(), hidden=(8,))
@@ -111,7 +112,7 @@ def test_it_learns_with_each_preconditioner(preconditioner):
     assert all(np.diff(history["line_search_loss"]) <= 0)
 
 
-@pytest.mark.parametrize("name", ["head", "lstm", "normalised"])
+@pytest.mark.parametrize("name", ["head", *thorough("lstm", "normalised")])
 def test_it_trains_other_networks(name):
     model, x, y = architecture(name, examples=60)
     y = np.broadcast_to(x.reshape(60, -1).sum(axis=1) > 0, y.shape[::-1]).T.astype(int)
@@ -271,7 +272,7 @@ def test_nothing_is_traced_again():
     assert len({len(numbers) for numbers in workers[0].held}) == 8
 
 
-@pytest.mark.parametrize("shards", [2, 5])
+@pytest.mark.parametrize("shards", [2, *thorough(5)])
 def test_several_workers_take_the_steps_of_one(shards):
     def make(curvature, examples, batch_size):
         parts = np.array_split(np.arange(len(examples)), shards)
@@ -298,7 +299,7 @@ def test_several_workers_take_the_steps_of_one(shards):
     )
 
 
-@pytest.mark.parametrize("name", resumed_run.TRAINERS)
+@pytest.mark.parametrize("name", ["refused", *thorough("lbfgs, geometric", "diagonal, variance")])
 def test_state_resumes_exactly(name, tmp_path):
     """At a place where the gradient of a refused step is to be used again."""
     sizes = resumed_run.run(name, tmp_path / "whole", 0, 4)

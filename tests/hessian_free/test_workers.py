@@ -18,6 +18,7 @@ from hessian_free.models import (
 )
 from keras import layers, losses
 from oracles import hessian_free as oracle
+from variants import product, thorough
 
 from tfx_largeout.hessian_free import (
     Examples,
@@ -48,8 +49,10 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize(
+    ("sample", "reduction"),
+    product(list(SAMPLES), ["sum_over_batch_size", "mean_with_sample_weight"]),
+)
 def test_a_group_gives_the_sums_of_one(sample, reduction):
     curvature, one, group = one_and_group(reduction)
     numbers = SAMPLES[sample]
@@ -70,7 +73,7 @@ def test_a_group_gives_the_sums_of_one(sample, reduction):
     assert (a.squares, a.micro_batches) == pytest.approx((b.squares, b.micro_batches), rel=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 39])
+@pytest.mark.parametrize("batch_size", [3, *thorough(1, 39)])
 def test_batches_change_only_the_rounding(batch_size):
     curvature, large, _ = one_and_group()
     small = LocalWorker(curvature, Examples(X, Y, WEIGHTS), batch_size)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from losses.candidate_cases import CLASSES, examples_of, labels_of, random_case, statistics_of
 from oracles import likelihood_estimators as oracle
 from oracles import softmax
+from variants import product
 
 from tfx_largeout import losses
 from tfx_largeout.labels import Labels
@@ -62,7 +63,6 @@ CASES = {
 }
 
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
-every_case = pytest.mark.parametrize("case", list(CASES))
 
 
 def make(name, /, **arguments):
@@ -114,8 +114,7 @@ def assert_equals_oracle(name, statistics, rtol=1e-5, atol=1e-5):
 # Against the oracle
 
 
-@every_loss
-@every_case
+@pytest.mark.parametrize(("name", "case"), product(list(LOSSES), list(CASES)))
 def test_value_and_gradient_equal_the_oracle(name, case):
     rows, candidates = CASES[case]
     for seed in range(3):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from variants import thorough
 
 import tfx_largeout as tlo
 
@@ -70,13 +71,16 @@ def test_every_loss_of_the_section_is_tried(recipes):
     ("name", "number"),
     [(name, i) for name, (heads, _) in RECIPES.items() for i in range(len(heads))],
 )
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("run_eagerly", [False, *thorough(True)], ids=["graph", "eager"])
 def test_a_recipe_trains_and_evaluates(recipes, name, number, run_eagerly):
     heads, is_cross_entropy = RECIPES[name]
     loss, head = recipes[name](), heads[number]()
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
     model.compile(keras.optimizers.SGD(0.05), loss=loss, run_eagerly=run_eagerly)
-    losses = model.fit(X, LABELS, batch_size=10, epochs=30, verbose=0).history["loss"]
+    losses = [
+        model.fit(np.tile(X, (times, 1)), np.tile(LABELS, times), 10, verbose=0).history["loss"][0]
+        for times in (1, 28, 1)
+    ]
     assert losses[-1] < 0.9 * losses[0]
     logits = model.predict(X, verbose=0)
     if is_cross_entropy:

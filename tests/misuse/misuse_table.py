@@ -838,8 +838,10 @@ def _set_other_tree(case: Case) -> None:
 
 def _average(case: Case) -> None:
     other = case.compile(case.make_model())
-    other.fit(case.x[::-1], case.y, epochs=30, verbose=0)
-    case.fit(epochs=30)
+    times = 30
+    data = np.tile(case.x, (times, 1)), np.tile(case.y, times)
+    other.fit(data[0][::-1], data[1], batch_size=EXAMPLES, verbose=0)
+    case.fit(data[1], data[0], batch_size=EXAMPLES)
     pairs = zip(case.model.get_weights(), other.get_weights(), strict=True)
     case.model.set_weights([(a + b) / 2 for a, b in pairs])
 

@@ -36,7 +36,7 @@ def _one_by_one(sampler, label, count):
     def padded(values, padding):
         return tf.pad(values, [[0, width - tf.size(values)]], constant_values=padding)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run():
         def one(step):
             ids, log_expected, true_log_expected = sampler.sample(

@@ -16,7 +16,7 @@ CLASSES, SAMPLED, DRAWS = 20, 5, 5000
 
 
 def draws(arrivals, count=DRAWS):
-    @tf.function
+    @tf.function(autograph=False)
     def run():
         signature = (tf.TensorSpec([SAMPLED], tf.int64), tf.TensorSpec([], tf.float64))
         return tf.map_fn(

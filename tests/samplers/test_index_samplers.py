@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from oracles import hash_index as oracle
 from samplers.drawing import assert_mean
+from variants import some_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
@@ -124,14 +125,15 @@ def test_shared_candidates_are_of_the_whole_batch(kind):
     assert len(present(few)) == 5
 
 
-@pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.parametrize("per_example", [False, *thorough(True)])
 def test_with_a_background_the_sum_over_all_classes_is_unbiased(per_example):
     sampler = LSHEmbedding(8, Uniform(6, per_example=per_example), per_example=per_example)
     weights = weights_with(small_index["sign"]())
     logits = HIDDEN @ KERNEL.T
+    draw = tf.function(lambda seed: drawn(sampler, weights, seed=seed), autograph=False)
     sums = []
     for seed in range(1500):
-        candidates = drawn(sampler, weights, seed=tf.constant([1, seed]))
+        candidates = draw(tf.constant([1, seed]))
         ids = np.broadcast_to(candidates.ids.numpy(), (BATCH, candidates.ids.shape[-1]))
         of_ids = np.take_along_axis(logits, np.maximum(ids, 0), 1)
         terms = np.exp(of_ids - candidates.log_expected.numpy())
@@ -157,7 +159,7 @@ def test_what_was_found_is_certain(per_example):
             np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
 
 
-@pytest.mark.parametrize("similarity", ["angle", "inner_product"])
+@pytest.mark.parametrize("similarity", ["inner_product", *thorough("angle")])
 def test_the_probability_to_be_found_corrects_the_sum(similarity):
     """Over the choice of hash functions; without it, the sum is too small."""
     hidden, labels = HIDDEN[:2], LABELS[:2]
@@ -176,7 +178,7 @@ def test_the_probability_to_be_found_corrects_the_sum(similarity):
     assert np.all(np.mean(plain, axis=0) < 0.9 * exact)
 
 
-@pytest.mark.parametrize("similarity", ["angle", "inner_product"])
+@pytest.mark.parametrize("similarity", ["angle", *thorough("inner_product")])
 def test_a_model_trains_with_corrected_candidates(similarity):
     index = HashIndex(SimHash(), 3, 4, similarity=similarity)
     sampler = LSHEmbedding(CLASSES, per_example=True, corrected=True)
@@ -268,7 +270,7 @@ def test_zero_rows_and_zero_queries_find_nothing():
     assert present(ids[1])
 
 
-@every_index
+@some_of("index", list(small_index), 2)
 @pytest.mark.parametrize(
     "sampler",
     [LSHEmbedding(10, Uniform(5), per_example=True), Uniform(30)],

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from ops.candidate_cases import IMPLEMENTATIONS, random_case, use
 from oracles import candidate_update as oracle
+from variants import thorough
 
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 
@@ -43,7 +44,7 @@ def check(own, expected, tolerance):
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(4), *thorough(*range(4, 16))])
 def test_logits_are_those_of_all_classes(name, own, seed, monkeypatch):
     implementation = use(name, monkeypatch)
     case = random_case(seed, own, steps=1)
@@ -54,7 +55,7 @@ def test_logits_are_those_of_all_classes(name, own, seed, monkeypatch):
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *thorough(1)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_awkward_shapes(name, own, shape, seed, monkeypatch):
     implementation = use(name, monkeypatch)
@@ -66,7 +67,7 @@ def test_awkward_shapes(name, own, shape, seed, monkeypatch):
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *thorough(1, 2, 3)])
 def test_bfloat16_weights_are_computed_with_in_float32(name, own, seed, monkeypatch):
     implementation = use(name, monkeypatch)
     case = random_case(seed, own, steps=1, shape=(60, 37, 20, 2, 50))

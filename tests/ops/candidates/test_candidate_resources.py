@@ -8,6 +8,7 @@ import sys
 import pytest
 from child import run_program
 from ops.candidate_cases import use
+from variants import product
 
 PREAMBLE = """
 import sys
@@ -118,8 +119,7 @@ def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("own", ["own", "shared"])
-@pytest.mark.parametrize("name", ["baseline", "composed"])
+@pytest.mark.parametrize(("own", "name"), product(["own", "shared"], ["baseline", "composed"]))
 def test_memory_is_bounded(name, own, tmp_path, monkeypatch):
     """A copy of W alone would be 98 MiB."""
     implementation = use(name, monkeypatch)

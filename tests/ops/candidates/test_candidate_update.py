@@ -15,6 +15,7 @@ from ops.candidate_cases import (
     use,
 )
 from oracles import candidate_update as oracle
+from variants import thorough
 
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 
@@ -87,7 +88,7 @@ def check_steps(case, layer, tolerance, **arguments):
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(4), *thorough(*range(4, 24))])
 def test_steps_are_those_of_the_definition(name, own, seed, monkeypatch):
     implementation = use(name, monkeypatch)
     case, rule = random_case(seed, own), list(RULES.values())[seed % len(RULES)]
@@ -96,7 +97,7 @@ def test_steps_are_those_of_the_definition(name, own, seed, monkeypatch):
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *thorough(1)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_awkward_shapes(name, own, shape, seed, monkeypatch):
     implementation = use(name, monkeypatch)
@@ -233,7 +234,7 @@ def bad_inputs():
 
 @every_implementation
 @own_or_shared
-@pytest.mark.parametrize("update", [True, False])
+@pytest.mark.parametrize("update", [True, *thorough(False)])
 @pytest.mark.parametrize("bad", list(bad_inputs()))
 def test_bad_input_is_refused_and_changes_nothing(name, own, update, bad, monkeypatch):
     implementation = use(name, monkeypatch)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import IMPLEMENTATIONS, integers, random_labels, use
+from variants import product
 
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.softmax_selection import least_weight, softmax_selection
@@ -95,9 +96,14 @@ def test_values(implementation, dtype, monkeypatch):
     assert (np.diff(ids, axis=1) >= 0).all()
 
 
-@every_implementation
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sizes", [(1009, 17, 70), (300, 200, 3), (70, 1, 33)])
+@pytest.mark.parametrize(
+    ("implementation", "dtype", "sizes"),
+    product(
+        IMPLEMENTATIONS,
+        ["float32", "bfloat16"],
+        [(1009, 17, 70), (300, 200, 3), (70, 1, 33)],
+    ),
+)
 def test_bfloat16_products(implementation, dtype, sizes, monkeypatch):
     """The logits are those of rounded factors, and no worse than those of a bfloat16 matmul."""
     classes, width, batch = sizes
@@ -173,9 +179,10 @@ def test_with_as_many_as_classes_all_are_kept_as_they_are(implementation, monkey
     np.testing.assert_allclose(kept, layer.without_labels, rtol=1e-5)
 
 
-@every_implementation
-@pytest.mark.parametrize("products", ["float32", "bfloat16"])
-@pytest.mark.parametrize("num_selected", [25, 4000])
+@pytest.mark.parametrize(
+    ("implementation", "products", "num_selected"),
+    product(IMPLEMENTATIONS, ["float32", "bfloat16"], [25, 4000]),
+)
 def test_shards_keep_what_the_whole_layer_keeps(
     implementation, products, num_selected, monkeypatch
 ):
@@ -213,8 +220,9 @@ def test_what_is_kept_has_its_logit_and_its_key(implementation, monkeypatch):
     np.testing.assert_array_equal(selection.keys[padding], 0)
 
 
-@every_implementation
-@pytest.mark.parametrize("shift", [-3e4, -100.0, 100.0, 3e4])
+@pytest.mark.parametrize(
+    ("implementation", "shift"), product(IMPLEMENTATIONS, [-3e4, -100.0, 100.0, 3e4])
+)
 def test_large_logits(implementation, shift, monkeypatch):
     layer = Layer(700, 4, 20)
     expected = layer.select(30)

@@ -8,6 +8,7 @@ import sys
 import pytest
 from child import run_program
 from ops.streamed_logits_cases import use
+from variants import thorough
 
 OUTPUTS_WITH_THREADS = """
 import hashlib, sys
@@ -61,7 +62,7 @@ def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", ["baseline", "composed"])
+@pytest.mark.parametrize("name", ["baseline", *thorough("composed")])
 def test_memory_is_bounded(name, monkeypatch, tmp_path):
     """The logits alone would be 293 MiB, a copy of the kernel 73 MiB."""
     implementation = use(name, monkeypatch)

@@ -13,12 +13,11 @@ import pytest
 import tensorflow as tf
 from ops.factored_layer import IMPLEMENTATIONS, state_of, use, weights_of
 from oracles import factored_update as oracle
+from variants import product
 
 from tfx_largeout.ops.factored import factored_update as ops
 
 CLASSES, WIDTH, STEPS = 60, 8, 3_000
-
-every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 
 
 def squared_error(batch):
@@ -76,14 +75,22 @@ def relative_error(own, exact):
     return np.linalg.norm(own - exact) / np.linalg.norm(exact)
 
 
-@every_implementation
-@pytest.mark.parametrize("batch", [3, 20])  # through [B, B] and through [D, D] matrices
-@pytest.mark.parametrize(
-    "two_eta_lambda, decayed",
-    # As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32: 4e-5 in all these steps.
-    [(0.001, 1e-6), (0.02, 0.0), (0.9, 0.0), (1.9, 1e-4)],
-)
-def test_weights_stay_those_of_the_naive_layer(name, batch, two_eta_lambda, decayed, monkeypatch):
+BATCHES = [3, 20]  # through [B, B] and through [D, D] matrices
+# Of 2 eta lambda, and how much decays. As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32:
+# 4e-5 in all these steps.
+RATES = [(0.001, 1e-6), (0.02, 0.0), (0.9, 0.0), (1.9, 1e-4)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("rates", RATES, ids=str)
+def test_composed_ops_keep_them_too(batch, rates, monkeypatch):
+    test_weights_stay_those_of_the_naive_layer("composed", batch, rates, monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "batch", "rates"), product(IMPLEMENTATIONS[:-1], BATCHES, RATES))
+def test_weights_stay_those_of_the_naive_layer(name, batch, rates, monkeypatch):
+    two_eta_lambda, decayed = rates
     implementation = use(name, monkeypatch)
     rate = float(np.float32(two_eta_lambda / 2))
     decay = float(np.float32(decayed / rate))

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ops.factored_cases import random_case
 from ops.factored_layer import IMPLEMENTATIONS, check_consistency, state_of, use, weights_of
 from oracles import factored_update as oracle
+from variants import product, thorough
 
 from tfx_largeout.ops.factored import factored_update as ops
 
@@ -45,7 +46,7 @@ def snapshot(state):
 
 @every_implementation
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(3), *thorough(*range(3, 24))])
 def test_steps_are_those_of_the_naive_layer(name, dtype, seed, monkeypatch):
     implementation = use(name, monkeypatch)
     case = random_case(seed, steps=6, dtype=np.dtype(dtype))
@@ -126,11 +127,16 @@ def test_without_update_nothing_changes_but_the_gradient_is_there(name, monkeypa
         np.testing.assert_array_equal(old, new)
 
 
-@every_implementation
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("two_eta_lambda", [0.96, 0.999999, 1.0, 1.000001, 1.5, 1.99])
-@pytest.mark.parametrize("batch", [1, 3, 40])
-def test_steps_up_to_the_limit_of_the_naive_layer(name, dtype, two_eta_lambda, batch, monkeypatch):
+@pytest.mark.parametrize(
+    ("two_eta_lambda", "name", "dtype", "batch"),
+    product(
+        [0.96, 0.999999, 1.0, 1.000001, 1.5, 1.99],
+        IMPLEMENTATIONS,
+        ["float32", "float64"],
+        [1, 3, 40],
+    ),
+)
+def test_steps_up_to_the_limit_of_the_naive_layer(two_eta_lambda, name, dtype, batch, monkeypatch):
     implementation = use(name, monkeypatch)
     rng = np.random.default_rng(batch)
     weights = rng.normal(size=(30, 7)).astype(dtype).astype("float64")
@@ -149,8 +155,7 @@ def test_steps_up_to_the_limit_of_the_naive_layer(name, dtype, two_eta_lambda, b
         check_consistency(state)
 
 
-@every_implementation
-@pytest.mark.parametrize("signs", ["positive", "mixed"])
+@pytest.mark.parametrize(("name", "signs"), product(IMPLEMENTATIONS, ["positive", "mixed"]))
 def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
     implementation = use(name, monkeypatch)
     rng = np.random.default_rng(0)
@@ -205,8 +210,7 @@ def bad_inputs():
     }
 
 
-@every_implementation
-@pytest.mark.parametrize("case", list(bad_inputs()))
+@pytest.mark.parametrize(("case", "name"), product(list(bad_inputs()), IMPLEMENTATIONS))
 def test_bad_input_is_refused_and_changes_nothing(name, case, monkeypatch):
     implementation = use(name, monkeypatch)
     rng = np.random.default_rng(0)

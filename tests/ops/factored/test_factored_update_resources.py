@@ -8,6 +8,7 @@ import sys
 import pytest
 from child import run_program
 from ops.streamed_logits_cases import use
+from variants import thorough
 
 PREAMBLE = """
 import sys
@@ -111,7 +112,7 @@ def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", ["baseline", "composed"])
+@pytest.mark.parametrize("name", ["baseline", *thorough("composed")])
 def test_memory_is_bounded(name, tmp_path, monkeypatch):
     """A copy of V alone would be 73 MiB."""
     implementation = use(name, monkeypatch)
