@@ -35,6 +35,43 @@ def test_no_custom_op_takes_what_is_on_a_gpu():
     assert chosen is None
 
 
+@pytest.fixture
+def gpu_kernels(monkeypatch):
+    """Sets what asks for GPU kernels, which nobody has asked for before; gives what was loaded."""
+    loaded = []
+    monkeypatch.setattr(library, "_has_gpu_kernels", None)
+    monkeypatch.setattr(tf, "load_library", loaded.append)
+
+    def ask(text):
+        monkeypatch.setenv("TFX_LARGEOUT_GPU_KERNELS", text)
+        return loaded
+
+    return ask
+
+
+def choose(dtype=tf.float32, gpu_dtypes=(tf.float32,)):
+    weights = types.SimpleNamespace(device=GPU, dtype=dtype)
+    arguments = ["auto", "tfx_streamed_logits", "w", weights, [tf.float32, tf.bfloat16]]
+    return implementation.op_module(*arguments, gpu_dtypes)
+
+
+def test_gpu_kernels_are_used_where_they_are_asked_for(gpu_kernels):
+    assert gpu_kernels("0") == [] and choose() is None
+    library._has_gpu_kernels = None
+    loaded = gpu_kernels("1")
+    assert choose(gpu_dtypes=()) is None and choose(tf.bfloat16) is None and loaded == []
+    assert choose() is library.load() and choose() is library.load()
+    assert [path.rpartition("/")[2] for path in loaded] == ["_tfx_largeout_gpu.so"]
+
+
+def test_gpu_kernels_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(library, "_has_gpu_kernels", None)
+    monkeypatch.setenv("TFX_LARGEOUT_GPU_KERNELS", "/nowhere.so")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="TFX_LARGEOUT_GPU_KERNELS must be 0, 1 or the path"):
+            choose()
+
+
 def test_the_status_says_where_ops_run(monkeypatch):
     without = library.library_status()
     monkeypatch.setattr(library, "has_gpu", lambda: True)

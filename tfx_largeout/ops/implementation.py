@@ -21,16 +21,18 @@ def op_module(
     name: str,
     weights: tf.Tensor | tf.Variable,
     dtypes: Sequence[tf.DType],
+    gpu_dtypes: Sequence[tf.DType] = (),
 ) -> ModuleType | None:
     """Returns the module of custom ops if it is to be used for some weights, else None.
 
     Args:
         implementation: `"auto"`: the custom op where the library loads and has it, for weights
-            of a dtype that it serves and that are not on a GPU; `"op"` or `"composed"` to insist.
+            of a dtype that it serves where they are; `"op"` or `"composed"` to insist.
         op: The op's name in the module.
         name: The name of the weights, for errors.
         weights: What the op reads or changes in place.
         dtypes: What the op serves.
+        gpu_dtypes: What its GPU kernel serves, where there is one and it is loaded.
 
     Raises:
         ValueError: `implementation` is none of the three.
@@ -48,11 +50,15 @@ def op_module(
                 f"{name} must be {names} for implementation='op'; got dtype {weights.dtype.name}"
             )
         return None
-    if not insist and is_on_gpu(weights):
-        return None  # the op runs on the CPU and can't lock a variable that lives elsewhere
+    if not insist and is_on_gpu(weights) and not _has_gpu_kernel(weights, gpu_dtypes):
+        return None  # a CPU kernel can't lock a variable that lives elsewhere
     module = library.load()
     if module is not None and not hasattr(module, op):
         module = None
     if module is None and insist:
         raise RuntimeError(f"implementation='op' can't be used: {library.library_status()}")
     return module
+
+
+def _has_gpu_kernel(weights: tf.Tensor | tf.Variable, dtypes: Sequence[tf.DType]) -> bool:
+    return weights.dtype in dtypes and library.load_gpu_kernels()

@@ -16,12 +16,14 @@ from tfx_largeout.ops.devices import has_gpu
 from tfx_largeout.ops.product_precision import product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
+_GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
 _BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
 _module: ModuleType | None = None
 _problem: str | None = None  # why the library is not there; None until a load has failed
+_has_gpu_kernels: bool | None = None  # None until a load has been tried
 
 
 def load() -> ModuleType | None:
@@ -51,6 +53,32 @@ def load() -> ModuleType | None:
     return _module
 
 
+def load_gpu_kernels() -> bool:
+    """Loads the GPU kernels of the custom ops, once, if they are asked for. Says if they are there.
+
+    They have never run on a GPU, and so are not in use unless the environment variable
+    `TFX_LARGEOUT_GPU_KERNELS` is 1, or the path of their library.
+
+    Raises:
+        RuntimeError: They are asked for and can't be loaded.
+    """
+    global _has_gpu_kernels
+    if _has_gpu_kernels is None:
+        asked = os.environ.get("TFX_LARGEOUT_GPU_KERNELS", "0")
+        _has_gpu_kernels = asked not in ("", "0") and load() is not None
+        if _has_gpu_kernels:
+            path = _GPU_LIBRARY if asked == "1" else Path(asked)
+            try:
+                tf.load_library(str(path))
+            except (tf.errors.NotFoundError, OSError) as error:
+                _has_gpu_kernels = None
+                raise RuntimeError(
+                    "TFX_LARGEOUT_GPU_KERNELS must be 0, 1 or the path of the library of GPU "
+                    f"kernels, which a build with nvcc makes; got {asked!r}: {error}"
+                ) from error
+    return _has_gpu_kernels
+
+
 def library_status() -> str:
     """Says which implementation of the custom ops is in use, where they run, and why.
 
@@ -71,10 +99,12 @@ def library_status() -> str:
 
 
 def _status_of_gpu() -> str:
+    has_kernel = load_gpu_kernels()
+    but = "but for exact evaluation in float32" if has_kernel else "as they have no GPU kernels"
     return (
-        "heads on the GPU run on TensorFlow's own ops instead, as the custom ops have no GPU "
-        "kernels; hash indexes stay on the CPU, their tables being int32, of which TensorFlow "
-        f"keeps variables there; GPU products of float32 are {product_precision()}"
+        f"heads on the GPU run on TensorFlow's own ops instead, {but}; hash indexes stay on the "
+        "CPU, their tables being int32, of which TensorFlow keeps variables there; GPU products "
+        f"of float32 are {product_precision()}"
     )
 
 

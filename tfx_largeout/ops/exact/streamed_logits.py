@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.ops.checks import check_shape
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.ops.exact.ranks_from_logits import check_labels
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     num_rows_of,
     streamed_logits_composed,
@@ -21,6 +23,8 @@ from tfx_largeout.run_time_checks import after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
+_GPU_DTYPES = (tf.float32,)
+_MOST_BEST_ON_GPU = 1024
 _WHOLE = ClassShard()
 _NO_GRADIENT = (
     "streamed_logits is exact evaluation and has no gradient: call the model with training=True"
@@ -110,7 +114,13 @@ def streamed_logits(
             target_scores = tf.identity(target_scores)
     num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)
     shard = shard.tensors(num_rows)
-    module = op_module(implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES)
+    gpu_dtypes = _GPU_DTYPES if k <= _MOST_BEST_ON_GPU else ()
+    module = op_module(
+        implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES, gpu_dtypes
+    )
+    if module is not None and is_on_gpu(kernel):
+        with after([check_labels(labels, shard.num_classes)]):  # which the GPU kernel can't refuse
+            labels = tf.identity(labels)
     if module is None:
         outputs = streamed_logits_composed(
             hidden, kernel, bias, labels, int(k), target_scores, shard
