@@ -211,11 +211,9 @@ def check_refusals(folder):
         write = "tfx_largeout.callbacks.worker_files.write_checkpoint"
         error = OSError(28, "No space left on device") if rank else None
         with mock.patch(write, side_effect=error, wraps=None if rank else real_write):
-            fit(model, folder / "full", 5)
+            fit(model_of("sampled"), folder / "full", 5)
 
     real_write = checkpoint_file.write_checkpoint
-    # One model for all that is told before or after its steps, so that they are traced once.
-    model = model_of("sampled")
     damages = {
         "flipped_part": lambda run: flip(begin(run)[2][1]),
         "missing_part": lambda run: begin(run)[2][1].unlink(),
@@ -229,21 +227,21 @@ def check_refusals(folder):
             shutil.copytree(source, run)
             damage(run)
         gather(tf.constant([0]), "copied")
-        found[name] = told(lambda r=run: fit(model, r, 1))
+        found[name] = told(lambda r=run: fit(model_of("sampled"), r, 1))
         found[name].append(sorted(path.name for path in run.iterdir()))
         gather(tf.constant([0]), "seen")
     twice = lambda epoch: tlo.distribute.shard(of_epoch(epoch))  # noqa: E731
     others = {
         "classes": lambda: fit(model_of("sampled", CLASSES + 1), source),
         "head": lambda: fit(model_of("dense"), source),
-        "data": lambda: fit(model, source, of=lambda e: of_epoch(e + 1)),
-        "parts_of_parts": lambda: fit(model, folder / "twice", of=twice),
+        "data": lambda: fit(model_of("sampled"), source, of=lambda e: of_epoch(e + 1)),
+        "parts_of_parts": lambda: fit(model_of("sampled"), folder / "twice", of=twice),
         "one_alone": lambda: model_of("sampled").fit(
             tlo.distribute.shard(of_epoch(0)),
             callbacks=[Checkpoint(folder / "alone")] if rank else [],
             verbose=0,
         ),
-        "folders": lambda: fit(model, source if rank else folder / "empty"),
+        "folders": lambda: fit(model_of("sampled"), source if rank else folder / "empty"),
         "full_disk": full_disk,
     }
     for name, run in others.items():

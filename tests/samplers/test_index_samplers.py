@@ -297,7 +297,7 @@ def test_the_index_of_a_head_follows_the_weights_in_training(index, sampler):
     np.testing.assert_array_equal(head.index.starts, scratch.starts)
 
 
-@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK])
+@pytest.mark.parametrize("kind", [LSHLabel, *thorough(LSHEmbedding, WTATopK)])
 def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
     sampler = WTATopK(5, 20) if kind is WTATopK else kind(10, Uniform(5))
     model = compiled(head_with(sampler, HashIndex(DWTAHash(3), 2, 5, first_period=3)))
@@ -397,7 +397,7 @@ def test_an_index_serves_one_head(kind):
         head_with(kind(5), index).build((None, WIDTH))
 
 
-@pytest.mark.parametrize("kind", [LSHEmbedding, LSHLabel, WTATopK, ExactTopK])
+@pytest.mark.parametrize("kind", [LSHEmbedding, *thorough(LSHLabel, WTATopK, ExactTopK)])
 def test_a_sampler_serves_several_heads(kind):
     """Training is as with a sampler for each head."""
 

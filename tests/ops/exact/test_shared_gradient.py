@@ -65,19 +65,9 @@ def test_all_classes_have_the_shared_gradient(batch, signs):
 def test_a_few_classes_have_it_in_expectation(batch):
     classes, draws = 20, 2000
     hidden, gradient = RNG.normal(size=(batch, 3)), RNG.normal(size=batch)
-    updates = [
-        update_of(
-            shared_gradient(
-                tf.constant(hidden),
-                tf.constant(gradient),
-                classes,
-                6,
-                tf.constant([9, i], tf.int64),
-            ),
-            classes,
-        )
-        for i in range(draws)
-    ]
+    constants = tf.constant(hidden), tf.constant(gradient), classes, 6
+    draw = tf.function(lambda seed: shared_gradient(*constants, seed), autograph=False)
+    updates = [update_of(draw(tf.constant([9, i], tf.int64)), classes) for i in range(draws)]
     v = gradient @ hidden / classes
     for got, expected in zip(
         zip(*updates, strict=True), (v, gradient.sum() / classes), strict=True
