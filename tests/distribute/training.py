@@ -200,6 +200,13 @@ def ranks(model) -> np.ndarray:
     return np.concatenate([np.pad(r, [[0, 0], [0, 4 - r.shape[1]]]) for r in found])
 
 
+def evaluated(model, data) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what the metrics say, and the loss."""
+    values = model.evaluate(tlo.distribute.shard(data), return_dict=True, verbose=0)
+    loss = values.pop("loss")
+    return np.array(list(values.values())), np.array(loss)
+
+
 def long_run() -> dict[str, np.ndarray]:
     """50 steps, then everything that evaluates."""
     metrics = [
@@ -213,12 +220,8 @@ def long_run() -> dict[str, np.ndarray]:
     )
     result = trained(model, epochs=10)
     result["collectives"] = np.array(collectives(model))
-    data = tlo.distribute.shard(batches())
-    result["evaluate"] = np.array(list(model.evaluate(data, return_dict=True, verbose=0).values()))
-    odd = tlo.distribute.shard(batches(113, weighted=False))
-    odd = model.evaluate(odd, return_dict=True, verbose=0)
-    result["odd"] = np.array([value for name, value in odd.items() if name != "loss"])
-    result["odd_loss"] = np.array(odd["loss"])
+    result["evaluate"], result["evaluate_loss"] = evaluated(model, batches())
+    result["odd"], result["odd_loss"] = evaluated(model, batches(113, weighted=False))
     result["ranks"] = ranks(model)
     top = tlo.top_k_model(model, 5, activation="softmax")
     result["scores"], result["ids"] = top.predict(X, verbose=0, batch_size=50)
@@ -321,8 +324,7 @@ def factored_run() -> dict[str, np.ndarray]:
     result = trained(model, epochs=10)
     transitions = head.state.transitions.numpy()
     assert not np.array_equal(transitions, [np.eye(WIDTH + 1)] * len(transitions))
-    data = tlo.distribute.shard(batches())
-    result["evaluate"] = np.array(list(model.evaluate(data, return_dict=True, verbose=0).values()))
+    result["evaluate"], result["evaluate_loss"] = evaluated(model, batches())
     result["ranks"] = ranks(model)
     result["drift"] = np.array(head.drift())
     top = tlo.top_k_model(model, 5)
