@@ -54,7 +54,7 @@ def test_a_sampled_head_goes_on():
     head = sampled_head()
     head.optimizer.iterations.assign(END - 5)
     age = head.optimizer.slots_of(head.kernel)[2]
-    age.assign(tf.fill(age.shape, END - 5))
+    age.assign(tf.fill(age.shape, tf.constant(END - 5, age.dtype)))
     before = head.kernel.numpy()
     losses = train(head, tlo.losses.ComplementarySum(), 15)
     assert head.optimizer.iterations.numpy() == END + 10
