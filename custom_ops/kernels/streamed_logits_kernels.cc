@@ -5,8 +5,7 @@
 #include "core/streamed_logits.h"
 #include "kernels/check_values.h"
 #include "kernels/cpu_op.h"
-#include "kernels/locked_variables.h"
-#include "kernels/streamed_logits_arguments.h"
+#include "kernels/streamed_logits_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
@@ -15,8 +14,8 @@ namespace {
 namespace tf = tensorflow;
 
 template <typename T>
-absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kernel,
-                                   int64_t k, const core::Execution& execution) {
+absl::Status RunStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k,
+                               const core::Execution& execution) {
   core::StreamedLogitsInputs inputs;
   core::StreamedLogitsOutputs outputs;
   int64_t num_classes;
@@ -29,52 +28,20 @@ absl::Status ComputeStreamedLogits(tf::OpKernelContext* context, const tf::Tenso
 
 // These ops keep nothing from call to call, so that calls may run side by side.
 template <typename T>
-void ComputeOnCpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+absl::Status ComputeOnCpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
   core::Workspace workspace;
-  OP_REQUIRES_OK(context, RunOnCpu(context, workspace, [&](const core::Execution& execution) {
-                   return ComputeStreamedLogits<T>(context, kernel, k, execution);
-                 }));
+  return RunOnCpu(context, workspace, [&](const core::Execution& execution) {
+    return RunStreamedLogits<T>(context, kernel, k, execution);
+  });
 }
-
-template <typename T>
-class StreamedLogitsOp : public tf::OpKernel {
- public:
-  explicit StreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    ComputeOnCpu<T>(context, context->input(1), k_);
-  }
-
- private:
-  int64_t k_;
-};
-
-template <typename T>
-class ResourceStreamedLogitsOp : public tf::OpKernel {
- public:
-  explicit ResourceStreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
-    ComputeOnCpu<T>(context, *variables.tensor(0), k_);
-  }
-
- private:
-  int64_t k_;
-};
 
 #define TFX_REGISTER(T)                                                                    \
   REGISTER_KERNEL_BUILDER(                                                                 \
       Name("TfxStreamedLogits").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"),         \
-      StreamedLogitsOp<T>);                                                                \
+      StreamedLogitsOp<ComputeOnCpu<T>>);                                                  \
   REGISTER_KERNEL_BUILDER(                                                                 \
       Name("TfxResourceStreamedLogits").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), \
-      ResourceStreamedLogitsOp<T>)
+      ResourceStreamedLogitsOp<ComputeOnCpu<T>>)
 
 TFX_REGISTER(float);
 TFX_REGISTER(tf::bfloat16);

@@ -6,8 +6,7 @@
 
 #include "core/gpu/streamed_logits.h"
 #include "kernels/invalid_argument.h"
-#include "kernels/locked_variables.h"
-#include "kernels/streamed_logits_arguments.h"
+#include "kernels/streamed_logits_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/stream_executor.h"
 
@@ -37,44 +36,13 @@ absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel
   return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
 }
 
-class StreamedLogitsOp : public tf::OpKernel {
- public:
-  explicit StreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, ComputeOnGpu(context, context->input(1), k_));
-  }
-
- private:
-  int64_t k_;
-};
-
-class ResourceStreamedLogitsOp : public tf::OpKernel {
- public:
-  explicit ResourceStreamedLogitsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-  }
-
-  // What updates the variable comes behind this on the same stream.
-  void Compute(tf::OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
-    OP_REQUIRES_OK(context, ComputeOnGpu(context, *variables.tensor(0), k_));
-  }
-
- private:
-  int64_t k_;
-};
-
 REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits")
                             .Device(tf::DEVICE_GPU)
                             .TypeConstraint<float>("dtype")
                             .HostMemory("first_class")
                             .HostMemory("class_stride")
                             .HostMemory("num_classes"),
-                        StreamedLogitsOp);
+                        StreamedLogitsOp<ComputeOnGpu>);
 
 REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits")
                             .Device(tf::DEVICE_GPU)
@@ -83,7 +51,7 @@ REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits")
                             .HostMemory("first_class")
                             .HostMemory("class_stride")
                             .HostMemory("num_classes"),
-                        ResourceStreamedLogitsOp);
+                        ResourceStreamedLogitsOp<ComputeOnGpu>);
 
 }  // namespace
 }  // namespace tfx

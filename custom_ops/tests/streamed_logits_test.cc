@@ -5,18 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <thread>
 #include <vector>
 
 #include "core/top_k_heap.h"
 #include "tests/expect.h"
+#include "tests/streamed_logits_problem.h"
 
 namespace tfx::core {
 
-struct Results {
-  std::vector<float> logsumexp, target_logits, top_scores;
-  std::vector<int64_t> target_ranks, top_ids;
+struct Results : test::StreamedLogitsResults {
+  using StreamedLogitsResults::StreamedLogitsResults;
+
   KeptProbabilities kept;
 
   bool operator==(const Results& other) const {
@@ -28,35 +28,20 @@ struct Results {
   }
 };
 
-// Whole numbers, so that every instruction set must agree to the last bit but for the logsumexp.
-struct Problem {
+// Every instruction set must agree to the last bit but for the logsumexp.
+struct Problem : test::WholeNumbers {
   Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
-      : hidden(batch * width),
-        kernel(num_classes * width),
-        bias(num_classes),
-        labels(batch * num_labels) {
-    std::mt19937 random(3);
-    for (auto* array : {&hidden, &kernel, &bias}) {
-      for (float& x : *array) x = static_cast<float>(random() % 7) - 3;
-    }
-    for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
+      : WholeNumbers(batch, width, num_classes, num_labels) {
     inputs = {hidden.data(), kernel.data(), bias.data(), false,      false, labels.data(),
               batch,         width,         num_classes, num_labels, k,     {0, 1, num_classes},
               nullptr,       nullptr};
   }
 
   Results Run(InstructionSet set, int num_workers) const {
-    Results r;
-    r.logsumexp.resize(inputs.batch);
-    r.target_logits.resize(labels.size());
-    r.target_ranks.resize(labels.size());
-    r.top_scores.resize(inputs.batch * inputs.k);
-    r.top_ids.resize(inputs.batch * inputs.k);
+    Results r(inputs);
     const ParallelFor on_threads = OneThreadAnIndex;
     Workspace workspace;
-    StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace),
-                   {r.logsumexp.data(), r.target_logits.data(), r.target_ranks.data(),
-                    r.top_scores.data(), r.top_ids.data(), &r.kept});
+    StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace), r.Outputs(&r.kept));
     return r;
   }
 
@@ -68,8 +53,6 @@ struct Problem {
     for (std::thread& thread : threads) thread.join();
   }
 
-  std::vector<float> hidden, kernel, bias;
-  std::vector<int64_t> labels;
   StreamedLogitsInputs inputs;
 };
 

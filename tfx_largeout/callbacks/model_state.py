@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
-from tfx_largeout.distribute.class_shards import Shard, shard_of
+from tfx_largeout.distribute.class_shards import Shard, shape_of_all, shard_of
 from tfx_largeout.heads.base import Head
 from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -36,10 +36,7 @@ class _Found(NamedTuple):
     @property
     def shape(self) -> list[int]:
         """That of all workers together."""
-        shape = self.variable.shape.as_list()
-        if self.shard is not None:
-            shape[self.shard.axis] = self.shard.num_classes
-        return shape
+        return shape_of_all(self.variable.shape.as_list(), self.shard)
 
 
 class ModelState:

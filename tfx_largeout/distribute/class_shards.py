@@ -44,12 +44,17 @@ def classes_of_shard(variable: Any) -> int | None:
     return None if shard is None else shard.num_classes
 
 
+def shape_of_all(shape: Iterable[int], shard: Shard | None) -> list[int]:
+    """Returns the shape that a variable has of all workers together."""
+    whole = list(shape)
+    if shard is not None:
+        whole[shard.axis] = shard.num_classes
+    return whole
+
+
 def parameters_of_all(variable: Any) -> int:
     """Returns how many numbers of a Keras variable all workers have together, each once."""
-    shape, shard = list(variable.shape), shard_of(variable)
-    if shard is not None:
-        shape[shard.axis] = shard.num_classes
-    return math.prod(shape)
+    return math.prod(shape_of_all(variable.shape, shard_of(variable)))
 
 
 def replicated(variables: Iterable[Any]) -> list[Any]:

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "core/gpu/streamed_logits.h"
 #include "core/streamed_logits.h"
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
+#include "tests/streamed_logits_problem.h"
 
 namespace tfx::core {
 namespace {
@@ -20,23 +20,11 @@ using test::DeviceArray;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Results {
-  std::vector<float> logsumexp, target_logits, top_scores;
-  std::vector<int64_t> target_ranks, top_ids;
-};
+using Results = test::StreamedLogitsResults;
 
-// Whole numbers, whose products are exact whatever their order.
-struct Problem {
+struct Problem : test::WholeNumbers {
   Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
-      : hidden(batch * width),
-        kernel(num_classes * width),
-        bias(num_classes),
-        labels(batch * num_labels) {
-    std::mt19937 random(3);
-    for (auto* array : {&hidden, &kernel, &bias}) {
-      for (float& x : *array) x = static_cast<float>(random() % 7) - 3;
-    }
-    for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
+      : WholeNumbers(batch, width, num_classes, num_labels) {
     inputs.batch = batch;
     inputs.width = width;
     inputs.num_classes = num_classes;
@@ -46,7 +34,7 @@ struct Problem {
   }
 
   Results OnProcessor() const {
-    Results r = Room<Results>();
+    Results r(inputs);
     StreamedLogitsInputs in = inputs;
     in.hidden = hidden.data();
     in.kernel = kernel.data();
@@ -57,13 +45,12 @@ struct Problem {
         [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
     Workspace workspace;
     StreamedLogits(in, Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
-                   {r.logsumexp.data(), r.target_logits.data(), r.target_ranks.data(),
-                    r.top_scores.data(), r.top_ids.data(), nullptr});
+                   r.Outputs(nullptr));
     return r;
   }
 
   Results OnGpu() const {
-    const Results r = Room<Results>();
+    Results r(inputs);
     const DeviceArray<float> h(hidden), w(kernel), b(bias), target_scores(scores);
     const DeviceArray<int64_t> ids(labels);
     const DeviceArray<float> logsumexp(r.logsumexp), targets(r.target_logits), top(r.top_scores);
@@ -79,22 +66,15 @@ struct Problem {
         nullptr, in, scratch.data(),
         {logsumexp.data(), targets.data(), ranks.data(), top.data(), top_ids.data(), nullptr});
     EXPECT(error == nullptr);
-    return {logsumexp.Values(), targets.Values(), top.Values(), ranks.Values(), top_ids.Values()};
-  }
-
-  template <typename R>
-  R Room() const {
-    R r;
-    r.logsumexp.resize(inputs.batch);
-    r.target_logits.resize(labels.size());
-    r.target_ranks.resize(labels.size());
-    r.top_scores.resize(inputs.batch * inputs.k);
-    r.top_ids.resize(inputs.batch * inputs.k);
+    r.logsumexp = logsumexp.Values();
+    r.target_logits = targets.Values();
+    r.target_ranks = ranks.Values();
+    r.top_scores = top.Values();
+    r.top_ids = top_ids.Values();
     return r;
   }
 
-  std::vector<float> hidden, kernel, bias, scores;
-  std::vector<int64_t> labels;
+  std::vector<float> scores;
   StreamedLogitsInputs inputs = {};
   bool has_bias = true;
 };

@@ -3,6 +3,7 @@
 // A driver of one GPU whose memory is the processor's. Copies and fills are done at once; a stream is
 // a name, and kernels of its modules do nothing.
 
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +132,6 @@ int cuMemsetD32Async(uint64_t to, unsigned v, size_t n, void* s) { return Fill(t
 
 int cuGetErrorName(int error, const char** name) { return *name = "STAND_IN", 0; }
 int cuGetErrorString(int error, const char** text) { return *text = "stand-in driver", 0; }
-
-#include <dlfcn.h>
 
 int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, void* found) {
   *function = dlsym(RTLD_DEFAULT, name);

@@ -20,11 +20,7 @@ from tfx_largeout.ops.factored.factored_coordinates_composed import (
 )
 from tfx_largeout.ops.factored.factored_directions_composed import SAFE_STEP, divergence_check
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
-from tfx_largeout.ops.factored.factored_update_composed import (
-    assign_factors,
-    condition_bound,
-    reanchor_in_cond,
-)
+from tfx_largeout.ops.factored.factored_update_composed import assign_decayed, reanchor_above
 from tfx_largeout.run_time_checks import after
 
 
@@ -215,31 +211,17 @@ def take_step(
         p = tf.cond(
             is_safe, lambda: _solved(state, eta, sums.gram), state.u_inverse_transpose.read_value
         )
-        gram, shift, row_sum = _moments(state, sums, eta, num_classes)
+        moments = _moments(state, sums, eta, num_classes)
         # Where V takes U in, P is I afterwards, and W has decayed already.
         directions = tf.cond(
             is_safe,
             lambda: tf.matmul(row_sums, p, transpose_b=True),
             lambda: (1 - decay) * row_sums,
         )
-    # Not times 1 - decay, as in `factored_update_composed`.
-    u -= decay * u
-    state.gram.assign(gram - decay * (2 - decay) * gram)
-    state.shift.assign(shift - decay * shift)
-    state.row_sum.assign(row_sum - decay * row_sum)
-    tf.cond(
-        is_safe,
-        lambda: assign_factors(state, u, p + decay / (1 - decay) * p),
-        lambda: reanchor_in_cond(state, u),
-    )
+    assign_decayed(state, decay, is_safe, (u, p), moments)
     _catch_up(state, rows, sums.slots)
     tf.raw_ops.ResourceScatterSub(resource=state.v.handle, indices=rows, updates=eta * directions)
-    if max_condition is not None:
-        tf.cond(
-            condition_bound(state) > max_condition,
-            lambda: reanchor_in_cond(state, state.u.read_value()),
-            lambda: tf.constant(0),
-        )
+    reanchor_above(state, max_condition)
     return tf.identity(eta)
 
 

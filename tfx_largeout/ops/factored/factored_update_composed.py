@@ -225,16 +225,7 @@ def _update(
         half = tf.matmul(error - eta / 2 * t_hidden, hidden, transpose_a=True)
         gram = state.gram.read_value() - eta * (half + tf.transpose(half))
         shift, row_sum = _vectors(state, step)
-    # Not times 1 - decay, which has an error of up to 3e-8 in float32, the same in every step.
-    u -= decay * u
-    state.gram.assign(gram - decay * (2 - decay) * gram)
-    state.shift.assign(shift - decay * shift)
-    state.row_sum.assign(row_sum - decay * row_sum)
-    tf.cond(
-        is_safe,
-        lambda: assign_factors(state, u, p + decay / (1 - decay) * p),
-        lambda: reanchor_in_cond(state, u),
-    )
+    assign_decayed(state, decay, is_safe, (u, p), (gram, shift, row_sum))
     rows = step.shard.row_of(ids, state.num_classes)
     is_here = rows >= 0
     catch_up(state, _different(step.shard.row_of(step.labels, state.num_classes)))
@@ -244,16 +235,50 @@ def _update(
         indices=tf.boolean_mask(rows, is_here),
         updates=tf.boolean_mask(updates, is_here),
     )
-    if max_condition is not None:
-        tf.cond(
-            condition_bound(state) > max_condition,
-            lambda: reanchor_in_cond(state, state.u.read_value()),
-            lambda: tf.constant(0),
-        )
+    reanchor_above(state, max_condition)
     return row_directions
 
 
-def condition_bound(state: FactoredState) -> tf.Tensor:
+def assign_decayed(
+    state: FactoredState,
+    decay: tf.Tensor,
+    is_safe: tf.Tensor,
+    factors: tuple[tf.Tensor, tf.Tensor],
+    moments: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
+) -> None:
+    """Assigns all of a step but rows of V, with the decay of W; V takes U in if it is not safe.
+
+    Args:
+        state: A state of TensorFlow's variables, changed in place.
+        decay: eta lambda.
+        is_safe: Whether U' is far from singular.
+        factors: U' and P', before the decay.
+        moments: Q', w' and c', before the decay.
+    """
+    (u, p), (gram, shift, row_sum) = factors, moments
+    # Not times 1 - decay, which has an error of up to 3e-8 in float32, the same in every step.
+    u -= decay * u
+    state.gram.assign(gram - decay * (2 - decay) * gram)
+    state.shift.assign(shift - decay * shift)
+    state.row_sum.assign(row_sum - decay * row_sum)
+    tf.cond(
+        is_safe,
+        lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
+        lambda: _reanchor(state, u),
+    )
+
+
+def reanchor_above(state: FactoredState, max_condition: float | None) -> None:
+    """Has V take U in where the bound of U's condition number is above one; None: nowhere."""
+    if max_condition is not None:
+        tf.cond(
+            _condition_bound(state) > max_condition,
+            lambda: _reanchor(state, state.u.read_value()),
+            lambda: tf.constant(0),
+        )
+
+
+def _condition_bound(state: FactoredState) -> tf.Tensor:
     """Returns |U|_F |P|_F / D: 1 for U = I, and at most the condition number of U."""
     norms = tf.norm(state.u.read_value()) * tf.norm(state.u_inverse_transpose.read_value())
     return norms / state.width
@@ -309,14 +334,14 @@ def _times(weights: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     return tf.linalg.matvec(hidden, weights, transpose_a=True)
 
 
-def assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+def _assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
     """Assigns U and P; for a branch of `tf.cond`."""
     state.u.assign(u)
     state.u_inverse_transpose.assign(p)
     return tf.constant(0)
 
 
-def reanchor_in_cond(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
+def _reanchor(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
     """As `reanchor`; for a branch of `tf.cond`."""
     reanchor(state, u)
     return tf.constant(0)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments and results of the op of streamed logits, as core takes them, whatever device they
-// are on.
+// What the ops of streamed logits are on every device: their arguments and results as core takes
+// them, and W as a tensor or as a variable.
 
-#ifndef TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_ARGUMENTS_H_
-#define TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_ARGUMENTS_H_
+#ifndef TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_OP_H_
+#define TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_OP_H_
 
 #include <cstdint>
 #include <type_traits>
 
 #include "core/streamed_logits.h"
 #include "kernels/class_shard.h"
+#include "kernels/locked_variables.h"
 #include "kernels/streamed_logits_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -64,6 +65,44 @@ inline absl::Status AllocateStreamedLogits(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
+using ComputeStreamedLogits = absl::Status (*)(tensorflow::OpKernelContext* context,
+                                               const tensorflow::Tensor& kernel, int64_t k);
+
+template <ComputeStreamedLogits compute>
+class StreamedLogitsOp : public tensorflow::OpKernel {
+ public:
+  explicit StreamedLogitsOp(tensorflow::OpKernelConstruction* context)
+      : tensorflow::OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, compute(context, context->input(1), k_));
+  }
+
+ private:
+  int64_t k_;
+};
+
+// W is locked until `compute` returns. On a GPU what updates it comes behind on the same stream.
+template <ComputeStreamedLogits compute>
+class ResourceStreamedLogitsOp : public tensorflow::OpKernel {
+ public:
+  explicit ResourceStreamedLogitsOp(tensorflow::OpKernelConstruction* context)
+      : tensorflow::OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel"}, LockedVariables::Mode::kShared, 1));
+    OP_REQUIRES_OK(context, compute(context, *variables.tensor(0), k_));
+  }
+
+ private:
+  int64_t k_;
+};
+
 }  // namespace tfx
 
-#endif  // TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_ARGUMENTS_H_
+#endif  // TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_OP_H_
