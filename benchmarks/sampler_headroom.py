@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gc
+import json
 import math
 import os
 import sys
@@ -82,7 +82,6 @@ class Problem(NamedTuple):
     test: Any
     epochs: int
     steps: int | None = None
-    is_text: bool = False
 
 
 def xc_problem(name: str, folder: str) -> Problem:
@@ -116,12 +115,17 @@ def text_problem(file: Path) -> Problem:
 
     train = example.ngrams(numbers[:-HELD_OUT], ORDER, BATCH, shuffle=True).repeat()
     test = example.ngrams(numbers[-HELD_OUT:], ORDER, BATCH, shuffle=False)
-    return Problem(len(vocabulary), trunk, train, test, 3, STEPS_OF_TEXT, is_text=True)
+    return Problem(len(vocabulary), trunk, train, test, 3, STEPS_OF_TEXT)
 
 
 def problem_of(name: str, source: str) -> Problem:
     """Returns the data set that an argument names."""
-    return text_problem(Path(source)) if Path(source).is_file() else xc_problem(name, source)
+    return text_problem(Path(source)) if is_text(source) else xc_problem(name, source)
+
+
+def is_text(source: str) -> bool:
+    """Returns whether a source is a file, not a folder."""
+    return Path(source).is_file()
 
 
 def head_of(run: Run, classes: int) -> tuple[Any, Any]:
@@ -148,7 +152,6 @@ def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
         model.fit(problem.train, steps_per_epoch=problem.steps, shuffle=False, verbose=0)
         seconds += time.perf_counter() - start
         found = model.evaluate(problem.test, verbose=0, return_dict=True)
-        perplexity = f"{math.exp(found['exact_loss']):.1f}" if problem.is_text else ""
         rows.append(
             {
                 **run._asdict(),
@@ -157,13 +160,11 @@ def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
                 "epoch": epoch,
                 "precision_at_1": f"{found['precision_at_1']:.4f}",
                 "exact_loss": f"{found['exact_loss']:.4f}",
-                "perplexity": perplexity,
+                "perplexity": f"{math.exp(found['exact_loss']):.1f}" if problem.steps else "",
                 "seconds_not_to_compare": f"{seconds:.0f}",
                 **harness.machine(),
             }
         )
-    keras.backend.clear_session()
-    gc.collect()
     return rows
 
 
@@ -186,12 +187,12 @@ class Table:
         self.rows += rows
         harness.write_csv(self.path, self.rows)
 
-    def best(self, runs: list[Run], problem: Problem) -> Run:
+    def best(self, runs: list[Run], text: bool) -> Run:
         """Returns the run that is ahead after its last epoch."""
 
         def badness(run: Run) -> float:
             last = [row for row in self.rows if _is_of(row, run)][-1]
-            return float(last["exact_loss"] if problem.is_text else -float(last["precision_at_1"]))
+            return float(last["exact_loss"]) if text else -float(last["precision_at_1"])
 
         return min(runs, key=badness)
 
@@ -200,31 +201,31 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
     return all(str(row[name]) == str(value) for name, value in run._asdict().items())
 
 
-def first_runs(data: str, problem: Problem, table: Table) -> Iterator[Run]:
+def first_runs(data: str, text: bool, table: Table) -> Iterator[Run]:
     """Gives the losses at S = 30 of each side, then the best one's other S. For `plan`."""
     for sampler, losses in LOSSES.items():
         yield from (Run(data, sampler, TUNED_AT, loss, RATE) for loss in losses)
     for s in OTHERS:
-        for best in _best_losses(data, problem, table):
+        for best in _best_losses(data, text, table):
             yield best._replace(s=s)
     yield Run(data, FULL, 0, "SoftmaxCrossentropy", RATE)
 
 
-def further_runs(data: str, problem: Problem, table: Table) -> Iterator[Run]:
+def further_runs(data: str, text: bool, table: Table) -> Iterator[Run]:
     """Gives the rates at S = 30, then the largest S, and all S at the best rate."""
-    losses = _best_losses(data, problem, table)
+    losses = _best_losses(data, text, table)
     for rate in OTHER_RATES:
         yield from (best._replace(rate=rate) for best in losses)
     for s in (LAST, *OTHERS):
         for first in losses:
             rates = [first._replace(rate=rate) for rate in (RATE, *OTHER_RATES)]
             yield first._replace(s=s)
-            yield table.best(rates, problem)._replace(s=s)
+            yield table.best(rates, text)._replace(s=s)
 
 
-def _best_losses(data: str, problem: Problem, table: Table) -> list[Run]:
+def _best_losses(data: str, text: bool, table: Table) -> list[Run]:
     return [
-        table.best([Run(data, sampler, TUNED_AT, loss, RATE) for loss in losses], problem)
+        table.best([Run(data, sampler, TUNED_AT, loss, RATE) for loss in losses], text)
         for sampler, losses in LOSSES.items()
     ]
 
@@ -234,15 +235,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", help="wordnet/hyper, wordnet/lemma, NAME=FOLDER or FILE")
     parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    table = Table(arguments.output)
     sources = dict(name.partition("=")[::2] for name in arguments.sets)
+    if arguments.run:
+        run = Run(*json.loads(arguments.run))
+        print(json.dumps(train(run, problem_of(run.data, sources[run.data]))))
+        return
+    table = Table(arguments.output)
     for runs in (first_runs, further_runs):
         for data, source in sources.items():
-            problem = problem_of(data, source)
-            for run in runs(data, problem, table):
+            for run in runs(data, is_text(source), table):
                 if not table.has(run):
-                    table.add(train(run, problem))
+                    # In a process of its own, whose memory goes with it.
+                    rows = harness.in_child(*arguments.sets, "--run", json.dumps(run))
+                    table.add(json.loads(rows))
                     shown = ("precision_at_1", "exact_loss", "seconds_not_to_compare")
                     print(*run, *(table.rows[-1][name] for name in shown), flush=True)
 

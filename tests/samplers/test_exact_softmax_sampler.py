@@ -64,7 +64,7 @@ def test_log_expected_counts_are_those_of_the_softmax(bias):
 
 
 @pytest.mark.usefixtures("blocks")
-@some_of("scale", [1.0, 4.0, 0.0], 2)
+@some_of("scale", [1.0, 2.0, 0.0], 2)
 def test_classes_are_drawn_as_often_as_the_softmax_says(scale):
     draws = 400
     hidden = np.repeat(scale * HIDDEN[:3], draws, axis=0)
@@ -80,8 +80,9 @@ def assert_shares(counts, p):
     """Demands that counts of draws are within 4 standard errors; rare classes count as one."""
     number = counts.sum()
     often = number * p > 20  # the number of others is far from normal
-    assert often.sum() > 5
+    assert counts.size == p.size and often.any()
     counts, p = (np.append(x[often], x[~often].sum()) for x in (counts, p))
+    assert p[-1] * number > 20
     distance = np.abs(counts - number * p)
     np.testing.assert_array_less(distance, 4 * np.sqrt(number * p * (1 - p)) + 1e-9)
 
