@@ -174,6 +174,18 @@ HEADS = [
         _sgd,
     ),
     Row(
+        "sampled_exact_softmax",
+        lambda classes, **kw: tlo.heads.SampledHead(
+            classes,
+            tlo.samplers.ExactSoftmaxSampler(15),
+            tlo.optimizers.RowAdam(0.05),
+            seed=3,
+            **kw,
+        ),
+        tlo.losses.ImportanceSampling,
+        _sgd,
+    ),
+    Row(
         "sampled_index",
         lambda classes, **kw: tlo.heads.SampledHead(
             classes,

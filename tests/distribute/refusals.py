@@ -235,6 +235,7 @@ TRIED = {
         tf.data.Dataset.from_tensors((X * (np.nan if RANK else 1), Y)),
     ),
     "sampler_of_w": lambda: model_of(sampled(sampler=LooksAtW())),
+    "exact_softmax_sampler": lambda: model_of(sampled(sampler=tlo.samplers.ExactSoftmaxSampler(5))),
     "other_index": other_index,
     "logits": lambda: model_of(sampled()).predict(X, verbose=0),
     "eager": lambda: fit(model_of(sampled(), run_eagerly=True)),

@@ -201,6 +201,13 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
+        "no draws from the softmax",
+        lambda case: tlo.samplers.ExactSoftmaxSampler(0),
+        ValueError,
+        "num_sampled must be an integer of at least 1; got 0",
+        one,
+    ),
+    Misuse(
         "counts of other classes",
         _sampled(sampler=tlo.samplers.Unigram([1, 2, 3], 2)),
         ValueError,

@@ -22,6 +22,11 @@ def unigram(counts, power=1.0):
     return weights / weights.sum()
 
 
+def softmax(logits):
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
 def bernoulli_alpha(counts, expected):
     """alpha with sum_c f_c^alpha = expected, by bisection."""
     frequency = unigram(counts)

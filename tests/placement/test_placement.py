@@ -16,7 +16,7 @@ import tensorflow as tf
 from conformance.heads_table import HEADS
 from placement.gpu_kernels import count_waits, host_nodes, host_variables, nodes_of
 from samplers import samplers_table
-from samplers.drawing import labels_of
+from samplers.drawing import labels_of, weights_of
 
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_rule import RowRule
@@ -52,6 +52,7 @@ WAITS = {
     "hierarchical_huffman": {"Where": 6, "If": 13, "While": 5},
     "sampled": {"Where": 11, "If": 9, "While": 3},
     "sampled_per_example": {"Where": 6, "If": 9, "While": 3},
+    "sampled_exact_softmax": {"Where": 7, "If": 10, "While": 8},
     "sampled_index": {"Where": 21, "If": 32, "While": 9, "Assert": 2},
     "exact_softmax": {"Where": 7, "If": 11, "While": 4},
     "exact_softmax_all": {"Where": 0, "If": 11, "While": 5},
@@ -126,7 +127,8 @@ def test_samplers_draw_on_the_gpu(row):
 
     @tf.function
     def draw(hidden):
-        return sampler.sample(hidden, labels_of([[1, -1], [2, 3]]), tf.constant([1, 2]))
+        labels, seed = labels_of([[1, -1], [2, 3]]), tf.constant([1, 2])
+        return sampler.sample(hidden, labels, seed, weights_of(sampler))
 
     graph = draw.get_concrete_function(tf.zeros([2, 3])).graph
     nodes = host_nodes(graph)

@@ -5,9 +5,18 @@ from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
+from samplers.samplers_table import BIAS, CLASSES
 
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import Candidates
+from tfx_largeout.samplers import Candidates, OutputWeights
+
+WIDTH = 3
+WEIGHTS = OutputWeights(tf.Variable(tf.ones([CLASSES, WIDTH])), tf.Variable(BIAS, dtype="float32"))
+
+
+def weights_of(sampler):
+    """What a sampler that looks at W gets: for the hidden activations here, its logits are BIAS."""
+    return WEIGHTS if sampler.looks_at_weights else None
 
 
 def labels_of(ids):
@@ -17,7 +26,8 @@ def labels_of(ids):
 def draw(sampler, labels, seed=(1, 2)):
     """One draw for as many examples as there are rows of labels."""
     labels = labels_of(labels)
-    return sampler.sample(tf.zeros([labels.ids.shape[0], 3]), labels, tf.constant(seed))
+    hidden = tf.zeros([labels.ids.shape[0], WIDTH])
+    return sampler.sample(hidden, labels, tf.constant(seed), weights_of(sampler))
 
 
 def many_draws(sampler, label, count):
@@ -30,7 +40,7 @@ def many_draws(sampler, label, count):
 
 
 def _one_by_one(sampler, label, count):
-    labels, hidden = labels_of([[label]]), tf.zeros([1, 3])
+    labels, hidden = labels_of([[label]]), tf.zeros([1, WIDTH])
     width = 3 * sampler.num_classes
 
     def padded(values, padding):

@@ -13,6 +13,7 @@ from oracles import samplers as oracle
 from tfx_largeout import samplers
 
 CLASSES = 40
+BIAS = np.random.default_rng(5).normal(scale=1.5, size=CLASSES)
 COUNTS = np.random.default_rng(4).permutation(np.ceil(300 / np.arange(1, CLASSES + 1))).astype(int)
 
 
@@ -34,6 +35,7 @@ class Row:
 
 
 Q_UNIFORM, Q_LOG = oracle.uniform(CLASSES), oracle.log_uniform(CLASSES)
+Q_SOFTMAX = oracle.softmax(BIAS)
 Q_UNIGRAM, Q_ROOT = oracle.unigram(COUNTS), oracle.unigram(COUNTS, 0.5)
 
 SAMPLERS = [
@@ -81,6 +83,7 @@ SAMPLERS = [
         lambda: samplers.Bernoulli(COUNTS, 37, per_example=True),
         oracle.bernoulli(COUNTS, 37),
     ),
+    Row("exact_softmax", lambda: samplers.ExactSoftmaxSampler(9), 9 * Q_SOFTMAX, False),
 ]
 
 

@@ -10,7 +10,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from samplers.drawing import assert_mean, counts_of_draws, draw, labels_of, many_draws
+from samplers.drawing import (
+    assert_mean,
+    counts_of_draws,
+    draw,
+    labels_of,
+    many_draws,
+    weights_of,
+)
 from samplers.samplers_table import CLASSES, SAMPLERS, built
 from variants import thorough
 
@@ -90,7 +97,7 @@ def test_graph_equals_eager_with_unknown_shapes(row):
         ]
     )
     def run(hidden, ids, seed):
-        return sampler.sample(hidden, Labels(ids), seed)
+        return sampler.sample(hidden, Labels(ids), seed, weights_of(sampler))
 
     ids = tf.constant(LABELS, tf.int64)
     for step in range(5):

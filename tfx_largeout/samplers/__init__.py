@@ -3,6 +3,7 @@
 
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
+from tfx_largeout.samplers.exact_softmax_sampler import ExactSoftmaxSampler
 from tfx_largeout.samplers.exact_top_k import ExactTopK
 from tfx_largeout.samplers.index_sampler import IndexSampler
 from tfx_largeout.samplers.log_uniform import LogUniform
@@ -16,6 +17,7 @@ from tfx_largeout.samplers.wta_top_k import WTATopK
 __all__ = [
     "Bernoulli",
     "Candidates",
+    "ExactSoftmaxSampler",
     "ExactTopK",
     "IndexSampler",
     "LSHEmbedding",

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws from the softmax over all classes, in bounded memory and TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.ops.exact.streamed_logits_composed import (
+    classes_of_block,
+    logits_of_block,
+    num_rows_of,
+)
+
+_GROUP = 64  # classes: each draw looks at the groups of its block, then at the classes of its group
+
+
+def softmax_draws(
+    hidden: tf.Tensor, kernel: Any, bias: Any, num_draws: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws classes of each example from its softmax p_c = exp(o_c) / Z, with replacement.
+
+    By inverse sums, in two passes over blocks of classes. The first has the sum of exp(o_c) over
+    each block, from which Z follows, and the block of each draw. The second computes each block
+    once more; each draw of the block chooses a group of classes by its sum, then a class of it.
+    Each choice has a random number of its own, and compares it with sums in float64.
+
+    Cost: O(B C D) twice, and O(B S) for each block. Memory: a few blocks of logits, the sums of
+    blocks, at most B C / 64, and 64 B S where all draws are of one block.
+
+    Args:
+        hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
+        kernel: W, `[C, D]`, a variable or a tensor. It is read in blocks and never copied.
+        bias: b, `[C]`, likewise, or None.
+        num_draws: S, at least 1.
+        seed: `[2]` int32 or int64: equal seeds give equal draws.
+
+    Returns:
+        The classes `[B, S]` int64, -1 where Z is not finite; and log Z `[B]`, of the dtype of h.
+    """
+    layer = _unwrapped(kernel), None if bias is None else _unwrapped(bias)
+    num_classes = num_rows_of(layer[0])
+    block = tf.minimum(classes_of_block(hidden, layer[0]), num_classes)
+    log_sums = _log_sums_of_blocks(hidden, layer, num_classes, block)
+    log_partition = tf.reduce_logsumexp(tf.cast(log_sums, tf.float64), axis=0)
+    shape = [tf.shape(hidden)[0], num_draws, 3]
+    uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
+    block_of_draw = _blocks_of_draws(log_sums, log_partition, uniform[:, :, 0])
+
+    def body(number, ids):  # type: ignore[no-untyped-def]
+        start = number * block
+        end = start + tf.minimum(block, num_classes - start)
+        logits = logits_of_block(hidden, *layer, start, end)
+        weights = tf.exp(logits - log_sums[number][:, tf.newaxis])
+        draws = tf.where(block_of_draw == tf.cast(number, tf.int64))
+        drawn = _draws_of_block(weights, draws[:, 0], tf.gather_nd(uniform[:, :, 1:], draws))
+        drawn += tf.cast(start, tf.int64)
+        return number + 1, tf.tensor_scatter_nd_update(ids, draws, drawn)
+
+    _, ids = tf.while_loop(
+        lambda number, ids: number * block < num_classes,
+        body,
+        (tf.zeros([], tf.int32), tf.fill(shape[:2], tf.constant(-1, tf.int64))),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, num_draws])),
+        parallel_iterations=1,
+    )
+    return tf.ensure_shape(ids, [hidden.shape[0], num_draws]), tf.cast(log_partition, hidden.dtype)
+
+
+def _unwrapped(table: Any) -> Any:
+    # `.value` of a Keras variable would cast, and so copy, the table inside an autocast scope.
+    return table._value if isinstance(table, keras.Variable) else table
+
+
+def _log_sums_of_blocks(
+    hidden: tf.Tensor, layer: tuple[Any, Any], num_classes: tf.Tensor, block: tf.Tensor
+) -> tf.Tensor:
+    """Returns the log of the sum of exp(o_c) over each block, `[blocks, B]`."""
+    num_blocks = (num_classes + block - 1) // block
+    sums = tf.TensorArray(hidden.dtype, num_blocks, element_shape=[None])
+
+    def body(number, sums):  # type: ignore[no-untyped-def]
+        start = number * block
+        end = start + tf.minimum(block, num_classes - start)
+        logits = logits_of_block(hidden, *layer, start, end)
+        return number + 1, sums.write(number, tf.reduce_logsumexp(logits, axis=1))
+
+    _, sums = tf.while_loop(
+        lambda number, sums: number < num_blocks,
+        body,
+        (tf.zeros([], tf.int32), sums),
+        parallel_iterations=1,
+    )
+    return sums.stack()
+
+
+def _blocks_of_draws(
+    log_sums: tf.Tensor, log_partition: tf.Tensor, uniform: tf.Tensor
+) -> tf.Tensor:
+    """Returns the block of each draw, `[B, S]` int64; the number of blocks if Z is not finite."""
+    shares = tf.exp(tf.cast(tf.transpose(log_sums), tf.float64) - log_partition[:, tf.newaxis])
+    sums = tf.cumsum(shares, axis=1)
+    values = uniform * sums[:, -1:]
+    return tf.raw_ops.UpperBound(sorted_inputs=sums, values=values, out_type=tf.int64)
+
+
+def _draws_of_block(weights: tf.Tensor, examples: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Returns a column of the weights of a block for each draw, `[m]` int64.
+
+    Args:
+        weights: `[B, n]`, in proportion to the probabilities.
+        examples: `[m]`, the example of each draw.
+        uniform: `[m, 2]`.
+    """
+    weights = tf.pad(weights, [[0, 0], [0, -tf.shape(weights)[1] % _GROUP]])
+    weights = tf.reshape(weights, [tf.shape(weights)[0], tf.shape(weights)[1] // _GROUP, _GROUP])
+    group = _choice(tf.gather(tf.reduce_sum(weights, axis=2), examples), uniform[:, 0])
+    member = _choice(tf.gather_nd(weights, tf.stack([examples, group], axis=1)), uniform[:, 1])
+    return group * _GROUP + member
+
+
+def _choice(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Returns a column for each row of weights `[m, n]`, in proportion to them, `[m]` int64."""
+    sums = tf.cumsum(tf.cast(weights, tf.float64), axis=1)
+    below = sums <= uniform[:, tf.newaxis] * sums[:, -1:]
+    return tf.math.count_nonzero(below, axis=1)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExactSoftmaxSampler: draws from the softmax of the model itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.exact.softmax_draws import softmax_draws
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ExactSoftmaxSampler(Sampler):
+    """Each example's own S draws from the model's softmax: what adaptive samplers approximate.
+
+    E_c = S p_c,  p_c = exp(o_c) / Z,  Z = sum_d exp(o_d),  o = W h + b
+
+    The draws are independent; a class may come several times, and a label may be among them: a hit,
+    as with other samplers. Each draw's exp(o_d) / E_d is Z / S, so that the estimate of Z from all
+    draws, hits included, is Z itself: it has no variance. With `ImportanceSampling` the gradient is
+    an unbiased estimate of that of the exact softmax.
+
+    It looks at all classes, so it saves nothing: a yardstick. How much better training is with it
+    than with a sampler that does not look at W is the most that a sampler that does can gain.
+
+    Cost: O(B C D) time, twice that of the logits of all classes, whatever S is; memory for a few
+    blocks of logits, the sums of blocks, at most B C / 64, and O(B S).
+
+    Args:
+        num_sampled: S, at least 1.
+
+    Raises:
+        ValueError: `num_sampled` is out of range.
+        RuntimeError: When the head is built, over several workers.
+
+    References:
+        Bengio and Senécal 2008, Adaptive importance sampling to accelerate training of a neural
+        probabilistic language model: the model's own distribution as the best proposal. Blanc and
+        Rendle 2018, Adaptive sampled softmax with kernel based sampling, Theorem 2.1: the softmax
+        is the only distribution with which the sampled softmax is unbiased.
+    """
+
+    looks_at_weights: ClassVar[bool] = True
+    per_example: ClassVar[bool] = True
+
+    def __init__(self, num_sampled: int) -> None:
+        self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
+
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        hidden = tf.cast(hidden, "float64" if weights.kernel.dtype == "float64" else "float32")
+        layer = weights.kernel, weights.bias
+        ids, log_partition = softmax_draws(hidden, *layer, self.num_sampled, seed)
+        # These are the logits of the head, bit for bit: those of the draws cancel in Z.
+        values = candidate_logits(*layer, hidden, labels.ids, ids)
+        log_factor = math.log(self.num_sampled) - log_partition[:, tf.newaxis]
+        return Candidates(
+            ids,
+            tf.where(ids < 0, 0.0, tf.cast(values.candidate_logits + log_factor, tf.float32)),
+            where_labels(labels, values.true_logits + log_factor),
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {"num_sampled": self.num_sampled}
