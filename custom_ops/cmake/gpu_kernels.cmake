@@ -42,7 +42,12 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
   message(STATUS "GPU kernels: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
 endif()
 
-set(tfx_gpu_sources core/gpu/streamed_logits.cu.cc)
+set(tfx_gpu_sources
+  core/gpu/candidate_logits.cu.cc
+  core/gpu/candidate_rows.cu.cc
+  core/gpu/candidate_update.cu.cc
+  core/gpu/sorted_classes.cu.cc
+  core/gpu/streamed_logits.cu.cc)
 add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources})
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
@@ -50,14 +55,22 @@ if(TFX_CUDA STREQUAL "on_cpu")
 else()
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CUDA
     COMPILE_OPTIONS "--expt-relaxed-constexpr")
+  # Steps on rows have the bits of the processor's, where contraction is off too.
+  set_property(SOURCE core/gpu/candidate_update.cu.cc APPEND PROPERTY COMPILE_OPTIONS "--fmad=false")
   target_sources(tfx_core_gpu PRIVATE core/gpu/products_by_cublas.cc)
   set_source_files_properties(core/gpu/products_by_cublas.cc PROPERTIES COMPILE_OPTIONS
     "-isystem;${tf_include}/third_party/gpus/cuda/include;-isystem;${tf_include}/third_party/gpus/cuda/libcudacxx/include")
 endif()
 
 add_library(_tfx_largeout_gpu MODULE
+  core/adam_correction.cc
+  kernels/candidate_checks.cc
+  kernels/candidate_kernels_gpu.cc
+  kernels/candidate_op.cc
   kernels/class_shard.cc
+  kernels/layer_update.cc
   kernels/locked_variables.cc
+  kernels/row_rule.cc
   kernels/streamed_logits_checks.cc
   kernels/streamed_logits_kernels_gpu.cc)
 target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tensorflow_framework)

@@ -32,6 +32,17 @@ absl::Status LayerUpdate::Set(tf::OpKernelContext* context, const LockedVariable
                               int learning_rate) {
   TF_RETURN_IF_ERROR(
       rule_.Set(method_, context->input(learning_rate + 1), context->input(learning_rate)));
+  return CheckSlots(variables);
+}
+
+absl::Status LayerUpdate::SetButForRate(tf::OpKernelContext* context,
+                                        const LockedVariables& variables, int learning_rate) {
+  TF_RETURN_IF_ERROR(rule_.SetButForRate(method_, context->input(learning_rate + 1),
+                                         context->input(learning_rate)));
+  return CheckSlots(variables);
+}
+
+absl::Status LayerUpdate::CheckSlots(const LockedVariables& variables) const {
   TF_RETURN_IF_ERROR(rule_.CheckSlots(variables, 0, KernelSlot(), num_kernel_slots_));
   if (num_biases_ == 0) return absl::OkStatus();
   return rule_.CheckSlots(variables, 1, BiasSlot(), num_bias_slots_);
@@ -51,6 +62,11 @@ core::LayerRows LayerUpdate::Rows(const LockedVariables& variables) const {
 std::optional<core::RowUpdater> LayerUpdate::Updater(const core::RowKernels& kernels) const {
   if (!update_) return std::nullopt;
   return rule_.Updater(kernels);
+}
+
+std::optional<core::gpu::RowRule> LayerUpdate::RuleOnGpu(const float* learning_rate) const {
+  if (!update_) return std::nullopt;
+  return rule_.OnGpu(learning_rate);
 }
 
 }  // namespace tfx

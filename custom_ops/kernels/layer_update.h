@@ -35,8 +35,12 @@ class LayerUpdate {
   absl::Status Set(tensorflow::OpKernelContext* context, const LockedVariables& variables,
                    int learning_rate);
 
+  // Likewise for RuleOnGpu, where the rate is on the device: only its shape is looked at.
+  absl::Status SetButForRate(tensorflow::OpKernelContext* context, const LockedVariables& variables,
+                             int learning_rate);
+
   // Gives the variables buffers of their own, unless the op only computes gradients.
-  // REQUIRES: Set succeeded.
+  // REQUIRES: Set or SetButForRate succeeded.
   absl::Status Own(LockedVariables* variables) const;
 
   // REQUIRES: Own succeeded.
@@ -44,8 +48,10 @@ class LayerUpdate {
 
   // None if the op only computes gradients.
   std::optional<core::RowUpdater> Updater(const core::RowKernels& kernels) const;
+  std::optional<core::gpu::RowRule> RuleOnGpu(const float* learning_rate) const;
 
  private:
+  absl::Status CheckSlots(const LockedVariables& variables) const;
   int KernelSlot() const { return 1 + num_biases_; }
   int BiasSlot() const { return KernelSlot() + num_kernel_slots_; }
 

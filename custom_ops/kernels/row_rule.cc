@@ -23,6 +23,23 @@ bool IsFraction(double x) { return x >= 0 && x < 1; }
 
 absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
                           const tf::Tensor& learning_rate) {
+  TF_RETURN_IF_ERROR(SetButForRate(method, numbers, learning_rate));
+  const float eta = learning_rate.scalar<float>()();
+  if (!std::isfinite(eta) || eta < 0 || !(eta * weight_decay_ < 1)) {
+    return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
+                           "which is ", weight_decay_, "; got ", eta);
+  }
+  step_.learning_rate = eta;
+  step_.kept = static_cast<float>(1 - eta * weight_decay_);
+  if (step_.method != core::RowMethod::kAdam) return absl::OkStatus();
+  if (!correction_.has_value() || !correction_->IsFor(beta_1_, beta_2_)) {
+    correction_.emplace(beta_1_, beta_2_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowRule::SetButForRate(const std::string& method, const tf::Tensor& numbers,
+                                    const tf::Tensor& learning_rate) {
   const bool is_sgd = method == "sgd", is_adam = method == "adam";
   const int64_t size = kFirst + (is_adam ? 3 : is_sgd ? 2 : 1);
   if (numbers.dims() != 1 || numbers.dim_size(0) != size) {
@@ -42,14 +59,10 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
     return InvalidArgument("learning_rate must be a scalar; got shape ",
                            learning_rate.shape().DebugString());
   }
-  const float eta = learning_rate.scalar<float>()();
-  if (!std::isfinite(eta) || eta < 0 || !(eta * x(kWeightDecay) < 1)) {
-    return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
-                           "which is ", x(kWeightDecay), "; got ", eta);
-  }
+  weight_decay_ = x(kWeightDecay);
+  beta_1_ = is_adam ? x(kFirst) : 0;
+  beta_2_ = is_adam ? x(kSecond) : 0;
   step_ = {};
-  step_.learning_rate = eta;
-  step_.kept = static_cast<float>(1 - eta * x(kWeightDecay));
   step_.clip_norm = static_cast<float>(x(kClipNorm));
   step_.epsilon = static_cast<float>(epsilon);
   step_.method = is_adam           ? core::RowMethod::kAdam
@@ -59,13 +72,10 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
                                    : core::RowMethod::kNesterov;
   if (is_sgd) step_.momentum = static_cast<float>(x(kFirst));
   if (!is_adam) return absl::OkStatus();
-  step_.momentum = static_cast<float>(x(kFirst));
-  step_.rest_1 = static_cast<float>(1 - x(kFirst));
-  step_.beta_2 = static_cast<float>(x(kSecond));
-  step_.rest_2 = static_cast<float>(1 - x(kSecond));
-  if (!correction_.has_value() || !correction_->IsFor(x(kFirst), x(kSecond))) {
-    correction_.emplace(x(kFirst), x(kSecond));
-  }
+  step_.momentum = static_cast<float>(beta_1_);
+  step_.rest_1 = static_cast<float>(1 - beta_1_);
+  step_.beta_2 = static_cast<float>(beta_2_);
+  step_.rest_2 = static_cast<float>(1 - beta_2_);
   return absl::OkStatus();
 }
 

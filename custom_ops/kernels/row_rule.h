@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/adam_correction.h"
+#include "core/gpu/row_rule.h"
 #include "core/row_update.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -24,6 +25,10 @@ class RowRule {
   absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
                    const tensorflow::Tensor& learning_rate);
 
+  // Likewise for OnGpu, where the rate is on the device: only its shape is looked at.
+  absl::Status SetButForRate(const std::string& method, const tensorflow::Tensor& numbers,
+                             const tensorflow::Tensor& learning_rate);
+
   int NumSlots() const;
 
   // Refuses slots, variables [first_slot, first_slot + num_slots), that are not those of a weight.
@@ -37,7 +42,12 @@ class RowRule {
     return core::RowUpdater(step_, correction_.has_value() ? &*correction_ : nullptr, kernels);
   }
 
+  core::gpu::RowRule OnGpu(const float* learning_rate) const {
+    return {step_, learning_rate, weight_decay_, beta_1_, beta_2_};
+  }
+
  private:
+  double weight_decay_, beta_1_, beta_2_;
   core::RowStep step_;
   std::optional<core::AdamCorrection> correction_;  // kept from step to step
 };

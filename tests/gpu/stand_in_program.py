@@ -6,12 +6,16 @@ LD_LIBRARY_PATH=DRIVER python stand_in_program.py LIBRARY    # of kernels that r
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops import library
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.rows.row_rule import RowRule, numbers_of
 
 CLASSES, WIDTH, BATCH = 5000, 4, 6
 RNG = np.random.default_rng(0)
@@ -77,9 +81,112 @@ def check_refusals(module, variable):
     streamed_logits(module, "GPU:0", variable)
 
 
+RULES = (
+    RowRule("sgd", (0.0, 0.0)),
+    RowRule("sgd", (0.5, 1.0), weight_decay=0.25),
+    RowRule("adagrad", (1e-3,), row_clip_norm=2.0),
+    RowRule("adam", (0.9, 0.999, 1e-4)),
+)
+RATE = np.float32(0.5)
+IDS = {False: RNG.integers(-1, 30, [40]), True: RNG.integers(-1, 30, [BATCH, 40])}
+SOME_LABELS = RNG.integers(-1, 30, [BATCH, 2])
+GRADIENTS = whole_numbers(BATCH, 2), whole_numbers(BATCH, 40)
+
+
+class Layer:
+    """A layer in variables on a device: W, b and their slots."""
+
+    def __init__(self, device, rule):
+        self.rule = rule
+        with tf.device(device):
+            self.weights = [tf.Variable(weight) for weight in (KERNEL, BIAS)]
+            self.slots = [
+                [
+                    tf.Variable(
+                        np.zeros(CLASSES, "uint32") if name == "age" else np.full_like(weight, 0.5)
+                    )
+                    for name in rule.slots
+                ]
+                for weight in (KERNEL, BIAS)
+            ]
+
+    def step(self, module, device, own):
+        """Takes a step by the ops themselves. Returns what they do."""
+        with tf.device(device):
+            batch = [tf.constant(x) for x in (HIDDEN, SOME_LABELS, IDS[own])]
+            gradients = [tf.constant(x) for x in GRADIENTS]
+            kernel, *bias = (weight.handle for weight in self.weights)
+            slots = [[slot.handle for slot in slots] for slots in self.slots]
+            logits = module.tfx_candidate_logits(kernel, bias, *batch, dtype=tf.float32)
+            with tf.control_dependencies(logits):
+                hidden_gradient = module.tfx_candidate_update(
+                    *(kernel, bias, *slots, *batch, *gradients),
+                    *(tf.constant(RATE), numbers_of(self.rule)),
+                    method=self.rule.method,
+                    dtype=tf.float32,
+                )
+            return [*logits, hidden_gradient]
+
+    def arrays(self):
+        return [x.numpy() for x in (*self.weights, *self.slots[0], *self.slots[1])]
+
+
+def check_same(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-5)
+
+
+def check_candidates(module):
+    for rule in RULES:
+        for own in (False, True):
+            gpu, processor = Layer("GPU:0", rule), Layer("CPU:0", rule)
+            in_graph = tf.function(gpu.step)
+            before = gpu.weights[0].value()  # which shares the variable's buffer
+            for step in (gpu.step, in_graph, gpu.step):
+                found = step(module, "GPU:0", own)
+                assert all("GPU:0" in x.device for x in found)
+                expected = processor.step(module, "CPU:0", own)
+                check_same([x.numpy() for x in found], [x.numpy() for x in expected])
+                check_same(gpu.arrays(), processor.arrays())
+            assert np.any(gpu.arrays()[0] != KERNEL)
+            np.testing.assert_array_equal(before.numpy(), KERNEL)
+
+
+def check_candidates_in_python(module):
+    """The functions choose the kernels, and refuse what those can't."""
+    rule = RULES[3]
+    gpu, processor = Layer("GPU:0", rule), Layer("CPU:0", rule)
+    processor.step(module, "CPU:0", False)
+    with tf.device("CPU:0"):  # where TensorFlow's own ops do something
+        batch = [tf.constant(x) for x in (HIDDEN, SOME_LABELS, IDS[False])]
+        gradients = [tf.constant(x) for x in GRADIENTS]
+        wrong = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
+        for call in (
+            lambda: candidate_logits(*gpu.weights, *batch[:2], wrong),
+            lambda: candidate_update(
+                *gpu.weights, *gpu.slots, *batch[:2], wrong, *gradients, rule, RATE
+            ),
+            lambda: candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, -1.0),
+        ):
+            try:
+                call()
+            except tf.errors.InvalidArgumentError as error:
+                assert "must be" in str(error), error
+            else:
+                raise AssertionError("a wrong argument was not refused")
+        check_same(gpu.arrays(), Layer("CPU:0", rule).arrays())
+        logits = candidate_logits(*gpu.weights, *batch)
+        update = candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, RATE)
+    assert "GPU:0" in logits.candidate_logits.device and "GPU:0" in update.device
+    check_same(gpu.arrays(), processor.arrays())
+
+
 if __name__ == "__main__":
     assert tf.config.list_physical_devices("GPU"), "no GPU"
     ops = library.load()
     tf.load_library(sys.argv[1])
     check_streamed_logits(ops)
+    check_candidates(ops)
+    os.environ["TFX_LARGEOUT_GPU_KERNELS"] = sys.argv[1]
+    check_candidates_in_python(ops)
     print("GPU ops agree with those of the processor")

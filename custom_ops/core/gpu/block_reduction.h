@@ -5,6 +5,8 @@
 #ifndef TFX_LARGEOUT_CORE_GPU_BLOCK_REDUCTION_H_
 #define TFX_LARGEOUT_CORE_GPU_BLOCK_REDUCTION_H_
 
+#include <cstdint>
+
 #include "core/gpu/cuda_on_cpu.h"
 
 namespace tfx::core::gpu {
@@ -33,7 +35,8 @@ __device__ T OfWarp(T value, Combine combine) {
   return value;
 }
 
-// The same for all kThreads threads of a block. `shared` has room for kWarps values of 8 bytes.
+// The same for all threads of a block, which are whole warps, kWarps at most. `shared` has room for
+// kWarps values of 8 bytes.
 template <typename T, typename Combine>
 __device__ T OfBlock(T value, Combine combine, void* shared) {
   T* of_warps = static_cast<T*>(shared);
@@ -42,8 +45,36 @@ __device__ T OfBlock(T value, Combine combine, void* shared) {
   if (threadIdx.x % kWarpSize == 0) of_warps[threadIdx.x / kWarpSize] = value;
   __syncthreads();
   value = of_warps[0];
-  for (int warp = 1; warp < kWarps; ++warp) value = combine(value, of_warps[warp]);
+  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
+  for (int warp = 1; warp < num_warps; ++warp) value = combine(value, of_warps[warp]);
   return value;
+}
+
+// Returns to each thread of a warp the sum of the values of those up to it.
+__device__ inline uint32_t SumUpTo(uint32_t value) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  for (unsigned delta = 1; delta < kWarpSize; delta *= 2) {
+    const uint32_t before = __shfl_up_sync(~0u, value, delta);
+    if (lane >= delta) value += before;
+  }
+  return value;
+}
+
+// Returns to each of kThreads threads the sum of the values of those before it, and to all the sum
+// of all. `shared` has room for kWarps values.
+__device__ inline uint32_t SumBefore(uint32_t value, uint32_t* shared, uint32_t* total) {
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const uint32_t up_to = SumUpTo(value);
+  __syncthreads();  // the last sums have been read
+  if (threadIdx.x % kWarpSize == kWarpSize - 1) shared[warp] = up_to;
+  __syncthreads();
+  uint32_t of_warps = 0;
+  *total = 0;
+  for (unsigned w = 0; w < kWarps; ++w) {
+    if (w < warp) of_warps += shared[w];
+    *total += shared[w];
+  }
+  return of_warps + up_to - value;
 }
 
 }  // namespace tfx::core::gpu

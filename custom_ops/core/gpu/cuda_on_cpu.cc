@@ -58,11 +58,15 @@ class Block {
 
   void WaitForAll() { Wait(&barrier_, static_cast<unsigned>(fibers_.size())); }
 
-  uint64_t Exchange(uint64_t bits, unsigned lane) {
+  void WaitForWarp() { WaitForWarp(&warps_[current_ / kWarp]); }
+
+  // Returns what look(bits of the lanes, how many lanes) does.
+  template <typename Look>
+  auto Exchange(uint64_t bits, const Look& look) {
     Warp& warp = warps_[current_ / kWarp];
     warp.brought[current_ % kWarp] = bits;
     WaitForWarp(&warp);
-    const uint64_t got = warp.brought[lane % kWarp];
+    const auto got = look(warp.brought, LanesOfWarp());
     WaitForWarp(&warp);  // nobody brings the next before all have this one
     return got;
   }
@@ -89,10 +93,12 @@ class Block {
     swapcontext(&scheduler_, &fibers_[index].context);
   }
 
-  void WaitForWarp(Warp* warp) {
+  unsigned LanesOfWarp() const {
     const size_t first = current_ / kWarp * kWarp;
-    Wait(&warp->barrier, static_cast<unsigned>(std::min<size_t>(kWarp, fibers_.size() - first)));
+    return static_cast<unsigned>(std::min<size_t>(kWarp, fibers_.size() - first));
   }
+
+  void WaitForWarp(Warp* warp) { Wait(&warp->barrier, LanesOfWarp()); }
 
   void Wait(Barrier* barrier, unsigned size) {
     const uint64_t round = barrier->rounds;
@@ -158,10 +164,22 @@ void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
 
 unsigned char* SharedMemory() { return block_of_this_thread->shared(); }
 void WaitForBlock() { block_of_this_thread->WaitForAll(); }
+void WaitForWarp() { block_of_this_thread->WaitForWarp(); }
 unsigned Lane() { return block_of_this_thread->lane(); }
 
 uint64_t Shuffle(uint64_t bits, unsigned lane) {
-  return block_of_this_thread->Exchange(bits, lane);
+  return block_of_this_thread->Exchange(
+      bits, [=](const uint64_t* brought, unsigned) { return brought[lane % kWarp]; });
+}
+
+unsigned Match(uint64_t bits) {
+  return block_of_this_thread->Exchange(bits, [=](const uint64_t* brought, unsigned num_lanes) {
+    unsigned same = 0;
+    for (unsigned lane = 0; lane < num_lanes; ++lane) {
+      if (brought[lane] == bits) same |= 1u << lane;
+    }
+    return same;
+  });
 }
 
 }  // namespace tfx::core::gpu::on_cpu

@@ -32,7 +32,8 @@
 #define __device__
 #define __launch_bounds__(...)
 #define TFX_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  ::tfx::core::gpu::on_cpu::Launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); })
+  (static_cast<void>(stream),                                      \
+   ::tfx::core::gpu::on_cpu::Launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); }))
 #define TFX_SHARED_MEMORY(name) unsigned char* name = ::tfx::core::gpu::on_cpu::SharedMemory()
 
 struct dim3 {
@@ -55,8 +56,11 @@ constexpr unsigned kWarp = 32;
 void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 unsigned char* SharedMemory();
 void WaitForBlock();
+void WaitForWarp();
 // Returns the bits that the given lane of the warp brought along.
 uint64_t Shuffle(uint64_t bits, unsigned lane);
+// Returns the lanes of the warp, as bits, that brought the same along.
+unsigned Match(uint64_t bits);
 unsigned Lane();
 
 template <typename T>
@@ -72,12 +76,31 @@ T ShuffleValue(T value, unsigned lane) {
 }  // namespace tfx::core::gpu::on_cpu
 
 inline void __syncthreads() { ::tfx::core::gpu::on_cpu::WaitForBlock(); }
+inline void __syncwarp() { ::tfx::core::gpu::on_cpu::WaitForWarp(); }
 
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   namespace on_cpu = ::tfx::core::gpu::on_cpu;
   return on_cpu::ShuffleValue(value, on_cpu::Lane() ^ static_cast<unsigned>(mask));
 }
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return ::tfx::core::gpu::on_cpu::ShuffleValue(value, static_cast<unsigned>(lane));
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned, T value, unsigned delta) {
+  namespace on_cpu = ::tfx::core::gpu::on_cpu;
+  const unsigned lane = on_cpu::Lane();
+  return on_cpu::ShuffleValue(value, lane < delta ? lane : lane - delta);
+}
+
+inline unsigned __match_any_sync(unsigned, unsigned value) {
+  return ::tfx::core::gpu::on_cpu::Match(value);
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 template <typename T>
 T atomicAdd(T* sum, T value) {

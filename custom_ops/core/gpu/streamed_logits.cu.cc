@@ -7,6 +7,7 @@
 #include "core/gpu/best_keys.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/launch.h"
 #include "core/gpu/products.h"
 
 namespace tfx::core::gpu {
@@ -228,15 +229,6 @@ __global__ void __launch_bounds__(kThreads)
   MergeSoftmax(in, found, places, shared, out.logsumexp + blockIdx.x);
   if (out.target_ranks != nullptr) MergeRanks(in, found, places, shared, out.target_ranks);
   if (in.k > 0) MergeBest(in, found, places, shared, num_keys, out);
-}
-
-const char* LastError() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
-}
-
-dim3 Grid(int64_t x, int64_t y = 1) {
-  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
 }
 
 }  // namespace

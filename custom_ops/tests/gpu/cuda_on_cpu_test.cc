@@ -55,6 +55,48 @@ void BlocksAndWarpsAreReduced() {
   }
 }
 
+__global__ void SumsBefore(uint32_t* before, uint32_t* totals) {
+  TFX_SHARED_MEMORY(memory);
+  before[threadIdx.x] =
+      SumBefore(threadIdx.x % 7, reinterpret_cast<uint32_t*>(memory), totals + threadIdx.x);
+}
+
+void SumsOfThreadsBefore() {
+  std::vector<uint32_t> before(kThreads), totals(kThreads);
+  TFX_LAUNCH(SumsBefore, dim3(1), dim3(kThreads), 8 * kWarps, nullptr, before.data(),
+             totals.data());
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < kThreads; sum += i % 7, ++i) EXPECT(before[i] == sum);
+  for (uint32_t total : totals) EXPECT(total == sum);
+}
+
+// Lanes that bring the same number, and a count of the lanes so far with a barrier between.
+__global__ void Matches(unsigned* lanes, unsigned* counts, bool waits) {
+  TFX_SHARED_MEMORY(memory);
+  auto* count = reinterpret_cast<unsigned*>(memory);
+  const unsigned lane = threadIdx.x % kWarpSize;
+  lanes[threadIdx.x] = __match_any_sync(~0u, lane % 3);
+  if (lane == 0) *count = 0;
+  __syncwarp();
+  const unsigned before = *count;
+  if (waits) __syncwarp();
+  *count = before + 1;
+  __syncwarp();
+  counts[threadIdx.x] = *count;
+}
+
+void LanesThatMatch() {
+  std::vector<unsigned> lanes(kWarpSize), counts(kWarpSize);
+  for (bool waits : {true, false}) {
+    TFX_LAUNCH(Matches, dim3(1), dim3(kWarpSize), sizeof(unsigned), nullptr, lanes.data(),
+               counts.data(), waits);
+    for (unsigned i = 0; i < kWarpSize; ++i) {
+      EXPECT(lanes[i] == 0x49249249u << i % 3);
+      EXPECT((counts[i] == 1) == waits);
+    }
+  }
+}
+
 __global__ void SomeNeverCome() {
   if (threadIdx.x != 5) __syncthreads();
 }
@@ -77,6 +119,8 @@ void ThreadsThatWaitForeverEndTheProgram() {
 int main() {
   tfx::core::gpu::ABarrierThatIsMissingShows();
   tfx::core::gpu::BlocksAndWarpsAreReduced();
+  tfx::core::gpu::SumsOfThreadsBefore();
+  tfx::core::gpu::LanesThatMatch();
   tfx::core::gpu::ThreadsThatWaitForeverEndTheProgram();
   return tfx::test::Result();
 }

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import check_dtypes, check_finite, check_ids, check_shape
+from tfx_largeout.ops.checks import (
+    check_dtypes,
+    check_finite,
+    check_ids,
+    check_learning_rate,
+    check_shape,
+    finite_gradients,
+)
 from tfx_largeout.ops.rows.row_rule import compute_dtype
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.run_time_checks import Check, after
@@ -102,6 +109,34 @@ class CandidateArguments(NamedTuple):
                 labels=tf.identity(self.labels),
                 candidates=tf.identity(self.candidates),
             )
+
+    def checked_step(
+        self,
+        true_gradient: tf.Tensor,
+        candidate_gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        weight_decay: float,
+    ) -> tuple[CandidateArguments, tf.Tensor, tf.Tensor]:
+        """As `checked`, for a step with gradients `[N, K]` and `[N, S]` of the logits.
+
+        Returns:
+            The arguments, and the gradients, 0 at padding.
+        """
+        sizes = tf.stack([tf.shape(self.hidden)[0], tf.shape(self.candidates)[-1]])
+        rule = "[N, S] with the N of hidden and the S of candidates"
+        labels = tf.shape(self.labels)
+        arguments = self.checked(
+            [
+                check_shape("true_gradient", "[N, K] as the labels", true_gradient, labels),
+                check_shape("candidate_gradient", rule, candidate_gradient, sizes),
+                check_learning_rate(learning_rate, weight_decay),
+            ]
+        )
+        true_gradient, candidate_gradient = finite_gradients(
+            true_gradient=(arguments.labels, true_gradient),
+            candidate_gradient=(arguments.candidates, candidate_gradient),
+        )
+        return arguments, true_gradient, candidate_gradient
 
 
 def _check_rank(name: str, value: tf.Tensor | tf.Variable, rank: int) -> None:

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits_composed import candidate_logits_composed
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import OP_DTYPES
+from tfx_largeout.ops.rows.row_rule import GPU_DTYPES, OP_DTYPES
 
 
 class CandidateLogits(NamedTuple):
@@ -60,17 +61,19 @@ def candidate_logits(
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     module = op_module(
-        implementation, "tfx_candidate_logits", "kernel", arguments.kernel, OP_DTYPES
+        implementation, "tfx_candidate_logits", "kernel", arguments.kernel, OP_DTYPES, GPU_DTYPES
     )
     if module is None:
         return CandidateLogits(*candidate_logits_composed(arguments))
+    if is_on_gpu(arguments.kernel):
+        arguments = arguments.checked()  # the GPU kernel can't refuse what tensors hold
     return CandidateLogits(
         *module.tfx_candidate_logits(
             kernel=arguments.kernel.handle,
             bias=[] if arguments.bias is None else [arguments.bias.handle],
-            hidden=hidden,
-            labels=labels,
-            candidates=candidates,
+            hidden=arguments.hidden,
+            labels=arguments.labels,
+            candidates=arguments.candidates,
             dtype=arguments.kernel.dtype,
         )
     )

@@ -11,8 +11,10 @@ import tensorflow as tf
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_update_composed import candidate_update_composed
 from tfx_largeout.ops.checks import check_dtypes
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import (
+    GPU_DTYPES,
     OP_DTYPES,
     RowRule,
     check_slots,
@@ -86,26 +88,30 @@ def candidate_update(
         check_slots("bias", arguments.bias, bias_slots, rule)
     elif bias_slots:
         raise ValueError(f"bias_slots must be empty without a bias; got {len(bias_slots)}")
-    gradients = {"true_gradient": true_gradient, "candidate_gradient": candidate_gradient}
-    check_dtypes(hidden.dtype, **gradients)
+    check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
     learning_rate = rate_in(hidden.dtype, learning_rate)
     module = op_module(
-        implementation, "tfx_candidate_update", "kernel", arguments.kernel, OP_DTYPES
+        implementation, "tfx_candidate_update", "kernel", arguments.kernel, OP_DTYPES, GPU_DTYPES
     )
     if module is None:
         slots = (kernel_slots, bias_slots)
         return candidate_update_composed(
             arguments, slots, true_gradient, candidate_gradient, rule, learning_rate, update
         )
+    if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
+        arguments, true_gradient, candidate_gradient = arguments.checked_step(
+            true_gradient, candidate_gradient, learning_rate, rule.weight_decay
+        )
     return module.tfx_candidate_update(
         kernel=arguments.kernel.handle,
         bias=[] if arguments.bias is None else [arguments.bias.handle],
         kernel_slots=[slot.handle for slot in kernel_slots],
         bias_slots=[slot.handle for slot in bias_slots],
-        hidden=hidden,
-        labels=labels,
-        candidates=candidates,
-        **gradients,
+        hidden=arguments.hidden,
+        labels=arguments.labels,
+        candidates=arguments.candidates,
+        true_gradient=true_gradient,
+        candidate_gradient=candidate_gradient,
         learning_rate=learning_rate,
         rule=numbers_of(rule),
         method=rule.method,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import check_learning_rate, check_shape, finite_gradients
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update_composed import step_on_rows
 from tfx_largeout.ops.rows.variable_rows import gather
@@ -54,18 +53,8 @@ def candidate_update_composed(
     Returns:
         dL/dh, `[N, D]`.
     """
-    labels, candidates = arguments.labels, arguments.candidates
-    batch, num_candidates = tf.shape(arguments.hidden)[0], tf.shape(candidates)[-1]
-    sizes = tf.stack([batch, num_candidates])
-    rule_of_sizes = "[N, S] with the N of hidden and the S of candidates"
-    shapes = [
-        check_shape("true_gradient", "[N, K] as the labels", true_gradient, tf.shape(labels)),
-        check_shape("candidate_gradient", rule_of_sizes, candidate_gradient, sizes),
-    ]
-    arguments = arguments.checked([*shapes, check_learning_rate(learning_rate, rule.weight_decay)])
-    labels, candidates = arguments.labels, arguments.candidates
-    true_gradient, candidate_gradient = finite_gradients(
-        true_gradient=(labels, true_gradient), candidate_gradient=(candidates, candidate_gradient)
+    arguments, true_gradient, candidate_gradient = arguments.checked_step(
+        true_gradient, candidate_gradient, learning_rate, rule.weight_decay
     )
     gradients = _own if arguments.is_own else _shared
     ids, hidden_gradient, kernel_gradient, bias_gradient = gradients(

@@ -12,6 +12,9 @@ import tensorflow as tf
 OP_DTYPES = (tf.float32, tf.bfloat16)
 """The dtypes of the variables that the custom ops serve."""
 
+GPU_DTYPES = (tf.float32,)
+"""Those that their GPU kernels serve, where they have one."""
+
 _DTYPES = (*OP_DTYPES, tf.float64)
 _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}
 
@@ -87,9 +90,10 @@ class RowRule(NamedTuple):
 
 
 def numbers_of(rule: RowRule) -> tf.Tensor:
-    """Returns the numbers of a rule as the custom ops take them, `[n]` float64."""
+    """Returns the numbers of a rule as the custom ops take them, `[n]` float64, on the host."""
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
-    return tf.constant([rule.weight_decay, row_clip_norm, *rule.hyperparameters], tf.float64)
+    with tf.device("CPU:0"):
+        return tf.constant([rule.weight_decay, row_clip_norm, *rule.hyperparameters], tf.float64)
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/gpu/candidate_logits.h"
+
+#include "core/gpu/block_reduction.h"
+#include "core/gpu/candidate_rows.h"
+#include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/launch.h"
+#include "core/gpu/products.h"
+#include "core/gpu/scratch.h"
+
+namespace tfx::core::gpu {
+namespace {
+
+__device__ bool IsRow(const LayerWeights& weights, int64_t id) {
+  return id >= 0 && id < weights.num_classes;
+}
+
+__device__ float BiasOf(const LayerWeights& weights, int64_t row) {
+  return weights.bias == nullptr ? 0.f : static_cast<const float*>(weights.bias)[row];
+}
+
+// A warp for each of n ids, `of_example` ones an example.
+__global__ void __launch_bounds__(kThreads)
+    LogitsOfPairs(LayerWeights weights, const float* hidden, const int64_t* ids, int64_t n,
+                  int64_t of_example, float* logits) {
+  const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
+  if (i >= n) return;
+  const int64_t id = ids[i], width = weights.width;
+  const bool is_row = IsRow(weights, id);
+  const float* h = hidden + i / of_example * width;
+  const float* w = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
+  float sum = 0;
+  if (is_row) {
+    for (int64_t d = threadIdx.x % kWarpSize; d < width; d += kWarpSize) {
+      sum = fmaf(h[d], w[d], sum);
+    }
+  }
+  sum = OfWarp(sum, Sum());
+  if (threadIdx.x % kWarpSize == 0) logits[i] = is_row ? sum + BiasOf(weights, id) : 0.f;
+}
+
+// A thread for each logit of a candidate: finds whether it is a hit. Where candidates are shared,
+// the logit is a product as yet.
+__global__ void __launch_bounds__(kThreads)
+    FinishLogits(LayerWeights weights, CandidateBatch batch, float* logits, bool* hits) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= batch.size * batch.num_candidates) return;
+  const int64_t example = i / batch.num_candidates;
+  const int64_t id = batch.candidates[batch.own ? i : i - example * batch.num_candidates];
+  const bool is_row = IsRow(weights, id);
+  if (!batch.own) logits[i] = is_row ? logits[i] + BiasOf(weights, id) : 0.f;
+  const int64_t* labels = batch.labels + example * batch.num_labels;
+  bool is_hit = false;
+  for (int64_t k = 0; k < batch.num_labels; ++k) is_hit = is_hit || labels[k] == id;
+  hits[i] = is_hit && is_row;
+}
+
+void BeginPairs(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
+                const int64_t* ids, int64_t of_example, float* logits) {
+  const int64_t n = batch.size * of_example;
+  if (n == 0) return;
+  TFX_LAUNCH(LogitsOfPairs, Grid(BlocksOf(n, kWarps)), dim3(kThreads), 0, stream, weights,
+             batch.hidden, ids, n, of_example, logits);
+}
+
+}  // namespace
+
+int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const CandidateBatch& batch) {
+  Scratch scratch(nullptr);
+  if (!batch.own) scratch.Take<float>(batch.num_candidates * weights.width);
+  return scratch.bytes();
+}
+
+const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
+                            const CandidateBatch& batch, void* scratch,
+                            const CandidateLogitsOutputs& outputs) {
+  BeginPairs(stream, weights, batch, batch.labels, batch.num_labels, outputs.true_logits);
+  const int64_t n = batch.size * batch.num_candidates;
+  if (batch.own) {
+    BeginPairs(stream, weights, batch, batch.candidates, batch.num_candidates,
+               outputs.candidate_logits);
+  } else if (n > 0) {
+    auto* rows = static_cast<float*>(scratch);
+    GatherRows(stream, weights, batch.candidates, batch.num_candidates, rows);
+    const char* error = ProductsOfRows(stream, batch.hidden, rows, batch.size, batch.num_candidates,
+                                       weights.width, outputs.candidate_logits);
+    if (error != nullptr) return error;
+  }
+  if (n > 0) {
+    TFX_LAUNCH(FinishLogits, Grid(BlocksOf(n, kThreads)), dim3(kThreads), 0, stream, weights, batch,
+               outputs.candidate_logits, outputs.hits);
+  }
+  return LastError();
+}
+
+}  // namespace tfx::core::gpu

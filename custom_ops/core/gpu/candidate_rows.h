@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of W on a GPU that ids name. An id that is not in [0, C) names none.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_CANDIDATE_ROWS_H_
+#define TFX_LARGEOUT_CORE_GPU_CANDIDATE_ROWS_H_
+
+#include <cstdint>
+
+#include "core/candidate_batch.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+// Begins to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 where an id names none.
+// REQUIRES: W is in float.
+void GatherRows(CUstream_st* stream, const LayerWeights& weights, const int64_t* ids, int64_t n,
+                float* rows);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_CANDIDATE_ROWS_H_

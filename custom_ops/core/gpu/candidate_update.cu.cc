@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The places where classes stand are sorted by class; then a block of threads forms the gradient of
+// a row, column by column, and takes its step. With candidates that all examples share, what these
+// add to gradients are products of matrices.
+
+#include "core/gpu/candidate_update.h"
+
+#include <algorithm>
+
+#include "core/gpu/block_reduction.h"
+#include "core/gpu/candidate_rows.h"
+#include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/launch.h"
+#include "core/gpu/products.h"
+#include "core/gpu/row_step.h"
+#include "core/gpu/scratch.h"
+#include "core/gpu/sorted_classes.h"
+
+namespace tfx::core::gpu {
+namespace {
+
+constexpr int64_t kMostBlocks = 4096;  // that take classes in turn
+
+int64_t PlacesOf(const CandidateBatch& batch) {
+  return batch.size * batch.num_labels + (batch.own ? batch.size : 1) * batch.num_candidates;
+}
+
+// Device memory. `S` and what depends on it: of shared candidates alone.
+struct Memory {
+  Memory(const LayerWeights& weights, const CandidateBatch& batch, Scratch* scratch)
+      : classes(TakeSortedClasses(PlacesOf(batch), scratch)) {
+    kernel_rates = scratch->Take<float>(PlacesOf(batch));
+    bias_rates = scratch->Take<float>(PlacesOf(batch));
+    if (batch.own) return;
+    gradient = scratch->Take<float>(batch.size * batch.num_candidates);
+    rows = scratch->Take<float>(batch.num_candidates * weights.width);
+    kernel_gradient = scratch->Take<float>(batch.num_candidates * weights.width);
+    bias_gradient = scratch->Take<float>(batch.num_candidates);
+  }
+
+  SortedClasses classes;
+  float *kernel_rates, *bias_rates;  // of the touched classes, with Adam
+  float* gradient = nullptr;         // G [N, S], 0 where there is no candidate
+  float* rows = nullptr;             // W_S [S, D]
+  float* kernel_gradient = nullptr;  // dL/dW_S [S, D]
+  float* bias_gradient = nullptr;    // [S]
+};
+
+// Threads of a block that goes through n columns.
+dim3 ThreadsFor(int64_t n) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(BlocksOf(n, kWarpSize), 1, kWarps)) *
+              kWarpSize);
+}
+
+// A block for kWarpSize shared candidates: copies their columns of G, and sums them up.
+__global__ void __launch_bounds__(kThreads)
+    TakeGradient(CandidateBatch batch, int64_t num_classes, const float* from, float* to,
+                 float* sums) {
+  TFX_SHARED_MEMORY(memory);
+  auto* of_warps = reinterpret_cast<float*>(memory);  // [kWarps, kWarpSize]
+  const int64_t s = int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
+  const bool is_in = s < batch.num_candidates;
+  const int64_t id = is_in ? batch.candidates[s] : -1;
+  const bool is_row = id >= 0 && id < num_classes;
+  float sum = 0;
+  for (int64_t i = threadIdx.x / kWarpSize; is_in && i < batch.size; i += kWarps) {
+    const float g = is_row ? from[i * batch.num_candidates + s] : 0.f;
+    to[i * batch.num_candidates + s] = g;
+    sum += g;
+  }
+  of_warps[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize || !is_in) return;
+  for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp * kWarpSize + threadIdx.x];
+  sums[s] = sum;
+}
+
+// Returns the sum of g times entry d of row id, over n pairs of an id and a g.
+__device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, const float* gradient,
+                           int64_t n, int64_t d, float sum) {
+  const auto* kernel = static_cast<const float*>(weights.kernel);
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t id = ids[j];
+    const bool is_row = id >= 0 && id < weights.num_classes;
+    const float w = is_row ? kernel[id * weights.width + d] : 0.f;
+    sum = fmaf(is_row ? gradient[j] : 0.f, w, sum);
+  }
+  return sum;
+}
+
+// A block for each example. What shared candidates add to dL/dh is there already.
+__global__ void __launch_bounds__(kThreads)
+    AddToHiddenGradient(LayerWeights weights, CandidateBatch batch, CandidateGradients gradients,
+                        float* hidden_gradient) {
+  const int64_t i = blockIdx.x;
+  const int64_t label = i * batch.num_labels, candidate = i * batch.num_candidates;
+  for (int64_t d = threadIdx.x; d < weights.width; d += blockDim.x) {
+    float* const sum = hidden_gradient + i * weights.width + d;
+    float total = SumOfRows(weights, batch.labels + label, gradients.labels + label,
+                            batch.num_labels, d, batch.own ? 0.f : *sum);
+    if (batch.own) {
+      total = SumOfRows(weights, batch.candidates + candidate, gradients.candidates + candidate,
+                        batch.num_candidates, d, total);
+    }
+    *sum = total;
+  }
+}
+
+// A thread for each place, of which the first ones take the touched classes: their learning rates
+// by Adam.
+__global__ void __launch_bounds__(kThreads)
+    CorrectRates(RowRule rule, LayerRows rows, Memory memory) {
+  const int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (u >= *memory.classes.num_classes) return;
+  const uint64_t row = memory.classes.entries[memory.classes.begins[u]] >> 32;
+  memory.kernel_rates[u] = RateOfNextAge(rule, rows.kernel.ages + row);
+  if (rows.bias.weights != nullptr) {
+    memory.bias_rates[u] = RateOfNextAge(rule, rows.bias.ages + row);
+  }
+}
+
+// The places where a class stands.
+struct Places {
+  const uint64_t* begin;
+  const uint64_t* end;
+};
+
+// Column d of dL/dW of a class; column D is dL/db.
+__device__ float GradientOf(const CandidateBatch& batch, int64_t width,
+                            const CandidateGradients& gradients, const Memory& memory,
+                            const Places& places, int64_t d) {
+  const auto num_labels = static_cast<uint32_t>(batch.size * batch.num_labels);
+  float sum = 0;
+  for (const uint64_t* entry = places.begin; entry < places.end; ++entry) {
+    const auto place = static_cast<uint32_t>(*entry);
+    const uint32_t s = place - num_labels;
+    if (place >= num_labels && !batch.own) {
+      sum += d < width ? memory.kernel_gradient[s * width + d] : memory.bias_gradient[s];
+      continue;
+    }
+    const bool is_label = place < num_labels;
+    const float g = is_label ? gradients.labels[place] : gradients.candidates[s];
+    const uint32_t example = is_label ? place / static_cast<uint32_t>(batch.num_labels)
+                                      : s / static_cast<uint32_t>(batch.num_candidates);
+    sum = d < width ? fmaf(g, batch.hidden[example * width + d], sum) : sum + g;
+  }
+  return sum;
+}
+
+// Blocks take classes in turn.
+__global__ void __launch_bounds__(kThreads)
+    UpdateClasses(RowRule rule, int64_t width, LayerRows rows, CandidateBatch batch,
+                  CandidateGradients gradients, Memory memory) {
+  TFX_SHARED_MEMORY(shared);
+  const bool is_adam = rule.step.method == RowMethod::kAdam;
+  const float clip_norm = rule.step.clip_norm;
+  const float learning_rate = *rule.learning_rate, kept = KeptBy(rule);
+  const SortedClasses& classes = memory.classes;
+  const uint32_t num_classes = *classes.num_classes;
+  for (uint32_t u = blockIdx.x; u < num_classes; u += gridDim.x) {
+    const Places places = {classes.entries + classes.begins[u],
+                           classes.entries + classes.begins[u + 1]};
+    const auto row = static_cast<int64_t>(*places.begin >> 32);
+    float scale = 1;
+    if (clip_norm != INFINITY) {
+      float squares = 0;
+      for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
+        const float g = GradientOf(batch, width, gradients, memory, places, d);
+        squares = fmaf(g, g, squares);
+      }
+      scale = ClipScale(clip_norm, OfBlock(squares, Sum(), shared));
+    }
+    const int64_t num_columns = rows.bias.weights == nullptr ? width : width + 1;
+    for (int64_t d = threadIdx.x; d < num_columns; d += blockDim.x) {
+      const float g = GradientOf(batch, width, gradients, memory, places, d);
+      if (d < width) {
+        const float rate = is_adam ? memory.kernel_rates[u] : learning_rate;
+        StepWeight(rule.step, rate, kept, scale * g, rows.kernel, row * width + d);
+      } else {
+        const float rate = is_adam ? memory.bias_rates[u] : learning_rate;
+        StepWeight(rule.step, rate, kept, ClipScale(clip_norm, g * g) * g, rows.bias, row);
+      }
+    }
+  }
+}
+
+void Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+            const CandidateBatch& batch, const CandidateGradients& gradients, const RowRule& rule,
+            const Memory& memory) {
+  const int64_t num_places = PlacesOf(batch), num_labels = batch.size * batch.num_labels;
+  if (num_places == 0) return;
+  SortClasses(stream, batch.labels, num_labels, batch.candidates, num_places - num_labels,
+              weights.num_classes, memory.classes);
+  if (rule.step.method == RowMethod::kAdam) {
+    TFX_LAUNCH(CorrectRates, Grid(BlocksOf(num_places, kThreads)), dim3(kThreads), 0, stream, rule,
+               rows, memory);
+  }
+  TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width + 1),
+             kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, memory);
+}
+
+}  // namespace
+
+int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const CandidateBatch& batch) {
+  Scratch scratch(nullptr);
+  Memory(weights, batch, &scratch);
+  return scratch.bytes();
+}
+
+const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+                            const CandidateBatch& batch, const CandidateGradients& gradients,
+                            const RowRule* rule, void* scratch, float* hidden_gradient) {
+  Scratch dealt(scratch);
+  const Memory memory(weights, batch, &dealt);
+  if (!batch.own) {
+    const int64_t s = batch.num_candidates, width = weights.width;
+    if (s > 0) {
+      TFX_LAUNCH(TakeGradient, Grid(BlocksOf(s, kWarpSize)), dim3(kThreads),
+                 kThreads * sizeof(float), stream, batch, weights.num_classes, gradients.candidates,
+                 memory.gradient, memory.bias_gradient);
+    }
+    GatherRows(stream, weights, batch.candidates, s, memory.rows);
+    const char* error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
+                                         hidden_gradient);
+    if (error == nullptr && rule != nullptr) {
+      error = ProductsOfColumns(stream, memory.gradient, batch.hidden, s, width, batch.size,
+                                memory.kernel_gradient);
+    }
+    if (error != nullptr) return error;
+  }
+  if (batch.size > 0) {
+    TFX_LAUNCH(AddToHiddenGradient, Grid(batch.size), ThreadsFor(weights.width), 0, stream, weights,
+               batch, gradients, hidden_gradient);
+  }
+  if (rule != nullptr) Update(stream, weights, rows, batch, gradients, *rule, memory);
+  return LastError();
+}
+
+}  // namespace tfx::core::gpu

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// core/candidate_update.h on a GPU.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_CANDIDATE_UPDATE_H_
+#define TFX_LARGEOUT_CORE_GPU_CANDIDATE_UPDATE_H_
+
+#include <cstdint>
+
+#include "core/candidate_batch.h"
+#include "core/candidate_update.h"
+#include "core/gpu/row_rule.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+// Bytes of device memory that CandidateUpdate needs beside inputs and outputs, aligned to 16. About
+// 28 a place of a class, of N K + S or N (K + S); and 4 S (N + 2 D) for shared candidates.
+int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const CandidateBatch& batch);
+
+// Begins on a stream what core::SharedCandidateUpdate and core::OwnCandidateUpdate do, with arrays
+// on the device; only the gradient where `rule` is null. Returns null, or what is wrong: then the
+// arrays are undefined. An id that is not in [0, C) is as padding.
+//
+// Sums are in an order that the batch alone decides: labels first, then candidates, as they stand.
+//
+// REQUIRES: W, b and their slots are in float.
+const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+                            const CandidateBatch& batch, const CandidateGradients& gradients,
+                            const RowRule* rule, void* scratch, float* hidden_gradient);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_CANDIDATE_UPDATE_H_

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU's logits of labels and candidates against those of the processor.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "core/candidate_logits.h"
+#include "core/gpu/candidate_logits.h"
+#include "tests/expect.h"
+#include "tests/gpu/candidate_problem.h"
+
+namespace tfx::core {
+namespace {
+
+using test::CandidateProblem;
+using test::CandidateSizes;
+using test::DeviceArray;
+
+struct Results {
+  explicit Results(const CandidateProblem& problem)
+      : true_logits(problem.size.batch * problem.size.labels, 99),
+        logits(problem.size.batch * problem.size.candidates, 99),
+        hits(logits.size(), 2) {}
+
+  std::vector<float> true_logits, logits;
+  std::vector<unsigned char> hits;
+};
+
+bool* Bools(unsigned char* hits) { return reinterpret_cast<bool*>(hits); }
+
+Results OnProcessor(const CandidateProblem& problem) {
+  Results r(problem);
+  const ParallelFor one_after_another =
+      [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
+  Workspace workspace;
+  CandidateLogits(problem.Weights(), problem.Batch(),
+                  Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
+                  {r.true_logits.data(), r.logits.data(), Bools(r.hits.data())});
+  return r;
+}
+
+Results OnGpu(const CandidateProblem& problem) {
+  Results r(problem);
+  const test::CandidateBatchOnDevice on_device(problem);
+  const DeviceArray<float> w(problem.kernel), b(problem.bias);
+  const DeviceArray<float> true_logits(r.true_logits), logits(r.logits);
+  const DeviceArray<unsigned char> hits(r.hits);
+  LayerWeights weights = problem.Weights();
+  weights.kernel = w.data();
+  if (problem.has_bias) weights.bias = b.data();
+  const int64_t bytes = gpu::CandidateLogitsScratchBytes(weights, on_device.batch);
+  const DeviceArray<double> scratch(bytes / sizeof(double));
+  const char* error = gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
+                                           {true_logits.data(), logits.data(), Bools(hits.data())});
+  EXPECT(error == nullptr);
+  r.true_logits = true_logits.Values();
+  r.logits = logits.Values();
+  r.hits = hits.Values();
+  return r;
+}
+
+void AgreesWithTheProcessor(const CandidateProblem& problem) {
+  const Results gpu = OnGpu(problem), processor = OnProcessor(problem);
+  EXPECT(gpu.true_logits == processor.true_logits);
+  EXPECT(gpu.logits == processor.logits);
+  EXPECT(gpu.hits == processor.hits);
+}
+
+// Errors of a logit, and of a plain sum in float32, relative to float64.
+void IsAsExactAsFloat32(const CandidateProblem& problem) {
+  const Results gpu = OnGpu(problem);
+  const CandidateSizes& size = problem.size;
+  double worst = 0, worst_plain = 0;
+  for (int64_t i = 0; i < size.batch; ++i) {
+    for (int64_t s = 0; s < size.candidates; ++s) {
+      const int64_t at = i * size.candidates + s;
+      const int64_t c = problem.candidates[problem.is_own ? at : s];
+      double exact = 0;
+      float plain = 0;
+      for (int64_t d = 0; d < size.width; ++d) {
+        const float h = problem.hidden[i * size.width + d], w = problem.kernel[c * size.width + d];
+        exact += static_cast<double>(h) * w;
+        plain += h * w;
+      }
+      exact += problem.bias[c];
+      plain += problem.bias[c];
+      worst = std::max(worst, std::abs(gpu.logits[at] - exact));
+      worst_plain = std::max(worst_plain, std::abs(plain - exact));
+    }
+  }
+  EXPECT(worst > 0 && worst <= worst_plain);
+}
+
+void IdsWithoutARow(bool own) {
+  CandidateProblem problem({10, 3, 2, 3, 4}, own, 0, 1, 5);
+  problem.labels = {10, 1LL << 40, -7, 3, -1, 3};
+  for (size_t i = 0; i < problem.candidates.size(); i += 4) {
+    const int64_t ids[] = {10, 3, -(1LL << 50), 1LL << 32};
+    std::copy_n(ids, 4, problem.candidates.begin() + i);
+  }
+  const Results strange = OnGpu(problem);
+  for (int64_t& id : problem.labels) id = id >= 10 ? -1 : id;
+  for (int64_t& id : problem.candidates) id = id >= 10 ? -1 : id;
+  const Results padded = OnGpu(problem);
+  EXPECT(strange.true_logits == padded.true_logits);
+  EXPECT(strange.logits == padded.logits);
+  EXPECT(strange.hits == padded.hits);
+  EXPECT(padded.hits[5] == 1 && padded.hits[4] == 0);
+}
+
+}  // namespace
+}  // namespace tfx::core
+
+int main() {
+  using tfx::test::CandidateProblem;
+  int seed = 0;
+  for (const tfx::test::CandidateSizes& size : {
+           tfx::test::CandidateSizes{50, 20, 40, 2, 70},
+           {1, 1, 3, 2, 1},
+           {300, 252, 5, 1, 33},
+           {9, 7, 1, 30, 2},
+           {20, 5, 7, 0, 9},
+           {20, 5, 7, 3, 0},
+           {30, 1, 0, 2, 9},
+       }) {
+    for (bool own : {false, true}) {
+      for (double padding : {0.0, 0.4, 1.0}) {
+        CandidateProblem problem(size, own, padding, 1, ++seed);
+        problem.has_bias = seed % 3 != 0;
+        tfx::core::AgreesWithTheProcessor(problem);
+      }
+    }
+  }
+  for (bool own : {false, true}) {
+    tfx::core::IdsWithoutARow(own);
+  }
+  // With shared candidates the product is cuBLAS's, which a plain sum stands in for here.
+  tfx::core::IsAsExactAsFloat32(CandidateProblem({40, 500, 20, 1, 30}, true, 0, 0, 1));
+  return tfx::test::Result();
+}
