@@ -46,6 +46,9 @@ set(tfx_gpu_sources
   core/gpu/candidate_logits.cu.cc
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
+  core/gpu/class_blocks.cu.cc
+  core/gpu/softmax_selection.cu.cc
+  core/gpu/softmax_update.cu.cc
   core/gpu/sorted_classes.cu.cc
   core/gpu/streamed_logits.cu.cc)
 add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources})
@@ -71,6 +74,10 @@ add_library(_tfx_largeout_gpu MODULE
   kernels/layer_update.cc
   kernels/locked_variables.cc
   kernels/row_rule.cc
+  kernels/softmax_selection_kernels_gpu.cc
+  kernels/softmax_selection_op.cc
+  kernels/softmax_update_kernels_gpu.cc
+  kernels/softmax_update_op.cc
   kernels/streamed_logits_checks.cc
   kernels/streamed_logits_kernels_gpu.cc)
 target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tensorflow_framework)

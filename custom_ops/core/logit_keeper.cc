@@ -8,20 +8,14 @@
 #include <limits>
 #include <numeric>
 
+#include "core/keep_random.h"
+
 namespace tfx::core {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kSmallestRoom = 1 << 14;  // entries
 constexpr int64_t kMostRoomAtFirst = 1 << 20;
-
-// A step of the generator SplitMix64.
-uint64_t Scrambled(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 // Leaves the entries whose key is above log_z[lane] + shift.
 int64_t Thin(KeptLogit* entries, int64_t size, const float* log_z, float shift) {
@@ -39,9 +33,8 @@ int64_t KeptProbabilities::MostOfAnExample() const {
 
 LogitKeeper::LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers)
     : rule_(rule), batch_(batch), keys_(lanes), workers_(num_workers), bounds_(lanes, -kInfinity) {
-  const uint64_t seed = Scrambled(Scrambled(rule.seed[0]) ^ rule.seed[1]);
   for (int64_t lane = 0; lane < lanes; ++lane) {
-    keys_[lane] = static_cast<uint32_t>(Scrambled(seed ^ lane) >> 32);
+    keys_[lane] = KeyOfExample(rule.seed[0], rule.seed[1], lane);
   }
   const int64_t expected = 2 * rule.num_expected * batch / std::max<int64_t>(num_workers, 1);
   for (Worker& worker : workers_) {

@@ -7,6 +7,7 @@
 #include "core/gpu/streamed_logits.h"
 #include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
+#include "kernels/product_precision.h"
 #include "kernels/streamed_logits_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -15,37 +16,43 @@ namespace {
 
 namespace tf = tensorflow;
 
+template <typename T>
 absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
   core::StreamedLogitsInputs inputs;
   core::StreamedLogitsOutputs outputs;
   int64_t num_classes;
-  TF_RETURN_IF_ERROR(ReadStreamedLogits<float>(context, kernel, k, &inputs, &num_classes));
+  TF_RETURN_IF_ERROR(ReadStreamedLogits<T>(context, kernel, k, &inputs, &num_classes));
   if (k > core::gpu::kMostBest) {
     return InvalidArgument("k must be at most ", core::gpu::kMostBest, " on a GPU; got ", k);
   }
+  const core::gpu::Precision precision = ProductPrecision(false);
   tf::Tensor scratch;
-  const int64_t bytes = core::gpu::StreamedLogitsScratchBytes(inputs);
+  const int64_t bytes = core::gpu::StreamedLogitsScratchBytes(inputs, precision);
   TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
   TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
-  return StatusOf(core::gpu::StreamedLogits(StreamOf(context), inputs, scratch.data(), outputs));
+  return StatusOf(
+      core::gpu::StreamedLogits(StreamOf(context), inputs, precision, scratch.data(), outputs));
 }
 
-REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits")
-                            .Device(tf::DEVICE_GPU)
-                            .TypeConstraint<float>("dtype")
-                            .HostMemory("first_class")
-                            .HostMemory("class_stride")
-                            .HostMemory("num_classes"),
-                        StreamedLogitsOp<ComputeOnGpu>);
-
-REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits")
-                            .Device(tf::DEVICE_GPU)
-                            .TypeConstraint<float>("dtype")
-                            .HostMemory("kernel")
-                            .HostMemory("first_class")
-                            .HostMemory("class_stride")
-                            .HostMemory("num_classes"),
-                        ResourceStreamedLogitsOp<ComputeOnGpu>);
+#define REGISTER(T)                                           \
+  REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits")           \
+                              .Device(tf::DEVICE_GPU)         \
+                              .TypeConstraint<T>("dtype")     \
+                              .HostMemory("first_class")      \
+                              .HostMemory("class_stride")     \
+                              .HostMemory("num_classes"),     \
+                          StreamedLogitsOp<ComputeOnGpu<T>>); \
+  REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits")   \
+                              .Device(tf::DEVICE_GPU)         \
+                              .TypeConstraint<T>("dtype")     \
+                              .HostMemory("kernel")           \
+                              .HostMemory("first_class")      \
+                              .HostMemory("class_stride")     \
+                              .HostMemory("num_classes"),     \
+                          ResourceStreamedLogitsOp<ComputeOnGpu<T>>)
+REGISTER(float);
+REGISTER(tf::bfloat16);
+#undef REGISTER
 
 }  // namespace
 }  // namespace tfx

@@ -2,14 +2,13 @@
 
 #include "core/softmax_update.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <thread>
 #include <vector>
 
 #include "tests/expect.h"
+#include "tests/softmax_update_problem.h"
 
 namespace tfx::core {
 
@@ -20,107 +19,24 @@ void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& wo
   for (std::thread& thread : threads) thread.join();
 }
 
-struct Results {
-  std::vector<float> kernel, bias, hidden_gradient;
+using Problem = test::SoftmaxUpdateProblem;
+using Results = test::SoftmaxUpdateResults;
 
-  bool operator==(const Results& other) const {
-    return kernel == other.kernel && bias == other.bias && hidden_gradient == other.hidden_gradient;
-  }
-};
-
-struct Problem {
-  Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels)
-      : width(width),
-        num_classes(num_classes),
-        hidden(batch * width),
-        kernel(num_classes * width),
-        bias(num_classes),
-        target_gradient(batch * num_labels),
-        log_z_gradient(batch),
-        mean_gradient(batch),
-        logsumexp(batch),
-        labels(batch * num_labels) {
-    std::mt19937 random(3);
-    std::normal_distribution<float> normal;
-    for (auto* array :
-         {&hidden, &kernel, &bias, &target_gradient, &log_z_gradient, &mean_gradient}) {
-      for (float& x : *array) x = normal(random);
-    }
-    for (float& w : kernel) w /= std::sqrt(static_cast<float>(width));
-    for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
-    for (int64_t i = 0; i < batch; ++i) {
-      double sum = 0;
-      for (int64_t c = 0; c < num_classes; ++c) sum += std::exp(Logit(i, c));
-      logsumexp[i] = static_cast<float>(std::log(sum));
-    }
-  }
-
-  double Logit(int64_t i, int64_t c) const {
-    double sum = bias[c];
-    for (int64_t d = 0; d < width; ++d)
-      sum += double{kernel[c * width + d]} * hidden[i * width + d];
-    return sum;
-  }
-
-  // A step of SGD with rate 1.
-  Results Run(InstructionSet set, int num_workers, bool rounds, bool has_mean) const {
-    Results r = {kernel, bias, std::vector<float>(hidden.size())};
-    const ParallelFor on_threads = OneThreadAnIndex;
-    Workspace workspace;
-    const Execution execution(set, num_workers, on_threads, workspace);
-    const RowUpdater updater({RowMethod::kSgd, 1, 1, INFINITY, 0, 0, 1, 1, 0}, nullptr,
-                             execution.rows);
-    const SoftmaxBatch batch = {
-        hidden.data(),
-        labels.data(),
-        logsumexp.data(),
-        target_gradient.data(),
-        log_z_gradient.data(),
-        has_mean ? mean_gradient.data() : nullptr,
-        static_cast<int64_t>(logsumexp.size()),
-        logsumexp.empty() ? 0 : static_cast<int64_t>(labels.size() / logsumexp.size()),
-        rounds};
-    SoftmaxUpdate({r.kernel.data(), r.bias.data(), false, num_classes, width},
-                  {{r.kernel.data(), false, width, {nullptr, nullptr}, nullptr},
-                   {r.bias.data(), false, 1, {nullptr, nullptr}, nullptr}},
-                  batch, &updater, execution, r.hidden_gradient.data());
-    return r;
-  }
-
-  // The definition.
-  Results Expected(bool has_mean) const {
-    const int64_t batch = logsumexp.size(), num_labels = batch == 0 ? 0 : labels.size() / batch;
-    std::vector<double> w(kernel.begin(), kernel.end()), b(bias.begin(), bias.end());
-    std::vector<double> dh(hidden.size());
-    for (int64_t i = 0; i < batch; ++i) {
-      for (int64_t c = 0; c < num_classes; ++c) {
-        double g = log_z_gradient[i] * std::exp(Logit(i, c) - logsumexp[i]);
-        if (has_mean) g += mean_gradient[i] / static_cast<double>(num_classes);
-        for (int64_t k = i * num_labels; k < (i + 1) * num_labels; ++k) {
-          if (labels[k] == c) g += target_gradient[k];
-        }
-        b[c] -= g;
-        for (int64_t d = 0; d < width; ++d) {
-          w[c * width + d] -= g * hidden[i * width + d];
-          dh[i * width + d] += g * kernel[c * width + d];
-        }
-      }
-    }
-    return {{w.begin(), w.end()}, {b.begin(), b.end()}, {dh.begin(), dh.end()}};
-  }
-
-  const int64_t width, num_classes;
-  std::vector<float> hidden, kernel, bias, target_gradient, log_z_gradient, mean_gradient,
-      logsumexp;
-  std::vector<int64_t> labels;
-};
-
-void ExpectClose(const std::vector<float>& got, const std::vector<float>& expected, float error) {
-  float largest = 1;
-  for (float x : expected) largest = std::max(largest, std::abs(x));
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT(std::abs(got[i] - expected[i]) <= error * largest);
-  }
+// A step of SGD with rate 1.
+Results Run(const Problem& p, InstructionSet set, int num_workers, bool rounds, bool has_mean) {
+  Results r = {p.kernel, p.bias, std::vector<float>(p.hidden.size())};
+  const ParallelFor on_threads = OneThreadAnIndex;
+  Workspace workspace;
+  const Execution execution(set, num_workers, on_threads, workspace);
+  const RowUpdater updater({RowMethod::kSgd, 1, 1, INFINITY, 0, 0, 1, 1, 0}, nullptr,
+                           execution.rows);
+  const auto of = [](const auto& array) { return array.data(); };
+  const SoftmaxBatch batch = p.Batch(of, has_mean, rounds);
+  SoftmaxUpdate({r.kernel.data(), r.bias.data(), false, p.num_classes, p.width},
+                {{r.kernel.data(), false, p.width, {nullptr, nullptr}, nullptr},
+                 {r.bias.data(), false, 1, {nullptr, nullptr}, nullptr}},
+                batch, &updater, execution, r.hidden_gradient.data());
+  return r;
 }
 
 void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels) {
@@ -130,12 +46,12 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels)
     for (InstructionSet set : kInstructionSets) {
       if (!Supports(set)) continue;
       for (const bool rounds : {false, true}) {
-        const Results one_worker = problem.Run(set, 1, rounds, has_mean);
+        const Results one_worker = Run(problem, set, 1, rounds, has_mean);
         const float error = rounds ? 2e-2f : 1e-5f;
-        ExpectClose(one_worker.kernel, expected.kernel, error);
-        ExpectClose(one_worker.bias, expected.bias, error);
-        ExpectClose(one_worker.hidden_gradient, expected.hidden_gradient, error);
-        EXPECT(problem.Run(set, 3, rounds, has_mean) == one_worker);
+        test::ExpectClose(one_worker.kernel, expected.kernel, error);
+        test::ExpectClose(one_worker.bias, expected.bias, error);
+        test::ExpectClose(one_worker.hidden_gradient, expected.hidden_gradient, error);
+        EXPECT(Run(problem, set, 3, rounds, has_mean) == one_worker);
       }
     }
   }

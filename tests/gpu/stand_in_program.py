@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+from stand_in_softmax import check_softmax, check_softmax_in_python
 
 from tfx_largeout.ops import library
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
@@ -38,7 +39,8 @@ def streamed_logits(module, device, kernel, k=7):
     with tf.device("CPU:0"):
         shard = [tf.constant(x, tf.int64) for x in (0, 1, CLASSES)]
     with tf.device(device):
-        arguments = [tf.constant(x) for x in (BIAS, LABELS, np.zeros([0, 0], "float32"))]
+        bias = BIAS.astype(kernel.dtype.as_numpy_dtype)
+        arguments = [tf.constant(x) for x in (bias, LABELS, np.zeros([0, 0], "float32"))]
         if isinstance(kernel, tf.Variable):
             op, kernel = module.tfx_resource_streamed_logits, kernel.handle
         else:
@@ -49,6 +51,7 @@ def streamed_logits(module, device, kernel, k=7):
 def check_streamed_logits(module):
     with tf.device("GPU:0"):
         variable = tf.Variable(KERNEL)
+        of_halves = tf.Variable(KERNEL.astype(tf.bfloat16.as_numpy_dtype))  # which are as exact
         tensor = tf.constant(KERNEL)
     with tf.device("CPU:0"):
         expected = streamed_logits(module, "CPU:0", tf.constant(KERNEL))
@@ -56,6 +59,7 @@ def check_streamed_logits(module):
     for found in (
         streamed_logits(module, "GPU:0", tensor),
         streamed_logits(module, "GPU:0", variable),
+        streamed_logits(module, "GPU:0", of_halves),
         in_graph(),
     ):
         for ours, theirs in zip(found, expected, strict=True):
@@ -185,8 +189,11 @@ if __name__ == "__main__":
     assert tf.config.list_physical_devices("GPU"), "no GPU"
     ops = library.load()
     tf.load_library(sys.argv[1])
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     check_streamed_logits(ops)
+    check_softmax(ops)
     check_candidates(ops)
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = sys.argv[1]
     check_candidates_in_python(ops)
+    check_softmax_in_python(ops)
     print("GPU ops agree with those of the processor")

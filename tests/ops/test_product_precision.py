@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfx_largeout as tlo
+from tfx_largeout.ops import library
 from tfx_largeout.ops import product_precision as module
 
 SWITCH = tf.config.experimental
@@ -37,6 +38,15 @@ def build_heads(count=1):
 def test_the_first_head_switches_it_off_and_says_so(gpu):
     with pytest.warns(RuntimeWarning, match=r"TF32 has been switched off.*precision\('tf32'\)"):
         build_heads()
+    assert not SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_gpu_kernels_switch_it_off_too(gpu, monkeypatch):
+    monkeypatch.setattr(library, "_has_gpu_kernels", None)
+    monkeypatch.setattr(tf, "load_library", lambda path: None)
+    monkeypatch.setenv("TFX_LARGEOUT_GPU_KERNELS", "1")
+    with pytest.warns(RuntimeWarning, match="TF32 has been switched off"):
+        assert library.load_gpu_kernels()
     assert not SWITCH.tensor_float_32_execution_enabled()
 
 

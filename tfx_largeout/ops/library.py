@@ -13,7 +13,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tfx_largeout.ops.devices import has_gpu
-from tfx_largeout.ops.product_precision import product_precision
+from tfx_largeout.ops.product_precision import keep_float32, product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
@@ -56,6 +56,8 @@ def load() -> ModuleType | None:
 def load_gpu_kernels() -> bool:
     """Loads the GPU kernels of the custom ops, once, if they are asked for. Says if they are there.
 
+    Their products are float32 from then on, unless TF32 was chosen: `keep_float32`.
+
     They have never run on a GPU, and so are not in use unless the environment variable
     `TFX_LARGEOUT_GPU_KERNELS` is 1, or the path of their library.
 
@@ -76,6 +78,7 @@ def load_gpu_kernels() -> bool:
                     "TFX_LARGEOUT_GPU_KERNELS must be 0, 1 or the path of the library of GPU "
                     f"kernels, which a build with nvcc makes; got {asked!r}: {error}"
                 ) from error
+            keep_float32()
     return _has_gpu_kernels
 
 
@@ -102,7 +105,10 @@ def _status_of_gpu() -> str:
     has_kernel = load_gpu_kernels()
     but = "as they have no GPU kernels"
     if has_kernel:
-        but = "but for exact evaluation, and for logits and updates of candidates, in float32"
+        but = (
+            "but for exact evaluation and the passes over all classes of ExactSoftmaxHead, and, in "
+            "float32, logits and updates of candidates"
+        )
     return (
         f"heads on the GPU run on TensorFlow's own ops instead, {but}; hash indexes stay on the "
         "CPU, their tables being int32, of which TensorFlow keeps variables there; GPU products "

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of matrices on a GPU, in float32 throughout: never TF32. All matrices are by rows. Each
-// begins on a stream and returns null, or what is wrong. A sum over nothing is 0.
+// Products of matrices on a GPU. Sums are float32, whatever the factors are; one over nothing is 0.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_PRODUCTS_H_
 #define TFX_LARGEOUT_CORE_GPU_PRODUCTS_H_
@@ -12,17 +11,43 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// o = h W^T: h [rows, width], W [columns, width], o [rows, columns].
-const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
-                           int64_t columns, int64_t width, float* o);
+// What the numbers of factors are. With kTf32 they are float32 in memory, and what is multiplied
+// has 10 bits behind the point.
+enum class Precision { kFloat32, kTf32, kBfloat16 };
 
-// o = g W: g [rows, inner], W [inner, columns], o [rows, columns].
-const char* ProductsWithRows(CUstream_st* stream, const float* g, const float* w, int64_t rows,
-                             int64_t columns, int64_t inner, float* o);
+struct Factor {
+  const void* numbers;  // float, or bfloat16 for Precision::kBfloat16
+  bool is_transposed;   // in memory
+};
 
-// o = g^T h: g [inner, rows], h [inner, columns], o [rows, columns].
-const char* ProductsOfColumns(CUstream_st* stream, const float* g, const float* h, int64_t rows,
-                              int64_t columns, int64_t inner, float* o);
+// product = left right, or what it was before and that; all by rows: left [rows, depth], right
+// [depth, columns]. Begins on a stream. Returns null, or what is wrong.
+//
+// The same arguments give the same bits on one kind of device.
+const char* Multiply(CUstream_st* stream, Precision precision, const Factor& left,
+                     const Factor& right, int64_t rows, int64_t columns, int64_t depth, bool adds,
+                     float* product);
+
+// o = h W^T in float32: h [rows, width], W [columns, width], o [rows, columns].
+inline const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
+                                  int64_t columns, int64_t width, float* o) {
+  return Multiply(stream, Precision::kFloat32, {h, false}, {w, true}, rows, columns, width, false,
+                  o);
+}
+
+// o = g W in float32: g [rows, inner], W [inner, columns], o [rows, columns].
+inline const char* ProductsWithRows(CUstream_st* stream, const float* g, const float* w,
+                                    int64_t rows, int64_t columns, int64_t inner, float* o) {
+  return Multiply(stream, Precision::kFloat32, {g, false}, {w, false}, rows, columns, inner, false,
+                  o);
+}
+
+// o = g^T h in float32: g [inner, rows], h [inner, columns], o [rows, columns].
+inline const char* ProductsOfColumns(CUstream_st* stream, const float* g, const float* h,
+                                     int64_t rows, int64_t columns, int64_t inner, float* o) {
+  return Multiply(stream, Precision::kFloat32, {g, true}, {h, false}, rows, columns, inner, false,
+                  o);
+}
 
 }  // namespace tfx::core::gpu
 

@@ -36,26 +36,34 @@ cublasStatus_t Get(Handles* handles, cublasHandle_t* handle) {
   }
   cublasStatus_t status = cublasCreate(handle);
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = cublasSetMathMode(*handle, CUBLAS_PEDANTIC_MATH);
+    status = cublasSetMathMode(*handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     handles->of_device[device] = *handle;
   }
   return status;
 }
 
-// A matrix by rows, or its transpose.
-struct Factor {
-  const float* numbers;
-  int64_t length;  // of its rows in memory
-  bool is_transposed;
-};
+cublasComputeType_t ComputeTypeOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return CUBLAS_COMPUTE_32F_PEDANTIC;
+    case Precision::kTf32:
+      return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case Precision::kBfloat16:
+      break;
+  }
+  return CUBLAS_COMPUTE_32F;
+}
 
-// o [rows, columns] = a b, with sums of `inner` terms.
-const char* Multiply(CUstream_st* stream, const Factor& a, const Factor& b, int64_t rows,
-                     int64_t columns, int64_t inner, float* o) {
+}  // namespace
+
+const char* Multiply(CUstream_st* stream, Precision precision, const Factor& left,
+                     const Factor& right, int64_t rows, int64_t columns, int64_t depth, bool adds,
+                     float* product) {
   if (rows == 0 || columns == 0) return nullptr;
-  if (inner == 0) {
+  if (depth == 0) {
+    if (adds) return nullptr;
     const size_t bytes = static_cast<size_t>(rows * columns) * sizeof(float);
-    const cudaError_t error = cudaMemsetAsync(o, 0, bytes, stream);
+    const cudaError_t error = cudaMemsetAsync(product, 0, bytes, stream);
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
   }
   Handles& handles = TheHandles();
@@ -64,34 +72,19 @@ const char* Multiply(CUstream_st* stream, const Factor& a, const Factor& b, int6
   cublasStatus_t status = Get(&handles, &handle);
   if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
   if (status == CUBLAS_STATUS_SUCCESS) {
-    // cuBLAS goes by columns: o^T = b^T a^T.
-    const auto operation = [](const Factor& factor) {
-      return factor.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    };
-    const float one = 1, zero = 0;
-    status = cublasSgemm(handle, operation(b), operation(a), static_cast<int>(columns),
-                         static_cast<int>(rows), static_cast<int>(inner), &one, b.numbers,
-                         static_cast<int>(b.length), a.numbers, static_cast<int>(a.length), &zero,
-                         o, static_cast<int>(columns));
+    // cuBLAS goes by columns: the transpose is the product of the transposed factors, changed
+    // round.
+    const float one = 1, before = adds ? 1 : 0;
+    const auto m = static_cast<int>(columns), n = static_cast<int>(rows);
+    const auto k = static_cast<int>(depth);
+    const cudaDataType_t type = precision == Precision::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
+    status = cublasGemmEx(handle, right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                          left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &one,
+                          right.numbers, type, right.is_transposed ? k : m, left.numbers, type,
+                          left.is_transposed ? n : k, &before, product, CUDA_R_32F, m,
+                          ComputeTypeOf(precision), CUBLAS_GEMM_DEFAULT);
   }
   return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
-}
-
-}  // namespace
-
-const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
-                           int64_t columns, int64_t width, float* o) {
-  return Multiply(stream, {h, width, false}, {w, width, true}, rows, columns, width, o);
-}
-
-const char* ProductsWithRows(CUstream_st* stream, const float* g, const float* w, int64_t rows,
-                             int64_t columns, int64_t inner, float* o) {
-  return Multiply(stream, {g, inner, false}, {w, columns, false}, rows, columns, inner, o);
-}
-
-const char* ProductsOfColumns(CUstream_st* stream, const float* g, const float* h, int64_t rows,
-                              int64_t columns, int64_t inner, float* o) {
-  return Multiply(stream, {g, rows, true}, {h, columns, false}, rows, columns, inner, o);
 }
 
 }  // namespace tfx::core::gpu

@@ -2,49 +2,49 @@
 //
 // products.h where kernels run on the processor (cuda_on_cpu.h).
 
+#include <cstring>
+
 #include "core/gpu/products.h"
 
 namespace tfx::core::gpu {
 namespace {
 
-// A matrix by rows, or its transpose.
-struct Factor {
-  float At(int64_t row, int64_t column) const {
-    return is_transposed ? numbers[column * length + row] : numbers[row * length + column];
-  }
+float FromBits(uint32_t bits) {
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
 
-  const float* numbers;
-  int64_t length;  // of its rows in memory
-  bool is_transposed;
-};
+float ToTf32(float number) {
+  uint32_t bits;
+  std::memcpy(&bits, &number, sizeof(bits));
+  return FromBits((bits + 0x1000) & ~0x1fffu);
+}
 
-const char* Multiply(const Factor& a, const Factor& b, int64_t rows, int64_t columns, int64_t inner,
-                     float* o) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      float sum = 0;
-      for (int64_t d = 0; d < inner; ++d) sum += a.At(i, d) * b.At(d, j);
-      o[i * columns + j] = sum;
-    }
+float NumberOf(const Factor& factor, Precision precision, int64_t i) {
+  if (precision == Precision::kBfloat16) {
+    return FromBits(uint32_t{static_cast<const uint16_t*>(factor.numbers)[i]} << 16);
   }
-  return nullptr;
+  const float number = static_cast<const float*>(factor.numbers)[i];
+  return precision == Precision::kTf32 ? ToTf32(number) : number;
 }
 
 }  // namespace
 
-const char* ProductsOfRows(CUstream_st*, const float* h, const float* w, int64_t rows,
-                           int64_t columns, int64_t width, float* o) {
-  return Multiply({h, width, false}, {w, width, true}, rows, columns, width, o);
-}
-
-const char* ProductsWithRows(CUstream_st*, const float* g, const float* w, int64_t rows,
-                             int64_t columns, int64_t inner, float* o) {
-  return Multiply({g, inner, false}, {w, columns, false}, rows, columns, inner, o);
-}
-
-const char* ProductsOfColumns(CUstream_st*, const float* g, const float* h, int64_t rows,
-                              int64_t columns, int64_t inner, float* o) {
-  return Multiply({g, rows, true}, {h, columns, false}, rows, columns, inner, o);
+const char* Multiply(CUstream_st*, Precision precision, const Factor& left, const Factor& right,
+                     int64_t rows, int64_t columns, int64_t depth, bool adds, float* product) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      float sum = 0;
+      for (int64_t k = 0; k < depth; ++k) {
+        sum += NumberOf(left, precision, left.is_transposed ? k * rows + i : i * depth + k) *
+               NumberOf(right, precision, right.is_transposed ? j * depth + k : k * columns + j);
+      }
+      float& to = product[i * columns + j];
+      to = adds ? to + sum : sum;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace tfx::core::gpu

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/row_rule.h"
 
@@ -40,30 +41,32 @@ __device__ inline float KeptBy(const RowRule& rule) {
 // Changes weight `at` and its slots by its gradient g; `rate` is corrected for the age of the row.
 __device__ inline void StepWeight(const RowStep& s, float rate, float kept, float g,
                                   const WeightRows& rows, int64_t at) {
-  float* const weights = static_cast<float*>(rows.weights);
+  const auto set = [&rows, at](float weight) {
+    SetNumber(rows.weights, rows.is_bfloat16, at, weight);
+  };
   float *const slot_0 = rows.slots[0], *const slot_1 = rows.slots[1];
-  const float w = kept * weights[at];
+  const float w = kept * NumberAt(rows.weights, rows.is_bfloat16, at);
   switch (s.method) {
     case RowMethod::kSgd:
-      weights[at] = w - rate * g;
+      set(w - rate * g);
       return;
     case RowMethod::kMomentum:
-      weights[at] = w + (slot_0[at] = s.momentum * slot_0[at] - rate * g);
+      set(w + (slot_0[at] = s.momentum * slot_0[at] - rate * g));
       return;
     case RowMethod::kNesterov: {
       const float m = slot_0[at] = s.momentum * slot_0[at] - rate * g;
-      weights[at] = w + (s.momentum * m - rate * g);
+      set(w + (s.momentum * m - rate * g));
       return;
     }
     case RowMethod::kAdagrad: {
       const float sum = slot_0[at] = fmaf(g, g, slot_0[at]);
-      weights[at] = w - rate * g / sqrtf(sum + s.epsilon);
+      set(w - rate * g / sqrtf(sum + s.epsilon));
       return;
     }
     case RowMethod::kAdam: {
       const float m = slot_0[at] = fmaf(s.rest_1, g, s.momentum * slot_0[at]);
       const float v = slot_1[at] = fmaf(s.rest_2, g * g, s.beta_2 * slot_1[at]);
-      weights[at] = w - rate * m / (sqrtf(v) + s.epsilon);
+      set(w - rate * m / (sqrtf(v) + s.epsilon));
       return;
     }
   }

@@ -5,16 +5,14 @@
 #include <algorithm>
 
 #include "core/gpu/best_keys.h"
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
+#include "core/gpu/class_blocks.h"
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/launch.h"
-#include "core/gpu/products.h"
 
 namespace tfx::core::gpu {
 namespace {
-
-constexpr int64_t kChunk = 4096;             // classes that a block of threads looks at
-constexpr int64_t kLogitsAtATime = 1 << 23;  // 32 MiB: they stay in the second-level cache
 
 // What has been found in the classes that a block of threads has seen: it sees a chunk of each
 // block of classes, always in the same place. `[places, B]`, then more dimensions.
@@ -25,17 +23,24 @@ struct Found {
   float* maxima;   // of all logits that are numbers
 };
 
-struct Layout {
-  explicit Layout(const StreamedLogitsInputs& inputs)
-      : num_chunks((inputs.num_classes + kChunk - 1) / kChunk),
-        places(std::min(
-            num_chunks,
-            std::max<int64_t>(1, kLogitsAtATime / (kChunk * std::max<int64_t>(1, inputs.batch))))),
-        found(places * inputs.batch),
-        logits(inputs.batch * std::min(places * kChunk, inputs.num_classes)) {}
+struct Memory {
+  Memory(const StreamedLogitsInputs& in, Precision precision, Scratch* scratch)
+      : size(ClassesAtATime(in.num_classes, in.batch, kNumbersAtATime)),
+        places(BlocksOf(size, kChunk)),
+        blocks({in.kernel, in.bias, in.is_bfloat16, in.num_classes, in.width}, in.hidden, in.batch,
+               size, precision, scratch),
+        logits(scratch->Take<float>(in.batch * size)) {
+    const int64_t n = places * in.batch;
+    found.sums = scratch->Take<double>(n);
+    found.keys = scratch->Take<uint64_t>(n * in.k);
+    found.above = scratch->Take<int64_t>(n * in.num_labels);
+    found.maxima = scratch->Take<float>(n);
+  }
 
-  int64_t num_chunks, places;
-  int64_t found, logits;  // how many there are
+  int64_t size, places;  // classes of a block, and chunks of them
+  ClassBlocks blocks;
+  float* logits;  // [B, size]
+  Found found;
 };
 
 __device__ int64_t RowOfLabel(const StreamedLogitsInputs& in, int64_t label) {
@@ -43,7 +48,7 @@ __device__ int64_t RowOfLabel(const StreamedLogitsInputs& in, int64_t label) {
 }
 
 __device__ float BiasOf(const StreamedLogitsInputs& in, int64_t row) {
-  return in.bias == nullptr ? 0.f : static_cast<const float*>(in.bias)[row];
+  return in.bias == nullptr ? 0.f : NumberAt(in.bias, in.is_bfloat16, row);
 }
 
 // A warp for each label.
@@ -53,10 +58,11 @@ __global__ void __launch_bounds__(kThreads)
   if (pair >= in.batch * in.num_labels) return;
   const int64_t row = RowOfLabel(in, in.labels[pair]);
   const float* h = in.hidden + pair / in.num_labels * in.width;
-  const float* w = static_cast<const float*>(in.kernel) + (row < 0 ? 0 : row) * in.width;
   float sum = 0;
   if (row >= 0) {
-    for (int64_t d = threadIdx.x % kWarpSize; d < in.width; d += kWarpSize) sum += h[d] * w[d];
+    for (int64_t d = threadIdx.x % kWarpSize; d < in.width; d += kWarpSize) {
+      sum += h[d] * NumberAt(in.kernel, in.is_bfloat16, row * in.width + d);
+    }
   }
   sum = OfWarp(sum, Sum());
   if (threadIdx.x % kWarpSize == 0) out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(in, row);
@@ -233,40 +239,37 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs) {
-  const Layout layout(inputs);
-  return layout.found * (8 + 8 * inputs.k + 8 * inputs.num_labels + 4) + layout.logits * 4;
+int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision precision) {
+  Scratch scratch(nullptr);
+  Memory memory(inputs, precision, &scratch);
+  return scratch.bytes();
 }
 
-const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, void* scratch,
+const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs,
+                           Precision precision, void* scratch,
                            const StreamedLogitsOutputs& outputs) {
   if (inputs.batch == 0) return nullptr;
-  const Layout layout(inputs);
-  Found found;
-  found.sums = static_cast<double*>(scratch);
-  found.keys = reinterpret_cast<uint64_t*>(found.sums + layout.found);
-  found.above = reinterpret_cast<int64_t*>(found.keys + layout.found * inputs.k);
-  found.maxima = reinterpret_cast<float*>(found.above + layout.found * inputs.num_labels);
-  float* logits = found.maxima + layout.found;
+  Scratch pieces(scratch);
+  Memory memory(inputs, precision, &pieces);
   const int64_t num_keys = Shared::NumKeys(inputs.k);
 
   const int64_t num_targets = inputs.batch * inputs.num_labels;
   if (num_targets > 0) {
-    TFX_LAUNCH(TargetLogits, Grid((num_targets + kWarps - 1) / kWarps), dim3(kThreads), 0, stream,
-               inputs, outputs);
+    TFX_LAUNCH(TargetLogits, Grid(BlocksOf(num_targets, kWarps)), dim3(kThreads), 0, stream, inputs,
+               outputs);
   }
-  const auto* kernel = static_cast<const float*>(inputs.kernel);
-  for (int64_t begin = 0; begin < inputs.num_classes; begin += layout.places * kChunk) {
-    const int64_t columns = std::min(layout.places * kChunk, inputs.num_classes - begin);
-    const char* error = ProductsOfRows(stream, inputs.hidden, kernel + begin * inputs.width,
-                                       inputs.batch, columns, inputs.width, logits);
-    if (error != nullptr) return error;
-    TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, (columns + kChunk - 1) / kChunk), dim3(kThreads),
-               Shared::Bytes(inputs.k, kChunk), stream, inputs, outputs, found, logits, begin,
-               columns, num_keys);
+  const char* error = memory.blocks.Begin(stream);
+  for (int64_t begin = 0; error == nullptr && begin < inputs.num_classes; begin += memory.size) {
+    const int64_t columns = std::min(memory.size, inputs.num_classes - begin);
+    error = memory.blocks.Logits(stream, begin, columns, memory.logits);
+    if (error != nullptr) break;
+    TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, BlocksOf(columns, kChunk)), dim3(kThreads),
+               Shared::Bytes(inputs.k, kChunk), stream, inputs, outputs, memory.found,
+               memory.logits, begin, columns, num_keys);
   }
+  if (error != nullptr) return error;
   TFX_LAUNCH(MergePlaces, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
-             inputs, outputs, found, layout.places, num_keys);
+             inputs, outputs, memory.found, memory.places, num_keys);
   return LastError();
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/gpu/products.h"
 #include "core/streamed_logits.h"
 
 struct CUstream_st;
@@ -18,8 +19,9 @@ namespace tfx::core::gpu {
 constexpr int64_t kMostBest = 1024;
 
 // Bytes of device memory that StreamedLogits needs beside inputs and outputs, aligned to 16. About
-// 32 MiB of logits, or 16 KiB an example if that is more; and 8 k bytes an example and chunk.
-int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs);
+// 32 MiB of logits, or 16 KiB an example if that is more; 8 k bytes an example and chunk; and a
+// copy of W for a block of classes if it is bfloat16.
+int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision precision);
 
 // Begins on a stream what core::StreamedLogits does, with arrays on the device. Returns null, or
 // what is wrong: then outputs are undefined.
@@ -27,9 +29,11 @@ int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs);
 // A label outside of [-1, num_classes) has no row, as one of another shard. Ids and ranks depend on
 // no order in which threads run; sums over classes are of float64 over chunks of 4,096 in float32.
 //
-// REQUIRES: what core::StreamedLogits does; W in float32, not rounded; nothing is kept;
-// k <= kMostBest; K < 2^16.
-const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, void* scratch,
+// Products are of `precision`, float32 or TF32, but for those of target logits: these are float32.
+//
+// REQUIRES: what core::StreamedLogits does; neither rounded nor kept; k <= kMostBest; K < 2^16.
+const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs,
+                           Precision precision, void* scratch,
                            const StreamedLogitsOutputs& outputs);
 
 }  // namespace tfx::core::gpu

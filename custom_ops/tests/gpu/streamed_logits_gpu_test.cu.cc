@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -16,11 +17,22 @@
 namespace tfx::core {
 namespace {
 
+using gpu::Precision;
 using test::DeviceArray;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 using Results = test::StreamedLogitsResults;
+
+std::vector<uint16_t> ToBfloat16(const std::vector<float>& numbers) {
+  std::vector<uint16_t> halves;
+  for (const float& x : numbers) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    halves.push_back(static_cast<uint16_t>(bits >> 16));
+  }
+  return halves;
+}
 
 struct Problem : test::WholeNumbers {
   Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
@@ -49,9 +61,10 @@ struct Problem : test::WholeNumbers {
     return r;
   }
 
-  Results OnGpu() const {
+  Results OnGpu(Precision precision = Precision::kFloat32, bool is_bfloat16 = false) const {
     Results r(inputs);
     const DeviceArray<float> h(hidden), w(kernel), b(bias), target_scores(scores);
+    const DeviceArray<uint16_t> half_w(ToBfloat16(kernel)), half_b(ToBfloat16(bias));
     const DeviceArray<int64_t> ids(labels);
     const DeviceArray<float> logsumexp(r.logsumexp), targets(r.target_logits), top(r.top_scores);
     const DeviceArray<int64_t> ranks(r.target_ranks), top_ids(r.top_ids);
@@ -59,11 +72,15 @@ struct Problem : test::WholeNumbers {
     in.hidden = h.data();
     in.kernel = w.data();
     in.bias = has_bias ? b.data() : nullptr;
+    in.is_bfloat16 = is_bfloat16;
+    if (is_bfloat16) in.kernel = half_w.data();
+    if (is_bfloat16 && has_bias) in.bias = half_b.data();
     in.labels = ids.data();
     in.target_scores = scores.empty() ? nullptr : target_scores.data();
-    const DeviceArray<double> scratch(gpu::StreamedLogitsScratchBytes(in) / sizeof(double) + 1);
+    const DeviceArray<double> scratch(
+        gpu::StreamedLogitsScratchBytes(in, precision) / sizeof(double) + 1);
     const char* error = gpu::StreamedLogits(
-        nullptr, in, scratch.data(),
+        nullptr, in, precision, scratch.data(),
         {logsumexp.data(), targets.data(), ranks.data(), top.data(), top_ids.data(), nullptr});
     EXPECT(error == nullptr);
     r.logsumexp = logsumexp.Values();
@@ -87,8 +104,7 @@ bool Same(const std::vector<float>& a, const std::vector<float>& b) {
   return same;
 }
 
-void AgreesWithTheProcessor(const Problem& problem) {
-  const Results gpu = problem.OnGpu(), processor = problem.OnProcessor();
+void ExpectSame(const Results& gpu, const Results& processor) {
   EXPECT(Same(gpu.target_logits, processor.target_logits));
   EXPECT(gpu.target_ranks == processor.target_ranks);
   EXPECT(Same(gpu.top_scores, processor.top_scores));
@@ -97,6 +113,26 @@ void AgreesWithTheProcessor(const Problem& problem) {
     const float a = gpu.logsumexp[i], b = processor.logsumexp[i];
     EXPECT(Same(a, b) || std::abs(a - b) <= 1e-6f * (1 + std::abs(b)));
   }
+}
+
+void AgreesWithTheProcessor(const Problem& problem) {
+  ExpectSame(problem.OnGpu(), problem.OnProcessor());
+}
+
+// Small whole numbers are as exact in both.
+void Tf32AndBfloat16() {
+  const Problem problem(3, 5, 4500, 2, 10);
+  ExpectSame(problem.OnGpu(Precision::kTf32), problem.OnProcessor());
+  ExpectSame(problem.OnGpu(Precision::kFloat32, true), problem.OnProcessor());
+}
+
+// TF32 rounds factors; bfloat16 weights are widened, not hidden activations rounded.
+void Rounding() {
+  Problem problem(2, 3, 50, 1, 5);
+  for (float& h : problem.hidden) h += 1.f / (1 << 14);
+  const Results exact = problem.OnProcessor();
+  EXPECT(!Same(problem.OnGpu(Precision::kTf32).top_scores, exact.top_scores));
+  EXPECT(Same(problem.OnGpu(Precision::kFloat32, true).top_scores, exact.top_scores));
 }
 
 void WithoutBias() {
@@ -169,6 +205,8 @@ int main() {
         Problem(3, 4, 0, 2, 0), Problem(2, 0, 5000, 1, 5)}) {
     AgreesWithTheProcessor(problem);
   }
+  tfx::core::Tf32AndBfloat16();
+  tfx::core::Rounding();
   tfx::core::WithoutBias();
   tfx::core::ManyOfTheBest();
   tfx::core::NotNumbers();

@@ -26,9 +26,11 @@ class ClassShard(NamedTuple):
     num_classes: Any = None
 
     def tensors(self, num_rows: Any) -> ClassShard:
-        """Returns the same in int64 scalars, for a matrix with so many rows."""
+        """Returns the same in int64 scalars, on the host, for a matrix with so many rows."""
         num_classes = num_rows if self.num_classes is None else self.num_classes
-        return ClassShard(*(tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)))
+        with tf.device("CPU:0"):
+            numbers = [tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)]
+        return ClassShard(*numbers)
 
     def check(self, num_rows: Any) -> Check:
         """Returns a check that every row is a class of the layer. For `tensors`."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import check_dtypes, require_shape
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.softmax_selection_composed import softmax_selection_composed
@@ -140,7 +141,7 @@ def softmax_selection(
     check_dtypes(tf.int64, seed=seed)
     require_shape("seed", "[2]", seed, [2])
     module = op_module(
-        implementation, "tfx_softmax_selection", "kernel", arguments.kernel, OP_DTYPES
+        implementation, "tfx_softmax_selection", "kernel", arguments.kernel, OP_DTYPES, OP_DTYPES
     )
     if module is None:
         epsilon = least_weight(num_selected, shard.num_classes)
@@ -148,13 +149,16 @@ def softmax_selection(
             arguments, num_selected, epsilon, seed, shard, products
         )
         return SoftmaxSelection(*composed)
+    num_classes = shard.num_classes
     shard = shard.tensors(arguments.num_classes)
+    if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
+        arguments = arguments.checked((), num_classes)
     return SoftmaxSelection(
         *module.tfx_softmax_selection(
             kernel=arguments.kernel.handle,
             bias=[] if arguments.bias is None else [arguments.bias.handle],
-            hidden=hidden,
-            labels=labels,
+            hidden=arguments.hidden,
+            labels=arguments.labels,
             seed=seed,
             first_class=shard.first,
             class_stride=shard.stride,

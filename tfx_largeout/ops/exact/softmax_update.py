@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import check_dtypes, require_shape
+from tfx_largeout.ops.checks import (
+    check_dtypes,
+    check_finite,
+    check_learning_rate,
+    check_shape,
+    finite_gradients,
+    require_shape,
+)
+from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.softmax_update_composed import softmax_update_composed
 from tfx_largeout.ops.implementation import op_module
@@ -104,7 +112,13 @@ def softmax_update(
     require_shape("target_gradient", "[B, K] as labels", target_gradient, [batch, num_labels])
     require_shape("logsumexp_gradient", "[B] with the B of hidden", logsumexp_gradient, [batch])
     learning_rate = rate_in(hidden.dtype, learning_rate)
-    module = op_module(implementation, "tfx_softmax_update", "kernel", arguments.kernel, OP_DTYPES)
+    module = op_module(
+        implementation, "tfx_softmax_update", "kernel", arguments.kernel, OP_DTYPES, OP_DTYPES
+    )
+    if module is None or is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
+        arguments, target_gradient = _checked(
+            arguments, **tensors, mean_gradient=mean_gradient, rate=learning_rate, rule=rule
+        )
     if module is None:
         slots = (kernel_slots, bias_slots)
         return softmax_update_composed(
@@ -124,9 +138,11 @@ def softmax_update(
         bias=[] if arguments.bias is None else [arguments.bias.handle],
         kernel_slots=[slot.handle for slot in kernel_slots],
         bias_slots=[slot.handle for slot in bias_slots],
-        hidden=hidden,
-        labels=labels,
-        **tensors,
+        hidden=arguments.hidden,
+        labels=arguments.labels,
+        logsumexp=logsumexp,
+        target_gradient=target_gradient,
+        logsumexp_gradient=logsumexp_gradient,
         mean_gradient=tf.zeros([0]) if mean_gradient is None else mean_gradient,
         learning_rate=learning_rate,
         rule=numbers_of(rule),
@@ -135,3 +151,30 @@ def softmax_update(
         update=update,
         dtype=arguments.kernel.dtype,
     )
+
+
+def _checked(
+    arguments: CandidateArguments,
+    logsumexp: tf.Tensor,
+    target_gradient: tf.Tensor,
+    logsumexp_gradient: tf.Tensor,
+    mean_gradient: tf.Tensor | None,
+    rate: tf.Tensor,
+    rule: RowRule,
+) -> tuple[CandidateArguments, tf.Tensor]:
+    """Returns the arguments and the target gradients, 0 at padding, after all checks."""
+    by_example = tf.shape(arguments.hidden)[:1]
+    vectors = {"logsumexp": logsumexp, "logsumexp_gradient": logsumexp_gradient}
+    if mean_gradient is not None:
+        vectors["mean_gradient"] = mean_gradient
+    rule_of_shape, by_label = "[B] with the B of hidden", tf.shape(arguments.labels)
+    arguments = arguments.checked(
+        [
+            *(check_shape(name, rule_of_shape, x, by_example) for name, x in vectors.items()),
+            check_shape("target_gradient", "[B, K] as labels", target_gradient, by_label),
+            *(check_finite(name, x) for name, x in vectors.items()),
+            check_learning_rate(rate, rule.weight_decay),
+        ]
+    )
+    gradients = {"target_gradient": (arguments.labels, target_gradient)}
+    return arguments, finite_gradients(**gradients)[0]

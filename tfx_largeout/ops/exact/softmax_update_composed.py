@@ -8,12 +8,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.checks import (
-    check_finite,
-    check_learning_rate,
-    check_shape,
-    finite_gradients,
-)
 from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
@@ -40,10 +34,10 @@ def softmax_update_composed(
     """Same results as the custom op of `softmax_update`, by a loop over blocks of classes.
 
     Args:
-        arguments: Not checked yet; no candidates.
+        arguments: Checked, as all that follows; no candidates.
         slots: The slots of kernel and bias.
         logsumexp: `[B]`.
-        target_gradient: `[B, K]`.
+        target_gradient: `[B, K]`, 0 at padding.
         logsumexp_gradient: `[B]`.
         mean_gradient: `[B]`, or None for 0.
         rule: What to do with a row.
@@ -54,25 +48,9 @@ def softmax_update_composed(
     Returns:
         dL/dh, `[B, D]`.
     """
-    by_example = tf.shape(arguments.hidden)[:1]
-    rule_of_shape = "[B] with the B of hidden"
-    shape_of_labels = tf.shape(arguments.labels)
     if mean_gradient is None:
         mean_gradient = tf.zeros_like(logsumexp)
-    arguments = arguments.checked(
-        [
-            check_shape("logsumexp", rule_of_shape, logsumexp, by_example),
-            check_shape("logsumexp_gradient", rule_of_shape, logsumexp_gradient, by_example),
-            check_shape("target_gradient", "[B, K] as labels", target_gradient, shape_of_labels),
-            check_shape("mean_gradient", rule_of_shape, mean_gradient, by_example),
-            check_finite("logsumexp", logsumexp),
-            check_finite("logsumexp_gradient", logsumexp_gradient),
-            check_finite("mean_gradient", mean_gradient),
-            check_learning_rate(learning_rate, rule.weight_decay),
-        ]
-    )
     kernel, bias, hidden, labels = arguments[:4]
-    (target_gradient,) = finite_gradients(target_gradient=(labels, target_gradient))
     rounded_hidden = rounded_for(products, hidden)
     block, num_classes = classes_of_block(hidden, kernel), tf.constant(arguments.num_classes)
     of_all = mean_gradient[:, tf.newaxis] / arguments.num_classes

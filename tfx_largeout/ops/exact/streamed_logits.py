@@ -23,7 +23,6 @@ from tfx_largeout.run_time_checks import after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
-_GPU_DTYPES = (tf.float32,)
 _MOST_BEST_ON_GPU = 1024
 _WHOLE = ClassShard()
 _NO_GRADIENT = (
@@ -114,7 +113,7 @@ def streamed_logits(
             target_scores = tf.identity(target_scores)
     num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)
     shard = shard.tensors(num_rows)
-    gpu_dtypes = _GPU_DTYPES if k <= _MOST_BEST_ON_GPU else ()
+    gpu_dtypes = _OP_DTYPES if k <= _MOST_BEST_ON_GPU else ()
     module = op_module(
         implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES, gpu_dtypes
     )

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU's backward step over all classes against its definition, and against the processor's.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "core/gpu/softmax_update.h"
+#include "core/softmax_update.h"
+#include "tests/expect.h"
+#include "tests/gpu/device_array.h"
+#include "tests/softmax_update_problem.h"
+
+namespace tfx::core {
+namespace {
+
+using gpu::Precision;
+using test::DeviceArray;
+using test::ExpectClose;
+using Problem = test::SoftmaxUpdateProblem;
+
+constexpr double kBeta1 = 0.9, kBeta2 = 0.99, kDecay = 0.1;
+constexpr float kRate = 0.5f, kClip = 0.3f;
+
+// W and b with all their slots, whatever a method has of them.
+struct State {
+  explicit State(const Problem& p)
+      : kernel(p.kernel),
+        bias(p.bias),
+        kernel_slots{std::vector<float>(p.kernel.size(), 0.25f),
+                     std::vector<float>(p.kernel.size(), 0.5f)},
+        bias_slots{std::vector<float>(p.bias.size(), 0.25f),
+                   std::vector<float>(p.bias.size(), 0.5f)},
+        ages{std::vector<uint32_t>(p.bias.size()), std::vector<uint32_t>(p.bias.size(), 7)},
+        hidden_gradient(p.hidden.size()) {
+    ages[0][0] = 0x7fffffff;
+  }
+
+  std::vector<float> kernel, bias, kernel_slots[2], bias_slots[2];
+  std::vector<uint32_t> ages[2];  // of W, of b
+  std::vector<float> hidden_gradient;
+};
+
+struct Options {
+  RowMethod method = RowMethod::kSgd;
+  bool is_plain = true;  // rate 1, neither decay nor clip norm
+  bool has_mean = false, has_bias = true, updates = true;
+  Precision precision = Precision::kFloat32;
+};
+
+RowStep StepOf(const Options& o) {
+  RowStep step = {};
+  step.method = o.method;
+  step.learning_rate = o.is_plain ? 1 : kRate;
+  step.kept = o.is_plain ? 1 : static_cast<float>(1 - kRate * kDecay);
+  step.clip_norm = o.is_plain ? INFINITY : kClip;
+  step.momentum = static_cast<float>(kBeta1);
+  step.beta_2 = static_cast<float>(kBeta2);
+  step.rest_1 = static_cast<float>(1 - kBeta1);
+  step.rest_2 = static_cast<float>(1 - kBeta2);
+  step.epsilon = 1e-3f;
+  return step;
+}
+
+// Rows of arrays that a pointer is asked for by `of`.
+template <typename Of, typename Array, typename Ages>
+WeightRows RowsOf(const Options& o, int64_t width, Array& weights, Array* slots, Ages& ages,
+                  const Of& of) {
+  WeightRows rows = {of(weights), false, width, {nullptr, nullptr}, nullptr};
+  const bool is_adam = o.method == RowMethod::kAdam;
+  if (o.method != RowMethod::kSgd) rows.slots[0] = of(slots[0]);
+  if (is_adam) rows.slots[1] = of(slots[1]);
+  if (is_adam) rows.ages = of(ages);
+  return rows;
+}
+
+State OnProcessor(const Problem& p, const Options& o) {
+  State s(p);
+  const auto of = [](auto& array) { return array.data(); };
+  const ParallelFor one_after_another =
+      [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
+  Workspace workspace;
+  const Execution execution(InstructionSet::kBaseline, 1, one_after_another, workspace);
+  const AdamCorrection correction(kBeta1, kBeta2);
+  const RowUpdater updater(StepOf(o), &correction, execution.rows);
+  const LayerRows rows = {
+      RowsOf(o, p.width, s.kernel, s.kernel_slots, s.ages[0], of),
+      o.has_bias ? RowsOf(o, 1, s.bias, s.bias_slots, s.ages[1], of) : WeightRows{}};
+  const bool rounds = o.precision == Precision::kBfloat16;
+  SoftmaxUpdate({s.kernel.data(), rows.bias.weights, false, p.num_classes, p.width}, rows,
+                p.Batch(of, o.has_mean, rounds), o.updates ? &updater : nullptr, execution,
+                s.hidden_gradient.data());
+  return s;
+}
+
+// Copies of arrays on the device: each array has one, which is copied back in the end.
+class Copies {
+ public:
+  template <typename T>
+  T* Of(const std::vector<T>& array) {
+    auto& copies = *static_cast<std::vector<Copy<T>>*>(Store(T{}));
+    for (const Copy<T>& copy : copies) {
+      if (copy.array == &array) return copy.device->data();
+    }
+    copies.push_back({&array, std::make_unique<DeviceArray<T>>(array)});
+    return copies.back().device->data();
+  }
+
+  template <typename T>
+  void Back(std::vector<T>* array) {
+    for (const Copy<T>& copy : *static_cast<std::vector<Copy<T>>*>(Store(T{}))) {
+      if (copy.array == array) *array = copy.device->Values();
+    }
+  }
+
+ private:
+  template <typename T>
+  struct Copy {
+    const std::vector<T>* array;
+    std::unique_ptr<DeviceArray<T>> device;
+  };
+  void* Store(float) { return &floats_; }
+  void* Store(int64_t) { return &ids_; }
+  void* Store(uint32_t) { return &ages_; }
+
+  std::vector<Copy<float>> floats_;
+  std::vector<Copy<int64_t>> ids_;
+  std::vector<Copy<uint32_t>> ages_;
+};
+
+State OnGpu(const Problem& p, const Options& o) {
+  State s(p);
+  Copies copies;
+  const auto of = [&copies](auto& array) { return copies.Of(array); };
+  const std::vector<float> rate = {StepOf(o).learning_rate};
+  gpu::SoftmaxUpdateInputs in = {};
+  in.rows.kernel = RowsOf(o, p.width, s.kernel, s.kernel_slots, s.ages[0], of);
+  if (o.has_bias) in.rows.bias = RowsOf(o, 1, s.bias, s.bias_slots, s.ages[1], of);
+  in.weights = {in.rows.kernel.weights, in.rows.bias.weights, false, p.num_classes, p.width};
+  in.batch = p.Batch(of, o.has_mean, false);
+  in.rule = {StepOf(o), of(rate), o.is_plain ? 0 : kDecay, kBeta1, kBeta2};
+  in.rule.step.learning_rate = in.rule.step.kept = NAN;  // which are not looked at
+  in.updates = o.updates;
+  in.precision = o.precision;
+  in.numbers_at_a_time = 1;  // so that there are several blocks
+  const DeviceArray<double> scratch(gpu::SoftmaxUpdateScratchBytes(in) / sizeof(double) + 1);
+  EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(s.hidden_gradient)) == nullptr);
+  copies.Back(&s.kernel);
+  copies.Back(&s.bias);
+  copies.Back(&s.hidden_gradient);
+  for (int i = 0; i < 2; ++i) {
+    copies.Back(&s.kernel_slots[i]);
+    copies.Back(&s.bias_slots[i]);
+    copies.Back(&s.ages[i]);
+  }
+  return s;
+}
+
+void ExpectSame(const State& a, const State& b, float error) {
+  ExpectClose(a.kernel, b.kernel, error);
+  ExpectClose(a.bias, b.bias, error);
+  ExpectClose(a.hidden_gradient, b.hidden_gradient, error);
+  for (int i = 0; i < 2; ++i) {
+    ExpectClose(a.kernel_slots[i], b.kernel_slots[i], error);
+    ExpectClose(a.bias_slots[i], b.bias_slots[i], error);
+    EXPECT(a.ages[i] == b.ages[i]);
+  }
+}
+
+void AgreesWithTheDefinition(const Problem& p) {
+  for (const bool has_mean : {false, true}) {
+    const auto expected = p.Expected(has_mean);
+    Options options;
+    options.has_mean = has_mean;
+    for (const auto& [precision, error] :
+         {std::pair(Precision::kFloat32, 1e-5f), std::pair(Precision::kTf32, 4e-3f),
+          std::pair(Precision::kBfloat16, 2e-2f)}) {
+      options.precision = precision;
+      const State gpu = OnGpu(p, options);
+      ExpectClose(gpu.kernel, expected.kernel, error);
+      ExpectClose(gpu.bias, expected.bias, error);
+      ExpectClose(gpu.hidden_gradient, expected.hidden_gradient, error);
+    }
+  }
+}
+
+// Each method, with slots, ages at their end, weight decay and clipped gradients.
+void AgreesWithTheProcessor(const Problem& p) {
+  for (RowMethod method : {RowMethod::kSgd, RowMethod::kMomentum, RowMethod::kNesterov,
+                           RowMethod::kAdagrad, RowMethod::kAdam}) {
+    for (const bool has_bias : {false, true}) {
+      Options options;
+      options.method = method;
+      options.is_plain = false;
+      options.has_bias = has_bias;
+      ExpectSame(OnGpu(p, options), OnProcessor(p, options), 1e-5f);
+      options.precision = Precision::kBfloat16;
+      ExpectSame(OnGpu(p, options), OnProcessor(p, options), 1e-3f);
+      options.updates = false;
+      const State only_gradient = OnGpu(p, options);
+      EXPECT(only_gradient.kernel == p.kernel && only_gradient.bias == p.bias);
+      ExpectClose(only_gradient.hidden_gradient, OnProcessor(p, options).hidden_gradient, 1e-3f);
+    }
+  }
+}
+
+// Labels that are no rows, and one that stands there twice.
+void OddLabels() {
+  Problem p(2, 3, 10, 3);
+  p.labels = {7, 7, -1, 2, -1, 7};
+  const State expected = OnProcessor(p, {});
+  ExpectSame(OnGpu(p, {}), expected, 1e-6f);
+  p.labels = {7, 7, 10, 2, 1LL << 40, 7};
+  ExpectSame(OnGpu(p, {}), expected, 1e-6f);
+  p.labels = {7, 7, -(1LL << 40), 2, -9, 7};
+  ExpectSame(OnGpu(p, {}), expected, 1e-6f);
+}
+
+// Whole numbers, and probabilities that are 1 or 0: each sum is exact.
+void WholeNumbersToTheBit() {
+  Problem p(5, 4, 9000, 2);
+  for (auto* array : {&p.hidden, &p.kernel, &p.bias, &p.target_gradient, &p.log_z_gradient}) {
+    for (float& x : *array) x = std::round(3 * x);
+  }
+  for (size_t i = 0; i < p.logsumexp.size(); ++i) p.logsumexp[i] = i % 2 == 0 ? 1e4f : -1e4f;
+  for (Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBfloat16}) {
+    Options options;
+    options.precision = precision;
+    const State gpu = OnGpu(p, options), processor = OnProcessor(p, options);
+    EXPECT(gpu.kernel == processor.kernel);
+    EXPECT(gpu.bias == processor.bias);
+    EXPECT(gpu.hidden_gradient == processor.hidden_gradient);
+  }
+}
+
+// W in bfloat16, changed to the nearest.
+void Bfloat16Weights() {
+  Problem p(6, 5, 4200, 1);
+  std::vector<uint16_t> kernel(p.kernel.size()), bias(p.bias.size());
+  const auto narrow = [](std::vector<float>& numbers, std::vector<uint16_t>& halves) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, &numbers[i], sizeof(bits));
+      halves[i] = static_cast<uint16_t>(bits >> 16);
+      bits &= 0xffff0000;
+      std::memcpy(&numbers[i], &bits, sizeof(bits));
+    }
+  };
+  narrow(p.kernel, kernel);
+  narrow(p.bias, bias);
+  for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    Options options;
+    options.precision = precision;
+    const State floats = OnGpu(p, options);
+    Copies copies;
+    const auto of = [&copies](auto& array) { return copies.Of(array); };
+    const DeviceArray<uint16_t> w(kernel), b(bias);
+    const std::vector<float> rate = {1};
+    gpu::SoftmaxUpdateInputs in = {};
+    in.rows = {{w.data(), true, p.width, {nullptr, nullptr}, nullptr},
+               {b.data(), true, 1, {nullptr, nullptr}, nullptr}};
+    in.weights = {w.data(), b.data(), true, p.num_classes, p.width};
+    in.batch = p.Batch(of, false, false);
+    in.rule = {StepOf(options), of(rate), 0, 0, 0};
+    in.updates = true;
+    in.precision = precision;
+    in.numbers_at_a_time = 1;
+    const DeviceArray<double> scratch(gpu::SoftmaxUpdateScratchBytes(in) / sizeof(double) + 1);
+    std::vector<float> gradient(p.hidden.size());
+    EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(gradient)) == nullptr);
+    copies.Back(&gradient);
+    EXPECT(gradient == floats.hidden_gradient);
+    const auto is_nearest = [](const std::vector<uint16_t>& halves,
+                               const std::vector<float>& numbers) {
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const uint32_t bits = uint32_t{halves[i]} << 16;
+        float half;
+        std::memcpy(&half, &bits, sizeof(half));
+        if (std::abs(half - numbers[i]) > std::abs(numbers[i]) / 256) return false;
+      }
+      return true;
+    };
+    EXPECT(is_nearest(w.Values(), floats.kernel));
+    EXPECT(is_nearest(b.Values(), floats.bias));
+  }
+}
+
+}  // namespace
+}  // namespace tfx::core
+
+int main() {
+  using tfx::core::Problem;
+  tfx::core::AgreesWithTheDefinition(Problem(1, 1, 2, 1));
+  tfx::core::AgreesWithTheDefinition(Problem(33, 65, 1009, 2));
+  tfx::core::AgreesWithTheDefinition(Problem(3, 7, 8195, 3));
+  tfx::core::AgreesWithTheDefinition(Problem(40, 17, 500, 0));
+  tfx::core::AgreesWithTheDefinition(Problem(10, 300, 123, 5));
+  tfx::core::AgreesWithTheDefinition(Problem(0, 5, 10, 2));
+  tfx::core::AgreesWithTheDefinition(Problem(4, 0, 10, 2));
+  tfx::core::AgreesWithTheProcessor(Problem(3, 5, 70, 2));
+  tfx::core::AgreesWithTheProcessor(Problem(0, 5, 10, 2));
+  tfx::core::OddLabels();
+  tfx::core::WholeNumbersToTheBit();
+  tfx::core::Bfloat16Weights();
+  return tfx::test::Result();
+}
