@@ -8,10 +8,28 @@
 
 #include "kernels/invalid_argument.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "xla/stream_executor/stream.h"
 
 namespace tfx {
 
 namespace tf = tensorflow;
+
+namespace {
+
+// Copies what is in the memory of the op's device; on a GPU, in the order of the op's stream.
+absl::Status CopyOnDevice(tf::OpKernelContext* context, const tf::Tensor& from, tf::Tensor* to) {
+  const size_t bytes = from.TotalBytes();
+  if (context->op_device_context() == nullptr) {  // a processor
+    std::copy_n(static_cast<const char*>(from.data()), bytes, static_cast<char*>(to->data()));
+    return absl::OkStatus();
+  }
+  if (bytes == 0) return absl::OkStatus();
+  stream_executor::DeviceAddressBase target(to->data(), bytes);
+  const stream_executor::DeviceAddressBase source(from.data(), bytes);
+  return context->op_device_context()->stream()->MemcpyD2D(&target, source, bytes);
+}
+
+}  // namespace
 
 absl::Status LockedVariables::LookUp(int input, int index) {
   const tf::TensorShape& shape = context_->input(input).shape();
@@ -65,8 +83,7 @@ absl::Status LockedVariables::Own(int index) {
   if (shared->RefCountIsOne()) return absl::OkStatus();
   tf::Tensor copy;
   TF_RETURN_IF_ERROR(context_->allocate_temp(shared->dtype(), shared->shape(), &copy));
-  std::copy_n(static_cast<const char*>(shared->data()), shared->TotalBytes(),
-              static_cast<char*>(copy.data()));
+  TF_RETURN_IF_ERROR(CopyOnDevice(context_, *shared, &copy));
   *shared = copy;
   return absl::OkStatus();
 }

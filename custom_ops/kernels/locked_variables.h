@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Variables that an op reads or changes in place, locked as long as it runs.
+// Variables that an op reads or changes in place, locked as long as it runs. On a GPU this is until
+// its work has begun: what other ops do to the variables comes behind on the same stream.
 
 #ifndef TFX_LARGEOUT_KERNELS_LOCKED_VARIABLES_H_
 #define TFX_LARGEOUT_KERNELS_LOCKED_VARIABLES_H_
@@ -29,7 +30,8 @@ class LockedVariables {
   const std::string& name(int index) const { return names_[index]; }
   tensorflow::Tensor* tensor(int index) const { return variables_[index]->tensor(); }
 
-  // Gives a variable a buffer of its own if it shares one with a tensor that was read from it.
+  // Gives a variable a buffer of its own if it shares one with a tensor that was read from it. On a
+  // GPU it is copied on the op's stream, before what the op begins there.
   // REQUIRES: locked with kExclusive.
   absl::Status Own(int index);
 

@@ -5,20 +5,15 @@
 #include <cstdint>
 
 #include "core/gpu/streamed_logits.h"
+#include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/streamed_logits_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/stream_executor.h"
 
 namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-
-CUstream_st* StreamOf(tf::OpKernelContext* context) {
-  const auto handle = context->op_device_context()->stream()->platform_specific_handle();
-  return static_cast<CUstream_st*>(handle.stream);
-}
 
 absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
   core::StreamedLogitsInputs inputs;
@@ -30,10 +25,9 @@ absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel
   }
   tf::Tensor scratch;
   const int64_t bytes = core::gpu::StreamedLogitsScratchBytes(inputs);
-  TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_INT8, {bytes}, &scratch));
+  TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
   TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
-  const char* error = core::gpu::StreamedLogits(StreamOf(context), inputs, scratch.data(), outputs);
-  return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
+  return StatusOf(core::gpu::StreamedLogits(StreamOf(context), inputs, scratch.data(), outputs));
 }
 
 REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits")

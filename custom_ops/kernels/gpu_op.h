@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an op on a GPU begins with.
+
+#ifndef TFX_LARGEOUT_KERNELS_GPU_OP_H_
+#define TFX_LARGEOUT_KERNELS_GPU_OP_H_
+
+#include <cstdint>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "xla/stream_executor/stream.h"
+
+struct CUstream_st;
+
+namespace tfx {
+
+// The stream on which all ops of the device run one after another.
+inline CUstream_st* StreamOf(tensorflow::OpKernelContext* context) {
+  const auto handle = context->op_device_context()->stream()->platform_specific_handle();
+  return static_cast<CUstream_st*>(handle.stream);
+}
+
+// Memory of the device, aligned to 16, for what the op begins.
+inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_t bytes,
+                                    tensorflow::Tensor* scratch) {
+  return context->allocate_temp(tensorflow::DT_INT8, {bytes}, scratch);
+}
+
+// What core::gpu says of a launch: null if all is well.
+inline absl::Status StatusOf(const char* error) {
+  return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
+}
+
+}  // namespace tfx
+
+#endif  // TFX_LARGEOUT_KERNELS_GPU_OP_H_
