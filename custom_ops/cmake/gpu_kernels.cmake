@@ -42,8 +42,17 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
   message(STATUS "GPU kernels: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
 endif()
 
-set(tfx_gpu_sources core/gpu/streamed_logits.cu.cc)
-add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources})
+set(tfx_gpu_sources
+  core/gpu/elimination.cu.cc
+  core/gpu/factored_anchor.cu.cc
+  core/gpu/factored_checks.cu.cc
+  core/gpu/factored_rows.cu.cc
+  core/gpu/factored_statistics.cu.cc
+  core/gpu/factored_update.cu.cc
+  core/gpu/factored_update_end.cu.cc
+  core/gpu/lanczos.cu.cc
+  core/gpu/streamed_logits.cu.cc)
+add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources} core/gpu/factored_outcome.cc)
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
   target_sources(tfx_core_gpu PRIVATE core/gpu/cuda_on_cpu.cc core/gpu/products_on_cpu.cc)

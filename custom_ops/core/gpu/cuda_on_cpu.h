@@ -32,7 +32,8 @@
 #define __device__
 #define __launch_bounds__(...)
 #define TFX_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  ::tfx::core::gpu::on_cpu::Launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); })
+  (static_cast<void>(stream),                                      \
+   ::tfx::core::gpu::on_cpu::Launch(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); }))
 #define TFX_SHARED_MEMORY(name) unsigned char* name = ::tfx::core::gpu::on_cpu::SharedMemory()
 
 struct dim3 {
@@ -79,10 +80,20 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return on_cpu::ShuffleValue(value, on_cpu::Lane() ^ static_cast<unsigned>(mask));
 }
 
+// As on the device, whatever type of the same size the number has elsewhere.
 template <typename T>
 T atomicAdd(T* sum, T value) {
-  const T before = *sum;
-  *sum += value;
+  T before;
+  std::memcpy(&before, sum, sizeof before);
+  const T after = before + value;
+  std::memcpy(sum, &after, sizeof after);
+  return before;
+}
+
+template <typename T>
+T atomicMin(T* least, T value) {
+  const T before = *least;
+  if (value < before) *least = value;
   return before;
 }
 

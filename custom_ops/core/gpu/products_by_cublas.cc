@@ -42,24 +42,47 @@ cublasStatus_t Get(Handles* handles, cublasHandle_t* handle) {
   return status;
 }
 
-}  // namespace
-
-const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
-                           int64_t columns, int64_t width, float* o) {
+// What multiply(handle) returns, on a stream, as an error text.
+template <typename Function>
+const char* OnStream(CUstream_st* stream, const Function& multiply) {
   Handles& handles = TheHandles();
   const std::lock_guard<std::mutex> lock(handles.mutex);
   cublasHandle_t handle;
   cublasStatus_t status = Get(&handles, &handle);
   if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    // cuBLAS goes by columns: o^T = W h^T.
+  if (status == CUBLAS_STATUS_SUCCESS) status = multiply(handle);
+  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+}
+
+cublasOperation_t OperationOf(const Factor64& factor) {
+  return factor.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
+}  // namespace
+
+// cuBLAS goes by columns: the transpose of a product is that of the transposes, the other way
+// round.
+
+const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
+                           int64_t columns, int64_t width, float* o) {
+  return OnStream(stream, [=](cublasHandle_t handle) {
     const float one = 1, zero = 0;
     const auto m = static_cast<int>(columns), n = static_cast<int>(rows);
     const auto depth = static_cast<int>(width);
-    status = cublasSgemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, m, n, depth, &one, w, depth, h, depth,
-                         &zero, o, m);
-  }
-  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+    return cublasSgemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, m, n, depth, &one, w, depth, h, depth,
+                       &zero, o, m);
+  });
+}
+
+const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
+                       const ProductSum& c) {
+  if (c.rows == 0 || c.columns == 0) return nullptr;
+  return OnStream(stream, [&](cublasHandle_t handle) {
+    return cublasDgemm(handle, OperationOf(b), OperationOf(a), static_cast<int>(c.columns),
+                       static_cast<int>(c.rows), static_cast<int>(depth), &c.alpha, b.data,
+                       static_cast<int>(b.stride), a.data, static_cast<int>(a.stride), &c.beta,
+                       c.data, static_cast<int>(c.stride));
+  });
 }
 
 }  // namespace tfx::core::gpu
