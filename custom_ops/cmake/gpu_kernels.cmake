@@ -65,7 +65,11 @@ else()
 endif()
 
 add_library(_tfx_largeout_gpu MODULE
+  core/largest_eigenvalue.cc
+  kernels/check_values.cc
   kernels/class_shard.cc
+  kernels/factored_checks.cc
+  kernels/factored_kernels_gpu.cc
   kernels/locked_variables.cc
   kernels/streamed_logits_checks.cc
   kernels/streamed_logits_kernels_gpu.cc)

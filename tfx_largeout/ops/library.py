@@ -100,7 +100,9 @@ def library_status() -> str:
 
 def _status_of_gpu() -> str:
     has_kernel = load_gpu_kernels()
-    but = "but for exact evaluation in float32" if has_kernel else "as they have no GPU kernels"
+    but = "as they have no GPU kernels"
+    if has_kernel:
+        but = "but for exact evaluation in float32 and the steps of the factored head"
     return (
         f"heads on the GPU run on TensorFlow's own ops instead, {but}; hash indexes stay on the "
         "CPU, their tables being int32, of which TensorFlow keeps variables there; GPU products "
