@@ -77,7 +77,7 @@ def check_steps(dtype, signs, steps):
     first = [x.numpy() for x in before]
     weights = problem.weights
     in_graph = tf.function(lambda *batch: take_step(state, *batch))
-    tolerance = {"rtol": 2e-5, "atol": 2e-4} if dtype == "float32" else {"rtol": 1e-11, "atol": 1e-10}
+    rtol, atol = (2e-5, 2e-4) if dtype == "float32" else (1e-11, 1e-10)
     for i, step in enumerate(steps):
         batch = problem.batch(step, dtype)
         expected, weights = problem.naive_step(weights, *batch)
@@ -86,8 +86,8 @@ def check_steps(dtype, signs, steps):
             found = take(*on_gpu(batch))
         for ours, theirs in zip(found, expected, strict=True):
             assert "GPU:0" in ours.device, ours.device
-            np.testing.assert_allclose(ours.numpy(), theirs, **tolerance)
-        np.testing.assert_allclose(weights_of(state), weights, **tolerance)
+            np.testing.assert_allclose(ours.numpy(), theirs, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(weights_of(state), weights, rtol=rtol, atol=atol)
         check_consistency(state)
     for value, was in zip(before, first, strict=True):
         np.testing.assert_array_equal(value.numpy(), was)

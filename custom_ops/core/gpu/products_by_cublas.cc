@@ -5,6 +5,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -58,6 +59,9 @@ cublasOperation_t OperationOf(const Factor64& factor) {
   return factor.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
+// How far rows are apart as cuBLAS takes it: at least 1, also where they are empty.
+int StrideOf(const Factor64& factor) { return std::max(1, static_cast<int>(factor.stride)); }
+
 }  // namespace
 
 // cuBLAS goes by columns: the transpose of a product is that of the transposes, the other way
@@ -80,8 +84,8 @@ const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b
   return OnStream(stream, [&](cublasHandle_t handle) {
     return cublasDgemm(handle, OperationOf(b), OperationOf(a), static_cast<int>(c.columns),
                        static_cast<int>(c.rows), static_cast<int>(depth), &c.alpha, b.data,
-                       static_cast<int>(b.stride), a.data, static_cast<int>(a.stride), &c.beta,
-                       c.data, static_cast<int>(c.stride));
+                       StrideOf(b), a.data, StrideOf(a), &c.beta, c.data,
+                       static_cast<int>(c.stride));
   });
 }
 
