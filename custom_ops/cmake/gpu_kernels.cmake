@@ -47,11 +47,19 @@ set(tfx_gpu_sources
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
   core/gpu/class_blocks.cu.cc
+  core/gpu/elimination.cu.cc
+  core/gpu/factored_anchor.cu.cc
+  core/gpu/factored_checks.cu.cc
+  core/gpu/factored_rows.cu.cc
+  core/gpu/factored_statistics.cu.cc
+  core/gpu/factored_update.cu.cc
+  core/gpu/factored_update_end.cu.cc
+  core/gpu/lanczos.cu.cc
   core/gpu/softmax_selection.cu.cc
   core/gpu/softmax_update.cu.cc
   core/gpu/sorted_classes.cu.cc
   core/gpu/streamed_logits.cu.cc)
-add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources})
+add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources} core/gpu/factored_outcome.cc)
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
   target_sources(tfx_core_gpu PRIVATE core/gpu/cuda_on_cpu.cc core/gpu/products_on_cpu.cc)
@@ -67,10 +75,14 @@ endif()
 
 add_library(_tfx_largeout_gpu MODULE
   core/adam_correction.cc
+  core/largest_eigenvalue.cc
   kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
   kernels/candidate_op.cc
+  kernels/check_values.cc
   kernels/class_shard.cc
+  kernels/factored_checks.cc
+  kernels/factored_kernels_gpu.cc
   kernels/layer_update.cc
   kernels/locked_variables.cc
   kernels/row_rule.cc

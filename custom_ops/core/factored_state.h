@@ -30,8 +30,8 @@ struct FactoredState {
   int64_t width;           // D
   int64_t num_slots;
 
-  T* Transition(int64_t slot) const { return transitions + slot * width * width; }
-  T* Row(int64_t id) const { return v + id * width; }
+  constexpr T* Transition(int64_t slot) const { return transitions + slot * width * width; }
+  constexpr T* Row(int64_t id) const { return v + id * width; }
 };
 
 template <typename T>

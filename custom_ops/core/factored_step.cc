@@ -6,19 +6,9 @@
 #include <cstring>
 
 #include "core/factored_coordinates.h"
+#include "core/factored_limits.h"
 
 namespace tfx::core {
-namespace {
-
-// Pivots of M's factorization within these bounds: P M^-1 loses few digits.
-constexpr double kMinPivot = 0.1;
-constexpr double kMaxPivot = 10;
-
-// |U| / sqrt(D) within these bounds: no overflow lurks. Weight decay shrinks U step by step.
-constexpr double kMaxScale = 64;
-
-}  // namespace
-
 template <typename T>
 FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
@@ -254,8 +244,8 @@ template <typename T>
 Factorization<T> FactoredStep<T>::NewFactorization(int64_t n) {
   Factorization<T> f;
   f.size = n;
-  f.min_pivot = static_cast<T>(kMinPivot);
-  f.max_pivot = static_cast<T>(kMaxPivot);
+  f.min_pivot = static_cast<T>(kLeastPivot);
+  f.max_pivot = static_cast<T>(kMostPivot);
   f.pivots = Take(n);
   f.lower = Take(n * n);
   f.upper = Take(n * n);
@@ -274,7 +264,7 @@ FactoredOutcome FactoredStep<T>::Finish() const {
   const double scale = std::sqrt(u_square / width_);
   const double condition = std::sqrt(u_square) * std::sqrt(p_square) / width_;
   const bool well =
-      condition <= rates_.max_condition && scale <= kMaxScale && scale >= 1 / kMaxScale;
+      condition <= rates_.max_condition && scale <= kMostScale && scale >= 1 / kMostScale;
   if (!well && std::isfinite(rates_.max_condition)) Reanchor(state_, execution_);
   return {false, 0};
 }

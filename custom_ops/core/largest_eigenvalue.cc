@@ -43,7 +43,10 @@ bool HasEigenvalueAbove(const Vector& diagonal, const Vector& beside, double x) 
   return false;
 }
 
-double LargestOfTridiagonal(const Vector& diagonal, const Vector& beside) {
+}  // namespace
+
+double LargestOfTridiagonal(const std::vector<double>& diagonal,
+                            const std::vector<double>& beside) {
   double bound = 0.0;  // Gershgorin
   for (size_t i = 0; i < diagonal.size(); ++i) {
     double radius = i > 0 ? std::abs(beside[i - 1]) : 0.0;
@@ -58,8 +61,6 @@ double LargestOfTridiagonal(const Vector& diagonal, const Vector& beside) {
   }
   return high;
 }
-
-}  // namespace
 
 template <typename T>
 double LargestEigenvalue(const T* matrix, int64_t n) {

@@ -4,6 +4,7 @@
 #define TFX_LARGEOUT_CORE_LARGEST_EIGENVALUE_H_
 
 #include <cstdint>
+#include <vector>
 
 namespace tfx::core {
 
@@ -14,6 +15,10 @@ namespace tfx::core {
 // REQUIRES: n > 0.
 template <typename T>
 double LargestEigenvalue(const T* matrix, int64_t n);
+
+// The same of a tridiagonal matrix, from its diagonal and what is beside it: one number less or
+// more. Infinity if a number is not finite.
+double LargestOfTridiagonal(const std::vector<double>& diagonal, const std::vector<double>& beside);
 
 }  // namespace tfx::core
 

@@ -44,17 +44,17 @@ std::string Position(const tf::TensorShape& shape, int64_t at) {
   return position;
 }
 
-template <typename T>
-absl::Status NotFinite(const char* name, const tf::Tensor& values, int64_t at) {
-  return InvalidArgument(name, " must be finite; got ", values.flat<T>()(at), " at position ",
-                         Position(values.shape(), at));
-}
-
 }  // namespace
 
 absl::Status IdError(const char* name, const std::string& range, const tf::TensorShape& shape,
                      int64_t at, int64_t id) {
   return InvalidArgument(name, " must be class ids in ", range, "; got ", id, " at position ",
+                         Position(shape, at));
+}
+
+absl::Status FiniteError(const char* name, const tf::TensorShape& shape, int64_t at,
+                         double number) {
+  return InvalidArgument(name, " must be finite; got ", number, " at position ",
                          Position(shape, at));
 }
 
@@ -68,12 +68,18 @@ absl::Status CheckIds(const char* name, const tf::Tensor& ids, int64_t lowest, i
                     FindFirst(ids.NumElements(), execution, find));
 }
 
+absl::Status LabelRangeError(const tf::TensorShape& shape, int64_t num_classes, int64_t at,
+                             int64_t label) {
+  return IdError("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
+                 shape, at, label);
+}
+
 absl::Status CheckLabels(const tf::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels) {
   const int64_t at =
       kernels.find_outside(labels.flat<int64_t>().data(), labels.NumElements(), -1, num_classes);
-  return RangeError("labels", absl::StrCat("[-1, num_classes), where num_classes is ", num_classes),
-                    labels, at);
+  if (at == labels.NumElements()) return absl::OkStatus();
+  return LabelRangeError(labels.shape(), num_classes, at, labels.flat<int64_t>()(at));
 }
 
 template <typename T>
@@ -83,7 +89,7 @@ absl::Status CheckFinite(const char* name, const tf::Tensor& values,
   const int64_t n = values.NumElements();
   if (kernels.all_finite(x, n)) return absl::OkStatus();
   const T* wrong = std::find_if(x, x + n, [](T value) { return !std::isfinite(value); });
-  return NotFinite<T>(name, values, wrong - x);
+  return FiniteError(name, values.shape(), wrong - x, *wrong);
 }
 
 template absl::Status CheckFinite<float>(const char* name, const tf::Tensor& values,
@@ -101,7 +107,7 @@ absl::Status CheckGradient(const char* name, const tf::Tensor& gradient, const t
   const auto flat_ids = ids.flat<int64_t>();
   for (int64_t at = FindFirst(n, execution, find); at < n; ++at) {
     if (!std::isfinite(g[at]) && flat_ids(at % ids.NumElements()) >= 0) {
-      return NotFinite<float>(name, gradient, at);
+      return FiniteError(name, gradient.shape(), at, g[at]);
     }
   }
   return absl::OkStatus();

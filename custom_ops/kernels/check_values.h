@@ -18,11 +18,19 @@ namespace tfx {
 absl::Status IdError(const char* name, const std::string& range,
                      const tensorflow::TensorShape& shape, int64_t at, int64_t id);
 
+// The error for a number that is infinite or NaN, at place `at` of numbers of a shape.
+absl::Status FiniteError(const char* name, const tensorflow::TensorShape& shape, int64_t at,
+                         double number);
+
 // Refuses ids [n] or [n, m] in the memory of the processor that are not in [lowest, end).
 absl::Status CheckIds(const char* name, const tensorflow::Tensor& ids, int64_t lowest, int64_t end,
                       const core::Execution& execution);
 
-// Likewise labels that are not in [-1, num_classes).
+// The error for labels that are not in [-1, num_classes), as IdError.
+absl::Status LabelRangeError(const tensorflow::TensorShape& shape, int64_t num_classes, int64_t at,
+                             int64_t label);
+
+// Refuses labels in the memory of the processor that are not in [-1, num_classes).
 absl::Status CheckLabels(const tensorflow::Tensor& labels, int64_t num_classes,
                          const core::RowKernels& kernels);
 

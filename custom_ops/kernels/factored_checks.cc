@@ -57,10 +57,68 @@ absl::Status CheckFactoredBatch(const tf::Tensor& hidden, const tf::Tensor& labe
                          ", and K below 2^31; got shape ", labels.shape().DebugString());
 }
 
+absl::Status CheckFactoredGradients(tf::OpKernelContext* context) {
+  constexpr int first = kFirstInput;
+  const tf::TensorShape& hidden = context->input(first).shape();
+  const tf::TensorShape& labels = context->input(first + 1).shape();
+  const tf::TensorShape by_example({hidden.dim_size(0)});
+  const tf::TensorShape* shapes[] = {&hidden, &hidden, &labels, &by_example, &by_example};
+  for (int i = 0; i < 5; ++i) {
+    TF_RETURN_IF_ERROR(
+        CheckShape(kFactoredGradients[i], context->input(first + 2 + i), *shapes[i]));
+  }
+  const tf::Tensor& learning_rate = context->input(first + 7);
+  const tf::Tensor& weight_decay = context->input(first + 8);
+  if (learning_rate.dims() == 0 && weight_decay.dims() == 0) return absl::OkStatus();
+  return InvalidArgument("learning_rate and weight_decay must be scalars; got shapes ",
+                         learning_rate.shape().DebugString(), " and ",
+                         weight_decay.shape().DebugString());
+}
+
 absl::Status CheckShape(const char* name, const tf::Tensor& tensor, const tf::TensorShape& shape) {
   if (tensor.shape() == shape) return absl::OkStatus();
   return InvalidArgument(name, " must have shape ", shape.DebugString(), "; got ",
                          tensor.shape().DebugString());
+}
+
+absl::Status CurrentSlotError(int64_t num_slots, int64_t slot) {
+  return InvalidArgument("current_slot must be in [0, ", num_slots, "), for 2 to 256 slots; got ",
+                         slot);
+}
+
+absl::Status SlotRowsError(int64_t num_classes, int64_t slot, int64_t rows) {
+  return InvalidArgument("slot_rows must be in [0, C] = [0, ", num_classes, "]; got ", rows,
+                         " at position [", slot, "]");
+}
+
+absl::Status SumOfSlotRowsError(int64_t num_classes, int64_t sum) {
+  return InvalidArgument("slot_rows must have the sum C = ", num_classes, "; got ", sum);
+}
+
+absl::Status RowSlotError(int64_t num_slots, int64_t row, int slot) {
+  return InvalidArgument("row_slot must be in [0, ", num_slots, "); got ", slot, " at position [",
+                         row, "]");
+}
+
+absl::Status EmptySlotError(int64_t row, int slot) {
+  return InvalidArgument("slot_rows must be how many rows are in each slot; got 0 at position [",
+                         slot, "], where row_slot has class ", row);
+}
+
+absl::Status LearningRateError(double learning_rate) {
+  return InvalidArgument("learning_rate must be at least 0 and finite; got ", learning_rate);
+}
+
+absl::Status WeightDecayError(double learning_rate, double weight_decay) {
+  return InvalidArgument(
+      "weight_decay must be at least 0 and below 1 / learning_rate; got weight_decay ",
+      weight_decay, " with learning_rate ", learning_rate);
+}
+
+absl::Status DivergenceError(double learning_rate, double lambda_max) {
+  return InvalidArgument("learning_rate must keep 2 learning_rate lambda_max(H^T diag(g_q) H) at ",
+                         "most 2, or the step diverges in the naive layer too; got learning_rate ",
+                         learning_rate, " and lambda_max ", lambda_max);
 }
 
 }  // namespace tfx

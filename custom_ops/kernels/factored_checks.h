@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/locked_variables.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tfx {
@@ -31,6 +32,8 @@ enum FactoredVariable {
   kNumFactoredVariables
 };
 
+constexpr int kFirstInput = kNumFactoredVariables;  // of an op, after the variables
+
 std::vector<std::string> NamesOfFactoredVariables();
 
 // Refuses variables that don't fit each other, or have another type than dtype.
@@ -40,8 +43,26 @@ absl::Status CheckFactoredShapes(const LockedVariables& variables, tensorflow::D
 absl::Status CheckFactoredBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
                                 int64_t width);
 
+// The inputs of an update between the labels and the rates, in their order.
+constexpr const char* kFactoredGradients[] = {"gram_hidden", "u_hidden", "g_target", "g_squares",
+                                              "g_sum"};
+
+// Refuses inputs of an update, which are hidden, labels, kFactoredGradients and two rates, where
+// the shapes of gradients and rates don't fit.
+absl::Status CheckFactoredGradients(tensorflow::OpKernelContext* context);
+
 absl::Status CheckShape(const char* name, const tensorflow::Tensor& tensor,
                         const tensorflow::TensorShape& shape);
+
+// What is refused once numbers have been looked at, wherever they are.
+absl::Status CurrentSlotError(int64_t num_slots, int64_t slot);
+absl::Status SlotRowsError(int64_t num_classes, int64_t slot, int64_t rows);
+absl::Status SumOfSlotRowsError(int64_t num_classes, int64_t sum);
+absl::Status RowSlotError(int64_t num_slots, int64_t row, int slot);
+absl::Status EmptySlotError(int64_t row, int slot);
+absl::Status LearningRateError(double learning_rate);
+absl::Status WeightDecayError(double learning_rate, double weight_decay);
+absl::Status DivergenceError(double learning_rate, double lambda_max);
 
 }  // namespace tfx
 

@@ -23,18 +23,11 @@ class FactoredStatisticsOp : public FactoredOp<T> {
     const tf::Tensor& hidden = context->input(kFirstInput);
     const tf::Tensor& labels = context->input(kFirstInput + 1);
     TF_RETURN_IF_ERROR(variables.CheckBatch(hidden, labels, execution));
-    const tf::TensorShape by_example({hidden.dim_size(0)});
-    tf::Tensor *targets, *squares, *sum, *gram_hidden, *u_hidden;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, labels.shape(), &targets));
-    TF_RETURN_IF_ERROR(context->allocate_output(1, by_example, &squares));
-    TF_RETURN_IF_ERROR(context->allocate_output(2, by_example, &sum));
-    TF_RETURN_IF_ERROR(context->allocate_output(3, hidden.shape(), &gram_hidden));
-    TF_RETURN_IF_ERROR(context->allocate_output(4, hidden.shape(), &u_hidden));
+    core::FactoredStatisticsOutputs<T> outputs;
+    TF_RETURN_IF_ERROR(AllocateFactoredStatistics(context, hidden, labels, &outputs));
     if (update_rows_) TF_RETURN_IF_ERROR(variables.OwnRows());
-    core::FactoredStatistics<T>(
-        variables.State(), BatchOf<T>(hidden, labels), update_rows_, execution,
-        {targets->flat<T>().data(), squares->flat<T>().data(), sum->flat<T>().data(),
-         gram_hidden->flat<T>().data(), u_hidden->flat<T>().data()});
+    core::FactoredStatistics<T>(variables.State(), BatchOf<T>(hidden, labels), update_rows_,
+                                execution, outputs);
     return absl::OkStatus();
   }
 

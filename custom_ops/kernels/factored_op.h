@@ -8,12 +8,11 @@
 #include "core/dense_execution.h"
 #include "core/factored_state.h"
 #include "kernels/cpu_op.h"
+#include "kernels/factored_arguments.h"
 #include "kernels/factored_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
-
-constexpr int kFirstInput = kNumFactoredVariables;  // after the variables
 
 // Below, a second thread costs more than it saves.
 constexpr double kSmallFlop = 2e6;
@@ -44,12 +43,6 @@ class FactoredOp : public CpuOp {
     return flop < kSmallFlop;
   }
 };
-
-template <typename T>
-core::FactoredBatch<T> BatchOf(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels) {
-  return {hidden.flat<T>().data(), labels.flat<int64_t>().data(), hidden.dim_size(0),
-          labels.dim_size(1)};
-}
 
 #define TFX_REGISTER_FACTORED_OF(OP, T) \
   REGISTER_KERNEL_BUILDER(              \

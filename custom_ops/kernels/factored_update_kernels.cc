@@ -39,17 +39,13 @@ class FactoredUpdateOp : public FactoredOp<T> {
     tf::Tensor* hidden_gradient;
     TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
     if (update_) TF_RETURN_IF_ERROR(variables.OwnEverything());
-    const core::FactoredGradients<T> gradients = {Input(context, 2), Input(context, 3),
-                                                  Input(context, 4), Input(context, 5),
-                                                  Input(context, 6), target_sums};
+    core::FactoredGradients<T> gradients = FactoredGradientsOf<T>(context);
+    gradients.target_sums = target_sums;
     const core::FactoredOutcome outcome =
         core::FactoredUpdate<T>(variables.State(), BatchOf<T>(hidden, labels), gradients, rates,
                                 update_, execution, hidden_gradient->flat<T>().data());
     if (!outcome.diverges) return absl::OkStatus();
-    return InvalidArgument(
-        "learning_rate must keep 2 learning_rate lambda_max(H^T diag(g_q) H) at ",
-        "most 2, or the step diverges in the naive layer too; got learning_rate ",
-        rates.learning_rate, " and lambda_max ", outcome.lambda_max);
+    return DivergenceError(rates.learning_rate, outcome.lambda_max);
   }
 
   // Sets *target_sums, unless they are found in the step itself.
@@ -58,23 +54,13 @@ class FactoredUpdateOp : public FactoredOp<T> {
     return absl::OkStatus();
   }
 
-  static const T* Input(tf::OpKernelContext* context, int index) {
-    return context->input(kFirstInput + index).flat<T>().data();
-  }
-
  private:
-  // Inputs 2 to 6.
   static absl::Status CheckGradients(tf::OpKernelContext* context,
                                      const core::DenseExecution<T>& execution) {
-    constexpr const char* kNames[] = {"gram_hidden", "u_hidden", "g_target", "g_squares", "g_sum"};
-    const tf::TensorShape& hidden = context->input(kFirstInput).shape();
-    const tf::TensorShape& labels = context->input(kFirstInput + 1).shape();
-    const tf::TensorShape by_example({hidden.dim_size(0)});
-    const tf::TensorShape* shapes[] = {&hidden, &hidden, &labels, &by_example, &by_example};
+    TF_RETURN_IF_ERROR(CheckFactoredGradients(context));
     for (int i = 0; i < 5; ++i) {
-      const tf::Tensor& tensor = context->input(kFirstInput + 2 + i);
-      TF_RETURN_IF_ERROR(CheckShape(kNames[i], tensor, *shapes[i]));
-      TF_RETURN_IF_ERROR(CheckFinite<T>(kNames[i], tensor, execution.kernels));
+      TF_RETURN_IF_ERROR(CheckFinite<T>(kFactoredGradients[i], context->input(kFirstInput + 2 + i),
+                                        execution.kernels));
     }
     return absl::OkStatus();
   }
@@ -82,19 +68,12 @@ class FactoredUpdateOp : public FactoredOp<T> {
   absl::Status GetRates(tf::OpKernelContext* context, core::FactoredRates<T>* rates) const {
     const tf::Tensor& learning_rate = context->input(kFirstInput + 7);
     const tf::Tensor& weight_decay = context->input(kFirstInput + 8);
-    if (learning_rate.dims() != 0 || weight_decay.dims() != 0) {
-      return InvalidArgument("learning_rate and weight_decay must be scalars; got shapes ",
-                             learning_rate.shape().DebugString(), " and ",
-                             weight_decay.shape().DebugString());
-    }
     const T eta = learning_rate.scalar<T>()(), decay = weight_decay.scalar<T>()();
     if (!(eta >= 0) || !std::isfinite(eta)) {
-      return InvalidArgument("learning_rate must be at least 0 and finite; got ", eta);
+      return LearningRateError(eta);
     }
     if (!(decay >= 0) || !(eta * decay < 1)) {
-      return InvalidArgument(
-          "weight_decay must be at least 0 and below 1 / learning_rate; got weight_decay ", decay,
-          " with learning_rate ", eta);
+      return WeightDecayError(eta, decay);
     }
     *rates = {eta, decay, static_cast<T>(max_condition_)};
     return absl::OkStatus();
@@ -121,7 +100,7 @@ class FactoredUpdateFromSumsOp : public FactoredUpdateOp<T> {
         CheckFactoredBatch(hidden, context->input(kFirstInput + 1), variables.State().width));
     TF_RETURN_IF_ERROR(CheckShape("target_sums", sums, hidden.shape()));
     TF_RETURN_IF_ERROR(CheckFinite<T>("target_sums", sums, execution.kernels));
-    *target_sums = this->Input(context, 9);
+    *target_sums = sums.flat<T>().data();
     return absl::OkStatus();
   }
 };

@@ -7,6 +7,7 @@
 
 #include "kernels/check_values.h"
 #include "kernels/class_shard.h"
+#include "kernels/factored_arguments.h"
 #include "kernels/invalid_argument.h"
 
 namespace tfx {
@@ -43,21 +44,9 @@ absl::Status FactoredVariables<T>::OwnEverything() {
 
 template <typename T>
 core::FactoredState<T> FactoredVariables<T>::State() const {
-  core::FactoredState<T> state;
-  state.v = TensorAt(kV)->template flat<T>().data();
-  state.u = TensorAt(kU)->template flat<T>().data();
-  state.u_inverse_transpose = TensorAt(kUInverseTranspose)->template flat<T>().data();
-  state.gram = TensorAt(kGram)->template flat<T>().data();
-  state.shift = TensorAt(kShift)->template flat<T>().data();
-  state.row_sum = TensorAt(kRowSum)->template flat<T>().data();
-  state.transitions = TensorAt(kTransitions)->template flat<T>().data();
-  state.row_slot = TensorAt(kRowSlot)->template flat<uint8_t>().data();
-  state.slot_rows = TensorAt(kSlotRows)->template flat<int64_t>().data();
-  state.current_slot = TensorAt(kCurrentSlot)->template flat<int64_t>().data();
+  core::FactoredState<T> state = FactoredStateOf<T>(variables_);
   state.rows = rows_;
   state.num_classes = num_classes_;
-  state.width = TensorAt(kV)->dim_size(1);
-  state.num_slots = TensorAt(kSlotRows)->dim_size(0);
   return state;
 }
 
@@ -67,32 +56,25 @@ absl::Status FactoredVariables<T>::CheckSlots() const {
   const core::FactoredState<T> state = State();
   if (state.num_slots < 2 || state.num_slots > 256 || *state.current_slot < 0 ||
       *state.current_slot >= state.num_slots) {
-    return InvalidArgument("current_slot must be in [0, ", state.num_slots,
-                           "), for 2 to 256 slots; got ", *state.current_slot);
+    return CurrentSlotError(state.num_slots, *state.current_slot);
   }
   int64_t sum = 0;
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     const int64_t rows = state.slot_rows[slot];
     if (rows < 0 || rows > state.rows.num_rows) {
-      return InvalidArgument("slot_rows must be in [0, C] = [0, ", state.rows.num_rows, "]; got ",
-                             rows, " at position [", slot, "]");
+      return SlotRowsError(state.rows.num_rows, slot, rows);
     }
     sum += rows;
   }
   if (sum == state.rows.num_rows) return absl::OkStatus();
-  return InvalidArgument("slot_rows must have the sum C = ", state.rows.num_rows, "; got ", sum);
+  return SumOfSlotRowsError(state.rows.num_rows, sum);
 }
 
 template <typename T>
 absl::Status FactoredVariables<T>::CheckSlotOfRow(const core::FactoredState<T>& state, int64_t id) {
   const int slot = state.row_slot[id];
-  if (slot >= state.num_slots) {
-    return InvalidArgument("row_slot must be in [0, ", state.num_slots, "); got ", slot,
-                           " at position [", id, "]");
-  }
-  if (state.slot_rows[slot] > 0) return absl::OkStatus();
-  return InvalidArgument("slot_rows must be how many rows are in each slot; got 0 at position [",
-                         slot, "], where row_slot has class ", id);
+  if (slot >= state.num_slots) return RowSlotError(state.num_slots, id, slot);
+  return state.slot_rows[slot] > 0 ? absl::OkStatus() : EmptySlotError(id, slot);
 }
 
 template <typename T>

@@ -21,9 +21,10 @@ pytestmark = [
 ]
 
 
-def test_gpu_ops_agree_with_those_of_the_processor(tmp_path):
+@pytest.mark.parametrize("name", ["stand_in_program.py", "stand_in_factored.py"])
+def test_gpu_ops_agree_with_those_of_the_processor(tmp_path, name):
     build_driver(tmp_path)
-    program = Path(__file__).with_name("stand_in_program.py")
+    program = Path(__file__).with_name(name)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
     child = start_child(tmp_path, str(program), LIBRARY, env=environment)
     output, errors = child.communicate(timeout=300)

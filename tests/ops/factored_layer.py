@@ -71,6 +71,6 @@ def check_consistency(state) -> None:
     slots = np.bincount(state.row_slot.numpy(), minlength=NUM_SLOTS)
     np.testing.assert_array_equal(state.slot_rows, slots)
     current = int(state.current_slot)
-    np.testing.assert_array_equal(state.transitions[current], np.eye(state.width))
+    np.testing.assert_array_equal(state.transitions.numpy()[current], np.eye(state.width))
     gram = state.gram.numpy()
     np.testing.assert_array_equal(gram, gram.T)

@@ -26,6 +26,13 @@ struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
+struct Min {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+
 // Returns to all threads of a warp what their values combine to.
 template <typename T, typename Combine>
 __device__ T OfWarp(T value, Combine combine) {

@@ -24,7 +24,7 @@ struct Barrier {
 
 struct Fiber {
   ucontext_t context;
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  char* stack;
   bool has_ended = false;
 };
 
@@ -40,7 +40,13 @@ class Block {
         kernel_(kernel),
         fibers_(size_t{size.x} * size.y * size.z),
         warps_((fibers_.size() + kWarp - 1) / kWarp),
-        shared_(shared_bytes + 1) {}
+        shared_(shared_bytes + 1) {
+    thread_local std::vector<std::unique_ptr<char[]>> stacks;  // of the largest block so far
+    for (size_t i = 0; i < fibers_.size(); ++i) {
+      if (i == stacks.size()) stacks.emplace_back(new char[kStackBytes]);
+      fibers_[i].stack = stacks[i].get();
+    }
+  }
 
   void Run(bool falling) {
     std::fill(shared_.begin(), shared_.end(), kGarbage);
@@ -137,7 +143,7 @@ void FiberMain() {
 void Block::Begin(Fiber* fiber) {
   fiber->has_ended = false;
   getcontext(&fiber->context);
-  fiber->context.uc_stack.ss_sp = fiber->stack.get();
+  fiber->context.uc_stack.ss_sp = fiber->stack;
   fiber->context.uc_stack.ss_size = kStackBytes;
   fiber->context.uc_link = nullptr;
   makecontext(&fiber->context, FiberMain, 0);

@@ -84,6 +84,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return on_cpu::ShuffleValue(value, on_cpu::Lane() ^ static_cast<unsigned>(mask));
 }
 
+// As on the device, whatever type of the same size the number has elsewhere.
 template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
   return ::tfx::core::gpu::on_cpu::ShuffleValue(value, static_cast<unsigned>(lane));
@@ -104,8 +105,17 @@ inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 template <typename T>
 T atomicAdd(T* sum, T value) {
-  const T before = *sum;
-  *sum += value;
+  T before;
+  std::memcpy(&before, sum, sizeof before);
+  const T after = before + value;
+  std::memcpy(sum, &after, sizeof after);
+  return before;
+}
+
+template <typename T>
+T atomicMin(T* least, T value) {
+  const T before = *least;
+  if (value < before) *least = value;
   return before;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of matrices on a GPU. Sums are float32, whatever the factors are; one over nothing is 0.
+// Products of matrices on a GPU. A sum over nothing is 0.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_PRODUCTS_H_
 #define TFX_LARGEOUT_CORE_GPU_PRODUCTS_H_
@@ -20,8 +20,8 @@ struct Factor {
   bool is_transposed;   // in memory
 };
 
-// product = left right, or what it was before and that; all by rows: left [rows, depth], right
-// [depth, columns]. Begins on a stream. Returns null, or what is wrong.
+// product = left right, or what it was before and that, with sums in float32. All by rows: left
+// [rows, depth], right [depth, columns]. Begins on a stream. Returns null, or what is wrong.
 //
 // The same arguments give the same bits on one kind of device.
 const char* Multiply(CUstream_st* stream, Precision precision, const Factor& left,
@@ -48,6 +48,25 @@ inline const char* ProductsOfColumns(CUstream_st* stream, const float* g, const 
   return Multiply(stream, Precision::kFloat32, {g, true}, {h, false}, rows, columns, inner, false,
                   o);
 }
+
+// A factor of a product: a matrix by rows, which begin `stride` apart, or the transpose of one.
+struct Factor64 {
+  const double* data;
+  int64_t stride;
+  bool is_transposed = false;
+};
+
+// The matrix [rows, columns] that a product is added to: c = beta c + alpha a b. A beta of 0 needs
+// no c before.
+struct ProductSum {
+  double* data;
+  int64_t stride, rows, columns;
+  double alpha = 1, beta = 0;
+};
+
+// The same in float64: a [rows, depth], b [depth, columns].
+const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
+                       const ProductSum& c);
 
 }  // namespace tfx::core::gpu
 

@@ -5,6 +5,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -42,6 +43,26 @@ cublasStatus_t Get(Handles* handles, cublasHandle_t* handle) {
   return status;
 }
 
+// What multiply(handle) returns, on a stream, as an error text. cuBLAS goes by columns: a product's
+// transpose is the product of the factors' transposes, the other way round.
+template <typename Function>
+const char* OnStream(CUstream_st* stream, const Function& multiply) {
+  Handles& handles = TheHandles();
+  const std::lock_guard<std::mutex> lock(handles.mutex);
+  cublasHandle_t handle;
+  cublasStatus_t status = Get(&handles, &handle);
+  if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
+  if (status == CUBLAS_STATUS_SUCCESS) status = multiply(handle);
+  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+}
+
+cublasOperation_t OperationOf(bool is_transposed) {
+  return is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
+// How far rows are apart as cuBLAS takes it: at least 1, also where they are empty.
+int StrideOf(const Factor64& factor) { return std::max(1, static_cast<int>(factor.stride)); }
+
 cublasComputeType_t ComputeTypeOf(Precision precision) {
   switch (precision) {
     case Precision::kFloat32:
@@ -66,25 +87,27 @@ const char* Multiply(CUstream_st* stream, Precision precision, const Factor& lef
     const cudaError_t error = cudaMemsetAsync(product, 0, bytes, stream);
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
   }
-  Handles& handles = TheHandles();
-  const std::lock_guard<std::mutex> lock(handles.mutex);
-  cublasHandle_t handle;
-  cublasStatus_t status = Get(&handles, &handle);
-  if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    // cuBLAS goes by columns: the transpose is the product of the transposed factors, changed
-    // round.
+  return OnStream(stream, [&](cublasHandle_t handle) {
     const float one = 1, before = adds ? 1 : 0;
     const auto m = static_cast<int>(columns), n = static_cast<int>(rows);
     const auto k = static_cast<int>(depth);
     const cudaDataType_t type = precision == Precision::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
-    status = cublasGemmEx(handle, right.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                          left.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &one,
-                          right.numbers, type, right.is_transposed ? k : m, left.numbers, type,
-                          left.is_transposed ? n : k, &before, product, CUDA_R_32F, m,
-                          ComputeTypeOf(precision), CUBLAS_GEMM_DEFAULT);
-  }
-  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+    return cublasGemmEx(handle, OperationOf(right.is_transposed), OperationOf(left.is_transposed),
+                        m, n, k, &one, right.numbers, type, right.is_transposed ? k : m,
+                        left.numbers, type, left.is_transposed ? n : k, &before, product,
+                        CUDA_R_32F, m, ComputeTypeOf(precision), CUBLAS_GEMM_DEFAULT);
+  });
+}
+
+const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
+                       const ProductSum& c) {
+  if (c.rows == 0 || c.columns == 0) return nullptr;
+  return OnStream(stream, [&](cublasHandle_t handle) {
+    return cublasDgemm(handle, OperationOf(b.is_transposed), OperationOf(a.is_transposed),
+                       static_cast<int>(c.columns), static_cast<int>(c.rows),
+                       static_cast<int>(depth), &c.alpha, b.data, StrideOf(b), a.data, StrideOf(a),
+                       &c.beta, c.data, static_cast<int>(c.stride));
+  });
 }
 
 }  // namespace tfx::core::gpu

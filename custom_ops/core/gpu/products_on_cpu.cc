@@ -47,4 +47,20 @@ const char* Multiply(CUstream_st*, Precision precision, const Factor& left, cons
   return nullptr;
 }
 
+const char* AddProduct(CUstream_st*, const Factor64& a, const Factor64& b, int64_t depth,
+                       const ProductSum& c) {
+  const auto at = [](const Factor64& f, int64_t i, int64_t j) {
+    return f.is_transposed ? f.data[j * f.stride + i] : f.data[i * f.stride + j];
+  };
+  for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t j = 0; j < c.columns; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < depth; ++k) sum += at(a, i, k) * at(b, k, j);
+      double* to = c.data + i * c.stride + j;
+      *to = c.alpha * sum + (c.beta == 0 ? 0 : c.beta * *to);
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace tfx::core::gpu

@@ -70,12 +70,14 @@ def factored_statistics(
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: h is not finite, a label is out of range, the slot of a
-            label's row is none, or shapes disagree. The state is unchanged.
+            label's row is none, or shapes disagree. The state is unchanged. The GPU kernel, which
+            does not let the host wait, returns NaN in the place of all but the last;
+            `factored_update` refuses them.
     """
     state = state.variables
     state.check()
     _check_dtypes(state, hidden=hidden)
-    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES, _DTYPES)
     if module is None:
         outputs = factored_statistics_composed(state, hidden, labels, update_rows)
     else:
@@ -160,7 +162,8 @@ def factored_update(
     elif shard is not None:
         raise ValueError("target_sums must be given with a shard; got None")
     tensors = (hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay)
-    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
+    gpu_dtypes = _DTYPES if target_sums is None else ()
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES, gpu_dtypes)
     if module is None:
         step: Any = factored_update_composed
         return step(

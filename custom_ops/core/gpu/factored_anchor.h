@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// core/factored_coordinates.h on a GPU: a new anchor.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_ANCHOR_H_
+#define TFX_LARGEOUT_CORE_GPU_FACTORED_ANCHOR_H_
+
+#include <cstdint>
+
+#include "core/factored_state.h"
+#include "core/gpu/scratch.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+// What SetAnchor needs beside the state.
+struct AnchorScratch {
+  AnchorScratch(int64_t width, Scratch* scratch);
+
+  double *transition, *product;  // [D, D]
+  double* rows;                  // a row for each block of threads
+  int64_t* slots;                // [3]: see factored_anchor.cu.cc
+};
+
+// Starts afresh with U = P = I: W stays what it is with `u` [D, D] in the place of U.
+//
+// T[e] <- T[e] u for every slot e; the slot with the fewest rows, but for the current one, becomes
+// the current one, with T = I. Rows that it still has are first brought to the coordinates of
+// before.
+//
+// Cost: O(8 D^3); O(C), and O(D^2) a row of that slot, if there is no empty one.
+// Begins on a stream. Returns null, or what is wrong.
+template <typename T>
+const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
+                      const AnchorScratch& scratch);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_FACTORED_ANCHOR_H_

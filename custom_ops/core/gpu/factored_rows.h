@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rows of V that the labels of a batch name, on a GPU. A row is worked on where its label
+// stands first. A label has none if it is no class, or the slot of its row is none, or is empty by
+// slot_rows.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_ROWS_H_
+#define TFX_LARGEOUT_CORE_GPU_FACTORED_ROWS_H_
+
+#include <cstdint>
+
+#include "core/factored_state.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+// Equal labels of a batch, linked in the order of their places.
+struct LabelLinks {
+  int64_t* first;  // [B K]: the first place of the label; -1 where it has no row
+  int64_t* next;   // [B K]: the next place of the label; B K behind the last
+};
+
+// Cost: (B K)^2 comparisons.
+template <typename T>
+void LinkLabels(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
+                int64_t num_places, const LabelLinks& links);
+
+// rows[first place of y] = V[y] transitions[slot of y], `rows` [B K, D]; other rows are not
+// written.
+template <typename T>
+void GatherRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
+                int64_t num_places, const LabelLinks& links, double* rows);
+
+// V[y] = rows[first place of y], in the current coordinates. `stale`: only where it is not in these
+// yet.
+template <typename T>
+void WriteRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
+               int64_t num_places, const LabelLinks& links, const double* rows, bool stale);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_FACTORED_ROWS_H_

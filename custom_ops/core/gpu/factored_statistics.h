@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// core/factored_statistics.h on a GPU.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_STATISTICS_H_
+#define TFX_LARGEOUT_CORE_GPU_FACTORED_STATISTICS_H_
+
+#include <cstdint>
+
+#include "core/factored_state.h"
+#include "core/factored_statistics.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+// Bytes of device memory that FactoredStatistics needs beside inputs and outputs, aligned to 16.
+template <typename T>
+int64_t FactoredStatisticsScratchBytes(const FactoredState<T>& state,
+                                       const FactoredBatch<T>& batch);
+
+// Begins on a stream what core::FactoredStatistics does, with arrays on the device, in float64.
+// Returns null, or what is wrong.
+//
+// Nothing is refused. The logit of a label that is no class, or whose row is in no slot, is NaN; so
+// are statistics of examples that are not finite.
+// REQUIRES: state.rows is the whole layer.
+template <typename T>
+const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
+                               const FactoredBatch<T>& batch, bool update_rows, void* scratch,
+                               const FactoredStatisticsOutputs<T>& outputs);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_FACTORED_STATISTICS_H_
