@@ -106,8 +106,8 @@ def _status_of_gpu() -> str:
     but = "as they have no GPU kernels"
     if has_kernel:
         but = (
-            "but for exact evaluation, the passes over all classes of ExactSoftmaxHead, the steps of "
-            "the factored head and, in float32, logits and updates of candidates"
+            "but for exact evaluation, the passes over all classes of ExactSoftmaxHead, the steps "
+            "of the factored head and, in float32, logits and updates of candidates"
         )
     return (
         f"heads on the GPU run on TensorFlow's own ops instead, {but}; hash indexes stay on the "
