@@ -20,7 +20,7 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
   const bool is_safe = size_ > width_ && FactorWidth(k);
   if (!is_safe) {
     const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
-    if (!(bound <= 2)) return {true, bound / (2 * rates_.learning_rate)};
+    if (!(bound <= 2 - decay_)) return {true, bound / (2 * rates_.learning_rate)};
   }
   execution_.Run({{"width: F, U", {HalfGram(k, j, half), UpdateUThroughWidth(k)}},
                   {"width: Q", {GramThroughWidth(k, half, z), UpdateVectors()}}});

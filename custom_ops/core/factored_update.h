@@ -32,7 +32,7 @@ struct FactoredRates {
 
 // Whether the step was taken, and why not.
 struct FactoredOutcome {
-  bool diverges;      // 2 eta lambda_max(H^T diag(g_q) H) > 2: the state is unchanged
+  bool diverges;      // 2 eta lambda_max(H^T diag(g_q) H) > 2 - eta lambda: state unchanged
   double lambda_max;  // where the step diverges
 };
 

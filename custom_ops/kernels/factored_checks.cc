@@ -115,10 +115,11 @@ absl::Status WeightDecayError(double learning_rate, double weight_decay) {
       weight_decay, " with learning_rate ", learning_rate);
 }
 
-absl::Status DivergenceError(double learning_rate, double lambda_max) {
+absl::Status DivergenceError(double learning_rate, double weight_decay, double lambda_max) {
   return InvalidArgument("learning_rate must keep 2 learning_rate lambda_max(H^T diag(g_q) H) at ",
-                         "most 2, or the step diverges in the naive layer too; got learning_rate ",
-                         learning_rate, " and lambda_max ", lambda_max);
+                         "most 2 - learning_rate weight_decay, or the step diverges in the naive ",
+                         "layer too; got learning_rate ", learning_rate, ", weight_decay ",
+                         weight_decay, " and lambda_max ", lambda_max);
 }
 
 }  // namespace tfx

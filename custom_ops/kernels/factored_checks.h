@@ -62,7 +62,7 @@ absl::Status RowSlotError(int64_t num_slots, int64_t row, int slot);
 absl::Status EmptySlotError(int64_t row, int slot);
 absl::Status LearningRateError(double learning_rate);
 absl::Status WeightDecayError(double learning_rate, double weight_decay);
-absl::Status DivergenceError(double learning_rate, double lambda_max);
+absl::Status DivergenceError(double learning_rate, double weight_decay, double lambda_max);
 
 }  // namespace tfx
 

@@ -128,7 +128,7 @@ class FactoredUpdateOp : public tf::OpKernel {
     if (refusal == FactoredRefusal::kNone) {
       const core::FactoredOutcome outcome = core::gpu::OutcomeOf(verdict);
       if (!outcome.diverges) return absl::OkStatus();
-      return DivergenceError(verdict.learning_rate, outcome.lambda_max);
+      return DivergenceError(verdict.learning_rate, verdict.weight_decay, outcome.lambda_max);
     }
     if (refusal == FactoredRefusal::kLearningRate) return LearningRateError(verdict.learning_rate);
     if (refusal == FactoredRefusal::kWeightDecay) {

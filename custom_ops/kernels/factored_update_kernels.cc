@@ -45,7 +45,7 @@ class FactoredUpdateOp : public FactoredOp<T> {
         core::FactoredUpdate<T>(variables.State(), BatchOf<T>(hidden, labels), gradients, rates,
                                 update_, execution, hidden_gradient->flat<T>().data());
     if (!outcome.diverges) return absl::OkStatus();
-    return DivergenceError(rates.learning_rate, outcome.lambda_max);
+    return DivergenceError(rates.learning_rate, rates.weight_decay, outcome.lambda_max);
   }
 
   // Sets *target_sums, unless they are found in the step itself.

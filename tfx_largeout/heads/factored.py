@@ -81,7 +81,7 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
         ValueError: An argument is out of range; as `SelfUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h is not finite, a gradient is not, or
             the step would diverge in a dense layer, too, because 2 eta lambda_max of
-            H^T diag(dL/dq) H is above 2. Nothing is changed then.
+            H^T diag(dL/dq) H is above 2 - eta lambda. Nothing is changed then.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.

@@ -178,6 +178,27 @@ def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
     take_step(state, hidden, labels, gradients, 0.98 / largest, implementation=implementation)
 
 
+@pytest.mark.parametrize(("name", "batch"), product(IMPLEMENTATIONS, [4, 40]))
+def test_weight_decay_lowers_the_limit(name, batch, monkeypatch):
+    """W' = (beta - 2 eta lambda_max) W along that direction: beyond 1 + beta, beta = 0.9, it grows."""
+    implementation = use(name, monkeypatch)
+    rng = np.random.default_rng(0)
+    hidden, labels = rng.normal(size=(batch, 5)), rng.integers(0, 9, (batch, 1))
+    gradients = (np.ones((batch, 1)), np.ones(batch), np.zeros(batch))
+    state = state_of(rng.normal(size=(9, 5)))
+    unit = 1 / np.linalg.norm(hidden, 2) ** 2  # eta where 2 eta lambda_max is 2
+    before = snapshot(state)
+    for rate in (0.96 * unit, 0.94 * unit):
+        arguments = (state, hidden, labels, gradients, rate, 0.1 / rate)
+        if rate > 0.95 * unit:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)learning_rate.*decay"):
+                take_step(*arguments, implementation=implementation)
+            for old, new in zip(before, snapshot(state), strict=True):
+                np.testing.assert_array_equal(old, new)
+        else:
+            take_step(*arguments, implementation=implementation)
+
+
 @every_implementation
 def test_at_a_rate_of_0_no_weight_changes_and_the_gradient_is_there(name, monkeypatch):
     implementation = use(name, monkeypatch)

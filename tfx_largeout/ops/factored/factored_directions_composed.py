@@ -145,9 +145,11 @@ def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Ten
     return Check(
         tf.math.is_finite(product) & (product <= 2 - decay),
         lambda: [
-            "learning_rate eta must be such that 2 eta lambda_max is at most 2, or the step "
-            "diverges, in a naive layer as well; got eta",
+            "learning_rate eta must be such that 2 eta lambda_max is at most 2 - eta decay, or the "
+            "step diverges, in a naive layer as well; got eta",
             learning_rate,
+            "eta decay",
+            decay,
             "and lambda_max",
             largest,
             "of H^T diag(dL/dq) H: lower the learning rate",
