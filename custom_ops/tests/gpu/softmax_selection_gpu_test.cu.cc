@@ -172,6 +172,7 @@ void MoreSweeps() {
   rising.hidden = {1, 1};
   for (int64_t c = 0; c < 9000; ++c) rising.kernel[c] = static_cast<float>(c / 64);
   ExpectSame(rising.OnGpu(60), rising.OnProcessor());
+  EXPECT(rising.OnGpu(110).num_sweeps == 1);  // what earlier blocks left was thinned out
   ExpectSame(rising.OnGpu(), rising.OnProcessor());
 }
 
