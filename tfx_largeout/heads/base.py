@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -248,25 +247,17 @@ class HeadOutput:
     """What rides on the logits that a head returns.
 
     Attributes:
-        hidden: The input h of the head, `[..., D]`.
+        head: The head.
+        hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
     """
 
     def __init__(self, head: Head, hidden: tf.Tensor, training: bool) -> None:
-        # A tensor of a graph is never freed with what hangs on it, if that refers to the graph.
-        self._head = weakref.ref(head) if tf.is_symbolic_tensor(hidden) else lambda: head
+        self.head = head
         self.hidden = hidden
         self.training = training
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
-
-    @property
-    def head(self) -> Head:
-        """The head."""
-        head = self._head()
-        if head is None:
-            raise RuntimeError("the head must be there as long as its output is used; it is gone")
-        return head
 
     @property
     def batch_rank(self) -> int:
