@@ -32,11 +32,13 @@ from tfx_largeout import (
     statistics,
 )
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
+from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.save_model import save_model
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
 
 __all__ = [
+    "NearestNeighborModel",
     "TopK",
     "TopKModel",
     "callbacks",

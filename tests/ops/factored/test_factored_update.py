@@ -180,7 +180,7 @@ def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
 
 @pytest.mark.parametrize(("name", "batch"), product(IMPLEMENTATIONS, [4, 40]))
 def test_weight_decay_lowers_the_limit(name, batch, monkeypatch):
-    """W' = (beta - 2 eta lambda_max) W along that direction: beyond 1 + beta, beta = 0.9, it grows."""
+    """W' = (beta - 2 eta lambda_max) W along that direction: above 1 + beta it grows."""
     implementation = use(name, monkeypatch)
     rng = np.random.default_rng(0)
     hidden, labels = rng.normal(size=(batch, 5)), rng.integers(0, 9, (batch, 1))

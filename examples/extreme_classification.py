@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extreme classification: any data set of the repository's format, to a model that one would keep.
+
+Log TF-IDF features, one wide layer with dropout, a sampled softmax whose learning rate falls to 0,
+and behind it the labels of the nearest training examples. Trains with a progress bar, TensorBoard
+and early stopping on P@1 of examples that are held out, keeps the best weights, evaluates on the
+test set, and writes the best classes of each test example to a file.
+
+    python examples/extreme_classification.py
+    python examples/extreme_classification.py --data path/to/EURLex-4K --epochs 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfx_largeout as tlo
+from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read_xc, tf_idf
+
+
+def main() -> None:
+    arguments = parse()
+    train, test = load(arguments.data)
+    train, held_out = hold_out(train, arguments.held_out)
+    keras.utils.set_random_seed(arguments.seed)
+    model = build_model(train, arguments)
+
+    start = time.perf_counter()
+    fit(model, train, held_out, arguments)
+    best = tlo.NearestNeighborModel(model, arguments.k)
+    best.adapt(train.dataset(arguments.batch_size))
+    seconds = time.perf_counter() - start
+
+    _, ids = best.predict(test.dataset(arguments.batch_size), verbose=0)
+    np.savetxt(arguments.output / "predictions.txt", ids, fmt="%d")
+    softmax = tlo.top_k_model(model, arguments.k).predict(
+        test.dataset(arguments.batch_size), verbose=0
+    )
+    results = {
+        "data": arguments.data,
+        "seconds": round(seconds, 1),
+        "softmax": precision(softmax[1], test),
+        "with_neighbors": precision(ids, test),
+    }
+    print(json.dumps(results))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data", default="wordnet/hyper", help="wordnet/hyper, wordnet/lemma, or a folder"
+    )
+    parser.add_argument("--output", type=Path, default=Path("runs/extreme_classification"))
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--num-sampled", type=int, default=1000)
+    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--head-learning-rate", type=float, default=0.02)
+    parser.add_argument(
+        "--held-out", type=float, default=0.02, help="share of the training examples"
+    )
+    parser.add_argument("--k", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    return arguments
+
+
+def load(data: str) -> tuple[SparseExamples, ...]:
+    """Returns training and test examples with labels; features are log TF-IDF, rows of length 1."""
+    if data.startswith("wordnet/"):
+        splits = load_wordnet(data.removeprefix("wordnet/"))
+    else:
+        splits = tuple(read_xc(str(find_split(data, split))) for split in ("train", "test"))
+    return tf_idf(*(with_logs(with_labels(examples)) for examples in splits))
+
+
+def with_labels(examples: SparseExamples) -> SparseExamples:
+    return examples.take(np.flatnonzero(np.diff(examples.label_splits)))
+
+
+def with_logs(examples: SparseExamples) -> SparseExamples:
+    values = np.log1p(np.maximum(examples.feature_values, 0))
+    return dataclasses.replace(examples, feature_values=values)
+
+
+def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, SparseExamples]:
+    order = np.random.default_rng(0).permutation(len(train))
+    number = max(1, round(share * len(train)))
+    return train.take(order[number:]), train.take(order[:number])
+
+
+def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.Model:
+    counts = np.maximum(train.label_counts(), 1)
+    sampler = tlo.samplers.Unigram(counts, min(arguments.num_sampled, train.num_labels), 0.75)
+    optimizer = tlo.optimizers.RowAdam(arguments.head_learning_rate)
+    model = keras.Sequential(
+        [
+            keras.Input([train.num_features], sparse=True),
+            tlo.layers.SparseDense(arguments.hidden, activation="relu"),
+            keras.layers.Dropout(arguments.dropout),
+            tlo.heads.SampledHead(train.num_labels, sampler, optimizer),
+        ]
+    )
+    steps = arguments.epochs * max(1, len(train) // arguments.batch_size)
+    # The head's rate falls with the model's.
+    rate = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
+    model.compile(
+        keras.optimizers.Adam(rate),
+        tlo.losses.ComplementarySum(),
+        metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
+    )
+    return model
+
+
+def fit(
+    model: keras.Model,
+    train: SparseExamples,
+    held_out: SparseExamples,
+    arguments: argparse.Namespace,
+) -> None:
+    # More labels count more: the loss is a mean over those of an example, P@k is not.
+    mean = len(train.label_ids) / len(train)
+    batches = train.dataset(
+        arguments.batch_size, shuffle=True, drop_remainder=len(train) >= arguments.batch_size
+    ).map(lambda x, y: (x, y, tf.cast(y.row_lengths(), tf.float32) / mean))
+    file = arguments.output / "best.weights.h5"
+    watch = {"monitor": "val_precision_at_1", "mode": "max"}
+    model.fit(
+        batches,
+        validation_data=held_out.dataset(arguments.batch_size),
+        epochs=arguments.epochs,
+        shuffle=False,  # the data set does it
+        callbacks=[
+            keras.callbacks.TensorBoard(arguments.output),
+            keras.callbacks.ModelCheckpoint(
+                file, save_best_only=True, save_weights_only=True, **watch
+            ),
+            keras.callbacks.EarlyStopping(patience=5, **watch),
+        ],
+    )
+    model.load_weights(file)
+
+
+def precision(ids: np.ndarray, examples: SparseExamples) -> dict[str, float]:
+    """Returns P@1, P@3 and P@5 in percent."""
+    splits, labels = examples.label_splits, examples.label_ids
+    hits = np.stack([np.isin(row, labels[splits[i] : splits[i + 1]]) for i, row in enumerate(ids)])
+    return {
+        f"P@{k}": round(100 * float(hits[:, :k].mean()), 2) for k in (1, 3, 5) if k <= hits.shape[1]
+    }
+
+
+if __name__ == "__main__":
+    tf.get_logger().setLevel("ERROR")
+    main()

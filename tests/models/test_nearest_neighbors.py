@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NearestNeighborModel against NumPy in float64, and what it refuses."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tlo
+
+WIDTH, CLASSES, EXAMPLES = 6, 150, 40
+
+
+def a_model(head=None):
+    keras.utils.set_random_seed(0)
+    head = head or tlo.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
+    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+    return model
+
+
+def some_examples(seed=0, most=4):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(EXAMPLES, WIDTH)).astype("float32")
+    labels = [rng.choice(CLASSES, rng.integers(1, most + 1), replace=False) for _ in x]
+    return x, tf.ragged.constant([list(map(int, row)) for row in labels], tf.int64)
+
+
+def batches(x, y, size=16):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+
+
+def expected(model, x, y, queries, n, temperature, weight, most):
+    """Returns p of all classes `[B, C]`: the formula, in float64, with `most` of the softmax."""
+    trunk, head = model.layers[0], model.layers[1]
+    h, h_i = (np.float64(trunk(array)) for array in (queries, x))
+    logits = h @ np.float64(head.kernel).T + np.float64(head.bias)
+    softmax = np.exp(logits - logits.max(axis=1, keepdims=True))
+    softmax /= softmax.sum(axis=1, keepdims=True)
+    softmax[softmax < -np.sort(-softmax, axis=1)[:, most - 1 : most]] = 0
+    cosines = (h / np.linalg.norm(h, axis=1, keepdims=True)) @ (
+        h_i / np.linalg.norm(h_i, axis=1, keepdims=True)
+    ).T
+    p = (1 - weight) * softmax
+    mean = sum(map(len, y)) / len(y)
+    for row, cosine in enumerate(cosines):
+        near = np.argsort(-cosine, kind="stable")[:n]
+        share = np.exp(cosine[near] / temperature)
+        for i, a in zip(near, share / share.sum(), strict=True):
+            p[row, y[i]] += weight * a / mean
+    return p
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "temperature", "weight"),
+    [(1, 1, 0.1, 0.5), (5, 10, 0.1, 0.5), (5, 100, 1.0, 0.3), (120, 7, 0.2, 1.0), (5, 7, 0.2, 0.0)],
+)
+def test_scores_are_those_of_the_formula(k, n, temperature, weight):
+    model, (x, y) = a_model(), some_examples()
+    queries = np.random.default_rng(1).normal(size=(9, WIDTH)).astype("float32")
+    both = tlo.NearestNeighborModel(model, k, n, temperature, weight)
+    both.adapt(batches(x, y))
+    scores, ids = both.predict(queries, verbose=0)
+    p = expected(model, x, y.to_list(), queries, n, temperature, weight, max(k, 100))
+    there = np.take_along_axis(p, np.maximum(ids, 0), axis=1)
+    found = scores > 0  # of a softmax of weight 0, the classes beyond neighbors are equally bad
+    np.testing.assert_allclose(scores[found], there[found], rtol=2e-5)
+    best = -np.sort(-p, axis=1)[:, :k]
+    np.testing.assert_allclose(scores[found], best[found], rtol=2e-5)
+    assert found[:, : min(k, 4)].all()
+
+
+def test_labels_of_the_nearest_come_first_and_ties_by_lower_id():
+    model = a_model()
+    x = np.eye(WIDTH, dtype="float32")
+    y = tf.ragged.constant([[7, 3], [9], [4], [5], [6], [8]], tf.int64)
+    both = tlo.NearestNeighborModel(model, 2, num_neighbors=1, weight=1.0)
+    both.adapt(batches(x, y))
+    scores, ids = both.predict(x[:1], verbose=0)
+    np.testing.assert_array_equal(ids, [[3, 7]])
+    np.testing.assert_allclose(scores, [[6 / 7, 6 / 7]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["vector", "padded", "ragged"])
+def test_every_form_of_labels(form):
+    model, (x, y) = a_model(), some_examples(most=1)
+    labels = {"vector": y.to_tensor()[:, 0], "padded": y.to_tensor(-1), "ragged": y}[form]
+    both = tlo.NearestNeighborModel(model, 3)
+    both.adapt(batches(x, labels))
+    reference = tlo.NearestNeighborModel(model, 3)
+    reference.adapt(batches(x, y))
+    for one, other in zip(both.predict(x, verbose=0), reference.predict(x, verbose=0), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_sequence_head_and_a_factored_head():
+    keras.utils.set_random_seed(0)
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
+    model = keras.Sequential([keras.Input([3, WIDTH]), keras.layers.Dense(5), head])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 3, WIDTH)).astype("float32")
+    y = rng.integers(0, CLASSES, (8, 3))
+    both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0)
+    both.adapt([(x, y)])
+    scores, ids = both.predict(x, verbose=0)
+    assert both.stored == (24, 24, 5)
+    np.testing.assert_array_equal(ids[:, :, 0], y)
+    np.testing.assert_allclose(scores, np.ones([8, 3, 1]), rtol=1e-5)
+
+
+def test_no_examples_in_a_batch():
+    both = tlo.NearestNeighborModel(a_model(), 3)
+    both.adapt(batches(*some_examples()))
+    scores, ids = both(np.zeros([0, WIDTH], "float32"))
+    assert scores.shape == ids.shape == (0, 3)
+
+
+def test_it_adapts_again_and_is_loaded_as_it_was(tmp_path):
+    model, (x, y) = a_model(), some_examples()
+    both = tlo.NearestNeighborModel(model, 4, num_neighbors=9, temperature=0.3, weight=0.7)
+    both.adapt(batches(x, y))
+    before = both.predict(x, verbose=0)
+    model.layers[0].kernel.assign(2 * model.layers[0].kernel)
+    both.adapt(batches(x, y))
+    after = both.predict(x, verbose=0)
+    assert np.any(before[0] != after[0])
+    both.save(tmp_path / "both.keras")
+    loaded = keras.saving.load_model(tmp_path / "both.keras")
+    for one, other in zip(loaded.predict(x, verbose=0), after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_refused():
+    model, (x, y) = a_model(), some_examples()
+    for arguments, text in (
+        ((0,), "k must be .* at least 1"),
+        ((1, 0), "num_neighbors must be .* at least 1"),
+        ((1, 1, 0.0), "temperature must be .* above 0"),
+        ((1, 1, 0.1, 1.5), "weight must be .* at most 1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tlo.NearestNeighborModel(model, *arguments)
+    both = tlo.NearestNeighborModel(model, 3)
+    with pytest.raises(RuntimeError, match="adapt must be called"):
+        both(x)
+    with pytest.raises(ValueError, match="pairs"):
+        both.adapt([(x, y, np.ones(EXAMPLES))])
+    with pytest.raises(ValueError, match="at least one example"):
+        both.adapt([])
+    both.adapt(batches(x, y))
+    scores = both.predict(x, verbose=0)[0]
+    with pytest.raises(ValueError, match="as many examples"):
+        both.adapt(batches(x[:5], y[:5]))
+    np.testing.assert_array_equal(both.predict(x, verbose=0)[0], scores)
+    with pytest.raises(ValueError, match="k must be at most num_classes=150"):
+        tlo.NearestNeighborModel(model, 151).adapt(batches(x, y))
+    dense = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(4)])
+    with pytest.raises(TypeError, match="must end in a head"):
+        tlo.NearestNeighborModel(dense, 1).adapt(batches(x, y))
