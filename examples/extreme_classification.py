@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extreme classification: any data set of the repository's format, to a model that one would keep.
 
-Log TF-IDF features, one wide layer with dropout, a sampled softmax whose learning rate falls to 0,
-and behind it the labels of the nearest training examples. Trains with a progress bar, TensorBoard
-and early stopping on P@1 of examples that are held out, keeps the best weights, evaluates on the
-test set, and writes the best classes of each test example to a file.
+Log TF-IDF features, one wide layer with dropout, the exact softmax or a sampled one, a learning
+rate that falls to 0, and behind it the labels of the nearest training examples. Trains with a
+progress bar, TensorBoard and early stopping on P@1 of examples that are held out, keeps the best
+weights, evaluates on the test set, and writes the best classes of each test example to a file.
 
     python examples/extreme_classification.py
     python examples/extreme_classification.py --data path/to/EURLex-4K --epochs 40
@@ -17,6 +17,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,6 +25,9 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read_xc, tf_idf
+
+LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
+NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
 
 
 def main() -> None:
@@ -63,9 +67,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--num-sampled", type=int, default=1000)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--head-learning-rate", type=float, default=0.02)
+    parser.add_argument("--head", choices=LEARNING_RATES, default="exact")
+    parser.add_argument("--products", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument(
+        "--learning-rate", type=float, help="of the layer; the head's is twice that"
+    )
     parser.add_argument(
         "--held-out", type=float, default=0.02, help="share of the training examples"
     )
@@ -101,26 +107,37 @@ def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, Spars
 
 
 def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.Model:
-    counts = np.maximum(train.label_counts(), 1)
-    sampler = tlo.samplers.Unigram(counts, min(arguments.num_sampled, train.num_labels), 0.75)
-    optimizer = tlo.optimizers.RowAdam(arguments.head_learning_rate)
+    rate = arguments.learning_rate or LEARNING_RATES[arguments.head]
+    head, loss = build_head(train, arguments, tlo.optimizers.RowAdam(2 * rate))
     model = keras.Sequential(
         [
             keras.Input([train.num_features], sparse=True),
             tlo.layers.SparseDense(arguments.hidden, activation="relu"),
             keras.layers.Dropout(arguments.dropout),
-            tlo.heads.SampledHead(train.num_labels, sampler, optimizer),
+            head,
         ]
     )
     steps = arguments.epochs * max(1, len(train) // arguments.batch_size)
     # The head's rate falls with the model's.
-    rate = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
+    schedule = keras.optimizers.schedules.CosineDecay(rate, steps, alpha=0.01)
     model.compile(
-        keras.optimizers.Adam(rate),
-        tlo.losses.ComplementarySum(),
+        keras.optimizers.Adam(schedule),
+        loss,
         metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )
     return model
+
+
+def build_head(train: SparseExamples, arguments: argparse.Namespace, optimizer: Any) -> Any:
+    """Returns a head, and the loss that trains it."""
+    classes = train.num_labels
+    size = min(NUM_CANDIDATES[arguments.head], classes)
+    if arguments.head == "exact":
+        return tlo.heads.ExactSoftmaxHead(
+            classes, optimizer, size, products=arguments.products
+        ), tlo.losses.SoftmaxCrossentropy()
+    sampler = tlo.samplers.Unigram(np.maximum(train.label_counts(), 1), size, 0.75)
+    return tlo.heads.SampledHead(classes, sampler, optimizer), tlo.losses.ComplementarySum()
 
 
 def fit(

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of extreme classification, on a small set where the words of an example tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from child import run_child
+from variants import thorough
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "extreme_classification.py")
+CLASSES = 60
+
+
+def write_examples(file: Path, number: int, seed: int) -> None:
+    """Class c shows by words 2 c and 2 c + 1, among words of no meaning."""
+    rng = np.random.default_rng(seed)
+    lines = [f"{number} {2 * CLASSES + 50} {CLASSES}"]
+    for _ in range(number):
+        labels = np.sort(rng.choice(CLASSES, 2, replace=False))
+        noise = rng.choice(50, 3, replace=False) + 2 * CLASSES
+        words = np.sort(np.concatenate([2 * labels, 2 * labels + 1, noise]))
+        lines.append(",".join(map(str, labels)) + " " + " ".join(f"{w}:1" for w in words))
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("head", ["exact", *thorough("sampled")])
+def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):
+    write_examples(tmp_path / "train.txt", 2000, seed=0)
+    write_examples(tmp_path / "test.txt", 100, seed=1)
+    options = {
+        "--data": tmp_path,
+        "--output": tmp_path / "run",
+        "--epochs": 8,
+        "--batch-size": 100,
+        "--hidden": 32,
+        "--head": head,
+        "--learning-rate": 0.02,
+    }
+    done = run_child(tmp_path, EXAMPLE, *(str(part) for pair in options.items() for part in pair))
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads(done.stdout.strip().splitlines()[-1])
+    assert results["with_neighbors"]["P@1"] > 90
+    assert results["softmax"]["P@1"] > 90
+    predictions = np.loadtxt(tmp_path / "run" / "predictions.txt", dtype=int)
+    assert predictions.shape == (100, 5)
+    assert 0 <= predictions.min() <= predictions.max() < CLASSES
+    assert (tmp_path / "run" / "best.weights.h5").exists()
+    assert list((tmp_path / "run").glob("train/events*"))
