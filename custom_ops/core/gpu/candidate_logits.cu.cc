@@ -75,6 +75,7 @@ int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const Candidate
 const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
                             const CandidateBatch& batch, void* scratch,
                             const CandidateLogitsOutputs& outputs) {
+  ForgetErrors();
   BeginPairs(stream, weights, batch, batch.labels, batch.num_labels, outputs.true_logits);
   const int64_t n = batch.size * batch.num_candidates;
   if (batch.own) {

@@ -35,7 +35,7 @@ ClassBlocks::ClassBlocks(const LayerWeights& weights, const float* hidden, int64
       given_hidden_(hidden),
       batch_(batch),
       precision_(precision),
-      copies_kernel_(weights.is_bfloat16 != (precision == Precision::kBfloat16)),
+      copies_kernel_(CopiesKernel(weights, precision)),
       hidden_(hidden) {
   const bool rounds = precision == Precision::kBfloat16;
   kernel_copy_ = scratch->Take<char>(copies_kernel_ ? size * weights.width * (rounds ? 2 : 4) : 0);

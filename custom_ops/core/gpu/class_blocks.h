@@ -25,6 +25,16 @@ inline int64_t ClassesAtATime(int64_t num_classes, int64_t numbers_of_class, int
   return std::min(std::max<int64_t>(1, chunks) * kChunk, num_classes);
 }
 
+// Whether W is copied because it is not in memory as it is multiplied.
+inline bool CopiesKernel(const LayerWeights& weights, Precision precision) {
+  return weights.is_bfloat16 != (precision == Precision::kBfloat16);
+}
+
+// How many numbers of a class ClassBlocks and its logits have: B of them, or D of the copy.
+inline int64_t NumbersOfClass(const LayerWeights& weights, int64_t batch, Precision precision) {
+  return CopiesKernel(weights, precision) ? std::max(batch, weights.width) : batch;
+}
+
 // W and h as factors. They are copied, W block by block, where they are not in memory as they are
 // multiplied: rounded to bfloat16 for Precision::kBfloat16, else float.
 class ClassBlocks {

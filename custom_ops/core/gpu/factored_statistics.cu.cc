@@ -78,6 +78,7 @@ const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& stat
   const int64_t num_places = examples * batch.num_labels;
   Scratch scratch(memory);
   const Arrays arrays(width, examples, num_places, &scratch);
+  ForgetErrors();
   LinkLabels(stream, state, batch.labels, num_places, arrays.links);
   GatherRows(stream, state, batch.labels, num_places, arrays.links, arrays.rows);
   ToFloat64(stream, batch.hidden, examples * width, arrays.hidden);

@@ -251,6 +251,7 @@ const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments
   const StepArrays arrays(step, &scratch);
   StepProducts<T> products(stream, step, arrays);
 
+  ForgetErrors();
   CheckFactoredStep(stream, state, batch, step.gradients, step.learning_rate, step.weight_decay,
                     arrays.verdict, arrays.rates);
   LinkLabels(stream, state, batch.labels, num_places, arrays.links);

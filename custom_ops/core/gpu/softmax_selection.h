@@ -31,8 +31,10 @@ struct SoftmaxSelectionInputs {
 // How many entries of an example there is room for at first; 0 if none is to be kept.
 int64_t RoomForEntries(const SoftmaxSelectionInputs& inputs);
 
-// Bytes of device memory that sweeps need, aligned to 16: for the logits of a block of classes, and
-// for the entries, 16 bytes each of `room` an example.
+// Bytes of device memory that sweeps need, aligned to 16: for the logits of a block of classes,
+// about 32 MiB, or 16 KiB an example if that is more; for a copy of its rows where W is not in the
+// type that is multiplied, as much, or 16 D KiB; and for the entries, 16 bytes each of `room` an
+// example.
 int64_t SoftmaxSelectionScratchBytes(const SoftmaxSelectionInputs& inputs, int64_t room);
 
 // What is known after a sweep, over all examples; on the device.

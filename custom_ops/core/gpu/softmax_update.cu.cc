@@ -135,6 +135,7 @@ class Pass {
       : stream_(stream), in_(in), memory_(in, &scratch), hidden_gradient_(hidden_gradient) {}
 
   const char* Run() {
+    ForgetErrors();
     const char* error = memory_.blocks.Begin(stream_);
     const int64_t num_classes = in_.weights.num_classes;
     for (int64_t begin = 0; error == nullptr && begin < num_classes; begin += memory_.size) {

@@ -10,6 +10,7 @@
 #include "core/gpu/class_blocks.h"
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/launch.h"
+#include "core/gpu/streamed_softmax.h"
 
 namespace tfx::core::gpu {
 namespace {
@@ -25,10 +26,10 @@ struct Found {
 
 struct Memory {
   Memory(const StreamedLogitsInputs& in, Precision precision, Scratch* scratch)
-      : size(ClassesAtATime(in.num_classes, in.batch, kNumbersAtATime)),
+      : size(ClassesAtATime(in.num_classes, NumbersOfClass(WeightsOf(in), in.batch, precision),
+                            kNumbersAtATime)),
         places(BlocksOf(size, kChunk)),
-        blocks({in.kernel, in.bias, in.is_bfloat16, in.num_classes, in.width}, in.hidden, in.batch,
-               size, precision, scratch),
+        blocks(WeightsOf(in), in.hidden, in.batch, size, precision, scratch),
         logits(scratch->Take<float>(in.batch * size)) {
     const int64_t n = places * in.batch;
     found.sums = scratch->Take<double>(n);
@@ -99,23 +100,19 @@ struct OwnLogits {
   __device__ uint64_t Key(int j) const { return j < count ? KeyOf((*this)[j], Row(j)) : 0; }
 };
 
-__device__ float Scale(float logit, float maximum) {
-  return logit == maximum ? 1.f : expf(logit - maximum);  // also of infinities
-}
-
 __device__ void AddToSoftmax(const OwnLogits& own, const Shared& shared, bool is_first, double* sum,
                              float* maximum) {
   float here = -INFINITY;
   for (int j = 0; j < own.count; ++j) here = fmaxf(here, own[j]);  // passes over NaN
   here = OfBlock(here, Max(), shared.reduction);
   float terms = 0;
-  for (int j = 0; j < own.count; ++j) terms += Scale(own[j], here);
+  for (int j = 0; j < own.count; ++j) terms += ExpBelow(own[j], here);
   const double total = OfBlock(static_cast<double>(terms), Sum(), shared.reduction);
   if (threadIdx.x != 0) return;
   const float before = is_first ? -INFINITY : *maximum;
   const double sum_before = is_first ? 0 : *sum;
   *maximum = fmaxf(here, before);
-  *sum = total * Scale(here, *maximum) + sum_before * Scale(before, *maximum);
+  *sum = total * ExpBelow(here, *maximum) + sum_before * ExpBelow(before, *maximum);
 }
 
 __device__ void CountAbove(const StreamedLogitsInputs& in, const OwnLogits& own, float target,
@@ -186,11 +183,10 @@ __device__ void MergeSoftmax(const StreamedLogitsInputs& in, const Found& found,
   double sum = 0;
   for (int64_t p = threadIdx.x; p < places; p += kThreads) {
     const int64_t place = p * in.batch + example;
-    sum += found.sums[place] * Scale(found.maxima[place], maximum);
+    sum += found.sums[place] * ExpBelow(found.maxima[place], maximum);
   }
   sum = OfBlock(sum, Sum(), shared.reduction);
-  const bool is_number = isnan(sum) || !isinf(maximum);
-  if (threadIdx.x == 0) *logsumexp = is_number ? static_cast<float>(maximum + log(sum)) : maximum;
+  if (threadIdx.x == 0) *logsumexp = LogOfSum(sum, maximum);
 }
 
 __device__ void MergeRanks(const StreamedLogitsInputs& in, const Found& found, int64_t places,
@@ -249,6 +245,7 @@ const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inpu
                            Precision precision, void* scratch,
                            const StreamedLogitsOutputs& outputs) {
   if (inputs.batch == 0) return nullptr;
+  ForgetErrors();
   Scratch pieces(scratch);
   Memory memory(inputs, precision, &pieces);
   const int64_t num_keys = Shared::NumKeys(inputs.k);
