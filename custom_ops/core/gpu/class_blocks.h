@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop of all passes over the classes of a layer on a GPU: blocks of classes whose logits stay
-// in the second-level cache.
+// The blocks of classes that all passes over a layer on a GPU take one after another: so small that
+// their logits stay in the second-level cache, if the batch allows it.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CLASS_BLOCKS_H_
 #define TFX_LARGEOUT_CORE_GPU_CLASS_BLOCKS_H_

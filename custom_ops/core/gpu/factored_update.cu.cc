@@ -237,7 +237,7 @@ int64_t FactoredUpdateScratchBytes(const FactoredStepArguments<T>& step) {
 }
 
 const FactoredVerdict* VerdictIn(const void* scratch) {
-  return static_cast<const FactoredVerdict*>(scratch);  // the first of Arrays
+  return static_cast<const FactoredVerdict*>(scratch);  // the first of StepArrays
 }
 
 template <typename T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of arrays in float64, in which a GPU takes factored steps, and back.
+// Copies of arrays in float64, in which a GPU takes factored steps.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_FLOAT64_COPIES_H_
 #define TFX_LARGEOUT_CORE_GPU_FLOAT64_COPIES_H_

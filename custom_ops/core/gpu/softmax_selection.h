@@ -6,7 +6,8 @@
 //
 // Entries are kept by a lower bound of Z while the pass runs, and thinned out in the end, as
 // core/kept_logits.h says. There is room for some entries an example. Only if they were more, which
-// is next to impossible, is another sweep with more room needed; by then Z is known.
+// is next to impossible, are more sweeps needed, each with the room that the one before lacked; by
+// then Z is known.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_SOFTMAX_SELECTION_H_
 #define TFX_LARGEOUT_CORE_GPU_SOFTMAX_SELECTION_H_
@@ -50,8 +51,8 @@ struct SoftmaxSelectionOutputs {
 };
 
 // Begins a sweep over all classes on a stream. If sizes->room is above `room` then, it is to be
-// followed by another, with so much room: a sweep that is not the first takes the logsumexp from
-// its outputs, as the first left it.
+// followed by another, with so much room, and so on: a sweep that is not the first takes the
+// logsumexp from its outputs, as the first left it.
 //
 // A label that is outside of [-1, num_classes) counts as one without a row here.
 //
