@@ -7,7 +7,7 @@
 
 #include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 #include "core/gpu/streamed_softmax.h"
 #include "core/keep_random.h"
 #include "core/kept_logits.h"
@@ -186,7 +186,7 @@ class Example {
 // The state before any class. A thread for each example and each label.
 __global__ void __launch_bounds__(kThreads)
     BeginExamples(int64_t batch, int64_t num_targets, Found found, float* target_logits) {
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = OwnIndex();
   if (at < num_targets) target_logits[at] = 0;
   if (at >= batch) return;
   found.sums[at] = 0;
@@ -294,9 +294,8 @@ const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& 
   const char* error = nullptr;
   if (layer.batch > 0) {
     const int64_t num_targets = is_first ? layer.batch * layer.num_labels : 0;
-    TFX_LAUNCH(BeginExamples, Grid(BlocksOf(std::max(layer.batch, num_targets), kThreads)),
-               dim3(kThreads), 0, stream, layer.batch, num_targets, memory.found,
-               outputs.target_logits);
+    TFX_LAUNCH_THREADS(BeginExamples, std::max(layer.batch, num_targets), stream, layer.batch,
+                       num_targets, memory.found, outputs.target_logits);
     error = memory.blocks.Begin(stream);
     for (int64_t begin = 0; error == nullptr && begin < layer.num_classes; begin += memory.size) {
       const int64_t columns = std::min(memory.size, layer.num_classes - begin);
@@ -322,8 +321,8 @@ const char* WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inpu
   ForgetErrors();
   Scratch pieces(scratch);
   const Memory memory(inputs, room, &pieces);
-  TFX_LAUNCH(WriteExample, Grid(inputs.layer.batch), dim3(kThreads), 0, stream, inputs.layer.shard,
-             Rule(inputs.layer.keep), memory.found, room, logsumexp, entries);
+  TFX_LAUNCH_BLOCKS(WriteExample, inputs.layer.batch, stream, inputs.layer.shard,
+                    Rule(inputs.layer.keep), memory.found, room, logsumexp, entries);
   return LastError();
 }
 

@@ -12,7 +12,7 @@
 
 namespace tfx::core::gpu {
 
-inline LayerWeights WeightsOf(const StreamedLogitsInputs& in) {
+constexpr LayerWeights WeightsOf(const StreamedLogitsInputs& in) {
   return {in.kernel, in.bias, in.is_bfloat16, in.num_classes, in.width};
 }
 
