@@ -67,7 +67,8 @@ else()
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CUDA
     COMPILE_OPTIONS "--expt-relaxed-constexpr")
   # Steps on rows have the bits of the processor's, where contraction is off too.
-  set_property(SOURCE core/gpu/candidate_update.cu.cc APPEND PROPERTY COMPILE_OPTIONS "--fmad=false")
+  set_property(SOURCE core/gpu/candidate_update.cu.cc core/gpu/softmax_update.cu.cc
+    APPEND PROPERTY COMPILE_OPTIONS "--fmad=false")
   target_sources(tfx_core_gpu PRIVATE core/gpu/products_by_cublas.cc)
   set_source_files_properties(core/gpu/products_by_cublas.cc PROPERTIES COMPILE_OPTIONS
     "-isystem;${tf_include}/third_party/gpus/cuda/include;-isystem;${tf_include}/third_party/gpus/cuda/libcudacxx/include")

@@ -66,7 +66,7 @@ class CandidateUpdateGpuOp : public tf::OpKernel {
     const CandidateInputs inputs(context, variables.size());
     TF_RETURN_IF_ERROR(layer_.CheckShapes(variables, inputs));
     const CandidateGradientInputs gradients(context, variables.size() + 3);
-    TF_RETURN_IF_ERROR(update_.SetButForRate(context, variables, gradients.learning_rate));
+    TF_RETURN_IF_ERROR(update_.SetForDeviceRate(context, variables, gradients.learning_rate));
     TF_RETURN_IF_ERROR(CheckGradientShapes(gradients.labels, gradients.candidates,
                                            inputs.labels.shape(), inputs.OfLogits()));
     const core::CandidateBatch batch = inputs.Batch();

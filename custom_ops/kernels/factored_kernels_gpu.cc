@@ -37,19 +37,10 @@ absl::Status LockFactored(tf::OpKernelContext* context, tf::DataType dtype,
                             variables->tensor(kV)->dim_size(1));
 }
 
-// Waits for a copy of something on the device.
 template <typename T>
-absl::Status CopyToHost(tf::OpKernelContext* context, const T* from, T* to) {
-  auto* stream = context->op_device_context()->stream();
-  const stream_executor::DeviceAddressBase source(const_cast<T*>(from), sizeof(T));
-  TF_RETURN_IF_ERROR(stream->Memcpy(to, source, sizeof(T)));
-  return stream->BlockHostUntilDone();
-}
-
-template <typename T>
-class FactoredStatisticsOp : public tf::OpKernel {
+class FactoredStatisticsGpuOp : public tf::OpKernel {
  public:
-  explicit FactoredStatisticsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit FactoredStatisticsGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("update_rows", &update_rows_));
   }
 
@@ -79,9 +70,9 @@ class FactoredStatisticsOp : public tf::OpKernel {
 };
 
 template <typename T>
-class FactoredUpdateOp : public tf::OpKernel {
+class FactoredUpdateGpuOp : public tf::OpKernel {
  public:
-  explicit FactoredUpdateOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit FactoredUpdateGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("update", &update_));
     OP_REQUIRES_OK(context, context->GetAttr("max_condition", &max_condition_));
     OP_REQUIRES(context, !std::isnan(max_condition_),
@@ -204,7 +195,7 @@ class FactoredUpdateOp : public tf::OpKernel {
                               .HostMemory("row_slot")            \
                               .HostMemory("slot_rows")           \
                               .HostMemory("current_slot"),       \
-                          OP##Op<T>)
+                          OP##GpuOp<T>)
 
 TFX_REGISTER(FactoredStatistics, float);
 TFX_REGISTER(FactoredStatistics, double);

@@ -31,6 +31,15 @@ inline absl::Status StatusOf(const char* error) {
   return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
 }
 
+// Waits until the stream has come to here, and for a copy of something on the device.
+template <typename T>
+absl::Status CopyToHost(tensorflow::OpKernelContext* context, const T* from, T* to) {
+  auto* stream = context->op_device_context()->stream();
+  const stream_executor::DeviceAddressBase source(const_cast<T*>(from), sizeof(T));
+  TF_RETURN_IF_ERROR(stream->Memcpy(to, source, sizeof(T)));
+  return stream->BlockHostUntilDone();
+}
+
 }  // namespace tfx
 
 #endif  // TFX_LARGEOUT_KERNELS_GPU_OP_H_

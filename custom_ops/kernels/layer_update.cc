@@ -35,10 +35,10 @@ absl::Status LayerUpdate::Set(tf::OpKernelContext* context, const LockedVariable
   return CheckSlots(variables);
 }
 
-absl::Status LayerUpdate::SetButForRate(tf::OpKernelContext* context,
-                                        const LockedVariables& variables, int learning_rate) {
-  TF_RETURN_IF_ERROR(rule_.SetButForRate(method_, context->input(learning_rate + 1),
-                                         context->input(learning_rate)));
+absl::Status LayerUpdate::SetForDeviceRate(tf::OpKernelContext* context,
+                                           const LockedVariables& variables, int learning_rate) {
+  TF_RETURN_IF_ERROR(rule_.SetForDeviceRate(method_, context->input(learning_rate + 1),
+                                            context->input(learning_rate)));
   return CheckSlots(variables);
 }
 

@@ -36,11 +36,11 @@ class LayerUpdate {
                    int learning_rate);
 
   // Likewise for RuleOnGpu, where the rate is on the device: only its shape is looked at.
-  absl::Status SetButForRate(tensorflow::OpKernelContext* context, const LockedVariables& variables,
-                             int learning_rate);
+  absl::Status SetForDeviceRate(tensorflow::OpKernelContext* context,
+                                const LockedVariables& variables, int learning_rate);
 
   // Gives the variables buffers of their own, unless the op only computes gradients.
-  // REQUIRES: Set or SetButForRate succeeded.
+  // REQUIRES: Set or SetForDeviceRate succeeded.
   absl::Status Own(LockedVariables* variables) const;
 
   // REQUIRES: Own succeeded.

@@ -23,7 +23,7 @@ bool IsFraction(double x) { return x >= 0 && x < 1; }
 
 absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
                           const tf::Tensor& learning_rate) {
-  TF_RETURN_IF_ERROR(SetButForRate(method, numbers, learning_rate));
+  TF_RETURN_IF_ERROR(SetForDeviceRate(method, numbers, learning_rate));
   const float eta = learning_rate.scalar<float>()();
   if (!std::isfinite(eta) || eta < 0 || !(eta * weight_decay_ < 1)) {
     return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
@@ -38,8 +38,8 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   return absl::OkStatus();
 }
 
-absl::Status RowRule::SetButForRate(const std::string& method, const tf::Tensor& numbers,
-                                    const tf::Tensor& learning_rate) {
+absl::Status RowRule::SetForDeviceRate(const std::string& method, const tf::Tensor& numbers,
+                                       const tf::Tensor& learning_rate) {
   const bool is_sgd = method == "sgd", is_adam = method == "adam";
   const int64_t size = kFirst + (is_adam ? 3 : is_sgd ? 2 : 1);
   if (numbers.dims() != 1 || numbers.dim_size(0) != size) {

@@ -26,8 +26,8 @@ class RowRule {
                    const tensorflow::Tensor& learning_rate);
 
   // Likewise for OnGpu, where the rate is on the device: only its shape is looked at.
-  absl::Status SetButForRate(const std::string& method, const tensorflow::Tensor& numbers,
-                             const tensorflow::Tensor& learning_rate);
+  absl::Status SetForDeviceRate(const std::string& method, const tensorflow::Tensor& numbers,
+                                const tensorflow::Tensor& learning_rate);
 
   int NumSlots() const;
 

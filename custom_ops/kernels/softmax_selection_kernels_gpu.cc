@@ -15,19 +15,10 @@ namespace {
 namespace tf = tensorflow;
 using core::gpu::SoftmaxSelectionSizes;
 
-// Waits until the stream has come to here, and reads from the device.
-absl::Status ReadSizes(tf::OpKernelContext* context, SoftmaxSelectionSizes* from,
-                       SoftmaxSelectionSizes* sizes) {
-  stream_executor::Stream* stream = context->op_device_context()->stream();
-  const stream_executor::DeviceAddressBase source(from, sizeof(*sizes));
-  TF_RETURN_IF_ERROR(stream->Memcpy(sizes, source, sizeof(*sizes)));
-  return stream->BlockHostUntilDone();
-}
-
 // The host waits once, for how many entries are kept, which is a dimension of the outputs; not
 // where none is to be kept. Numbers and labels are not looked at: who calls the op has checked
 // them.
-class SoftmaxSelectionOnGpu : public SoftmaxSelectionOp {
+class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
  public:
   using SoftmaxSelectionOp::SoftmaxSelectionOp;
 
@@ -50,7 +41,7 @@ class SoftmaxSelectionOnGpu : public SoftmaxSelectionOp {
       TF_RETURN_IF_ERROR(StatusOf(
           core::gpu::SoftmaxSelection(StreamOf(context), inputs, room, is_first, scratch.data(),
                                       {outputs.logsumexp, outputs.target_logits, on_device})));
-      if (room > 0) TF_RETURN_IF_ERROR(ReadSizes(context, on_device, &sizes));
+      if (room > 0) TF_RETURN_IF_ERROR(CopyToHost(context, on_device, &sizes));
     }
     core::gpu::SoftmaxSelectionEntries entries;
     TF_RETURN_IF_ERROR(Allocate(context, inputs.layer.batch, sizes.most_kept, &entries));
@@ -79,7 +70,7 @@ REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxSelection")
                             .HostMemory("first_class")
                             .HostMemory("class_stride")
                             .HostMemory("num_classes"),
-                        SoftmaxSelectionOnGpu);
+                        SoftmaxSelectionGpuOp);
 
 }  // namespace
 }  // namespace tfx

@@ -16,9 +16,9 @@ namespace tf = tensorflow;
 
 // The host waits for nothing. Numbers, labels and the learning rate are not looked at: who calls
 // the op has checked them.
-class SoftmaxUpdateOp : public tf::OpKernel {
+class SoftmaxUpdateGpuOp : public tf::OpKernel {
  public:
-  explicit SoftmaxUpdateOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit SoftmaxUpdateGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
     OP_REQUIRES_OK(context, arguments_.ReadAttributes(context));
   }
 
@@ -64,7 +64,7 @@ REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxUpdate")
                             .HostMemory("kernel_slots")
                             .HostMemory("bias_slots")
                             .HostMemory("rule"),
-                        SoftmaxUpdateOp);
+                        SoftmaxUpdateGpuOp);
 
 }  // namespace
 }  // namespace tfx

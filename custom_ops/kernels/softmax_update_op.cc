@@ -27,8 +27,9 @@ absl::Status SoftmaxUpdateArguments::Lock(tf::OpKernelContext* context,
   TF_RETURN_IF_ERROR(variables->Lock(context, layer_.Names(), LockedVariables::Mode::kExclusive));
   TF_RETURN_IF_ERROR(CheckShapes(context, *variables));
   const int rate = variables->size() + kLearningRate;
-  return context->op_device_context() == nullptr ? layer_.Set(context, *variables, rate)
-                                                 : layer_.SetButForRate(context, *variables, rate);
+  return context->op_device_context() == nullptr
+             ? layer_.Set(context, *variables, rate)
+             : layer_.SetForDeviceRate(context, *variables, rate);
 }
 
 absl::Status SoftmaxUpdateArguments::CheckShapes(tf::OpKernelContext* context,

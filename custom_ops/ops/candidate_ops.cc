@@ -64,7 +64,8 @@ REGISTER_OP("TfxCandidateLogits")
     .Doc(R"doc(
 Logits o = W h + b of labels and candidate classes, from their rows of W alone.
 
-The result does not depend on the number of threads.
+The result does not depend on the number of threads. On a GPU no numbers are refused, and an id out of
+range counts as padding.
 
 kernel: W, [C, D], of type dtype. Read in place.
 bias: b, [C], of type dtype; or none.
@@ -101,7 +102,8 @@ REGISTER_OP("TfxCandidateUpdate")
 Takes a step on the rows of labels and candidates, and returns dL/dh.
 
 A class that comes up several times gets one step, with the sum of its gradients. What is refused
-leaves all variables as they were. The result does not depend on the number of threads.
+leaves all variables as they were. The result does not depend on the number of threads. On a GPU no
+numbers of tensors there are refused, and an id out of range counts as padding.
 
 kernel: W, [C, D], of type dtype; changed in place.
 bias: b, [C], of type dtype; or none.

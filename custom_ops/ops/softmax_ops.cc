@@ -77,6 +77,8 @@ W may have the rows of one shard of a layer: row r is then class first_class + c
 but C are about the whole layer. The partition function is that of the rows that are here, and so are
 the p_ic: of what is kept, that remains whose key is above log Z_i - log S with the Z_i of all classes.
 
+On a GPU no numbers are refused, and a label out of range counts as one without a row.
+
 kernel: W, a variable [C, D] of type dtype, C below 2^31.
 bias: b, a variable [C] of type dtype, or none.
 hidden: h, [B, D], finite.
@@ -143,7 +145,8 @@ returns dL/dh.
 
 With o = W h + b and p_ic = exp(o_ic) / Z_i, dL/do_ic = a_i p_ic + m_i / C + the target gradients of
 (i, c). Neither o nor its gradient is built. What is refused leaves all variables as they were. The
-result does not depend on the number of threads.
+result does not depend on the number of threads. On a GPU no numbers of tensors there are refused, and a
+label out of range counts as padding.
 
 kernel: W, [C, D], of type dtype; changed in place.
 bias: b, [C], of type dtype; or none.

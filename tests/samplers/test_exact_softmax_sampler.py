@@ -47,6 +47,15 @@ def blocks(request, monkeypatch):
     monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", request.param)
 
 
+def test_draws_take_small_blocks_on_a_gpu_too(monkeypatch):
+    monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", 64 * BATCH)
+    arguments = tf.constant(HIDDEN), tf.Variable(KERNEL), tf.Variable(BIAS), 50, SEED
+    of_cpu, _ = softmax_draws(*arguments)
+    monkeypatch.setattr(streamed_logits_composed, "is_on_gpu", lambda _: True)
+    of_gpu, _ = softmax_draws(*arguments)  # other blocks, other draws
+    np.testing.assert_array_equal(of_gpu, of_cpu)
+
+
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no_bias"])
 def test_log_expected_counts_are_those_of_the_softmax(bias):

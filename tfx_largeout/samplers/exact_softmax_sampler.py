@@ -31,7 +31,7 @@ class ExactSoftmaxSampler(Sampler):
     than with a sampler that does not look at W is the most that a sampler that does can gain.
 
     Cost: O(B C D) time, twice that of the logits of all classes, whatever S is; memory for a few
-    blocks of logits, the sums of blocks, at most B C / 64, and O(B S).
+    blocks of 2^20 logits, the sums of blocks, at most B C / 64, and about 64 B S + 2^14 S.
 
     Args:
         num_sampled: S, at least 1.

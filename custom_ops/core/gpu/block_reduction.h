@@ -57,6 +57,24 @@ __device__ T OfBlock(T value, Combine combine, void* shared) {
   return value;
 }
 
+// Returns to each thread of the first of kWarps warps the sum of the values of its lane. `shared`
+// has room for kThreads values.
+__device__ inline float SumOfLane(float value, float* shared) {
+  shared[threadIdx.x] = value;
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize) return 0;
+  for (int warp = 1; warp < kWarps; ++warp) value += shared[warp * kWarpSize + threadIdx.x];
+  return value;
+}
+
+// Returns x . y to all of kThreads threads. `shared` has room for kWarps values.
+template <typename T>
+__device__ double Dot(const double* x, const T* y, int64_t n, void* shared) {
+  double sum = 0;
+  for (int64_t d = threadIdx.x; d < n; d += kThreads) sum += x[d] * y[d];
+  return OfBlock(sum, Sum(), shared);
+}
+
 // Returns to each thread of a warp the sum of the values of those up to it.
 __device__ inline uint32_t SumUpTo(uint32_t value) {
   const unsigned lane = threadIdx.x % kWarpSize;

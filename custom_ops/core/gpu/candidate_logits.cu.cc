@@ -2,23 +2,16 @@
 
 #include "core/gpu/candidate_logits.h"
 
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/candidate_rows.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 #include "core/gpu/scratch.h"
 
 namespace tfx::core::gpu {
 namespace {
-
-__device__ bool IsRow(const LayerWeights& weights, int64_t id) {
-  return id >= 0 && id < weights.num_classes;
-}
-
-__device__ float BiasOf(const LayerWeights& weights, int64_t row) {
-  return weights.bias == nullptr ? 0.f : static_cast<const float*>(weights.bias)[row];
-}
 
 // A warp for each of n ids, `of_example` ones an example.
 __global__ void __launch_bounds__(kThreads)
@@ -27,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (i >= n) return;
   const int64_t id = ids[i], width = weights.width;
-  const bool is_row = IsRow(weights, id);
+  const bool is_row = IsRow(weights.num_classes, id);
   const float* h = hidden + i / of_example * width;
   const float* w = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
   float sum = 0;
@@ -44,11 +37,11 @@ __global__ void __launch_bounds__(kThreads)
 // the logit is a product as yet.
 __global__ void __launch_bounds__(kThreads)
     FinishLogits(LayerWeights weights, CandidateBatch batch, float* logits, bool* hits) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t i = OwnIndex();
   if (i >= batch.size * batch.num_candidates) return;
   const int64_t example = i / batch.num_candidates;
   const int64_t id = batch.candidates[batch.own ? i : i - example * batch.num_candidates];
-  const bool is_row = IsRow(weights, id);
+  const bool is_row = IsRow(weights.num_classes, id);
   if (!batch.own) logits[i] = is_row ? logits[i] + BiasOf(weights, id) : 0.f;
   const int64_t* labels = batch.labels + example * batch.num_labels;
   bool is_hit = false;
@@ -59,9 +52,8 @@ __global__ void __launch_bounds__(kThreads)
 void BeginPairs(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
                 const int64_t* ids, int64_t of_example, float* logits) {
   const int64_t n = batch.size * of_example;
-  if (n == 0) return;
-  TFX_LAUNCH(LogitsOfPairs, Grid(BlocksOf(n, kWarps)), dim3(kThreads), 0, stream, weights,
-             batch.hidden, ids, n, of_example, logits);
+  TFX_LAUNCH_BLOCKS(LogitsOfPairs, BlocksOf(n, kWarps), stream, weights, batch.hidden, ids, n,
+                    of_example, logits);
 }
 
 }  // namespace
@@ -75,6 +67,7 @@ int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const Candidate
 const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
                             const CandidateBatch& batch, void* scratch,
                             const CandidateLogitsOutputs& outputs) {
+  ForgetErrors();
   BeginPairs(stream, weights, batch, batch.labels, batch.num_labels, outputs.true_logits);
   const int64_t n = batch.size * batch.num_candidates;
   if (batch.own) {
@@ -87,10 +80,8 @@ const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
                                        weights.width, outputs.candidate_logits);
     if (error != nullptr) return error;
   }
-  if (n > 0) {
-    TFX_LAUNCH(FinishLogits, Grid(BlocksOf(n, kThreads)), dim3(kThreads), 0, stream, weights, batch,
-               outputs.candidate_logits, outputs.hits);
-  }
+  TFX_LAUNCH_THREADS(FinishLogits, n, stream, weights, batch, outputs.candidate_logits,
+                     outputs.hits);
   return LastError();
 }
 

@@ -4,7 +4,7 @@
 
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 
 namespace tfx::core::gpu {
 namespace {
@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (i >= n) return;
   const int64_t id = ids[i], width = weights.width;
-  const bool is_row = id >= 0 && id < weights.num_classes;
+  const bool is_row = IsRow(weights.num_classes, id);
   const float* row = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
   for (int64_t d = threadIdx.x % kWarpSize; d < width; d += kWarpSize) {
     rows[i * width + d] = is_row ? row[d] : 0.f;
@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void GatherRows(CUstream_st* stream, const LayerWeights& weights, const int64_t* ids, int64_t n,
                 float* rows) {
-  if (n == 0) return;
-  TFX_LAUNCH(Gather, Grid(BlocksOf(n, kWarps)), dim3(kThreads), 0, stream, weights, ids, n, rows);
+  TFX_LAUNCH_BLOCKS(Gather, BlocksOf(n, kWarps), stream, weights, ids, n, rows);
 }
 
 }  // namespace tfx::core::gpu

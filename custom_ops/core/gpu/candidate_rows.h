@@ -8,10 +8,15 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/gpu/cuda_on_cpu.h"
 
 struct CUstream_st;
 
 namespace tfx::core::gpu {
+
+__device__ inline bool IsRow(int64_t num_classes, int64_t id) {
+  return id >= 0 && id < num_classes;
+}
 
 // Begins to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 where an id names none.
 // REQUIRES: W is in float.

@@ -11,7 +11,7 @@
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/candidate_rows.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 #include "core/gpu/row_step.h"
 #include "core/gpu/scratch.h"
@@ -58,22 +58,17 @@ __global__ void __launch_bounds__(kThreads)
     TakeGradient(CandidateBatch batch, int64_t num_classes, const float* from, float* to,
                  float* sums) {
   TFX_SHARED_MEMORY(memory);
-  auto* of_warps = reinterpret_cast<float*>(memory);  // [kWarps, kWarpSize]
   const int64_t s = int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
   const bool is_in = s < batch.num_candidates;
-  const int64_t id = is_in ? batch.candidates[s] : -1;
-  const bool is_row = id >= 0 && id < num_classes;
+  const bool is_row = is_in && IsRow(num_classes, batch.candidates[s]);
   float sum = 0;
   for (int64_t i = threadIdx.x / kWarpSize; is_in && i < batch.size; i += kWarps) {
     const float g = is_row ? from[i * batch.num_candidates + s] : 0.f;
     to[i * batch.num_candidates + s] = g;
     sum += g;
   }
-  of_warps[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x >= kWarpSize || !is_in) return;
-  for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp * kWarpSize + threadIdx.x];
-  sums[s] = sum;
+  sum = SumOfLane(sum, reinterpret_cast<float*>(memory));
+  if (threadIdx.x < kWarpSize && is_in) sums[s] = sum;
 }
 
 // Returns the sum of g times entry d of row id, over n pairs of an id and a g.
@@ -82,7 +77,7 @@ __device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, cons
   const auto* kernel = static_cast<const float*>(weights.kernel);
   for (int64_t j = 0; j < n; ++j) {
     const int64_t id = ids[j];
-    const bool is_row = id >= 0 && id < weights.num_classes;
+    const bool is_row = IsRow(weights.num_classes, id);
     const float w = is_row ? kernel[id * weights.width + d] : 0.f;
     sum = fmaf(is_row ? gradient[j] : 0.f, w, sum);
   }
@@ -111,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
 // by Adam.
 __global__ void __launch_bounds__(kThreads)
     CorrectRates(RowRule rule, LayerRows rows, Memory memory) {
-  const int64_t u = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t u = OwnIndex();
   if (u >= *memory.classes.num_classes) return;
   const uint64_t row = memory.classes.entries[memory.classes.begins[u]] >> 32;
   memory.kernel_rates[u] = RateOfNextAge(rule, rows.kernel.ages + row);
@@ -126,24 +121,31 @@ struct Places {
   const uint64_t* end;
 };
 
-// Column d of dL/dW of a class; column D is dL/db.
-__device__ float GradientOf(const CandidateBatch& batch, int64_t width,
-                            const CandidateGradients& gradients, const Memory& memory,
-                            const Places& places, int64_t d) {
+struct RowGradient {
+  float kernel;  // a column of dL/dW of the class; 0 if there is none
+  float bias;
+};
+
+// Column d of the gradient of a class. Both sums take one walk over its places.
+__device__ RowGradient GradientOf(const CandidateBatch& batch, int64_t width,
+                                  const CandidateGradients& gradients, const Memory& memory,
+                                  const Places& places, int64_t d) {
   const auto num_labels = static_cast<uint32_t>(batch.size * batch.num_labels);
-  float sum = 0;
+  RowGradient sum = {0, 0};
   for (const uint64_t* entry = places.begin; entry < places.end; ++entry) {
     const auto place = static_cast<uint32_t>(*entry);
     const uint32_t s = place - num_labels;
     if (place >= num_labels && !batch.own) {
-      sum += d < width ? memory.kernel_gradient[s * width + d] : memory.bias_gradient[s];
+      if (d < width) sum.kernel += memory.kernel_gradient[s * width + d];
+      sum.bias += memory.bias_gradient[s];
       continue;
     }
     const bool is_label = place < num_labels;
     const float g = is_label ? gradients.labels[place] : gradients.candidates[s];
     const uint32_t example = is_label ? place / static_cast<uint32_t>(batch.num_labels)
                                       : s / static_cast<uint32_t>(batch.num_candidates);
-    sum = d < width ? fmaf(g, batch.hidden[example * width + d], sum) : sum + g;
+    if (d < width) sum.kernel = fmaf(g, batch.hidden[example * width + d], sum.kernel);
+    sum.bias += g;
   }
   return sum;
 }
@@ -166,19 +168,19 @@ __global__ void __launch_bounds__(kThreads)
     if (clip_norm != INFINITY) {
       float squares = 0;
       for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-        const float g = GradientOf(batch, width, gradients, memory, places, d);
+        const float g = GradientOf(batch, width, gradients, memory, places, d).kernel;
         squares = fmaf(g, g, squares);
       }
       scale = ClipScale(clip_norm, OfBlock(squares, Sum(), shared));
     }
-    const int64_t num_columns = rows.bias.weights == nullptr ? width : width + 1;
-    for (int64_t d = threadIdx.x; d < num_columns; d += blockDim.x) {
-      const float g = GradientOf(batch, width, gradients, memory, places, d);
+    for (int64_t d = threadIdx.x; d == 0 || d < width; d += blockDim.x) {
+      const RowGradient gradient = GradientOf(batch, width, gradients, memory, places, d);
       if (d < width) {
         const float rate = is_adam ? memory.kernel_rates[u] : learning_rate;
-        StepWeight(rule.step, rate, kept, scale * g, rows.kernel, row * width + d);
-      } else {
-        const float rate = is_adam ? memory.bias_rates[u] : learning_rate;
+        StepWeight(rule.step, rate, kept, scale * gradient.kernel, rows.kernel, row * width + d);
+      }
+      if (d == 0 && rows.bias.weights != nullptr) {
+        const float rate = is_adam ? memory.bias_rates[u] : learning_rate, g = gradient.bias;
         StepWeight(rule.step, rate, kept, ClipScale(clip_norm, g * g) * g, rows.bias, row);
       }
     }
@@ -193,10 +195,9 @@ void Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& r
   SortClasses(stream, batch.labels, num_labels, batch.candidates, num_places - num_labels,
               weights.num_classes, memory.classes);
   if (rule.step.method == RowMethod::kAdam) {
-    TFX_LAUNCH(CorrectRates, Grid(BlocksOf(num_places, kThreads)), dim3(kThreads), 0, stream, rule,
-               rows, memory);
+    TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, memory);
   }
-  TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width + 1),
+  TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width),
              kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, memory);
 }
 
@@ -211,6 +212,7 @@ int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const Candidate
 const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
                             const CandidateBatch& batch, const CandidateGradients& gradients,
                             const RowRule* rule, void* scratch, float* hidden_gradient) {
+  ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(weights, batch, &dealt);
   if (!batch.own) {

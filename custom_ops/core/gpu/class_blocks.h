@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop of all passes over the classes of a layer on a GPU: blocks of classes whose logits stay
-// in the second-level cache.
+// The blocks of classes that all passes over a layer on a GPU take one after another: so small that
+// their logits stay in the second-level cache, if the batch allows it.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CLASS_BLOCKS_H_
 #define TFX_LARGEOUT_CORE_GPU_CLASS_BLOCKS_H_
@@ -23,6 +23,16 @@ constexpr int64_t kNumbersAtATime = 1 << 23;  // 32 MiB of floats: they stay in 
 inline int64_t ClassesAtATime(int64_t num_classes, int64_t numbers_of_class, int64_t most) {
   const int64_t chunks = most / (kChunk * std::max<int64_t>(1, numbers_of_class));
   return std::min(std::max<int64_t>(1, chunks) * kChunk, num_classes);
+}
+
+// Whether W is copied because it is not in memory as it is multiplied.
+inline bool CopiesKernel(const LayerWeights& weights, Precision precision) {
+  return weights.is_bfloat16 != (precision == Precision::kBfloat16);
+}
+
+// How many numbers of a class ClassBlocks and its logits have: B of them, or D of the copy.
+inline int64_t NumbersOfClass(const LayerWeights& weights, int64_t batch, Precision precision) {
+  return CopiesKernel(weights, precision) ? std::max(batch, weights.width) : batch;
 }
 
 // W and h as factors. They are copied, W block by block, where they are not in memory as they are

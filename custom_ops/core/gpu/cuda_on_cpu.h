@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #define __global__ static
 #define __device__
@@ -44,7 +45,8 @@ struct dim3 {
 using cudaStream_t = struct CUstream_st*;
 using cudaError_t = int;
 constexpr cudaError_t cudaSuccess = 0;
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline thread_local cudaError_t last_cuda_error = cudaSuccess;  // set by tests alone
+inline cudaError_t cudaGetLastError() { return std::exchange(last_cuda_error, cudaSuccess); }
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
 
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "core/gpu/converted_copies.h"
 #include "core/gpu/factored_slots.h"
-#include "core/gpu/float64_copies.h"
 #include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 
@@ -102,7 +102,7 @@ const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const 
   TFX_LAUNCH(EmptySlot<T>, Grid(blocks), dim3(kThreads), kThreads, stream, state, scratch.slots,
              scratch.rows);
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
-    ToFloat64(stream, state.Transition(slot), size, scratch.transition);
+    Copy(stream, state.Transition(slot), size, scratch.transition);
     const char* error = AddProduct(stream, {scratch.transition, width}, {u, width}, width,
                                    {scratch.product, width, width, width});
     if (error != nullptr) return error;

@@ -87,8 +87,8 @@ void LinkLabels(CUstream_st* stream, const FactoredState<T>& state, const int64_
 }
 
 template <typename T>
-void GatherRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
-                int64_t num_places, const LabelLinks& links, double* rows) {
+void CurrentRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
+                 int64_t num_places, const LabelLinks& links, double* rows) {
   TFX_LAUNCH_BLOCKS(CurrentRow<T>, num_places, stream, state, labels, links, rows);
 }
 
@@ -98,12 +98,12 @@ void WriteRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t
   TFX_LAUNCH_BLOCKS(WriteRow<T>, num_places, stream, state, labels, links, rows, stale);
 }
 
-#define TFX_INSTANTIATE(T)                                                                 \
-  template void LinkLabels(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t, \
-                           const LabelLinks&);                                             \
-  template void GatherRows(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t, \
-                           const LabelLinks&, double*);                                    \
-  template void WriteRows(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t,  \
+#define TFX_INSTANTIATE(T)                                                                  \
+  template void LinkLabels(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t,  \
+                           const LabelLinks&);                                              \
+  template void CurrentRows(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t, \
+                            const LabelLinks&, double*);                                    \
+  template void WriteRows(CUstream_st*, const FactoredState<T>&, const int64_t*, int64_t,   \
                           const LabelLinks&, const double*, bool)
 TFX_INSTANTIATE(float);
 TFX_INSTANTIATE(double);

@@ -29,8 +29,8 @@ void LinkLabels(CUstream_st* stream, const FactoredState<T>& state, const int64_
 // rows[first place of y] = V[y] transitions[slot of y], `rows` [B K, D]; other rows are not
 // written.
 template <typename T>
-void GatherRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
-                int64_t num_places, const LabelLinks& links, double* rows);
+void CurrentRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
+                 int64_t num_places, const LabelLinks& links, double* rows);
 
 // V[y] = rows[first place of y], in the current coordinates. `stale`: only where it is not in these
 // yet.

@@ -2,8 +2,9 @@
 
 #include "core/gpu/factored_statistics.h"
 
+#include "core/gpu/block_reduction.h"
+#include "core/gpu/converted_copies.h"
 #include "core/gpu/factored_rows.h"
-#include "core/gpu/float64_copies.h"
 #include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 #include "core/gpu/scratch.h"
@@ -23,13 +24,6 @@ struct Arrays {
   LabelLinks links;
   double *rows, *hidden, *matrix, *gram_hidden, *u_hidden;
 };
-
-template <typename T>
-__device__ double Dot(const double* x, const T* y, int64_t n, void* shared) {
-  double sum = 0;
-  for (int64_t d = threadIdx.x; d < n; d += kThreads) sum += x[d] * y[d];
-  return OfBlock(sum, Sum(), shared);
-}
 
 // q = h . Q h, s = c . h, a = V[y] T . U h + w . h. A block for each example.
 template <typename T>
@@ -78,15 +72,16 @@ const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& stat
   const int64_t num_places = examples * batch.num_labels;
   Scratch scratch(memory);
   const Arrays arrays(width, examples, num_places, &scratch);
+  ForgetErrors();
   LinkLabels(stream, state, batch.labels, num_places, arrays.links);
-  GatherRows(stream, state, batch.labels, num_places, arrays.links, arrays.rows);
-  ToFloat64(stream, batch.hidden, examples * width, arrays.hidden);
-  ToFloat64(stream, state.gram, width * width, arrays.matrix);
+  CurrentRows(stream, state, batch.labels, num_places, arrays.links, arrays.rows);
+  Copy(stream, batch.hidden, examples * width, arrays.hidden);
+  Copy(stream, state.gram, width * width, arrays.matrix);
   const Factor64 hidden = {arrays.hidden, width};
   const char* error = AddProduct(stream, hidden, {arrays.matrix, width}, width,
                                  {arrays.gram_hidden, width, examples, width});
   if (error != nullptr) return error;
-  ToFloat64(stream, state.u, width * width, arrays.matrix);
+  Copy(stream, state.u, width * width, arrays.matrix);
   error = AddProduct(stream, hidden, {arrays.matrix, width, true}, width,
                      {arrays.u_hidden, width, examples, width});
   if (error != nullptr) return error;

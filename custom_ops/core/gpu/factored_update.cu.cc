@@ -3,10 +3,10 @@
 #include "core/gpu/factored_update.h"
 
 #include "core/factored_limits.h"
+#include "core/gpu/converted_copies.h"
 #include "core/gpu/elimination.h"
 #include "core/gpu/factored_rows.h"
 #include "core/gpu/factored_step_arrays.h"
-#include "core/gpu/float64_copies.h"
 #include "core/gpu/lanczos.h"
 #include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
@@ -237,7 +237,7 @@ int64_t FactoredUpdateScratchBytes(const FactoredStepArguments<T>& step) {
 }
 
 const FactoredVerdict* VerdictIn(const void* scratch) {
-  return static_cast<const FactoredVerdict*>(scratch);  // the first of Arrays
+  return static_cast<const FactoredVerdict*>(scratch);  // the first of StepArrays
 }
 
 template <typename T>
@@ -251,12 +251,13 @@ const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments
   const StepArrays arrays(step, &scratch);
   StepProducts<T> products(stream, step, arrays);
 
+  ForgetErrors();
   CheckFactoredStep(stream, state, batch, step.gradients, step.learning_rate, step.weight_decay,
                     arrays.verdict, arrays.rates);
   LinkLabels(stream, state, batch.labels, num_places, arrays.links);
-  GatherRows(stream, state, batch.labels, num_places, arrays.links, arrays.rows);
-  ToFloat64(stream, batch.hidden, size * width, arrays.hidden);
-  ToFloat64(stream, state.u, square, arrays.u);
+  CurrentRows(stream, state, batch.labels, num_places, arrays.links, arrays.rows);
+  Copy(stream, batch.hidden, size * width, arrays.hidden);
+  Copy(stream, state.u, square, arrays.u);
   TFX_LAUNCH_BLOCKS(SumTargets<T>, size, stream, step, arrays);
   products.Y();
   if (size > 0) {
@@ -265,8 +266,8 @@ const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments
   }
   if (!update) return products.error() == nullptr ? LastError() : products.error();
 
-  ToFloat64(stream, step.gradients.u_hidden, size * width, arrays.u_hidden);
-  ToFloat64(stream, state.u_inverse_transpose, square, arrays.p);
+  Copy(stream, step.gradients.u_hidden, size * width, arrays.u_hidden);
+  Copy(stream, state.u_inverse_transpose, square, arrays.p);
   products.Vectors();
   TFX_LAUNCH_BLOCKS(MergeExamples<T>, num_places, stream, step, arrays);
   TFX_LAUNCH_BLOCKS(BeginResidual<T>, size, stream, step, arrays);

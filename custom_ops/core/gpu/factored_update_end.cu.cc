@@ -99,6 +99,7 @@ const char* EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T
   const AnchorScratch anchor(width, &scratch);
   const bool is_safe = verdict.is_safe != 0;
 
+  ForgetErrors();
   TFX_LAUNCH_THREADS(StoreU<T>, square, stream, state, arrays);
   TFX_LAUNCH_THREADS(StoreGram<T>, square, stream, state, arrays);
   TFX_LAUNCH_THREADS(StoreVectors<T>, width, stream, state, arrays);

@@ -2,16 +2,11 @@
 
 #include "core/gpu/lanczos.h"
 
+#include "core/gpu/block_reduction.h"
 #include "core/gpu/launch_each.h"
 
 namespace tfx::core::gpu {
 namespace {
-
-__device__ double Dot(const double* x, const double* y, int64_t n, void* shared) {
-  double sum = 0;
-  for (int64_t d = threadIdx.x; d < n; d += kThreads) sum += x[d] * y[d];
-  return OfBlock(sum, Sum(), shared);
-}
 
 // y = left^T right x. `image` has room for a number a row. All threads of a block.
 __device__ void Multiply(const double* left, const double* right, int64_t rows, int64_t width,

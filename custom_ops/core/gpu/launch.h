@@ -11,7 +11,10 @@
 
 namespace tfx::core::gpu {
 
-// What has gone wrong since the last call, or null.
+// Forgets what went wrong before, which is no concern of launches from here on.
+inline void ForgetErrors() { cudaGetLastError(); }
+
+// What has gone wrong since ForgetErrors, or null.
 inline const char* LastError() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

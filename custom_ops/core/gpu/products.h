@@ -58,6 +58,8 @@ struct Factor64 {
 
 // The matrix [rows, columns] that a product is added to: c = beta c + alpha a b. A beta of 0 needs
 // no c before.
+//
+// REQUIRES: beta is 0 or 1 where the depth of the product is 0.
 struct ProductSum {
   double* data;
   int64_t stride, rows, columns;

@@ -38,7 +38,11 @@ cublasStatus_t Get(Handles* handles, cublasHandle_t* handle) {
   cublasStatus_t status = cublasCreate(handle);
   if (status == CUBLAS_STATUS_SUCCESS) {
     status = cublasSetMathMode(*handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
-    handles->of_device[device] = *handle;
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      handles->of_device[device] = *handle;
+    } else {
+      cublasDestroy(*handle);
+    }
   }
   return status;
 }
@@ -54,6 +58,10 @@ const char* OnStream(CUstream_st* stream, const Function& multiply) {
   if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
   if (status == CUBLAS_STATUS_SUCCESS) status = multiply(handle);
   return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+}
+
+const char* TextOf(cudaError_t error) {
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 cublasOperation_t OperationOf(bool is_transposed) {
@@ -84,8 +92,7 @@ const char* Multiply(CUstream_st* stream, Precision precision, const Factor& lef
   if (depth == 0) {
     if (adds) return nullptr;
     const size_t bytes = static_cast<size_t>(rows * columns) * sizeof(float);
-    const cudaError_t error = cudaMemsetAsync(product, 0, bytes, stream);
-    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+    return TextOf(cudaMemsetAsync(product, 0, bytes, stream));
   }
   return OnStream(stream, [&](cublasHandle_t handle) {
     const float one = 1, before = adds ? 1 : 0;
@@ -102,6 +109,13 @@ const char* Multiply(CUstream_st* stream, Precision precision, const Factor& lef
 const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
                        const ProductSum& c) {
   if (c.rows == 0 || c.columns == 0) return nullptr;
+  if (depth == 0) {
+    if (c.beta != 0) return nullptr;
+    constexpr size_t kBytes = sizeof(double);
+    return TextOf(cudaMemset2DAsync(c.data, static_cast<size_t>(c.stride) * kBytes, 0,
+                                    static_cast<size_t>(c.columns) * kBytes,
+                                    static_cast<size_t>(c.rows), stream));
+  }
   return OnStream(stream, [&](cublasHandle_t handle) {
     return cublasDgemm(handle, OperationOf(b.is_transposed), OperationOf(a.is_transposed),
                        static_cast<int>(c.columns), static_cast<int>(c.rows),

@@ -7,7 +7,8 @@
 
 #include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
+#include "core/gpu/streamed_softmax.h"
 #include "core/keep_random.h"
 #include "core/kept_logits.h"
 
@@ -30,11 +31,12 @@ struct Found {
 
 struct Memory {
   Memory(const SoftmaxSelectionInputs& in, int64_t room, Scratch* scratch)
-      : size(ClassesAtATime(in.layer.num_classes, std::max(in.layer.batch, kFewestExamples),
-                            in.numbers_at_a_time)),
-        blocks({in.layer.kernel, in.layer.bias, in.layer.is_bfloat16, in.layer.num_classes,
-                in.layer.width},
-               in.layer.hidden, in.layer.batch, size, in.precision, scratch),
+      : size(ClassesAtATime(
+            in.layer.num_classes,
+            std::max(NumbersOfClass(WeightsOf(in.layer), in.layer.batch, in.precision),
+                     kFewestExamples),
+            in.numbers_at_a_time)),
+        blocks(WeightsOf(in.layer), in.layer.hidden, in.layer.batch, size, in.precision, scratch),
         logits(scratch->Take<float>(in.layer.batch * size)) {
     const int64_t batch = in.layer.batch;
     found.sums = scratch->Take<double>(batch);
@@ -74,15 +76,6 @@ __device__ float RandomOf(uint32_t key_of_example, int64_t id) {
   return (static_cast<float>(static_cast<int32_t>(x >> 1)) + 0.5f) * 0x1p-31f;
 }
 
-__device__ float Scale(float logit, float maximum) {
-  return logit == maximum ? 1.f : expf(logit - maximum);  // also of infinities
-}
-
-__device__ float LogOf(double sum, float maximum) {
-  const bool is_number = isnan(sum) || !isinf(maximum);
-  return is_number ? static_cast<float>(maximum + log(sum)) : maximum;
-}
-
 // The work of a block of threads on its example.
 class Example {
  public:
@@ -102,18 +95,18 @@ class Example {
     for (int64_t c = threadIdx.x; c < n; c += kThreads) here = fmaxf(here, logits[c]);
     here = OfBlock(here, Max(), shared_);
     float terms = 0;
-    for (int64_t c = threadIdx.x; c < n; c += kThreads) terms += Scale(logits[c], here);
+    for (int64_t c = threadIdx.x; c < n; c += kThreads) terms += ExpBelow(logits[c], here);
     const double total = OfBlock(static_cast<double>(terms), Sum(), shared_);
     const float before = found_.maxima[i_];
     const double sum_before = found_.sums[i_];
     const float maximum = fmaxf(here, before);
-    const double sum = total * Scale(here, maximum) + sum_before * Scale(before, maximum);
+    const double sum = total * ExpBelow(here, maximum) + sum_before * ExpBelow(before, maximum);
     __syncthreads();  // all have read what was before
     if (threadIdx.x == 0) {
       found_.maxima[i_] = maximum;
       found_.sums[i_] = sum;
     }
-    const float bound = LogOf(sum, maximum);
+    const float bound = LogOfSum(sum, maximum);
     // Less what rounding may do to comparisons.
     return isfinite(bound) ? bound - (1e-4f + 1e-6f * fabsf(bound)) : bound;
   }
@@ -193,7 +186,7 @@ class Example {
 // The state before any class. A thread for each example and each label.
 __global__ void __launch_bounds__(kThreads)
     BeginExamples(int64_t batch, int64_t num_targets, Found found, float* target_logits) {
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = OwnIndex();
   if (at < num_targets) target_logits[at] = 0;
   if (at >= batch) return;
   found.sums[at] = 0;
@@ -238,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
                   float* logsumexp) {
   TFX_SHARED_MEMORY(memory);
   const int64_t i = blockIdx.x;
-  const float log_z = is_first ? LogOf(found.sums[i], found.maxima[i]) : logsumexp[i];
+  const float log_z = is_first ? LogOfSum(found.sums[i], found.maxima[i]) : logsumexp[i];
   if (is_first && threadIdx.x == 0) logsumexp[i] = log_z;
   if (room > 0) Example(in, rule, found, room, memory).Finish(log_z);
 }
@@ -293,6 +286,7 @@ int64_t SoftmaxSelectionScratchBytes(const SoftmaxSelectionInputs& inputs, int64
 const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs,
                              int64_t room, bool is_first, void* scratch,
                              const SoftmaxSelectionOutputs& outputs) {
+  ForgetErrors();
   const StreamedLogitsInputs& layer = inputs.layer;
   Scratch pieces(scratch);
   Memory memory(inputs, room, &pieces);
@@ -300,9 +294,8 @@ const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& 
   const char* error = nullptr;
   if (layer.batch > 0) {
     const int64_t num_targets = is_first ? layer.batch * layer.num_labels : 0;
-    TFX_LAUNCH(BeginExamples, Grid(BlocksOf(std::max(layer.batch, num_targets), kThreads)),
-               dim3(kThreads), 0, stream, layer.batch, num_targets, memory.found,
-               outputs.target_logits);
+    TFX_LAUNCH_THREADS(BeginExamples, std::max(layer.batch, num_targets), stream, layer.batch,
+                       num_targets, memory.found, outputs.target_logits);
     error = memory.blocks.Begin(stream);
     for (int64_t begin = 0; error == nullptr && begin < layer.num_classes; begin += memory.size) {
       const int64_t columns = std::min(memory.size, layer.num_classes - begin);
@@ -325,10 +318,11 @@ const char* WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inpu
                          void* scratch, const float* logsumexp,
                          const SoftmaxSelectionEntries& entries) {
   if (inputs.layer.batch == 0 || entries.size == 0) return nullptr;
+  ForgetErrors();
   Scratch pieces(scratch);
   const Memory memory(inputs, room, &pieces);
-  TFX_LAUNCH(WriteExample, Grid(inputs.layer.batch), dim3(kThreads), 0, stream, inputs.layer.shard,
-             Rule(inputs.layer.keep), memory.found, room, logsumexp, entries);
+  TFX_LAUNCH_BLOCKS(WriteExample, inputs.layer.batch, stream, inputs.layer.shard,
+                    Rule(inputs.layer.keep), memory.found, room, logsumexp, entries);
   return LastError();
 }
 

@@ -6,7 +6,8 @@
 //
 // Entries are kept by a lower bound of Z while the pass runs, and thinned out in the end, as
 // core/kept_logits.h says. There is room for some entries an example. Only if they were more, which
-// is next to impossible, is another sweep with more room needed; by then Z is known.
+// is next to impossible, are more sweeps needed, each with the room that the one before lacked; by
+// then Z is known.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_SOFTMAX_SELECTION_H_
 #define TFX_LARGEOUT_CORE_GPU_SOFTMAX_SELECTION_H_
@@ -31,8 +32,10 @@ struct SoftmaxSelectionInputs {
 // How many entries of an example there is room for at first; 0 if none is to be kept.
 int64_t RoomForEntries(const SoftmaxSelectionInputs& inputs);
 
-// Bytes of device memory that sweeps need, aligned to 16: for the logits of a block of classes, and
-// for the entries, 16 bytes each of `room` an example.
+// Bytes of device memory that sweeps need, aligned to 16: for the logits of a block of classes,
+// about 32 MiB, or 16 KiB an example if that is more; for a copy of its rows where W is not in the
+// type that is multiplied, as much, or 16 D KiB; and for the entries, 16 bytes each of `room` an
+// example.
 int64_t SoftmaxSelectionScratchBytes(const SoftmaxSelectionInputs& inputs, int64_t room);
 
 // What is known after a sweep, over all examples; on the device.
@@ -48,8 +51,8 @@ struct SoftmaxSelectionOutputs {
 };
 
 // Begins a sweep over all classes on a stream. If sizes->room is above `room` then, it is to be
-// followed by another, with so much room: a sweep that is not the first takes the logsumexp from
-// its outputs, as the first left it.
+// followed by another, with so much room, and so on: a sweep that is not the first takes the
+// logsumexp from its outputs, as the first left it.
 //
 // A label that is outside of [-1, num_classes) counts as one without a row here.
 //

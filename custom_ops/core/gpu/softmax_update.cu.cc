@@ -4,7 +4,7 @@
 
 #include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 #include "core/gpu/row_step.h"
 
 namespace tfx::core::gpu {
@@ -64,9 +64,7 @@ __global__ void __launch_bounds__(kThreads)
                            : batch.mean_gradient[example] / static_cast<float>(weights.num_classes);
   float* of_example = logits + example * block.columns;
   for (int64_t c = first + threadIdx.x; c < end; c += kThreads) {
-    const float bias =
-        weights.bias == nullptr ? 0 : NumberAt(weights.bias, weights.is_bfloat16, block.begin + c);
-    const float excess = of_example[c] + bias - log_z;
+    const float excess = of_example[c] + BiasOf(weights, block.begin + c) - log_z;
     of_example[c] = scale * (excess > 0 ? 1.f : expf(excess)) + offset;
   }
   __syncthreads();
@@ -84,17 +82,13 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     SumRows(const float* matrix, int64_t n, int64_t columns, float* sums) {
   TFX_SHARED_MEMORY(memory);
-  float* of_warps = reinterpret_cast<float*>(memory);  // [kWarps, kWarpSize]
   const int64_t column = int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
   float sum = 0;
   for (int64_t i = threadIdx.x / kWarpSize; column < columns && i < n; i += kWarps) {
     sum += matrix[i * columns + column];
   }
-  of_warps[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x >= kWarpSize || column >= columns) return;
-  for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp * kWarpSize + threadIdx.x];
-  sums[column] = sum;
+  sum = SumOfLane(sum, reinterpret_cast<float*>(memory));
+  if (threadIdx.x < kWarpSize && column < columns) sums[column] = sum;
 }
 
 // Changes a row by its gradient. All threads of a warp call it.
@@ -135,6 +129,7 @@ class Pass {
       : stream_(stream), in_(in), memory_(in, &scratch), hidden_gradient_(hidden_gradient) {}
 
   const char* Run() {
+    ForgetErrors();
     const char* error = memory_.blocks.Begin(stream_);
     const int64_t num_classes = in_.weights.num_classes;
     for (int64_t begin = 0; error == nullptr && begin < num_classes; begin += memory_.size) {
@@ -166,8 +161,8 @@ class Pass {
                  kThreads * sizeof(float), stream_, memory_.logits, in_.batch.size, block.columns,
                  memory_.bias_gradient);
     }
-    TFX_LAUNCH(StepOnRows, Grid(BlocksOf(block.columns, kWarps)), dim3(kThreads), 0, stream_,
-               in_.rows, in_.rule, block, memory_.kernel_gradient, memory_.bias_gradient);
+    TFX_LAUNCH_BLOCKS(StepOnRows, BlocksOf(block.columns, kWarps), stream_, in_.rows, in_.rule,
+                      block, memory_.kernel_gradient, memory_.bias_gradient);
     return nullptr;
   }
 

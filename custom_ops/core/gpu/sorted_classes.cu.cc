@@ -10,7 +10,7 @@
 
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 #include "core/radix_sort.h"
 
 namespace tfx::core::gpu {
@@ -33,7 +33,7 @@ __device__ uint32_t DigitOf(uint64_t entry, int shift) {
 __global__ void __launch_bounds__(kThreads)
     TakeIds(const int64_t* labels, int64_t num_labels, const int64_t* candidates, int64_t n,
             int64_t end, uint64_t* entries) {
-  const int64_t place = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t place = OwnIndex();
   if (place >= n) return;
   const int64_t id = place < num_labels ? labels[place] : candidates[place - num_labels];
   const auto row = static_cast<uint64_t>(id < 0 || id >= end ? end : id);
@@ -188,8 +188,7 @@ void SortClasses(CUstream_st* stream, const int64_t* labels, int64_t num_labels,
   // The last pass ends in `entries`.
   uint64_t* from = num_passes % 2 == 0 ? sorted.entries : sorted.spare;
   uint64_t* to = num_passes % 2 == 0 ? sorted.spare : sorted.entries;
-  TFX_LAUNCH(TakeIds, Grid(BlocksOf(n, kThreads)), dim3(kThreads), 0, stream, labels, num_labels,
-             candidates, n, end, from);
+  TFX_LAUNCH_THREADS(TakeIds, n, stream, labels, num_labels, candidates, n, end, from);
   for (int pass = 0; pass < num_passes; ++pass, std::swap(from, to)) {
     const int shift = pass * kDigitBits;
     TFX_LAUNCH(CountDigits, Grid(num_tiles), dim3(kThreads), kOfDigits, stream, from, n, shift,

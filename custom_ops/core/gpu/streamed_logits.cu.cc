@@ -9,13 +9,14 @@
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/class_blocks.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
+#include "core/gpu/streamed_softmax.h"
 
 namespace tfx::core::gpu {
 namespace {
 
 // What has been found in the classes that a block of threads has seen: it sees a chunk of each
-// block of classes, always in the same place. `[places, B]`, then more dimensions.
+// block of classes, always the same. `[chunks, B]`, then more dimensions.
 struct Found {
   double* sums;    // of exp(o - maximum); NaN if a logit is
   uint64_t* keys;  // [.., k] the best, falling
@@ -25,19 +26,19 @@ struct Found {
 
 struct Memory {
   Memory(const StreamedLogitsInputs& in, Precision precision, Scratch* scratch)
-      : size(ClassesAtATime(in.num_classes, in.batch, kNumbersAtATime)),
-        places(BlocksOf(size, kChunk)),
-        blocks({in.kernel, in.bias, in.is_bfloat16, in.num_classes, in.width}, in.hidden, in.batch,
-               size, precision, scratch),
+      : size(ClassesAtATime(in.num_classes, NumbersOfClass(WeightsOf(in), in.batch, precision),
+                            kNumbersAtATime)),
+        num_chunks(BlocksOf(size, kChunk)),
+        blocks(WeightsOf(in), in.hidden, in.batch, size, precision, scratch),
         logits(scratch->Take<float>(in.batch * size)) {
-    const int64_t n = places * in.batch;
+    const int64_t n = num_chunks * in.batch;
     found.sums = scratch->Take<double>(n);
     found.keys = scratch->Take<uint64_t>(n * in.k);
     found.above = scratch->Take<int64_t>(n * in.num_labels);
     found.maxima = scratch->Take<float>(n);
   }
 
-  int64_t size, places;  // classes of a block, and chunks of them
+  int64_t size, num_chunks;  // classes of a block, and chunks of them
   ClassBlocks blocks;
   float* logits;  // [B, size]
   Found found;
@@ -45,10 +46,6 @@ struct Memory {
 
 __device__ int64_t RowOfLabel(const StreamedLogitsInputs& in, int64_t label) {
   return label < 0 ? -1 : in.shard.RowOf(label);
-}
-
-__device__ float BiasOf(const StreamedLogitsInputs& in, int64_t row) {
-  return in.bias == nullptr ? 0.f : NumberAt(in.bias, in.is_bfloat16, row);
 }
 
 // A warp for each label.
@@ -65,7 +62,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   sum = OfWarp(sum, Sum());
-  if (threadIdx.x % kWarpSize == 0) out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(in, row);
+  if (threadIdx.x % kWarpSize != 0) return;
+  out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(WeightsOf(in), row);
 }
 
 // Shared memory of a block of threads.
@@ -99,23 +97,19 @@ struct OwnLogits {
   __device__ uint64_t Key(int j) const { return j < count ? KeyOf((*this)[j], Row(j)) : 0; }
 };
 
-__device__ float Scale(float logit, float maximum) {
-  return logit == maximum ? 1.f : expf(logit - maximum);  // also of infinities
-}
-
 __device__ void AddToSoftmax(const OwnLogits& own, const Shared& shared, bool is_first, double* sum,
                              float* maximum) {
   float here = -INFINITY;
   for (int j = 0; j < own.count; ++j) here = fmaxf(here, own[j]);  // passes over NaN
   here = OfBlock(here, Max(), shared.reduction);
   float terms = 0;
-  for (int j = 0; j < own.count; ++j) terms += Scale(own[j], here);
+  for (int j = 0; j < own.count; ++j) terms += ExpBelow(own[j], here);
   const double total = OfBlock(static_cast<double>(terms), Sum(), shared.reduction);
   if (threadIdx.x != 0) return;
   const float before = is_first ? -INFINITY : *maximum;
   const double sum_before = is_first ? 0 : *sum;
   *maximum = fmaxf(here, before);
-  *sum = total * Scale(here, *maximum) + sum_before * Scale(before, *maximum);
+  *sum = total * ExpBelow(here, *maximum) + sum_before * ExpBelow(before, *maximum);
 }
 
 __device__ void CountAbove(const StreamedLogitsInputs& in, const OwnLogits& own, float target,
@@ -155,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
   TFX_SHARED_MEMORY(memory);
   const Shared shared(memory, num_keys);
   const int64_t example = blockIdx.x, chunk = blockIdx.y;
-  const int64_t place = chunk * in.batch + example;
+  const int64_t at = chunk * in.batch + example;
   const bool is_first = begin == 0;
   const int64_t first = chunk * kChunk + threadIdx.x;
   const int64_t left = columns - first < kChunk ? columns - first : kChunk;
@@ -163,43 +157,43 @@ __global__ void __launch_bounds__(kThreads)
   float* mine = shared.logits + threadIdx.x;  // which no other thread looks at
   const OwnLogits own = {mine, count, static_cast<int>(begin + first)};
   for (int j = 0; j < count; ++j) {
-    mine[j * kThreads] = logits[example * columns + first + j * kThreads] + BiasOf(in, own.Row(j));
+    mine[j * kThreads] =
+        logits[example * columns + first + j * kThreads] + BiasOf(WeightsOf(in), own.Row(j));
   }
-  AddToSoftmax(own, shared, is_first, found.sums + place, found.maxima + place);
+  AddToSoftmax(own, shared, is_first, found.sums + at, found.maxima + at);
   for (int64_t label = 0; out.target_ranks != nullptr && label < in.num_labels; ++label) {
     const int64_t pair = example * in.num_labels + label;
     const float* targets = in.target_scores == nullptr ? out.target_logits : in.target_scores;
     CountAbove(in, own, targets[pair], in.labels[pair], shared, is_first,
-               found.above + place * in.num_labels + label);
+               found.above + at * in.num_labels + label);
   }
-  if (in.k > 0) FindBest(own, in.k, shared, num_keys, is_first, found.keys + place * in.k);
+  if (in.k > 0) FindBest(own, in.k, shared, num_keys, is_first, found.keys + at * in.k);
 }
 
-__device__ void MergeSoftmax(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+__device__ void MergeSoftmax(const StreamedLogitsInputs& in, const Found& found, int64_t num_chunks,
                              const Shared& shared, float* logsumexp) {
   const int64_t example = blockIdx.x;
   float maximum = -INFINITY;
-  for (int64_t p = threadIdx.x; p < places; p += kThreads) {
-    maximum = fmaxf(maximum, found.maxima[p * in.batch + example]);
+  for (int64_t chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads) {
+    maximum = fmaxf(maximum, found.maxima[chunk * in.batch + example]);
   }
   maximum = OfBlock(maximum, Max(), shared.reduction);
   double sum = 0;
-  for (int64_t p = threadIdx.x; p < places; p += kThreads) {
-    const int64_t place = p * in.batch + example;
-    sum += found.sums[place] * Scale(found.maxima[place], maximum);
+  for (int64_t chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads) {
+    const int64_t at = chunk * in.batch + example;
+    sum += found.sums[at] * ExpBelow(found.maxima[at], maximum);
   }
   sum = OfBlock(sum, Sum(), shared.reduction);
-  const bool is_number = isnan(sum) || !isinf(maximum);
-  if (threadIdx.x == 0) *logsumexp = is_number ? static_cast<float>(maximum + log(sum)) : maximum;
+  if (threadIdx.x == 0) *logsumexp = LogOfSum(sum, maximum);
 }
 
-__device__ void MergeRanks(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+__device__ void MergeRanks(const StreamedLogitsInputs& in, const Found& found, int64_t num_chunks,
                            const Shared& shared, int64_t* ranks) {
   for (int64_t label = 0; label < in.num_labels; ++label) {
     const int64_t pair = blockIdx.x * in.num_labels + label;
     int64_t above = 0;
-    for (int64_t p = threadIdx.x; p < places; p += kThreads) {
-      above += found.above[p * in.batch * in.num_labels + pair];
+    for (int64_t chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads) {
+      above += found.above[chunk * in.batch * in.num_labels + pair];
     }
     above = OfBlock(above, Sum(), shared.reduction);
     const int64_t id = in.labels[pair];
@@ -208,15 +202,15 @@ __device__ void MergeRanks(const StreamedLogitsInputs& in, const Found& found, i
   }
 }
 
-__device__ void MergeBest(const StreamedLogitsInputs& in, const Found& found, int64_t places,
+__device__ void MergeBest(const StreamedLogitsInputs& in, const Found& found, int64_t num_chunks,
                           const Shared& shared, int64_t num_keys,
                           const StreamedLogitsOutputs& out) {
   const int64_t example = blockIdx.x;
   BestKeys best(shared.keys, num_keys, in.k, shared.count, nullptr);
-  for (int64_t first = 0; first < places * in.k; first += kThreads) {
+  for (int64_t first = 0; first < num_chunks * in.k; first += kThreads) {
     const int64_t i = first + threadIdx.x;
-    const int64_t place = i / in.k * in.batch + example;
-    best.Offer(i < places * in.k ? found.keys[place * in.k + i % in.k] : 0);
+    const int64_t at = i / in.k * in.batch + example;
+    best.Offer(i < num_chunks * in.k ? found.keys[at * in.k + i % in.k] : 0);
     best.MakeRoom();
   }
   best.Sort();
@@ -226,15 +220,15 @@ __device__ void MergeBest(const StreamedLogitsInputs& in, const Found& found, in
   }
 }
 
-// A block of threads for each example: what was found in all places.
+// A block of threads for each example: what was found in all chunks.
 __global__ void __launch_bounds__(kThreads)
-    MergePlaces(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found, int64_t places,
+    MergeChunks(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found, int64_t num_chunks,
                 int64_t num_keys) {
   TFX_SHARED_MEMORY(memory);
   const Shared shared(memory, num_keys);
-  MergeSoftmax(in, found, places, shared, out.logsumexp + blockIdx.x);
-  if (out.target_ranks != nullptr) MergeRanks(in, found, places, shared, out.target_ranks);
-  if (in.k > 0) MergeBest(in, found, places, shared, num_keys, out);
+  MergeSoftmax(in, found, num_chunks, shared, out.logsumexp + blockIdx.x);
+  if (out.target_ranks != nullptr) MergeRanks(in, found, num_chunks, shared, out.target_ranks);
+  if (in.k > 0) MergeBest(in, found, num_chunks, shared, num_keys, out);
 }
 
 }  // namespace
@@ -249,15 +243,13 @@ const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inpu
                            Precision precision, void* scratch,
                            const StreamedLogitsOutputs& outputs) {
   if (inputs.batch == 0) return nullptr;
+  ForgetErrors();
   Scratch pieces(scratch);
   Memory memory(inputs, precision, &pieces);
   const int64_t num_keys = Shared::NumKeys(inputs.k);
 
   const int64_t num_targets = inputs.batch * inputs.num_labels;
-  if (num_targets > 0) {
-    TFX_LAUNCH(TargetLogits, Grid(BlocksOf(num_targets, kWarps)), dim3(kThreads), 0, stream, inputs,
-               outputs);
-  }
+  TFX_LAUNCH_BLOCKS(TargetLogits, BlocksOf(num_targets, kWarps), stream, inputs, outputs);
   const char* error = memory.blocks.Begin(stream);
   for (int64_t begin = 0; error == nullptr && begin < inputs.num_classes; begin += memory.size) {
     const int64_t columns = std::min(memory.size, inputs.num_classes - begin);
@@ -268,8 +260,8 @@ const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inpu
                memory.logits, begin, columns, num_keys);
   }
   if (error != nullptr) return error;
-  TFX_LAUNCH(MergePlaces, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
-             inputs, outputs, memory.found, memory.places, num_keys);
+  TFX_LAUNCH(MergeChunks, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
+             inputs, outputs, memory.found, memory.num_chunks, num_keys);
   return LastError();
 }
 

@@ -19,8 +19,9 @@ namespace tfx::core::gpu {
 constexpr int64_t kMostBest = 1024;
 
 // Bytes of device memory that StreamedLogits needs beside inputs and outputs, aligned to 16. About
-// 32 MiB of logits, or 16 KiB an example if that is more; 8 k bytes an example and chunk; and a
-// copy of W for a block of classes if it is bfloat16.
+// 32 MiB of logits, or 16 KiB an example if that is more; as much, or 16 D KiB, for the rows of a
+// block of classes in float if W is bfloat16; and 8 (k + K) + 12 bytes an example and chunk, of
+// which a block of classes has at most 2^11 / B, or one.
 int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision precision);
 
 // Begins on a stream what core::StreamedLogits does, with arrays on the device. Returns null, or

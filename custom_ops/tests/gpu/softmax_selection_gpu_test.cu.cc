@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "core/gpu/softmax_selection.h"
@@ -217,6 +218,26 @@ void Fractions() {
   EXPECT(Close(gpu.logsumexp, processor.logsumexp, 1e-6f));
 }
 
+// Device memory is bounded, be there ever so many classes; W is copied where it is not in the type
+// that is multiplied.
+void MemoryIsBounded() {
+  for (bool is_bfloat16 : {false, true}) {
+    for (const auto& [batch, width] :
+         {std::pair<int64_t, int64_t>{1, 256}, {1, 4000}, {3000, 64}}) {
+      gpu::SoftmaxSelectionInputs in = {};
+      in.precision = is_bfloat16 ? Precision::kFloat32 : Precision::kBfloat16;
+      in.layer.batch = batch;
+      in.layer.width = width;
+      in.layer.num_classes = 1 << 24;
+      in.layer.is_bfloat16 = is_bfloat16;
+      const int64_t block = int64_t{32} << 20, least = int64_t{16} << 10;
+      const int64_t logits = std::max(block, least * batch), copy = std::max(block, least * width);
+      const int64_t bytes = gpu::SoftmaxSelectionScratchBytes(in, 0);
+      EXPECT(bytes <= logits + copy + 2 * batch * width + (1 << 17));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tfx::core
 
@@ -236,5 +257,6 @@ int main() {
   tfx::core::LabelsWithoutARow();
   tfx::core::NotNumbers();
   tfx::core::Fractions();
+  tfx::core::MemoryIsBounded();
   return tfx::test::Result();
 }

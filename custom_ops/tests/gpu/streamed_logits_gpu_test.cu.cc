@@ -2,10 +2,12 @@
 //
 // The GPU's streamed logits against those of the processor.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "core/gpu/streamed_logits.h"
@@ -126,12 +128,20 @@ void Tf32AndBfloat16() {
   ExpectSame(problem.OnGpu(Precision::kFloat32, true), problem.OnProcessor());
 }
 
-// TF32 rounds factors; bfloat16 weights are widened, not hidden activations rounded.
+// TF32 rounds factors, on a device where the library finds that it pays; bfloat16 weights are
+// widened, not hidden activations rounded.
 void Rounding() {
   Problem problem(2, 3, 50, 1, 5);
   for (float& h : problem.hidden) h += 1.f / (1 << 14);
   const Results exact = problem.OnProcessor();
-  EXPECT(!Same(problem.OnGpu(Precision::kTf32).top_scores, exact.top_scores));
+  const Results rounded = problem.OnGpu(Precision::kTf32);
+#ifndef __CUDACC__
+  EXPECT(!Same(rounded.top_scores, exact.top_scores));
+#endif
+  // Three products of factors below 4, each of which is rounded by 2^-11 of itself at most.
+  for (size_t i = 0; i < exact.top_scores.size(); ++i) {
+    EXPECT(std::abs(rounded.top_scores[i] - exact.top_scores[i]) <= 3 * 16 * 0x1p-10f);
+  }
   EXPECT(Same(problem.OnGpu(Precision::kFloat32, true).top_scores, exact.top_scores));
 }
 
@@ -194,6 +204,32 @@ void LabelsWithoutARow() {
   EXPECT((results.target_logits == std::vector<float>{0, 0, 0}));
 }
 
+// Device memory is bounded, be there ever so many classes.
+void MemoryIsBounded() {
+  for (const auto& [batch, width] :
+       {std::pair<int64_t, int64_t>{1, 256}, {1, 1}, {3, 20000}, {4000, 64}}) {
+    StreamedLogitsInputs in = Problem(0, 0, 1, 0, 0).inputs;
+    in.batch = batch;
+    in.width = width;
+    in.num_classes = 1 << 24;
+    in.is_bfloat16 = true;
+    const int64_t block = int64_t{32} << 20, least = int64_t{16} << 10;
+    const int64_t logits = std::max(block, least * batch), copy = std::max(block, least * width);
+    const int64_t bytes = gpu::StreamedLogitsScratchBytes(in, Precision::kFloat32);
+    EXPECT(bytes <= logits + copy + (1 << 17));
+    in.is_bfloat16 = false;
+    EXPECT(gpu::StreamedLogitsScratchBytes(in, Precision::kFloat32) <= logits + (1 << 17));
+  }
+}
+
+#ifndef __CUDACC__
+// What went wrong before is not put down to the call.
+void EarlierErrors() {
+  last_cuda_error = cudaSuccess + 1;
+  AgreesWithTheProcessor(Problem(2, 3, 50, 1, 5));
+}
+#endif
+
 }  // namespace
 }  // namespace tfx::core
 
@@ -213,5 +249,9 @@ int main() {
   tfx::core::LargeLogits();
   tfx::core::Shards();
   tfx::core::LabelsWithoutARow();
+  tfx::core::MemoryIsBounded();
+#ifndef __CUDACC__
+  tfx::core::EarlierErrors();
+#endif
   return tfx::test::Result();
 }

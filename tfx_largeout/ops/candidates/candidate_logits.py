@@ -11,7 +11,7 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits_composed import candidate_logits_composed
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import GPU_DTYPES, OP_DTYPES
+from tfx_largeout.ops.rows.row_rule import CANDIDATES_GPU_DTYPES, OP_DTYPES
 
 
 class CandidateLogits(NamedTuple):
@@ -61,7 +61,12 @@ def candidate_logits(
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     module = op_module(
-        implementation, "tfx_candidate_logits", "kernel", arguments.kernel, OP_DTYPES, GPU_DTYPES
+        implementation,
+        "tfx_candidate_logits",
+        "kernel",
+        arguments.kernel,
+        OP_DTYPES,
+        CANDIDATES_GPU_DTYPES,
     )
     if module is None:
         return CandidateLogits(*candidate_logits_composed(arguments))

@@ -14,7 +14,7 @@ from tfx_largeout.ops.checks import check_dtypes
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import (
-    GPU_DTYPES,
+    CANDIDATES_GPU_DTYPES,
     OP_DTYPES,
     RowRule,
     check_slots,
@@ -91,7 +91,12 @@ def candidate_update(
     check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
     learning_rate = rate_in(hidden.dtype, learning_rate)
     module = op_module(
-        implementation, "tfx_candidate_update", "kernel", arguments.kernel, OP_DTYPES, GPU_DTYPES
+        implementation,
+        "tfx_candidate_update",
+        "kernel",
+        arguments.kernel,
+        OP_DTYPES,
+        CANDIDATES_GPU_DTYPES,
     )
     if module is None:
         slots = (kernel_slots, bias_slots)

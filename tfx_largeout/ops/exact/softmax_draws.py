@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.ops.exact.streamed_logits_composed import (
-    classes_of_block,
+    classes_of_small_block,
     logits_of_block,
     num_rows_of,
 )
@@ -27,8 +27,9 @@ def softmax_draws(
     once more; each draw of the block chooses a group of classes by its sum, then a class of it.
     Each choice has a random number of its own, and compares it with sums in float64.
 
-    Cost: O(B C D) twice, and O(B S) for each block. Memory: a few blocks of logits, the sums of
-    blocks, at most B C / 64, and 64 B S where all draws are of one block.
+    Cost: O(B C D) twice, and O(B S) for each block. Memory, in numbers: a few blocks of 2^20
+    logits, on a GPU too, or of 64 B if that is more; the sums of blocks, at most B C / 64; and
+    where all draws are of one block, about 64 B S + 2^14 S for their groups and classes.
 
     Args:
         hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
@@ -42,7 +43,7 @@ def softmax_draws(
     """
     layer = _unwrapped(kernel), None if bias is None else _unwrapped(bias)
     num_classes = num_rows_of(layer[0])
-    block = tf.minimum(classes_of_block(hidden, layer[0]), num_classes)
+    block = tf.minimum(classes_of_small_block(hidden), num_classes)
     log_sums = _log_sums_of_blocks(hidden, layer, num_classes, block)
     log_partition = tf.reduce_logsumexp(tf.cast(log_sums, tf.float64), axis=0)
     shape = [tf.shape(hidden)[0], num_draws, 3]

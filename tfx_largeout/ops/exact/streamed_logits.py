@@ -85,9 +85,9 @@ def streamed_logits(
             and `top_ids` are then about ids in the layer; the target logit of a label of another
             shard is 0, and its rank is -1 without `target_scores`. `merge` makes one result of
             those of several shards.
-        implementation: `"auto"` (default): the custom op where the library loads, it has the
-            kernel's dtype and the kernel isn't on a GPU, else TensorFlow's own ops; `"op"` or
-            `"composed"` to insist.
+        implementation: `"auto"` (default): the custom op where the library loads and has the
+            kernel's dtype, and on a GPU where its GPU kernels are in use and serve the call;
+            else TensorFlow's own ops. `"op"` or `"composed"` to insist.
 
     Returns:
         A `StreamedLogits`. All arithmetic is float32 for a kernel of at most 32 bits, float64 for

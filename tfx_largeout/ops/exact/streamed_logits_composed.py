@@ -91,7 +91,15 @@ def classes_of_block(hidden: tf.Tensor, kernel: tf.Tensor | tf.Variable) -> tf.T
 
     So few that their logits `[B, n]` and their rows of W `[n, D]` are small.
     """
-    elements = _BLOCK_ELEMENTS_ON_GPU if is_on_gpu(kernel) else _BLOCK_ELEMENTS
+    return _classes_of(hidden, _BLOCK_ELEMENTS_ON_GPU if is_on_gpu(kernel) else _BLOCK_ELEMENTS)
+
+
+def classes_of_small_block(hidden: tf.Tensor) -> tf.Tensor:
+    """Returns as `classes_of_block` what a CPU takes, also where W is on a GPU."""
+    return _classes_of(hidden, _BLOCK_ELEMENTS)
+
+
+def _classes_of(hidden: tf.Tensor, elements: int) -> tf.Tensor:
     larger = tf.reduce_max(tf.shape(hidden))
     return tf.maximum(elements // tf.maximum(larger, 1), _MIN_BLOCK)
 

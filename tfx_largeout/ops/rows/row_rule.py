@@ -12,8 +12,8 @@ import tensorflow as tf
 OP_DTYPES = (tf.float32, tf.bfloat16)
 """The dtypes of the variables that the custom ops serve."""
 
-GPU_DTYPES = (tf.float32,)
-"""Those that their GPU kernels serve, where they have one."""
+CANDIDATES_GPU_DTYPES = (tf.float32,)
+"""Those that the GPU kernels of the ops on labels and candidates serve."""
 
 _DTYPES = (*OP_DTYPES, tf.float64)
 _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}
