@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import importlib.util
 import json
 import os
 import subprocess
@@ -49,7 +47,9 @@ def main() -> None:
         for method in arguments.methods.split(","):
             for row in METHODS[method](data, options):
                 print(row, flush=True)
-                append(arguments.out, {"data": Path(data).name, **row, **harness.machine()})
+                harness.append_row(
+                    arguments.out, {"data": Path(data).name, **row, **harness.machine()}
+                )
 
 
 def omikuji(data: str, options: list[str]) -> list[dict[str, Any]]:
@@ -136,11 +136,10 @@ def row_of(
 
 
 def load_example() -> Any:
-    spec = importlib.util.spec_from_file_location("extreme_classification", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(EXAMPLE.parent))
+    import extreme_classification
+
+    return extreme_classification
 
 
 def write(examples: Any, file: Path) -> None:
@@ -167,15 +166,6 @@ def quiet_stderr() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, row.keys(), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

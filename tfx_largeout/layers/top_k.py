@@ -129,10 +129,7 @@ class TopKModel(keras.Model):
         _check_index(index, num_found, self.k)
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        y_pred = self.model(inputs, training=False)
-        output = head_output(y_pred)
-        if output is None:
-            raise TypeError("model must end in a head; got one that ends in something else")
+        output = output_of_model(self.model, inputs)
         return top_classes(output, self.k, self.activation, self.index, self.num_found)
 
     def get_config(self) -> dict[str, Any]:
@@ -176,6 +173,18 @@ def top_k_model(
         ValueError: As `TopK`.
     """
     return TopKModel(model, k, activation, index, num_found)
+
+
+def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
+    """Returns the output of the head in which a model ends, for evaluation.
+
+    Raises:
+        TypeError: `model` does not end in a head.
+    """
+    output = head_output(model(inputs, training=False))
+    if output is None:
+        raise TypeError("model must end in a head; got one that ends in something else")
+    return output
 
 
 def top_classes(

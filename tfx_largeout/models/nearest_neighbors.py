@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.heads.base import HeadOutput, head_output
+from tfx_largeout.heads.base import HeadOutput
+from tfx_largeout.layers.top_k import output_of_model
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 _BEST_OF_SOFTMAX = 100
@@ -159,9 +160,7 @@ class NearestNeighborModel(keras.Model):
             self.stored = stored
 
     def _output(self, inputs: Any) -> HeadOutput:
-        output = head_output(self.model(inputs, training=False))
-        if output is None:
-            raise TypeError("model must end in a head; got one that ends in something else")
+        output = output_of_model(self.model, inputs)
         if not output.head.workers.alone:
             raise RuntimeError(
                 f"{type(self).__name__} must be used in one process; got a head whose classes are "

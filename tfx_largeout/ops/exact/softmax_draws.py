@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfx_largeout.ops.exact.streamed_logits_composed import (
@@ -13,6 +12,7 @@ from tfx_largeout.ops.exact.streamed_logits_composed import (
     logits_of_block,
     num_rows_of,
 )
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _GROUP = 64  # classes: each draw looks at the groups of its block, then at the classes of its group
 
@@ -41,7 +41,7 @@ def softmax_draws(
     Returns:
         The classes `[B, S]` int64, -1 where Z is not finite; and log Z `[B]`, of the dtype of h.
     """
-    layer = _unwrapped(kernel), None if bias is None else _unwrapped(bias)
+    layer = bare_variable(kernel), None if bias is None else bare_variable(bias)
     num_classes = num_rows_of(layer[0])
     block = tf.minimum(classes_of_small_block(hidden), num_classes)
     log_sums = _log_sums_of_blocks(hidden, layer, num_classes, block)
@@ -68,11 +68,6 @@ def softmax_draws(
         parallel_iterations=1,
     )
     return tf.ensure_shape(ids, [hidden.shape[0], num_draws]), tf.cast(log_partition, hidden.dtype)
-
-
-def _unwrapped(table: Any) -> Any:
-    # `.value` of a Keras variable would cast, and so copy, the table inside an autocast scope.
-    return table._value if isinstance(table, keras.Variable) else table
 
 
 def _log_sums_of_blocks(
