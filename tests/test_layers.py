@@ -23,6 +23,7 @@ LAYERS = (
     "statistics",
     "saving",
     "class_counts",
+    "initializers",
     "ops",
     "class_trees",
     "optimizers",

@@ -13,10 +13,11 @@ import tfx_largeout as tlo
 WIDTH, CLASSES, EXAMPLES = 6, 150, 40
 
 
-def a_model(head=None):
+def a_model(head=None, sparse=False):
     keras.utils.set_random_seed(0)
     head = head or tlo.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(5, "tanh"), head])
+    trunk = tlo.layers.SparseDense(5, "tanh") if sparse else keras.layers.Dense(5, "tanh")
+    model = keras.Sequential([keras.Input([WIDTH], sparse=sparse), trunk, head])
     model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
     return model
 
@@ -32,7 +33,7 @@ def batches(x, y, size=16):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
 
 
-def expected(model, x, y, queries, n, temperature, weight, most):
+def expected(model, x, y, queries, n, temperature, weight, feature_weight, most):
     """Returns p of all classes `[B, C]`: the formula, in float64, with `most` of the softmax."""
     trunk, head = model.layers[0], model.layers[1]
     h, h_i = (np.float64(trunk(array)) for array in (queries, x))
@@ -40,17 +41,63 @@ def expected(model, x, y, queries, n, temperature, weight, most):
     softmax = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax /= softmax.sum(axis=1, keepdims=True)
     softmax[softmax < -np.sort(-softmax, axis=1)[:, most - 1 : most]] = 0
-    cosines = (h / np.linalg.norm(h, axis=1, keepdims=True)) @ (
-        h_i / np.linalg.norm(h_i, axis=1, keepdims=True)
-    ).T
-    p = (1 - weight) * softmax
     mean = sum(map(len, y)) / len(y)
-    for row, cosine in enumerate(cosines):
-        near = np.argsort(-cosine, kind="stable")[:n]
-        share = np.exp(cosine[near] / temperature)
-        for i, a in zip(near, share / share.sum(), strict=True):
-            p[row, y[i]] += weight * a / mean
+    p = (1 - weight - feature_weight) * softmax
+    for w, (z, z_i) in ((weight, (h, h_i)), (feature_weight, (np.float64(queries), np.float64(x)))):
+        for row, cosine in enumerate(directions(z) @ directions(z_i).T):
+            near = np.argsort(-cosine, kind="stable")[:n]
+            share = np.exp(cosine[near] / temperature)
+            for i, a in zip(near, share / share.sum(), strict=True):
+                p[row, y[i]] += w * a / mean
     return p
+
+
+def directions(rows):
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+
+
+def sparse_batches(x, y, size=16):
+    """The batches with features as sparse tensors, as an input with sparse=True gets them."""
+    return batches(x, y, size).map(lambda x, y: (tf.sparse.from_dense(x), y))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("weight", "feature_weight"), [(0.3, 0.3), (0.0, 1.0), (0.6, 0.1)])
+def test_neighbors_by_features_as_well(sparse, weight, feature_weight, monkeypatch):
+    monkeypatch.setattr("tfx_largeout.models.example_vectors._BLOCK_ELEMENTS", 4 * EXAMPLES)
+    model, (x, y) = a_model(sparse=sparse), some_examples()
+    queries = np.random.default_rng(1).normal(size=(9, WIDTH)).astype("float32")
+    x[x < 0], queries[queries < 0], queries[3] = 0, 0, 0  # one query has no features
+    both = tlo.NearestNeighborModel(model, 5, 7, 0.2, weight, feature_weight)
+    both.adapt((sparse_batches if sparse else batches)(x, y))
+    given = tf.sparse.from_dense(queries) if sparse else tf.constant(queries)
+    scores, ids = both(given)
+    p = expected(model, x, y.to_list(), queries, 7, 0.2, weight, feature_weight, 100)
+    np.testing.assert_allclose(scores, np.take_along_axis(p, ids.numpy(), axis=1), rtol=2e-5)
+    np.testing.assert_allclose(scores, -np.sort(-p, axis=1)[:, :5], rtol=2e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_are_saved(sparse, tmp_path):
+    model, (x, y) = a_model(sparse=sparse), some_examples()
+    data = (sparse_batches if sparse else batches)(x, y)
+    both = tlo.NearestNeighborModel(model, 4, feature_weight=0.4)
+    both.adapt(data)
+    before = both.predict(data, verbose=0)
+    both.save(tmp_path / "both.keras")
+    loaded = keras.saving.load_model(tmp_path / "both.keras")
+    for one, other in zip(loaded.predict(data, verbose=0), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_features_that_cannot_be_compared():
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input([3, WIDTH]), keras.layers.Dense(5), tlo.heads.DenseHead(CLASSES)]
+    both = tlo.NearestNeighborModel(keras.Sequential(layers), 1, feature_weight=0.5)
+    x, y = np.zeros([8, 3, WIDTH], "float32"), np.zeros([8, 3], "int64")
+    with pytest.raises(ValueError, match=r"x must be one matrix .* got shape \(8, 3, 6\)"):
+        both.adapt([(x, y)])
+    assert both.stored is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +110,7 @@ def test_scores_are_those_of_the_formula(k, n, temperature, weight):
     both = tlo.NearestNeighborModel(model, k, n, temperature, weight)
     both.adapt(batches(x, y))
     scores, ids = both.predict(queries, verbose=0)
-    p = expected(model, x, y.to_list(), queries, n, temperature, weight, max(k, 100))
+    p = expected(model, x, y.to_list(), queries, n, temperature, weight, 0, max(k, 100))
     there = np.take_along_axis(p, np.maximum(ids, 0), axis=1)
     found = scores > 0  # of a softmax of weight 0, the classes beyond neighbors are equally bad
     np.testing.assert_allclose(scores[found], there[found], rtol=2e-5)
@@ -105,7 +152,7 @@ def test_a_sequence_head_and_a_factored_head():
     both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0)
     both.adapt([(x, y)])
     scores, ids = both.predict(x, verbose=0)
-    assert both.stored == (24, 24, 5)
+    assert both.stored == {"label_splits": (25,), "labels": (24,), "hidden": (24, 5)}
     np.testing.assert_array_equal(ids[:, :, 0], y)
     np.testing.assert_allclose(scores, np.ones([8, 3, 1]), rtol=1e-5)
 
@@ -139,6 +186,7 @@ def test_what_is_refused():
         ((1, 0), "num_neighbors must be .* at least 1"),
         ((1, 1, 0.0), "temperature must be .* above 0"),
         ((1, 1, 0.1, 1.5), "weight must be .* at most 1"),
+        ((1, 1, 0.1, 0.5, 0.6), "feature_weight must be .* at most 0.5"),
     ):
         with pytest.raises(ValueError, match=text):
             tlo.NearestNeighborModel(model, *arguments)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,28 +13,32 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.layers.top_k import output_of_model
-from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.models.example_vectors import Vectors, directions, nearest, stored_arrays
 
 _BEST_OF_SOFTMAX = 100
+_FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class NearestNeighborModel(keras.Model):
     """The k best classes by a trained model and by the training examples that are nearest to x.
 
-    p(c | x) = (1 - w) softmax_c(W h + b) + w / m sum_{i in N(x)} a_i 1[c in Y_i]
-    a_i = exp(cos(h, h_i) / t) / sum_{j in N(x)} exp(cos(h, h_j) / t)
+    p(c | x) = (1 - w - v) softmax_c(W h + b) + w N_c(h) + v N_c(x)
+    N_c(z) = 1 / m sum_{i in N(z)} a_i 1[c in Y_i]
+    a_i = exp(cos(z, z_i) / t) / sum_{j in N(z)} exp(cos(z, z_j) / t)
 
-    h is what the head of the model gets, N(x) are the examples whose h_i have the largest cosine
-    with it, Y_i their labels, and m is the mean number of labels of an example, so that the p of
-    all classes add up to about 1. The softmax knows what examples have in common, neighbors what
-    is rare: with few examples a class the mixture is better than either.
+    h is what the head of the model gets, x the features that the model gets; N(z) are the examples
+    whose z_i have the largest cosine with z, Y_i their labels, and m is the mean number of labels
+    of an example, so that the p of all classes add up to about 1. The softmax knows what examples
+    have in common, neighbors what is rare: with few examples a class the mixture is better than
+    either. Neighbors by x find what training has blurred: the same rare word.
 
     `adapt` looks at the training examples once, after training. All of them are compared with x.
     Of the softmax the 100 best classes count, or k, if that is more; that of others is taken for 0.
 
-    Cost: `adapt` is a forward pass over the examples; 4 D bytes an example, 8 a label. A call takes
-    O(B (C + N) D), and sorts about n m + 100 classes of an example.
+    Cost: `adapt` is a forward pass over the examples; 4 D bytes an example, 8 a label, and 12 a
+    sparse feature (4 a dense one). A call takes O(B (C + N) D), for neighbors by x O(B nnz(x_i)) or
+    O(B N F) besides, and sorts about 2 n m + 100 classes of an example.
 
     Args:
         model: A model whose only output is a head's. It is shared, not copied.
@@ -42,13 +46,14 @@ class NearestNeighborModel(keras.Model):
         num_neighbors: n, the size of N(x), or all examples, if they are fewer. Default 100.
         temperature: t above 0: the smaller, the more the nearest count. Default 0.1.
         weight: w, 0 <= w <= 1. Default 0.5.
-        stored: What `adapt` has stored, for files: the numbers of examples and of their labels, and
-            the width D. Default: nothing.
+        feature_weight: v, 0 <= v <= 1 - w. Above 0, x must be one matrix `[B, F]`, dense or sparse,
+            with a row for each of h. Default 0.
+        stored: What `adapt` has stored, for files: the shapes by their names. Default: nothing.
         **kwargs: As `keras.Model`.
 
     Raises:
         TypeError: At the first call: the model does not end in a head.
-        ValueError: An argument is out of range.
+        ValueError: An argument is out of range; x is not a matrix, and `feature_weight` above 0.
         RuntimeError: It is called before `adapt`; the classes are spread over several workers.
 
     References:
@@ -64,7 +69,8 @@ class NearestNeighborModel(keras.Model):
         num_neighbors: int = 100,
         temperature: float = 0.1,
         weight: float = 0.5,
-        stored: Iterable[int] | None = None,
+        feature_weight: float = 0.0,
+        stored: Mapping[str, Sequence[int]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -73,9 +79,13 @@ class NearestNeighborModel(keras.Model):
         self.num_neighbors = integer_argument("num_neighbors", num_neighbors, at_least=1)
         self.temperature = number_argument("temperature", temperature, above=0)
         self.weight = number_argument("weight", weight, at_least=0, at_most=1)
-        self.stored: tuple[int, ...] | None = None
+        most = 1 - self.weight
+        self.feature_weight = number_argument(
+            "feature_weight", feature_weight, at_least=0, at_most=most
+        )
+        self._stored: dict[str, Any] = {}
         if stored is not None:
-            self._make_weights(*stored)
+            self._make_weights({name: tuple(shape) for name, shape in stored.items()})
 
     def adapt(self, data: Iterable[Any]) -> None:
         """Stores h and the labels of examples.
@@ -90,29 +100,34 @@ class NearestNeighborModel(keras.Model):
         """
 
         @tf.function(reduce_retracing=True)
-        def hidden_and_labels(x: Any, y: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        def of_batch(x: Any, y: Any) -> tuple[Any, ...]:
             output = self._output(x)
-            return _directions(output), output.labels(y).ids
+            return *self._vectors(output, x), output.labels(y).ids
 
-        hidden, counts, labels = [], [np.zeros(1, np.int64)], []
+        batches = []
         for batch in data:
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise ValueError(f"data must be pairs (x, y); got {type(batch).__name__}")
-            h, ids = (tensor.numpy() for tensor in hidden_and_labels(*batch))
-            hidden.append(h)
-            counts.append((ids >= 0).sum(axis=1))
-            labels.append(ids[ids >= 0])
-        if not sum(map(len, hidden)):
+            batches.append(of_batch(*batch))
+        if not sum(int(batch[0].shape[0]) for batch in batches):
             raise ValueError("data must have at least one example; got none")
-        examples, entries = np.concatenate(hidden), np.concatenate(labels)
-        self._make_weights(len(examples), len(entries), examples.shape[1])
-        self._examples.assign(examples)
-        self._splits.assign(np.cumsum(np.concatenate(counts)))
-        self._labels.assign(entries)
+        *vectors, ids = zip(*batches, strict=True)
+        labels = [batch.numpy() for batch in ids]
+        arrays = {
+            "label_splits": np.cumsum(
+                np.concatenate([[0], *((batch >= 0).sum(axis=1) for batch in labels)])
+            ),
+            "labels": np.concatenate([batch[batch >= 0] for batch in labels]),
+        }
+        for name, of_batches in zip(("hidden", "features"), vectors, strict=False):
+            arrays.update(stored_arrays(name, list(of_batches)))
+        self._make_weights({name: array.shape for name, array in arrays.items()})
+        for name, array in arrays.items():
+            self._stored[name].assign(array)
 
     def build(self, input_shape: Any) -> None:
         """As Keras calls it before the first call."""
-        if self.stored is None:
+        if not self._stored:
             raise RuntimeError("adapt must be called before the model is: there are no neighbors")
         self.built = True
 
@@ -121,7 +136,11 @@ class NearestNeighborModel(keras.Model):
         output = self._output(inputs)
         classes = _Sums(output.head.num_classes, tf.shape(output.flat_hidden)[0])
         self._add_softmax(output, classes)
-        self._add_neighbors(output, classes)
+        weights = {"hidden": self.weight, "features": self.feature_weight}
+        for (name, weight), vectors in zip(
+            weights.items(), self._vectors(output, inputs), strict=False
+        ):
+            self._add_neighbors(name, vectors, weight, classes)
         scores, ids = classes.best(self.k)
         return output.unflatten(scores), output.unflatten(ids)
 
@@ -133,6 +152,7 @@ class NearestNeighborModel(keras.Model):
             "num_neighbors": self.num_neighbors,
             "temperature": self.temperature,
             "weight": self.weight,
+            "feature_weight": self.feature_weight,
             "stored": self.stored,
         }
 
@@ -140,24 +160,37 @@ class NearestNeighborModel(keras.Model):
     def from_config(cls, config: dict[str, Any]) -> NearestNeighborModel:
         return cls(**{**config, "model": keras.saving.deserialize_keras_object(config["model"])})
 
-    def _make_weights(self, num_examples: int, num_entries: int, width: int) -> None:
-        stored = (int(num_examples), int(num_entries), int(width))
-        if self.stored not in (None, stored):
+    @property
+    def stored(self) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of what `adapt` has stored; None before it is called."""
+        return {name: tuple(array.shape) for name, array in self._stored.items()} or None
+
+    def _make_weights(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        if self.stored not in (None, shapes):
             raise ValueError(
-                "data must have as many examples and labels as at the call before, "
-                f"{self.stored}; got {stored}: make another {type(self).__name__}"
+                "data must have as many examples, labels and features as at the call before, "
+                f"{self.stored}; got {shapes}: make another {type(self).__name__}"
             )
-        if self.stored is None:
+        for name, shape in shapes.items() if not self._stored else ():
+            dtype = "float32" if name in _FLOATS else "int64"
+            self._stored[name] = self.add_weight(
+                name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
+            )
 
-            def add(name: str, shape: list[int], dtype: str) -> Any:
-                return self.add_weight(
-                    name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
+    def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
+        """Returns the vectors that neighbors are looked for with: h, and x if it has a weight."""
+        vectors = [directions(output.flat_hidden)]
+        if self.feature_weight:
+            shape = getattr(x, "shape", None)
+            if shape is None or len(shape) != 2 or len(output.hidden.shape) != 2:
+                got = type(x).__name__ if shape is None else f"shape {tuple(shape)}"
+                raise ValueError(
+                    "x must be one matrix [B, F] with a row for each of h where feature_weight > 0;"
+                    f" got {got}"
                 )
-
-            self._examples = add("examples", [num_examples, width], "float32")
-            self._splits = add("label_splits", [num_examples + 1], "int64")
-            self._labels = add("labels", [num_entries], "int64")
-            self.stored = stored
+            is_sparse = isinstance(x, tf.SparseTensor)
+            vectors.append(directions(x if is_sparse else tf.convert_to_tensor(x)))
+        return vectors
 
     def _output(self, inputs: Any) -> HeadOutput:
         output = output_of_model(self.model, inputs)
@@ -177,23 +210,24 @@ class NearestNeighborModel(keras.Model):
         top = output.head.top_k(output.flat_hidden, best)
         probabilities = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
         rows = tf.repeat(tf.range(classes.num_rows), best)
-        classes.add(rows, top.ids, (1 - self.weight) * tf.cast(probabilities, tf.float32))
+        rest = 1 - self.weight - self.feature_weight
+        classes.add(rows, top.ids, rest * tf.cast(probabilities, tf.float32))
 
-    def _add_neighbors(self, output: HeadOutput, classes: _Sums) -> None:
-        assert self.stored is not None  # as `build` asks for
-        num_examples, num_entries, _ = self.stored
+    def _add_neighbors(self, name: str, vectors: Vectors, weight: float, classes: _Sums) -> None:
+        splits, labels = (
+            tf.convert_to_tensor(self._stored[name]) for name in ("label_splits", "labels")
+        )
+        num_examples, num_entries = splits.shape[0] - 1, labels.shape[0]
         n = min(self.num_neighbors, num_examples)
-        nobody = tf.zeros([classes.num_rows, 0], tf.int64)
-        near = streamed_logits(_directions(output), self._examples, None, nobody, n)
-        share = tf.reshape(tf.nn.softmax(near.top_scores / self.temperature), [-1])
-        examples = tf.reshape(near.top_ids, [-1])
-        splits = tf.convert_to_tensor(self._splits)
+        cosines, examples = nearest(name, self._stored, vectors, n)
+        share = tf.reshape(tf.nn.softmax(cosines / self.temperature), [-1])
+        examples = tf.reshape(examples, [-1])
         entries = tf.ragged.range(tf.gather(splits, examples), tf.gather(splits, examples + 1))
         neighbor = entries.value_rowids()
-        per_label = self.weight * num_examples / max(num_entries, 1)
+        per_label = weight * num_examples / max(num_entries, 1)
         classes.add(
             neighbor // n,
-            tf.gather(tf.convert_to_tensor(self._labels), entries.values),
+            tf.gather(labels, entries.values),
             per_label * tf.gather(share, neighbor),
         )
 
@@ -229,8 +263,3 @@ class _Sums:
         )
         top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also where there is no row
         return top.values, tf.gather(ids, top.indices, batch_dims=1)
-
-
-def _directions(output: HeadOutput) -> tf.Tensor:
-    """Returns h at length 1, `[N, D]` float32."""
-    return tf.math.l2_normalize(tf.cast(output.flat_hidden, tf.float32), axis=1)

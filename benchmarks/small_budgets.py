@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adaptive sampling could gain: candidates from the softmax itself beside log-uniform ones.
+"""Which sampler is worth it at which S: what a head has learned after the same epochs.
 
-A sampler that follows the weights approximates the softmax. `ExactSoftmaxSampler` draws from it, at
-a cost that no one would pay; by how much it is ahead of an example's own log-uniform candidates
-after the same epochs is the most that any such sampler can be ahead. For each data set and S:
+For each data set: `uniform`, `log_uniform` and `unigram` (n^0.75) candidates, `midx_pq` and
+`midx_rq` (`MIDX`), each shared by a batch and own to each example; half from an index and half
+log-uniform, `lsh_embedding` and `lsh_label`, likewise; `wta_top_k`; `exact_softmax`, each
+example's own from the softmax itself (`ExactSoftmaxSampler`), at a cost that no one would pay: what
+a perfect sampler that follows W would reach; and `full_softmax`,
+`ExactSoftmaxHead(backward="all")`.
 
-- `exact_softmax`: S of an example's own, from the softmax;
-- `log_uniform_own`: S of an example's own;
-- `log_uniform_shared`: 10 S for the batch, which cost less than S of each example's own;
-- `full_softmax`: `ExactSoftmaxHead(backward="all")`, once.
+All biases begin at log class frequencies (`LogFrequency`). The loss and the learning rate of the
+head are chosen for each row at S = 30 by P@1 of the test examples (by the exact loss on a text):
+first the loss, then the rate. S shared counts for the batch, S own for each example.
 
-The loss and the learning rate of the head are chosen on each side at S = 30, by P@1 on the test
-examples (by the exact loss on a text): first the loss, then the rate. Then S = 10, 100 and 300 with
-the loss, at the first rate and at the best.
-
-    python benchmarks/sampler_headroom.py wordnet/hyper wordnet/lemma gowalla=FOLDER text=FILE
+    python benchmarks/small_budgets.py wordnet/hyper wordnet/lemma gowalla=FOLDER text=FILE
 
 `wordnet/hyper` and `wordnet/lemma` are shipped; a folder holds train and test files of the extreme
 classification format; a file is a text for the n-gram model of examples/, whose "epochs" are 500
-steps each. A row an epoch is written when a run has ended, and a second start skips what is there.
-Seconds are those since the start of a run, whatever else the machine did: do not compare them.
+steps each. `--samplers` and `--sizes` choose a part. A row an epoch is written when a run has
+ended, and a second start skips what is there. Seconds are those since the start of a run, whatever
+else the machine did: compare them only where nothing else ran.
 """
 
 from __future__ import annotations
@@ -39,28 +38,53 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import harness
 import keras
+import numpy as np
 
 import tfx_largeout as tlo
 from tfx_largeout.compare.data import WORDNET, find_files, load
 from tfx_largeout.compare.settings import DataSettings
 
-OUTPUT = harness.RESULTS / "sampler_headroom.csv"
+OUTPUT = harness.RESULTS / "small_budgets.csv"
 BATCH, HIDDEN, SEED = 512, 128, 0
-TUNED_AT, OTHERS, LAST = 30, (10, 100), 300
-RATE, OTHER_RATES = 0.005, (0.0025, 0.01)
+TUNED_AT, SIZES = 30, (10, 30, 100, 300, 1000, 3000)
+RATES = (0.005, 0.01, 0.02)
 STEPS_OF_TEXT, HELD_OUT, ORDER, EMBEDDING, HIDDEN_OF_TEXT = 500, 10_000, 6, 100, 300
 
-SAMPLERS: dict[str, Callable[[int], tlo.samplers.Sampler]] = {
-    "log_uniform_shared": lambda s: tlo.samplers.LogUniform(10 * s),
-    "log_uniform_own": lambda s: tlo.samplers.LogUniform(s, per_example=True),
-    "exact_softmax": tlo.samplers.ExactSoftmaxSampler,
-}
-LOSSES = {
-    "log_uniform_shared": ("ComplementarySum", "SampledSoftmax"),
-    "log_uniform_own": ("ComplementarySum", "SampledSoftmax"),
-    "exact_softmax": ("ComplementarySum", "ImportanceSampling"),
-}
+DRAWN = ("ComplementarySum", "SampledSoftmax")  # losses for candidates with known probabilities
+SOFTMAX, EXACT = ("SoftmaxCrossentropy",), ("ComplementarySum", "ImportanceSampling")
 FULL = "full_softmax"
+
+
+class Kind(NamedTuple):
+    """A sampler: how it is made from S, own or not, and counts; its losses; shared, own or both."""
+
+    make: Callable[[int, bool, Any], tlo.samplers.Sampler]
+    losses: tuple[str, ...] = DRAWN
+    sharing: tuple[str, ...] = ("shared", "own")
+
+
+def half_found(sampler: type) -> Callable[[int, bool, Any], tlo.samplers.Sampler]:
+    """Returns the function that makes a sampler with an index, half of whose S are drawn."""
+
+    def make(s: int, own: bool, counts: Any) -> tlo.samplers.Sampler:
+        drawn = tlo.samplers.LogUniform(s - s // 2, per_example=own)
+        return sampler(s // 2, drawn, per_example=own)
+
+    return make
+
+
+KINDS = {
+    "uniform": Kind(lambda s, own, n: tlo.samplers.Uniform(s, per_example=own)),
+    "log_uniform": Kind(lambda s, own, n: tlo.samplers.LogUniform(s, per_example=own)),
+    "unigram": Kind(lambda s, own, n: tlo.samplers.Unigram(n, s, 0.75, per_example=own)),
+    "midx_pq": Kind(lambda s, own, n: tlo.samplers.MIDX(s, quantization="pq", per_example=own)),
+    "midx_rq": Kind(lambda s, own, n: tlo.samplers.MIDX(s, quantization="rq", per_example=own)),
+    "lsh_embedding": Kind(half_found(tlo.samplers.LSHEmbedding)),
+    "lsh_label": Kind(half_found(tlo.samplers.LSHLabel)),
+    "wta_top_k": Kind(lambda s, own, n: tlo.samplers.WTATopK(s), ("ActiveSetSoftmax",), ("own",)),
+    "exact_softmax": Kind(lambda s, own, n: tlo.samplers.ExactSoftmaxSampler(s), EXACT, ("own",)),
+    FULL: Kind(lambda s, own, n: None, SOFTMAX, ("all",)),
+}
 
 
 class Run(NamedTuple):
@@ -68,15 +92,17 @@ class Run(NamedTuple):
 
     data: str
     sampler: str
+    sharing: str
     s: int
     loss: str
     rate: float
 
 
 class Problem(NamedTuple):
-    """A data set: its classes, its model below the head, and its batches."""
+    """A data set: its classes, their counts, its model below the head, and its batches."""
 
     classes: int
+    counts: Any
     trunk: Callable[[], tuple[Any, Any, Any]]
     train: Any
     test: Any
@@ -96,7 +122,8 @@ def xc_problem(name: str, folder: str) -> Problem:
 
     batches = train.dataset(BATCH, shuffle=True, seed=SEED, drop_remainder=True)
     epochs = 3 if folder else 2
-    return Problem(train.num_labels, trunk, batches, test.dataset(BATCH), epochs)
+    counts = train.label_counts() + 1
+    return Problem(train.num_labels, counts, trunk, batches, test.dataset(BATCH), epochs)
 
 
 def text_problem(file: Path) -> Problem:
@@ -115,7 +142,8 @@ def text_problem(file: Path) -> Problem:
 
     train = example.ngrams(numbers[:-HELD_OUT], ORDER, BATCH, shuffle=True).repeat()
     test = example.ngrams(numbers[-HELD_OUT:], ORDER, BATCH, shuffle=False)
-    return Problem(len(vocabulary), trunk, train, test, 3, STEPS_OF_TEXT)
+    counts = np.bincount(numbers[:-HELD_OUT], minlength=len(vocabulary)) + 1
+    return Problem(len(vocabulary), counts, trunk, train, test, 3, STEPS_OF_TEXT)
 
 
 def problem_of(name: str, source: str) -> Problem:
@@ -128,20 +156,22 @@ def is_text(source: str) -> bool:
     return Path(source).is_file()
 
 
-def head_of(run: Run, classes: int) -> tuple[Any, Any]:
+def head_of(run: Run, problem: Problem) -> tuple[Any, Any]:
     """Returns the head and the loss of a run."""
+    shared = {"bias_initializer": tlo.initializers.LogFrequency(problem.counts), "seed": SEED}
     optimizer = tlo.optimizers.RowAdam(run.rate)
     loss = getattr(tlo.losses, run.loss)()
     if run.sampler == FULL:
-        head = tlo.heads.ExactSoftmaxHead(classes, optimizer, backward="all", seed=SEED)
+        head = tlo.heads.ExactSoftmaxHead(problem.classes, optimizer, backward="all", **shared)
         return head, loss
-    return tlo.heads.SampledHead(classes, SAMPLERS[run.sampler](run.s), optimizer, seed=SEED), loss
+    sampler = KINDS[run.sampler].make(run.s, run.sharing == "own", problem.counts)
+    return tlo.heads.SampledHead(problem.classes, sampler, optimizer, **shared), loss
 
 
 def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
     """Trains; returns a row an epoch."""
     keras.utils.set_random_seed(SEED)
-    head, loss = head_of(run, problem.classes)
+    head, loss = head_of(run, problem)
     inputs, hidden, optimizer = problem.trunk()
     model = keras.Model(inputs, head(hidden))
     metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.ExactLoss()]
@@ -162,13 +192,12 @@ def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
     return [
         {
             **run._asdict(),
-            "candidates": 10 * run.s if run.sampler == "log_uniform_shared" else run.s,
             "classes": problem.classes,
             "epoch": epoch + 1,
             "precision_at_1": f"{curves['val_precision_at_1'][epoch]:.4f}",
             "exact_loss": f"{loss:.4f}",
             "perplexity": f"{math.exp(loss):.1f}" if problem.steps else "",
-            "seconds_not_to_compare": f"{seconds[epoch]:.0f}",
+            "seconds": f"{seconds[epoch]:.0f}",
             **harness.machine(),
         }
         for epoch, loss in enumerate(curves["val_exact_loss"])
@@ -208,39 +237,25 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
     return all(str(row[name]) == str(value) for name, value in run._asdict().items())
 
 
-def first_runs(data: str, text: bool, table: Table) -> Iterator[Run]:
-    """Gives the losses at S = 30 of each side, then the best one's other S. For `plan`."""
-    for sampler, losses in LOSSES.items():
-        yield from (Run(data, sampler, TUNED_AT, loss, RATE) for loss in losses)
-    for s in OTHERS:
-        for best in _best_losses(data, text, table):
-            yield best._replace(s=s)
-    yield Run(data, FULL, 0, "SoftmaxCrossentropy", RATE)
-
-
-def further_runs(data: str, text: bool, table: Table) -> Iterator[Run]:
-    """Gives the rates at S = 30, then the largest S, and all S at the best rate."""
-    losses = _best_losses(data, text, table)
-    for rate in OTHER_RATES:
-        yield from (best._replace(rate=rate) for best in losses)
-    for s in (LAST, *OTHERS):
-        for first in losses:
-            rates = [first._replace(rate=rate) for rate in (RATE, *OTHER_RATES)]
-            yield first._replace(s=s)
-            yield table.best(rates, text)._replace(s=s)
-
-
-def _best_losses(data: str, text: bool, table: Table) -> list[Run]:
-    return [
-        table.best([Run(data, sampler, TUNED_AT, loss, RATE) for loss in losses], text)
-        for sampler, losses in LOSSES.items()
-    ]
+def runs_of(data: str, text: bool, sampler: str, sizes: list[int], table: Table) -> Iterator[Run]:
+    """Gives the losses at S = 30, then the rates of the best, then its other S."""
+    for sharing in KINDS[sampler].sharing:
+        s = 0 if sampler == FULL else TUNED_AT
+        runs = [Run(data, sampler, sharing, s, loss, RATES[0]) for loss in KINDS[sampler].losses]
+        yield from runs
+        best = table.best(runs, text)
+        runs = [best._replace(rate=rate) for rate in RATES]
+        yield from runs
+        best = table.best(runs, text)
+        yield from (best._replace(s=size) for size in sizes if sampler != FULL)
 
 
 def main() -> None:
     """Parses the command line, and trains what is not in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", help="wordnet/hyper, wordnet/lemma, NAME=FOLDER or FILE")
+    parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -250,14 +265,14 @@ def main() -> None:
         print(json.dumps(train(run, problem_of(run.data, sources[run.data]))))
         return
     table = Table(arguments.output)
-    for runs in (first_runs, further_runs):
-        for data, source in sources.items():
-            for run in runs(data, is_text(source), table):
+    for data, source in sources.items():
+        for sampler in arguments.samplers:
+            for run in runs_of(data, is_text(source), sampler, arguments.sizes, table):
                 if not table.has(run):
                     # In a process of its own, whose memory goes with it.
                     rows = harness.in_child(*arguments.sets, "--run", json.dumps(run))
                     table.add(json.loads(rows))
-                    shown = ("precision_at_1", "exact_loss", "seconds_not_to_compare")
+                    shown = ("precision_at_1", "exact_loss", "seconds")
                     print(*run, *(table.rows[-1][name] for name in shown), flush=True)
 
 

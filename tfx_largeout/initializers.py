@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a bias begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.saving.packed_array import pack_array
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class LogFrequency(keras.initializers.Initializer):
+    """A bias that begins at the logarithm of a class's share: b_c = log(n_c / sum_d n_d).
+
+    With W h near 0, as it begins, the softmax is then the frequency of classes, which a bias of 0
+    has to find out first, class by class: by a sampled loss, that takes epochs. Samplers that
+    follow the model, such as `MIDX`, draw by frequency from the first step on.
+
+        head = tlo.heads.SampledHead(C, sampler, bias_initializer=LogFrequency(counts + 1))
+
+    Saved with a model, the counts are compressed.
+
+    Args:
+        counts: `[C]` numbers n_c, positive and finite: of a `SparseExamples`,
+            `label_counts() + 1`, so that classes that have not been seen count, too.
+
+    Raises:
+        TypeError: `counts` are not numbers.
+        ValueError: A count is not positive and finite. At the call: the shape is not `[C]`.
+    """
+
+    def __init__(self, counts: Any) -> None:
+        self.counts = class_counts(counts)
+
+    def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
+        """Returns b, `[C]`."""
+        if len(shape) != 1:
+            raise ValueError(f"shape must be [C], as a bias has it; got {tuple(shape)}")
+        check_length(self.counts, int(shape[0]))
+        log_shares = np.log(self.counts) - np.log(self.counts.sum(dtype=np.float64))
+        return tf.cast(log_shares, dtype or keras.config.floatx())
+
+    def get_config(self) -> dict[str, Any]:
+        return {"counts": pack_array(self.counts)}
