@@ -11,6 +11,7 @@ import pytest
 from tfx_largeout.compare import cli
 from tfx_largeout.compare.cli import main
 from tfx_largeout.compare.head_table import HEAD_TABLE
+from tfx_largeout.compare.peers import PEERS
 
 
 def test_list_shows_each_head_with_its_defaults(capsys):
@@ -33,6 +34,9 @@ def test_help_and_version(capsys):
     [
         (["--heads", "lsh"], "--heads: must be one of full_softmax, .*; got 'lsh'"),
         (["--heads", "tf_nce,tf_nce"], "--heads: must name each head once; got 'tf_nce,tf_nce'"),
+        (["--peers", "svm"], "--peers: must be none or some of omikuji, .*; got 'svm'"),
+        (["--peers", "tf_idf_neighbors,tf_idf_neighbors"], "--peers: must name each peer once"),
+        (["--trunk", "deep"], "--trunk: invalid choice: 'deep'"),
         (["--budget", "0"], "--budget: must be a number above 0; got '0'"),
         (["--epochs", "x"], "--epochs: must be a number above 0; got 'x'"),
         (["--epochs", "1", "--budget", "1"], "--budget: not allowed with argument --epochs"),
@@ -95,3 +99,13 @@ def test_the_full_softmax_may_have_a_trunk_optimizer(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     heads = options_of(monkeypatch, "--trunk-optimizer", "full_softmax=sgd")
     assert heads["full_softmax"]["trunk_learning_rate"] == 0.02
+
+
+def test_peers_that_are_not_installed_are_left_out_and_refused_by_name(monkeypatch, capsys):
+    monkeypatch.setitem(PEERS, "omikuji", PEERS["omikuji"]._replace(package="not_there"))
+    assert main(["compare", "--peers", "omikuji"]) == 2
+    assert "must be installed; got 'omikuji'" in capsys.readouterr().err
+    parser = cli._build_parsers()[0]
+    assert "omikuji" not in parser.parse_args(["compare"]).peers
+    assert "tf_idf_neighbors" in parser.parse_args(["compare"]).peers
+    assert parser.parse_args(["compare", "--peers", "none"]).peers == []

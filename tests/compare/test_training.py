@@ -10,7 +10,7 @@ from keras.ops import convert_to_numpy
 
 from tfx_largeout.compare.data import find_files, load
 from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+from tfx_largeout.compare.settings import TRUNKS, DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.training import build_model, train
 
 
@@ -40,6 +40,23 @@ def test_the_trunk_may_have_an_optimizer_of_its_own(tiny_data, trunk_optimizer, 
     model.fit(examples.dataset(64), epochs=1, shuffle=False, verbose=0)
     assert np.allclose(before[1], convert_to_numpy(head.kernel), rtol=0, atol=1e-9)
     assert np.allclose(before[0], convert_to_numpy(trunk.kernel), rtol=0, atol=1e-6) != trunk_moves
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_every_layer_of_a_trunk_has_its_optimizer(tiny_data, trunk):
+    settings = settings_for(tiny_data, trunk_optimizer="sgd", trunk_learning_rate=0.1)
+    training = dataclasses.replace(settings.training, trunk=trunk)
+    examples, _ = load(settings.data)
+    model = build_model(dataclasses.replace(settings, training=training), examples)
+    layers = [layer for layer in model.layers if layer.name.startswith("trunk")]
+    assert len(layers) == {"relu": 1, "dropout": 1, "residual": 2}[trunk]
+    before = [convert_to_numpy(layer.kernel) for layer in layers]
+    model.optimizer.build(model.trainable_variables)
+    sgd = next(o for o in model.optimizer.optimizers if isinstance(o, keras.optimizers.SGD))
+    sgd.learning_rate = 0.0
+    model.fit(examples.dataset(64), epochs=1, shuffle=False, verbose=0)
+    for kernel, layer in zip(before, layers, strict=True):
+        np.testing.assert_array_equal(kernel, convert_to_numpy(layer.kernel))
 
 
 def test_a_keras_without_multi_optimizer_says_so(tiny_data, monkeypatch):

@@ -20,8 +20,9 @@ from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
 from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
 from tfx_largeout.compare.machine import describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.peers import PEERS
 from tfx_largeout.compare.runner import DataError
-from tfx_largeout.compare.settings import DataSettings, TrainingSettings
+from tfx_largeout.compare.settings import TRUNKS, DataSettings, TrainingSettings
 from tfx_largeout.distribute.launcher import launch
 
 EXIT_USAGE = 2
@@ -78,7 +79,7 @@ def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         parser.error(f"--output {error}")
     try:
-        return run_job(Job(heads, data_name, data, training), folder)
+        return run_job(Job(heads, data_name, data, training, tuple(arguments.peers)), folder)
     except DataError:
         folder.undo()
         raise
@@ -139,6 +140,7 @@ def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
         evaluations=evaluations,
         batch_size=arguments.batch_size,
         hidden=arguments.hidden,
+        trunk=arguments.trunk,
         seed=arguments.seed,
         workers=arguments.workers,
     )
@@ -178,6 +180,23 @@ def _heads(text: str) -> list[str]:
         head_row(name)
     if len(set(names)) < len(names):
         raise ValueError(f"must name each head once; got {text!r}")
+    return names
+
+
+def _peers(text: str) -> list[str]:
+    if text == "none":
+        return []
+    names = text.split(",")
+    for name in names:
+        if name not in PEERS:
+            choices = ", ".join(PEERS)
+            raise ValueError(f"must be none or some of {choices}; got {name!r}")
+        if not PEERS[name].installed:
+            raise ValueError(
+                f"must be installed; got {name!r}, which `pip install 'tfx_largeout[peers]'` has"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"must name each peer once; got {text!r}")
     return names
 
 
@@ -244,6 +263,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"which heads, in this order (default: {','.join(DEFAULT_HEADS)})",
     )
 
+    add(
+        "--peers",
+        type=_type(_peers),
+        default=[name for name, peer in PEERS.items() if peer.installed],
+        metavar="PEER,...",
+        help=f"what comes after the heads, by its own defaults: {', '.join(PEERS)}, or none "
+        "(default: those that are installed)",
+    )
+
     length = parser.add_argument_group("how long").add_mutually_exclusive_group()
     length.add_argument(
         "--budget",
@@ -288,13 +316,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training, the same for all heads")
     for flag, default, text in (
         ("--batch-size", 512, "examples a step"),
-        ("--hidden", 128, "width of the trunk's one layer"),
+        ("--hidden", 128, "width of the trunk"),
         ("--evaluations", None, "evaluations in training (default: 6, or one an epoch)"),
     ):
         more = "" if default is None else f" (default: {default})"
         training.add_argument(
             flag, type=_type(positive_integer), default=default, metavar="N", help=text + more
         )
+    training.add_argument(
+        "--trunk",
+        choices=TRUNKS,
+        default=TRUNKS[0],
+        help="below the head: one layer of ReLUs; with dropout of a half; with a residual block "
+        f"above it (default: {TRUNKS[0]})",
+    )
     training.add_argument(
         "--workers",
         type=_type(positive_integer),

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
+import numpy as np
 
-from tfx_largeout import heads, indexes, losses, samplers
+from tfx_largeout import heads, indexes, initializers, losses, samplers
 from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
 # The options of the model's optimizer, where the head updates itself.
@@ -23,7 +22,24 @@ _TRUNK = {
 
 def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes the full softmax."""
-    return heads.DenseHead(num_classes, name="head"), losses.SoftmaxCrossentropy()
+    bias = _bias(label_counts, options)
+    head = heads.DenseHead(num_classes, bias_initializer=bias, name="head")
+    return head, losses.SoftmaxCrossentropy()
+
+
+def _bias(label_counts: Any, options: Any) -> Any:
+    """Returns the initializer of the bias that the options name."""
+    by_name: dict[str, Callable[[], Any]] = {
+        "zeros": lambda: "zeros",
+        "log_uniform": lambda: initializers.LogFrequency(np.ones_like(label_counts)),
+        "log_frequency": lambda: initializers.LogFrequency(_counts(label_counts)),
+    }
+    return by_name[options["bias"]]()
+
+
+def _counts(label_counts: Any) -> Any:
+    # A class without training examples must be drawn at times: it is in no target.
+    return np.maximum(label_counts, 1)
 
 
 def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -35,6 +51,7 @@ def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) 
         selected if options["backward"] == "selected" else None,
         options["backward"],
         options["products"],
+        bias_initializer=_bias(label_counts, options),
         seed=seed,
         name="head",
     )
@@ -50,9 +67,7 @@ def tf_sampled_softmax(num_classes: int, label_counts: Any, seed: int, options: 
 def tf_nce(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes `tf.nn.nce_loss`."""
     arguments = _candidate_sampling(label_counts, seed, options)
-    # NCE learns normalized scores: from a bias of 0 it first has to push every class down.
-    bias = keras.initializers.Constant(-math.log(num_classes))
-    head = heads.TFNCEHead(num_classes, bias_initializer=bias, **arguments)
+    head = heads.TFNCEHead(num_classes, **arguments)
     return head, losses.TFCandidateSamplingLoss()
 
 
@@ -99,48 +114,60 @@ def _row_optimizer(options: Any) -> Any:
     return ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
 
 
-def sampled(loss: Callable[[], Any], bias_of: Callable[[int], float] | None = None) -> Any:
-    """Returns the function that builds a SampledHead for an estimator.
-
-    Args:
-        loss: Makes the loss.
-        bias_of: Bias to start from, a function of C. Default: 0.
-    """
+def sampled(loss: Callable[[], Any]) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that builds a SampledHead for an estimator."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        bias = keras.initializers.Constant(0.0 if bias_of is None else bias_of(num_classes))
         sampler = _sampler(label_counts, options)
-        return _sampled_head(num_classes, sampler, seed, options, bias_initializer=bias), loss()
+        return _sampled_head(num_classes, sampler, label_counts, seed, options), loss()
 
     return build
 
 
 def _sampled_head(
-    num_classes: int, sampler: samplers.Sampler, seed: int, options: Any, **arguments: Any
+    num_classes: int,
+    sampler: samplers.Sampler,
+    label_counts: Any,
+    seed: int,
+    options: Any,
+    index: indexes.HashIndex | None = None,
 ) -> Any:
-    optimizer = _row_optimizer(options)
-    return heads.SampledHead(num_classes, sampler, optimizer, seed=seed, name="head", **arguments)
+    return heads.SampledHead(
+        num_classes,
+        sampler,
+        _row_optimizer(options),
+        bias_initializer=_bias(label_counts, options),
+        index=index,
+        seed=seed,
+        name="head",
+    )
 
 
 def _sampler(label_counts: Any, options: Any) -> samplers.Sampler:
-    # A class without training examples must be drawn at times: it is in no target.
-    counts = [float(max(count, 1)) for count in label_counts]
-    size = options["num_sampled"]
+    counts, size, own = _counts(label_counts), options["num_sampled"], _own(options)
     by_name: dict[str, Callable[[], samplers.Sampler]] = {
-        "bernoulli": lambda: samplers.Bernoulli(counts, size),
-        "log_uniform": lambda: samplers.LogUniform(size),
-        "uniform": lambda: samplers.Uniform(size),
-        "unigram": lambda: samplers.Unigram(counts, size),
+        "bernoulli": lambda: samplers.Bernoulli(counts, size, per_example=own),
+        "log_uniform": lambda: samplers.LogUniform(size, per_example=own),
+        "uniform": lambda: samplers.Uniform(size, per_example=own),
+        "unigram": lambda: samplers.Unigram(counts, size, per_example=own),
     }
     return by_name[options["sampler"]]()
 
 
-def sampled_options(head_learning_rate: float, sampler: str = "log_uniform") -> dict[str, Any]:
+def _own(options: Any) -> bool:
+    return bool(options["candidates"] == "own")
+
+
+def sampled_options(
+    head_learning_rate: float, sampler: str = "log_uniform", bias: str = "log_frequency"
+) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with a static sampler."""
     return {
         **row_options(head_learning_rate),
+        "bias": bias,
         "num_sampled": 1000,
         "sampler": sampler,
+        "candidates": "shared",
     }
 
 
@@ -165,12 +192,10 @@ def indexed(sampler: Callable[..., samplers.Sampler]) -> Callable[..., tuple[Any
     """Returns the function that builds a SampledHead with candidates from an index, and others."""
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
-        found, per_example = options["num_found"], options["candidates"] == "own"
-        choice, index = (
-            sampler(found, _sampler(label_counts, options), per_example=per_example),
-            _index(seed, options),
-        )
-        head = _sampled_head(num_classes, choice, seed, options, index=index)
+        drawn = _sampler(label_counts, options)
+        choice = sampler(options["num_found"], drawn, per_example=_own(options))
+        index = _index(seed, options)
+        head = _sampled_head(num_classes, choice, label_counts, seed, options, index)
         return head, losses.ComplementarySum()
 
     return build
@@ -180,6 +205,7 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with an index."""
     return {
         **row_options(head_learning_rate),
+        "bias": "log_frequency",
         "num_found": 500,
         "num_sampled": 500,
         "sampler": "log_uniform",
@@ -192,30 +218,31 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
 
 def exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes a `SampledHead` with the exact top-K softmax."""
-    return _active_set(num_classes, samplers.ExactTopK(options["top_k"]), None, seed, options)
+    sampler = samplers.ExactTopK(options["top_k"])
+    return _active_set(num_classes, sampler, None, label_counts, seed, options)
 
 
 def lsh_active_set(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes a `SampledHead` with the classes of an LSH index alone."""
-    per_example = options["candidates"] == "own"
-    sampler = samplers.LSHEmbedding(options["num_found"], per_example=per_example)
-    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
+    sampler = samplers.LSHEmbedding(options["num_found"], per_example=_own(options))
+    return _active_set(num_classes, sampler, _index(seed, options), label_counts, seed, options)
 
 
 def wta_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes a `SampledHead` with the best classes that WTA hashing finds."""
     sampler = samplers.WTATopK(options["top_k"], options["num_found"])
-    return _active_set(num_classes, sampler, _index(seed, options), seed, options)
+    return _active_set(num_classes, sampler, _index(seed, options), label_counts, seed, options)
 
 
 def _active_set(
     num_classes: int,
     sampler: samplers.Sampler,
     index: indexes.HashIndex | None,
+    label_counts: Any,
     seed: int,
     options: Any,
 ) -> Any:
-    head = _sampled_head(num_classes, sampler, seed, options, index=index)
+    head = _sampled_head(num_classes, sampler, label_counts, seed, options, index)
     return head, losses.ActiveSetSoftmax()
 
 
@@ -224,7 +251,7 @@ def hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
 
     def build(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
         optimizer = _row_optimizer(options)
-        counts = [max(int(count), 1) for count in label_counts]
+        counts = _counts(label_counts).tolist()
         head = heads.HierarchicalSoftmaxHead(
             num_classes, optimizer, tree=tree, counts=counts, name="head"
         )
@@ -237,11 +264,11 @@ def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str,
     """Returns the arguments that TensorFlow's two built-ins share."""
     sampler, sampler_options = options["sampler"], {}
     if sampler == "unigram":
-        # A class without training examples must be drawn at times: it is in no target.
         sampler = "fixed_unigram"
-        sampler_options = {"unigrams": [float(max(count, 1)) for count in label_counts]}
+        sampler_options = {"unigrams": _counts(label_counts).astype(float).tolist()}
     return {
         "name": "head",
+        "bias_initializer": _bias(label_counts, options),
         "num_sampled": options["num_sampled"],
         "num_true": options["num_true"],
         "sampler": sampler,
@@ -255,6 +282,7 @@ CANDIDATE_SAMPLING = {
     "learning_rate": 50.0,
     "trunk_optimizer": "adam",
     "trunk_learning_rate": 2e-3,
+    "bias": "log_frequency",
     "num_sampled": 1000,
     "num_true": 5,
     "sampler": "log_uniform",

@@ -22,6 +22,7 @@ OPTIMIZERS = {
     "sgd": keras.optimizers.SGD,
     **ROW_OPTIMIZERS,
 }
+BIASES = ("log_frequency", "log_uniform", "zeros")
 HASH_FAMILIES = ("dwta", "inner_product", "simhash", "wta")
 SAMPLERS = ("bernoulli", "log_uniform", "uniform", "unigram")
 
@@ -95,7 +96,12 @@ HEAD_OPTIONS = (
         f"of a head that updates its own rows: {', '.join(ROW_OPTIMIZERS)}",
     ),
     HeadOption("head_learning_rate", positive_number, "of a head that updates itself"),
-    HeadOption("num_sampled", positive_integer, "candidate classes drawn for a batch, S"),
+    HeadOption(
+        "bias", one_of(BIASES), f"what it begins at, in logarithms of shares: {', '.join(BIASES)}"
+    ),
+    HeadOption(
+        "num_sampled", positive_integer, "candidate classes drawn for a batch or an example, S"
+    ),
     HeadOption("num_selected", positive_integer, "classes kept for an example's gradient, S"),
     HeadOption("backward", one_of(("selected", "all")), "classes of the exact softmax's gradient"),
     HeadOption("products", one_of(("float32", "bfloat16")), "what the exact softmax multiplies"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -70,6 +69,7 @@ HEAD_TABLE = (
             "learning_rate": 0.02,
             "trunk_optimizer": "same",
             "trunk_learning_rate": 0.02,
+            "bias": "log_frequency",
         },
         {},
         full_softmax,
@@ -79,6 +79,7 @@ HEAD_TABLE = (
         "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
         {
             **row_options(0.01),
+            "bias": "log_frequency",
             "num_selected": 256,
             "backward": "selected",
             "products": "float32",
@@ -154,7 +155,7 @@ HEAD_TABLE = (
         "SampledHead: noise-contrastive estimation",
         sampled_options(0.005),
         {},
-        sampled(losses.NoiseContrastive, lambda classes: -math.log(classes)),
+        sampled(losses.NoiseContrastive),
     ),
     HeadRow(
         "blackout",
@@ -168,7 +169,7 @@ HEAD_TABLE = (
         "SampledHead: logistic loss of labels and candidates, one against all",
         sampled_options(0.005),
         {},
-        sampled(losses.SampledLogistic, lambda classes: -math.log(classes)),
+        sampled(losses.SampledLogistic),
     ),
     HeadRow(
         "lsh_embedding",
@@ -189,6 +190,7 @@ HEAD_TABLE = (
         "SampledHead: softmax over labels and what shares hash buckets, without other classes",
         {
             **row_options(0.005),
+            "bias": "log_frequency",
             "num_found": 1000,
             "candidates": "own",
             "hash_family": "dwta",
@@ -203,6 +205,7 @@ HEAD_TABLE = (
         "SampledHead: softmax over labels and the best classes among those that an index finds",
         {
             **row_options(0.005),
+            "bias": "log_frequency",
             "top_k": 100,
             "num_found": 1000,
             "hash_family": "wta",
@@ -215,7 +218,7 @@ HEAD_TABLE = (
     HeadRow(
         "exact_top_k",
         "SampledHead: softmax over labels and the best classes among all",
-        {**row_options(0.005), "top_k": 100},
+        {**row_options(0.005), "bias": "log_frequency", "top_k": 100},
         {},
         exact_top_k,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfx_largeout.compare.machine import describe_machine, describe_versions
@@ -29,6 +29,7 @@ class Job:
 
     Attributes:
         heads: Names of heads, and the options of each, in the order of training.
+        peers: Names of other methods (`peers.py`), which come after them.
         data_name: What the user calls the data.
         data: The data.
         training: What all heads have in common.
@@ -38,6 +39,7 @@ class Job:
     data_name: str
     data: DataSettings
     training: TrainingSettings
+    peers: tuple[str, ...] = ()
 
 
 def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> int:
@@ -59,7 +61,7 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
     configuration = {**dataclasses.asdict(job), "command": sys.argv}
     configuration |= {"machine": describe_machine(), "versions": describe_versions()}
     _say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
-    progress = Progress(sys.stderr, job.training, list(job.heads))
+    progress = Progress(sys.stderr, job.training, [*job.heads, *job.peers])
     results: list[HeadResult] = []
     begun = False
 
@@ -75,9 +77,8 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
             begin_once()  # the data are good: now an earlier run's results may go
         progress.update(result, loss)
 
-    for head, options in job.heads.items():
-        events = str(folder.tensorboard / head)
-        settings = WorkerSettings(head, options, job.data, job.training, events)
+    for settings in _all_settings(job, folder):
+        head = settings.head
         progress.begin(head)
         result = run_head(settings, folder.log(head), on_change, worker)
         begin_once()
@@ -92,10 +93,20 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
     _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
     statuses = {result.status for result in results}
     if "interrupted" in statuses:
-        left = list(job.heads)[len(results) :]
+        left = [*job.heads, *job.peers][len(results) :]
         _say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
         return EXIT_INTERRUPTED
     return EXIT_FAILURE if "failed" in statuses else EXIT_SUCCESS
+
+
+def _all_settings(job: Job, folder: OutputFolder) -> Iterator[WorkerSettings]:
+    for head, options in job.heads.items():
+        events = str(folder.tensorboard / head)
+        yield WorkerSettings(head, options, job.data, job.training, events)
+    counts = dataclasses.replace(job.data, features="counts")
+    alone = dataclasses.replace(job.training, workers=1)
+    for peer in job.peers:
+        yield WorkerSettings(peer, {}, counts, alone, "")
 
 
 def _describe_length(job: Job) -> str:
@@ -103,8 +114,10 @@ def _describe_length(job: Job) -> str:
     if job.training.workers > 1:
         count += f" over {job.training.workers} workers"
     if job.training.epochs is not None:
-        return f"{count}, {job.training.epochs:g} epochs each"
-    return f"{count}, {job.training.budget:g} s of training each"
+        count += f", {job.training.epochs:g} epochs each"
+    else:
+        count += f", {job.training.budget:g} s of training each"
+    return f"{count}; then {', '.join(job.peers)}" if job.peers else count
 
 
 def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None:

@@ -20,8 +20,8 @@ class CurvePoint:
         precision_at_1: P@1 in [0, 1], and so on.
         precision_at_3: P@3.
         precision_at_5: P@5.
-        ps_precision_at_1: Propensity-scored P@1.
-        exact_loss: Softmax cross-entropy over all classes, in nats.
+        ps_precision_at_1: Propensity-scored P@1; None for peers, which are no heads.
+        exact_loss: Softmax cross-entropy over all classes, in nats; None for peers.
     """
 
     step: int
@@ -31,13 +31,13 @@ class CurvePoint:
     precision_at_1: float
     precision_at_3: float
     precision_at_5: float
-    ps_precision_at_1: float
-    exact_loss: float
+    ps_precision_at_1: float | None = None
+    exact_loss: float | None = None
 
 
 @dataclasses.dataclass
 class HeadResult:
-    """How far a head came.
+    """How far a head came, or a peer (`peers.py`), which has no steps.
 
     Attributes:
         head: Its name.
@@ -81,9 +81,9 @@ class HeadResult:
     @property
     def milliseconds_per_step(self) -> float | None:
         """Mean time of a step, or None before there is one."""
-        return 1000 * self.seconds / self.steps if self.seconds else None
+        return 1000 * self.seconds / self.steps if self.seconds and self.steps else None
 
     @property
     def seconds_per_epoch(self) -> float | None:
         """Time of an epoch: of a whole one, even if less was run. None before there is a time."""
-        return self.seconds / self.epochs if self.seconds else None
+        return self.seconds / self.epochs if self.seconds and self.epochs else None

@@ -7,6 +7,8 @@ import dataclasses
 import math
 from typing import Any
 
+TRUNKS = ("relu", "dropout", "residual")
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
@@ -39,6 +41,8 @@ class TrainingSettings:
         evaluations: How often each head is evaluated while it trains, the end included.
         batch_size: Examples a step, B.
         hidden: Width of the trunk, D.
+        trunk: `"relu"` (one layer), `"dropout"` (half of it left out in each step) or `"residual"`
+            (that, and a block of the same width above it).
         seed: The seed of the initial weights, the order of the examples and the candidates.
         workers: Processes over which the classes of each head are spread, R.
     """
@@ -48,6 +52,7 @@ class TrainingSettings:
     evaluations: int = 6
     batch_size: int = 512
     hidden: int = 128
+    trunk: str = "relu"
     seed: int = 0
     workers: int = 1
 

@@ -14,7 +14,7 @@ from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.head_options import OPTIMIZERS
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.results import CurvePoint
-from tfx_largeout.compare.settings import DataSettings, WorkerSettings
+from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.supervisor import Supervisor
 from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.distribute import DataParallel, current, shard
@@ -22,6 +22,8 @@ from tfx_largeout.distribute.class_shards import parameters_of_all
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.ops import library
+
+_DROPOUT = 0.5
 
 
 def train(
@@ -105,10 +107,10 @@ _TAGS = {
 
 
 def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:
-    """Returns the model of a head, compiled: sparse input, one hidden layer, the head."""
+    """Returns the model of a head, compiled: sparse input, the trunk, the head."""
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
-    hidden = SparseDense(settings.training.hidden, activation="relu", name="trunk")(inputs)
+    hidden = _trunk(inputs, settings.training)
     head, loss = head_row(settings.head).build(
         train_examples.num_labels, label_counts, settings.training.seed, settings.options
     )
@@ -122,6 +124,19 @@ def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ker
     return model
 
 
+def _trunk(inputs: Any, settings: TrainingSettings) -> Any:
+    """Returns h. Names begin with `trunk`, by which optimizers tell it from the head."""
+    hidden = SparseDense(settings.hidden, activation="relu", name="trunk")(inputs)
+    if settings.trunk == "relu":
+        return hidden
+    hidden = keras.layers.Dropout(_DROPOUT, seed=settings.seed)(hidden)
+    if settings.trunk == "dropout":
+        return hidden
+    block = keras.layers.Dense(settings.hidden, activation="relu", name="trunk_block")(hidden)
+    block = keras.layers.Dropout(_DROPOUT, seed=settings.seed + 1)(block)
+    return keras.layers.Add()([hidden, block])
+
+
 def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
     optimizer = OPTIMIZERS[options["optimizer"]](options["learning_rate"])
     if options["trunk_optimizer"] == "same":
@@ -132,7 +147,7 @@ def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
             f"got Keras {keras.__version__}: use --trunk-optimizer same"
         )
     trunk = OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
-    by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk/.*": trunk})
+    by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk.*": trunk})
     return keras.optimizers.MultiOptimizer(by_path)
 
 
@@ -153,6 +168,7 @@ def _hyper_parameters(settings: WorkerSettings) -> dict[str, Any]:
         "head": settings.head,
         "batch_size": common.batch_size,
         "hidden": common.hidden,
+        "trunk": common.trunk,
         "seed": common.seed,
         "features": settings.data.features,
         **settings.options,

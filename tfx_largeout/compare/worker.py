@@ -41,6 +41,7 @@ class _DataError(Exception):
 
 def _run(settings: WorkerSettings, send: Send) -> None:
     from tfx_largeout.compare import data
+    from tfx_largeout.compare.peers import PEERS, train_peer
     from tfx_largeout.compare.training import train
     from tfx_largeout.distribute import connect
 
@@ -50,7 +51,10 @@ def _run(settings: WorkerSettings, send: Send) -> None:
         train_examples, test_examples = data.load(settings.data, send)
     except (OSError, ValueError) as error:
         raise _DataError(str(error)) from error
-    train(settings, train_examples, test_examples, send)
+    if settings.head in PEERS:
+        train_peer(settings.head, train_examples, test_examples, send)
+    else:
+        train(settings, train_examples, test_examples, send)
 
 
 def _open_channel() -> Send:

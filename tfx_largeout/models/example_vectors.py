@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
-_BLOCK_ELEMENTS = 2**24  # cosines, or features of queries, that are in memory at a time
+_BLOCK_ELEMENTS = 2**22  # cosines that are in memory at a time
 
 Vectors: TypeAlias = tf.Tensor | tf.SparseTensor
 
@@ -26,48 +26,56 @@ def directions(vectors: Vectors) -> Vectors:
 
 
 def stored_arrays(name: str, batches: list[Any]) -> dict[str, np.ndarray]:
-    """Returns what is stored of all batches of `directions`, by the names of weights."""
+    """Returns what is stored of all batches of `directions`, by the names of weights.
+
+    Sparse ones as an inverted file: for each feature the numbers of the examples that have it.
+    """
     if not isinstance(batches[0], tf.SparseTensor):
         return {name: np.concatenate([batch.numpy() for batch in batches])}
-    counts = [
-        np.bincount(batch.indices.numpy()[:, 0], minlength=int(batch.dense_shape[0]))
-        for batch in batches
-    ]
+    first = np.cumsum([0, *(int(batch.dense_shape[0]) for batch in batches)])
+    examples = np.concatenate(
+        [batch.indices.numpy()[:, 0] + i for batch, i in zip(batches, first[:-1], strict=True)]
+    )
+    features = np.concatenate([batch.indices.numpy()[:, 1] for batch in batches])
+    values = np.concatenate([batch.values.numpy() for batch in batches])
+    order = np.argsort(features, kind="stable")
+    counts = np.bincount(features, minlength=int(batches[0].dense_shape[1]))
     return {
-        f"{name}_ids": np.concatenate([batch.indices.numpy()[:, 1] for batch in batches]),
-        f"{name}_values": np.concatenate([batch.values.numpy() for batch in batches]),
-        f"{name}_splits": np.cumsum(np.concatenate([[0], *counts])),
+        f"{name}_examples": examples[order],
+        f"{name}_values": values[order],
+        f"{name}_splits": np.concatenate([[0], np.cumsum(counts)]),
     }
 
 
 def nearest(
-    name: str, stored: dict[str, Any], queries: Vectors, n: int
+    name: str, stored: dict[str, Any], queries: Vectors, num_stored: int, n: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the n largest cosines and whose they are, both `[B, n]`, ties by lower number.
 
-    Cost: O(B N F) for dense vectors; O(B nnz) for sparse ones, whose B x N cosines and B x F
-    features are made for a few queries at a time.
+    Cost: O(B N F) for dense vectors; for sparse ones O(B N), and the number of examples that have
+    each feature of each query. Of their B x N cosines, few rows are in memory at a time.
     """
     if not isinstance(queries, tf.SparseTensor):
         nobody = tf.zeros([tf.shape(queries)[0], 0], tf.int64)
         near = streamed_logits(queries, stored[name], None, nobody, n)
         return near.top_scores, near.top_ids
-    splits, ids = (tf.convert_to_tensor(stored[f"{name}_{part}"]) for part in ("splits", "ids"))
-    width, num_stored = queries.dense_shape[1], tf.size(splits, tf.int64) - 1
-    indices = tf.stack([tf.ragged.row_splits_to_segment_ids(splits), ids], axis=1)
-    examples = tf.SparseTensor(
-        indices, tf.convert_to_tensor(stored[f"{name}_values"]), [num_stored, width]
+    examples, values, splits = (
+        tf.convert_to_tensor(stored[f"{name}_{part}"]) for part in ("examples", "values", "splits")
     )
-    num_queries = queries.dense_shape[0]
-    rows = tf.clip_by_value(_BLOCK_ELEMENTS // tf.maximum(width, num_stored), 1, 256)
+    num_queries, width = queries.dense_shape[0], queries.dense_shape[1]
+    rows = max(1, _BLOCK_ELEMENTS // num_stored)
 
     def block(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        part = tf.sparse.to_dense(tf.sparse.slice(queries, [start, 0], [rows, width]))
-        part = tf.pad(part, [[0, rows - tf.shape(part, tf.int64)[0]], [0, 0]])
-        cosines = tf.sparse.sparse_dense_matmul(examples, part, adjoint_b=True)
-        return tuple(tf.math.top_k(tf.transpose(cosines), n))
+        part = tf.sparse.slice(queries, [start, 0], [rows, width])
+        row, feature = part.indices[:, 0], part.indices[:, 1]
+        having = tf.ragged.range(tf.gather(splits, feature), tf.gather(splits, feature + 1))
+        entry = having.value_rowids()
+        products = tf.gather(part.values, entry) * tf.gather(values, having.values)
+        places = tf.gather(row, entry) * num_stored + tf.gather(examples, having.values)
+        cosines = tf.math.unsorted_segment_sum(products, places, rows * num_stored)
+        return tuple(tf.math.top_k(tf.reshape(cosines, [rows, num_stored]), n))
 
-    signature = tf.TensorSpec([None, n], tf.float32), tf.TensorSpec([None, n], tf.int32)
+    signature = tf.TensorSpec([rows, n], tf.float32), tf.TensorSpec([rows, n], tf.int32)
     starts = tf.range(0, num_queries, rows)
     scores, ids = tf.map_fn(block, starts, fn_output_signature=signature)
     return (

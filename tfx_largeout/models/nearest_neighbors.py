@@ -37,8 +37,9 @@ class NearestNeighborModel(keras.Model):
     Of the softmax the 100 best classes count, or k, if that is more; that of others is taken for 0.
 
     Cost: `adapt` is a forward pass over the examples; 4 D bytes an example, 8 a label, and 12 a
-    sparse feature (4 a dense one). A call takes O(B (C + N) D), for neighbors by x O(B nnz(x_i)) or
-    O(B N F) besides, and sorts about 2 n m + 100 classes of an example.
+    sparse feature (4 a dense one). A call takes O(B (C + N) D), and sorts about 2 n m + 100 classes
+    of an example. Neighbors by x take O(B N F) besides; by sparse x O(B N), and as many additions
+    as there are examples with each feature of x.
 
     Args:
         model: A model whose only output is a head's. It is shared, not copied.
@@ -219,7 +220,7 @@ class NearestNeighborModel(keras.Model):
         )
         num_examples, num_entries = splits.shape[0] - 1, labels.shape[0]
         n = min(self.num_neighbors, num_examples)
-        cosines, examples = nearest(name, self._stored, vectors, n)
+        cosines, examples = nearest(name, self._stored, vectors, num_examples, n)
         share = tf.reshape(tf.nn.softmax(cosines / self.temperature), [-1])
         examples = tf.reshape(examples, [-1])
         entries = tf.ragged.range(tf.gather(splits, examples), tf.gather(splits, examples + 1))
