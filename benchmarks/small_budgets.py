@@ -8,9 +8,9 @@ example's own from the softmax itself (`ExactSoftmaxSampler`), at a cost that no
 a perfect sampler that follows W would reach; and `full_softmax`,
 `ExactSoftmaxHead(backward="all")`.
 
-All biases begin at log class frequencies (`LogFrequency`). The loss and the learning rate of the
-head are chosen for each row at S = 30 by P@1 of the test examples (by the exact loss on a text):
-first the loss, then the rate. S shared counts for the batch, S own for each example.
+Biases begin at log class frequencies (`LogFrequency`), or with `--bias zeros` at 0. The loss and
+the learning rate of the head are chosen for each row at S = 30 by P@1 of the test examples (by the
+exact loss on a text): first the loss, then the rate. S shared counts for the batch, S own for each example.
 
     python benchmarks/small_budgets.py wordnet/hyper wordnet/lemma gowalla=FOLDER text=FILE
 
@@ -96,6 +96,7 @@ class Run(NamedTuple):
     s: int
     loss: str
     rate: float
+    bias: str
 
 
 class Problem(NamedTuple):
@@ -158,7 +159,9 @@ def is_text(source: str) -> bool:
 
 def head_of(run: Run, problem: Problem) -> tuple[Any, Any]:
     """Returns the head and the loss of a run."""
-    shared = {"bias_initializer": tlo.initializers.LogFrequency(problem.counts), "seed": SEED}
+    shared: dict[str, Any] = {"bias_initializer": "zeros", "seed": SEED}
+    if run.bias == "log_frequency":
+        shared["bias_initializer"] = tlo.initializers.LogFrequency(problem.counts)
     optimizer = tlo.optimizers.RowAdam(run.rate)
     loss = getattr(tlo.losses, run.loss)()
     if run.sampler == FULL:
@@ -237,11 +240,15 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
     return all(str(row[name]) == str(value) for name, value in run._asdict().items())
 
 
-def runs_of(data: str, text: bool, sampler: str, sizes: list[int], table: Table) -> Iterator[Run]:
+def runs_of(
+    data: str, text: bool, sampler: str, sizes: list[int], bias: str, table: Table
+) -> Iterator[Run]:
     """Gives the losses at S = 30, then the rates of the best, then its other S."""
     for sharing in KINDS[sampler].sharing:
         s = 0 if sampler == FULL else TUNED_AT
-        runs = [Run(data, sampler, sharing, s, loss, RATES[0]) for loss in KINDS[sampler].losses]
+        runs = [
+            Run(data, sampler, sharing, s, loss, RATES[0], bias) for loss in KINDS[sampler].losses
+        ]
         yield from runs
         best = table.best(runs, text)
         runs = [best._replace(rate=rate) for rate in RATES]
@@ -256,6 +263,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", help="wordnet/hyper, wordnet/lemma, NAME=FOLDER or FILE")
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--bias", choices=["log_frequency", "zeros"], default="log_frequency")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -267,7 +275,8 @@ def main() -> None:
     table = Table(arguments.output)
     for data, source in sources.items():
         for sampler in arguments.samplers:
-            for run in runs_of(data, is_text(source), sampler, arguments.sizes, table):
+            runs = runs_of(data, is_text(source), sampler, arguments.sizes, arguments.bias, table)
+            for run in runs:
                 if not table.has(run):
                     # In a process of its own, whose memory goes with it.
                     rows = harness.in_child(*arguments.sets, "--run", json.dumps(run))
