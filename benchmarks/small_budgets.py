@@ -10,7 +10,8 @@ a perfect sampler that follows W would reach; and `full_softmax`,
 
 Biases begin at log class frequencies (`LogFrequency`), or with `--bias zeros` at 0. The loss and
 the learning rate of the head are chosen for each row at S = 30 by P@1 of the test examples (by the
-exact loss on a text): first the loss, then the rate. S shared counts for the batch, S own for each example.
+exact loss on a text): first the loss, then the rate. S shared counts for the batch, S own for each
+example.
 
     python benchmarks/small_budgets.py wordnet/hyper wordnet/lemma gowalla=FOLDER text=FILE
 
