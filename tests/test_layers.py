@@ -35,6 +35,7 @@ LAYERS = (
     "callbacks",
     "hessian_free",
     "models",
+    "serving",
     "datasets",
     "compare",
 )

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import keras
@@ -27,6 +28,7 @@ from tfx_largeout.statistics import (
 )
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
+_GIVES_LOGITS = ContextVar("gives_logits", default=True)
 
 
 class Head(keras.layers.Layer):
@@ -224,6 +226,8 @@ class Head(keras.layers.Layer):
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        if not _GIVES_LOGITS.get():
+            return hidden[..., :0]
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
@@ -364,6 +368,19 @@ class HeadOutput:
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
     return getattr(y_pred, _ATTRIBUTE, None)
+
+
+@contextlib.contextmanager
+def without_logits() -> Iterator[None]:
+    """A context in which heads give `[..., 0]` in place of logits, with what rides on them.
+
+    A graph that is written to a file then has nothing of W that nobody reads.
+    """
+    token = _GIVES_LOGITS.set(False)
+    try:
+        yield
+    finally:
+        _GIVES_LOGITS.reset(token)
 
 
 def _refuse_replicas() -> None:

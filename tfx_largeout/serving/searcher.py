@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an exported model finds the best classes of hidden activations."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
+from tfx_largeout.serving.inverted_file import InvertedFile, build_inverted_file
+from tfx_largeout.serving.linear_scores import LinearScores, linear_scores
+from tfx_largeout.serving.stored_rows import store_rows
+
+_SCORED_AGAIN = 4  # times k
+_MEAN_PROBED = 1 / 16  # of the lists, by default
+
+
+class SearchOptions(NamedTuple):
+    """What is to be found, and how, as the arguments of `export` of the same names say."""
+
+    k: int
+    index: str | None
+    activation: str | None
+    rows: str
+    rescore: bool
+    num_lists: int | None
+    num_probed: int | None
+    seed: int
+
+
+class Searcher:
+    """The k best classes of h, in TensorFlow's own ops.
+
+    Attributes:
+        num_lists: Of the inverted file; None: there is none, all classes are looked at.
+        num_probed: How many of them are, if nothing is said.
+    """
+
+    num_lists: int | None = None
+    num_probed: int | None = None
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        """Returns the k best classes of h `[N, D]`."""
+        raise NotImplementedError
+
+
+class _TreeSearcher(Searcher):
+    """What a head has itself, where its logits are no products of W and h."""
+
+    def __init__(self, head: Head, options: SearchOptions) -> None:
+        self._head, self._options = head, options
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        top = self._head.top_k(hidden, self._options.k)
+        best = [tf.cast(each, tf.float32) for each in (top.scores, top.log_partition)]
+        return Best(best[0], top.ids, best[1] if self._options.activation == "softmax" else None)
+
+
+class _LinearSearcher(Searcher):
+    def __init__(self, scores: LinearScores, options: SearchOptions) -> None:
+        self._query, self._options = scores.query, options
+        self._file: InvertedFile | None = None
+        kernel, bias = scores.kernel, scores.bias
+        num_classes = int(kernel.shape[0])
+        if options.index is None:
+            self._rows = store_rows(kernel, bias, options.rows)
+        else:
+            self.num_lists = options.num_lists or min(
+                round(2 * math.sqrt(num_classes)), num_classes
+            )
+            self.num_probed = options.num_probed or math.ceil(self.num_lists * _MEAN_PROBED)
+            self._file = build_inverted_file(
+                kernel, bias, options.rows, self.num_lists, options.seed
+            )
+        self._exact = store_rows(kernel, bias, "float32") if options.rescore else None
+        self._num_best = options.k
+        if options.rescore:
+            self._num_best = min(_SCORED_AGAIN * options.k, num_classes)
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        queries, shift = self._query(hidden)
+        log_partition = self._options.activation == "softmax"
+        if self._file is None:
+            best = best_of_all(queries, self._rows, self._num_best, log_partition)
+        else:
+            best = self._file.best(queries, self._num_best, log_partition, num_probed)
+        if self._exact is not None:
+            best = scored_again(queries, self._exact, best, self._options.k)
+        sums = None if best.log_partition is None else best.log_partition + shift
+        return Best(best.scores + shift[:, tf.newaxis], best.ids, sums)
+
+
+def searcher_of(head: Head, options: SearchOptions) -> Searcher:
+    """Returns how the best classes of a head are found.
+
+    Raises:
+        ValueError: The options are not for this head.
+    """
+    for name, value in (("k", options.k), ("num_lists", options.num_lists)):
+        if value is not None and value > head.num_classes:
+            raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
+    scores = linear_scores(head)
+    if scores is not None:
+        return _LinearSearcher(scores, options)
+    if options.index is not None or options.rows != "float32":
+        raise ValueError(
+            f"index must be None and rows 'float32' for a {type(head).__name__}, whose scores are "
+            f"no products of rows; got index={options.index!r}, rows={options.rows!r}"
+        )
+    return _TreeSearcher(head, options)
