@@ -12,6 +12,7 @@ from tfx_largeout.serving.stored_rows import StoredRows
 
 _BLOCK_ELEMENTS = 2**20  # numbers that a block makes: 4 MiB
 _LEAST_BLOCK = 64
+_GROUP = 32  # columns of which the largest is compared first
 
 
 class Best(NamedTuple):
@@ -47,7 +48,7 @@ def best_of_all(queries: tf.Tensor, rows: StoredRows, k: int, log_partition: boo
     def body(start, scores, ids, *sums):  # type: ignore[no-untyped-def]
         end = start + tf.minimum(block, num_classes - start)
         logits = rows.logits_between(queries, start, end)
-        columns = best_columns(logits, tf.minimum(k, end - start))
+        columns = best_of_many_columns(logits, tf.minimum(k, end - start))
         scores = tf.concat([scores, tf.gather(logits, columns, batch_dims=1)], axis=1)
         ids = tf.concat([ids, tf.cast(columns + start, tf.int64)], axis=1)
         # Earlier blocks stand first, so that the lower position is the lower id here, too.
@@ -86,6 +87,24 @@ def scored_again(queries: tf.Tensor, rows: StoredRows, best: Best, k: int) -> Be
 def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
     """Returns where the k largest of each row are, `[B, k]` int32; ties by lower place."""
     return tf.math.top_k(order_keys(logits), k).indices
+
+
+def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
+    """Returns the same as `best_columns`, faster where there are many columns, `[B, n]`.
+
+    The k largest are in the k groups of neighbours whose largest are largest.
+    """
+    batch, number = tf.unstack(tf.shape(logits))
+    groups = -(-number // _GROUP)
+    filled_up = [[0, 0], [0, groups * _GROUP - number]]
+    by_group = tf.reshape(
+        tf.pad(logits, filled_up, constant_values=float("-inf")), [batch, groups, _GROUP]
+    )
+    best = best_columns(tf.reduce_max(by_group, axis=2), tf.minimum(k, groups))
+    best = tf.sort(best, axis=1)  # then the lower place is the lower column
+    found = tf.gather(by_group, best, batch_dims=1)
+    places = best_columns(tf.reshape(found, [batch, tf.shape(best)[1] * _GROUP]), k)
+    return tf.gather(best, places // _GROUP, batch_dims=1) * _GROUP + places % _GROUP
 
 
 def _add_exponentials(total: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

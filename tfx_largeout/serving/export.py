@@ -83,7 +83,7 @@ def export(
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
             beside. Default False.
         names: C strings, the names of the classes, of one line each: they become an asset.
-        num_lists: The number of lists, 1 <= `num_lists` <= C. Default: 2 sqrt(C).
+        num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
         num_probed: How many of them a request looks into if it doesn't say. Default: a sixteenth.
         seed: Of k-means: the same one gives the same lists.
         input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.serving.best_classes import Best, best_columns
+from tfx_largeout.serving.best_classes import Best, best_columns, best_of_many_columns
 from tfx_largeout.serving.k_means import k_means, lists_of_points
 from tfx_largeout.serving.stored_rows import StoredRows, store_blocks, variable
 
@@ -75,7 +75,7 @@ class InvertedFile:
         # There may be fewer than k.
         scores = tf.pad(logits, [[0, 0], [0, k]], constant_values=-_INFINITY)
         ids = tf.pad(ids, [[0, 0], [0, k]], constant_values=-1)
-        columns = best_columns(scores, k)
+        columns = best_of_many_columns(scores, k)
         scores, ids = (tf.gather(each, columns, batch_dims=1) for each in (scores, ids))
         # Lists are in no order of ids: ties by lower id, padding last.
         by_id = tf.argsort(tf.where(ids < 0, tf.int64.max, ids), axis=1)

@@ -50,7 +50,10 @@ def nearest_centers(
     for first in range(0, len(points), block):
         place = slice(first, first + block)
         values = squares - 2 * (points[place] @ centers.T)
-        best = np.argpartition(values, count - 1, axis=1)[:, :count]
+        if count == 1:
+            best = values.argmin(axis=1)[:, np.newaxis]
+        else:
+            best = np.argpartition(values, count - 1, axis=1)[:, :count]
         found = np.take_along_axis(values, best, axis=1)
         order = np.argsort(found, axis=1, kind="stable")
         ids[place] = np.take_along_axis(best, order, axis=1)
@@ -75,7 +78,7 @@ def lists_of_points(points: np.ndarray, centers: np.ndarray, length: int) -> np.
     for choice in range(count):
         left = np.flatnonzero(lists < 0)
         wanted = choices[left, choice]
-        order = np.lexsort((distances[left, choice] - distances[left, 0], wanted))
+        order = np.lexsort((distances[left, choice], wanted))
         sizes = np.bincount(wanted, minlength=len(centers))
         starts = np.cumsum(sizes) - sizes
         rank = np.arange(len(left)) - starts[wanted[order]]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -85,11 +86,7 @@ def store_rows(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> Sto
     """
     if kernel.dtype.name == dtype == "float32":
         return StoredRows(kernel, _as_float32(bias))
-    num_rows, width = kernel.shape
-    block = max(_BLOCK_ELEMENTS // width, 1)
-    starts = range(0, num_rows, block)
-    blocks = (kernel[first : first + block].numpy() for first in starts)
-    return store_blocks(blocks, (num_rows, width), _as_float32(bias), dtype)
+    return store_blocks(_blocks(kernel), tuple(kernel.shape), _as_float32(bias), dtype)
 
 
 def store_blocks(
@@ -111,10 +108,25 @@ def store_blocks(
     return StoredRows(variable(kernel), bias, None if scale is None else variable(scale))
 
 
+def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
+    """Refuses W or b with a NaN or an infinity, of which there is no order."""
+    for name, table in (("W", kernel), ("b", bias)):
+        if table is not None and not all(
+            np.isfinite(block.astype(np.float32)).all() for block in _blocks(table)
+        ):
+            raise ValueError(f"{name} of the head must be finite; got a NaN or an infinity")
+
+
 def variable(values: np.ndarray) -> tf.Variable:
     """Returns a variable that holds values, in the memory of the host."""
     with tf.device("CPU:0"):
         return tf.Variable(values, trainable=False)
+
+
+def _blocks(table: tf.Variable) -> Iterator[np.ndarray]:
+    rows = max(_BLOCK_ELEMENTS // math.prod(table.shape[1:]), 1)
+    for first in range(0, int(table.shape[0]), rows):
+        yield table[first : first + rows].numpy()
 
 
 def _as_float32(bias: tf.Variable | None) -> tf.Variable | None:
