@@ -95,7 +95,10 @@ for name, signature in json.loads(sys.argv[1]):
     given = np.load(name + ".npz")
     loaded = tf.saved_model.load(name)
     result = loaded.signatures[signature](**{key: tf.constant(given[key]) for key in given})
-    np.savez(name + ".answers.npz", **{key: value.numpy() for key, value in result.items()})
+    arrays = {key: value.numpy() for key, value in result.items()}
+    if "names" in arrays:
+        arrays["names"] = arrays["names"].astype("S")
+    np.savez(name + ".answers.npz", **arrays)
 assert not [name for name in sys.modules if name.startswith("tfx_largeout")]
 print("served")
 """

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -17,6 +16,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
+from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
@@ -28,7 +28,6 @@ from tfx_largeout.statistics import (
 )
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
-_GIVES_LOGITS = ContextVar("gives_logits", default=True)
 
 
 class Head(keras.layers.Layer):
@@ -226,7 +225,7 @@ class Head(keras.layers.Layer):
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        if not _GIVES_LOGITS.get():
+        if not gives_logits():
             return hidden[..., :0]
         if tf.executing_eagerly():
             return self.logits(hidden)
@@ -368,19 +367,6 @@ class HeadOutput:
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
     return getattr(y_pred, _ATTRIBUTE, None)
-
-
-@contextlib.contextmanager
-def without_logits() -> Iterator[None]:
-    """A context in which heads give `[..., 0]` in place of logits, with what rides on them.
-
-    A graph that is written to a file then has nothing of W that nobody reads.
-    """
-    token = _GIVES_LOGITS.set(False)
-    try:
-        yield
-    finally:
-        _GIVES_LOGITS.reset(token)
 
 
 def _refuse_replicas() -> None:

@@ -54,8 +54,7 @@ def best_of_all(queries: tf.Tensor, rows: StoredRows, k: int, log_partition: boo
         # Earlier blocks stand first, so that the lower position is the lower id here, too.
         columns = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
         scores, ids = (tf.gather(each, columns, batch_dims=1) for each in (scores, ids))
-        sums = [_add_exponentials(total, logits) for total in sums]
-        return end, scores, ids, *sums
+        return end, scores, ids, *(_add_exponentials(total, logits) for total in sums)
 
     start = [tf.zeros([], tf.int32), tf.zeros([batch, 0]), tf.zeros([batch, 0], tf.int64)]
     shapes = [tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None, None])]
@@ -69,7 +68,8 @@ def best_of_all(queries: tf.Tensor, rows: StoredRows, k: int, log_partition: boo
         shape_invariants=shapes,
         parallel_iterations=1,
     )
-    scores, ids = (tf.ensure_shape(each, [queries.shape[0], k]) for each in (scores, ids))
+    for each in (scores, ids):
+        each.set_shape([queries.shape[0], k])  # no op, as LiteRT has none for it
     return Best(scores, ids, tf.cast(sums[0], tf.float32) if sums else None)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -15,7 +16,8 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.distribute.workers import current
-from tfx_largeout.heads.base import Head, HeadOutput, without_logits
+from tfx_largeout.heads.base import Head, HeadOutput
+from tfx_largeout.heads.without_logits import without_logits
 from tfx_largeout.layers.top_k import output_of_model
 from tfx_largeout.serving.class_names import ClassNames, checked_names
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
@@ -139,12 +141,12 @@ def _endpoints(
     searcher: Searcher,
     options: SearchOptions,
     names: ClassNames | None,
-) -> dict[str, Callable[..., Any]]:
+) -> dict[str, Any]:
     def answer(tensors: Sequence[tf.Tensor], num_probed: tf.Tensor | None) -> dict[str, tf.Tensor]:
         output = _output_of(model, inputs, tensors)
         best = searcher.best(output.flat_hidden, num_probed)
         scores, sums = best.scores, best.log_partition
-        if options.activation == "softmax":
+        if options.activation == "softmax" and sums is not None:
             scores = tf.exp(scores - sums[:, tf.newaxis])
             scores = tf.where(best.ids < 0, tf.zeros_like(scores), scores)
         elif options.activation == "sigmoid":
@@ -172,7 +174,7 @@ def _endpoints(
         with tf.control_dependencies([check]):
             return answer(tensors[:-1], tf.identity(tensors[-1]))
 
-    def endpoint(function: Callable[..., Any], *more: tf.TensorSpec) -> Callable[..., Any]:
+    def endpoint(function: Callable[..., Any], *more: tf.TensorSpec) -> Any:
         return tf.function(function, input_signature=[*inputs.specs, *more], autograph=False)
 
     endpoints = {DEFAULT: endpoint(by_default)}
@@ -205,12 +207,12 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
 
 
 def _layers_below(model: keras.Model, head: Head) -> list[keras.layers.Layer]:
-    """Returns the layers that the head is no part of, nor they of the head."""
+    """Returns the built layers that the head is no part of, nor they of the head."""
     of_head = {id(layer) for layer in head._flatten_layers()}
     return [
         layer
         for layer in model._flatten_layers()
-        if not of_head & {id(part) for part in layer._flatten_layers()}
+        if layer.built and not of_head & {id(part) for part in layer._flatten_layers()}
     ]
 
 
@@ -235,7 +237,7 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
         if options.index is None:
             raise ValueError(f"{name} must be None without an index; got {value!r}")
         integer_argument(name, value, at_least=1)
-    return options._replace(k=k)
+    return dataclasses.replace(options, k=k)
 
 
 def _check_model(model: Any) -> None:

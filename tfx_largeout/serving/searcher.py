@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -20,7 +20,8 @@ _SCORED_AGAIN = 4  # times k
 _MEAN_PROBED = 1 / 16  # of the lists, by default
 
 
-class SearchOptions(NamedTuple):
+@dataclass(frozen=True)
+class SearchOptions:
     """What is to be found, and how, as the arguments of `export` of the same names say."""
 
     k: int
