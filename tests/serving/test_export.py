@@ -153,6 +153,23 @@ def test_inputs_names_and_lists_where_the_package_is_not_installed(tmp_path):
     )
 
 
+def test_a_session_runs_it_as_servers_in_cpp_do(tmp_path):
+    model = dense_model()
+    tlo.export(model, tmp_path / "ivf", K, index="ivf", names=NAMES)
+    expected = tlo.top_k_model(model, K)(X)
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(tmp_path / "ivf"))
+        signature = meta.signature_def["with_num_probed"]
+        tensors = {name: info.name for name, info in signature.outputs.items()}
+        given = {"inputs": X, "num_probed": 7}
+        feed = {signature.inputs[name].name: value for name, value in given.items()}
+        result = session.run(tensors, feed)
+    assert_same(result, expected)
+    np.testing.assert_array_equal(
+        result["names"].astype("S"), np.array(NAMES)[result["ids"]].astype("S")
+    )
+
+
 def test_ties_go_to_the_lower_id_within_and_across_blocks(tmp_path, monkeypatch):
     model = model_of(tlo.heads.DenseHead(3000, use_bias=False), width=2)
     rows = np.random.default_rng(0).integers(-1, 2, size=(3000, 2)).astype("float32")
