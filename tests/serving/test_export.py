@@ -425,7 +425,7 @@ def test_bad_models_are_refused_and_nothing_is_written(tmp_path):
         (infinite, ValueError, "b of the head must be finite"),
     ):
         with pytest.raises(error, match=message):
-            tlo.export(model, tmp_path / "model")
+            tlo.export(model, tmp_path / "words" / "1")
     assert not list(tmp_path.iterdir())
 
 

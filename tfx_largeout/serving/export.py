@@ -127,7 +127,7 @@ def export(
         if class_names is not None:
             archive.track(class_names.table)
         for name, endpoint in _endpoints(model, inputs, searcher, options, class_names).items():
-            _check_ops(endpoint.get_concrete_function())
+            endpoint.get_concrete_function()
             archive.add_endpoint(name, endpoint)
         archive.write_out(str(unfinished / "model"), verbose=False)
         os.replace(unfinished / "model", path)
@@ -200,7 +200,7 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
         heads.append(output.head)
         return output.hidden
 
-    trace.get_concrete_function()
+    _check_ops(trace.get_concrete_function())
     if not heads[0].workers.alone:
         _refuse_workers(heads[0].workers.size)
     return heads[0]
