@@ -38,6 +38,7 @@ import tfx_largeout as tlo
 from tfx_largeout.datasets import load_wordnet, tf_idf
 
 WIDTH, CANDIDATES, TRAIN_BATCH, QUERIES = 128, 2000, 512, 1024
+PEAK_BATCH = 512
 REPEATS = {1: 300, 64: 60}  # requests of so many examples
 MOST_FOR_GRAPH = 200_000  # classes: building takes minutes a million
 BASE = "keras export of Dense and top_k"
@@ -52,6 +53,7 @@ class Method(NamedTuple):
         search: Returns ids.
         build_s: How long it took to make.
         mb: What it takes on disk, or in memory beside nothing else, in millions of bytes.
+        peak_mib: What a request of 512 adds to the resident memory; -1: not measured.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Method(NamedTuple):
     search: Search
     build_s: float
     mb: float
+    peak_mib: float
 
 
 class Best(keras.layers.Layer):
@@ -106,7 +109,7 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
     def write_by_keras(path: Path) -> None:
         model.export(path, verbose=False)
 
-    yield exported(BASE, "", folder / "keras", write_by_keras)
+    yield exported(BASE, "", folder / "keras", width, write_by_keras)
     headed = keras.Sequential([keras.Input((width,)), head])
     lists = round(head.num_classes**0.5)
     for rows, rescore in (("float32", False), ("bfloat16", False), ("int8", False), ("int8", True)):
@@ -114,7 +117,7 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
         parameters = f"rows = {rows}" + (" rescore" if rescore else "")
         name = f"exact_{rows}_{rescore}"
         yield exported(
-            "tlo.export, exact", parameters, folder / name, lambda p, w=write: w(folder=p)
+            "tlo.export, exact", parameters, folder / name, width, lambda p, w=write: w(folder=p)
         )
         for part in (64, 16, 4) if rows != "bfloat16" and not rescore else ():
             probed = max(lists // part, 1)
@@ -124,23 +127,35 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
             )
             name = f"ivf_{rows}_{probed}"
             yield exported(
-                "tlo.export, ivf", parameters, folder / name, lambda p, w=write: w(folder=p)
+                "tlo.export, ivf", parameters, folder / name, width, lambda p, w=write: w(folder=p)
             )
 
 
-def exported(name: str, parameters: str, path: Path, write: Callable[[Path], None]) -> Method:
+def exported(
+    name: str, parameters: str, path: Path, width: int, write: Callable[[Path], None]
+) -> Method:
     """Writes a model, and loads it."""
     begin = time.perf_counter()
     write(path)
     seconds = time.perf_counter() - begin
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    peak = float(harness.in_child("--peak", str(path), str(width)))
+    return Method(name, parameters, search_of(path), seconds, size / 1e6, peak)
+
+
+def search_of(path: Path) -> Search:
+    """Loads an exported model that takes h."""
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     (key,) = serve.structured_input_signature[1]
+    return lambda hidden: np.asarray(serve(**{key: hidden})["ids"].numpy())
 
-    def search(hidden: tf.Tensor) -> np.ndarray:
-        return np.asarray(serve(**{key: hidden})["ids"].numpy())
 
-    return Method(name, parameters, search, seconds, size / 1e6)
+def peak_of_request(path: Path, width: int) -> float:
+    """Returns the MiB that a request of 512 examples adds to the resident memory."""
+    hidden = tf.random.stateless_normal([PEAK_BATCH, width], [0, 0])
+    search = search_of(path)
+    search(hidden[:1])
+    return harness.peak_mib(lambda: search(hidden))
 
 
 def peers(trained: Trained) -> Iterator[Method]:
@@ -151,7 +166,7 @@ def peers(trained: Trained) -> Iterator[Method]:
     if index_top_k.faiss is None:
         print("faiss is not installed: no rows for it")
     else:
-        made.append(faiss_method(lists, (lists // 64, lists // 16, lists // 4), "L2"))
+        made.append(faiss_method(lists, tuple(max(lists // part, 1) for part in (64, 16, 4)), "L2"))
     if index_top_k.hnswlib is None or classes > MOST_FOR_GRAPH:
         print("hnswlib is not installed, or there are too many classes: no rows for it")
     else:
@@ -162,7 +177,7 @@ def peers(trained: Trained) -> Iterator[Method]:
         seconds = time.perf_counter() - begin
         for parameters, searcher_of in method.searchers.items():
             searcher = searcher_of(built, trained)
-            yield Method(method.name, parameters, searcher.search, seconds, searcher.size / 1e6)
+            yield Method(method.name, parameters, searcher.search, seconds, searcher.size / 1e6, -1)
 
 
 def seconds_of_requests(
@@ -188,7 +203,11 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="a file of trained weights")
     parser.add_argument("--epochs", type=int, default=16, help="on WordNet")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # in a process of its own
     arguments = parser.parse_args()
+    if arguments.peak is not None:
+        print(peak_of_request(Path(arguments.peak[0]), int(arguments.peak[1])))
+        return
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     if arguments.weights is not None:
         trained, source = load_weights(arguments.weights), arguments.weights.name
@@ -224,11 +243,12 @@ def main() -> None:
                         "times_as_fast": round(float(base / np.median(own)), 2),
                         "recall_at_10": round(share, 4),
                         "mb": round(method.mb, 1),
+                        "peak_mib_of_512": round(method.peak_mib, 1),
                         "build_s": round(method.build_s, 1),
                         **harness.machine(),
                     }
                 )
-                print({name: rows[-1][name] for name in list(rows[-1])[3:12]}, flush=True)
+                print({name: rows[-1][name] for name in list(rows[-1])[3:13]}, flush=True)
     if not arguments.quick:
         for row in rows:
             harness.append_row(harness.RESULTS / "serving.csv", row)

@@ -83,7 +83,7 @@ def export(
         rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale a row.
             Scores are then those of the rounded rows, as is `log_partition`.
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
-            beside. Default False.
+            beside; `log_partition` stays that of `rows`. Default False.
         names: C strings, the names of the classes, of one line each: they become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
         num_probed: How many of them a request looks into if it doesn't say. Default: a sixteenth.

@@ -13,7 +13,7 @@ from tfx_largeout.serving.k_means import k_means, lists_of_points
 from tfx_largeout.serving.stored_rows import StoredRows, store_blocks, variable
 
 _ROOM = 1.25  # a list has room for so many times the mean number of classes
-_COPIED_ELEMENTS = 2**18  # numbers of rows that are copied at a time: 1 MiB
+_COPIED_ELEMENTS = 2**20  # numbers of rows that are copied at a time: 4 MiB
 _INFINITY = float("inf")
 
 
