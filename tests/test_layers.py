@@ -36,6 +36,7 @@ LAYERS = (
     "callbacks",
     "hessian_free",
     "models",
+    "serving",
     "datasets",
     "compare",
 )

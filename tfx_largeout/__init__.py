@@ -30,6 +30,7 @@ from tfx_largeout import (
     metrics,
     optimizers,
     samplers,
+    serving,
     statistics,
 )
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
@@ -37,6 +38,7 @@ from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.save_model import save_model
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
+from tfx_largeout.serving.export import export
 
 __all__ = [
     "NearestNeighborModel",
@@ -45,6 +47,7 @@ __all__ = [
     "callbacks",
     "datasets",
     "distribute",
+    "export",
     "heads",
     "hessian_free",
     "indexes",
@@ -57,6 +60,7 @@ __all__ = [
     "optimizers",
     "samplers",
     "save_model",
+    "serving",
     "set_product_precision",
     "statistics",
     "top_k_model",

@@ -16,6 +16,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
+from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
@@ -224,6 +225,8 @@ class Head(keras.layers.Layer):
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        if not gives_logits():
+            return hidden[..., :0]
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise

@@ -186,6 +186,10 @@ class FactoredWeights(Head):
     def _settled(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Settles V; returns H U^T `[N, D]` and w . h `[N]`."""
         self._settle()
+        return self.coordinates(hidden)
+
+    def coordinates(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns H U^T `[N, D]` and w . h `[N]`: the logits are H U^T V^T + w . h, V settled."""
         state_input = self._state_input(hidden)
         u_hidden = tf.matmul(state_input, self.state.u.value, transpose_b=True)
         return u_hidden, tf.linalg.matvec(state_input, self.state.shift.value)

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from child import run_child
+from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
+
+import tfx_largeout as tlo
+
+CLASSES, WIDTH, K = 50, 8, 5
+ROWS = [row for row in HEADS if row.name in FIRST_OF_A_CLASS]
+X = np.random.default_rng(0).normal(size=(12, WIDTH)).astype("float32")
+NAMES = [f"class {c}" for c in range(CLASSES)]
+
+
+def model_of(head, width=WIDTH):
+    trunk = keras.layers.Dense(width, activation="tanh")
+    return keras.Sequential([keras.Input((WIDTH,)), trunk, head])
+
+
+def dense_model(classes=CLASSES, width=WIDTH, **arguments):
+    return model_of(
+        tlo.heads.DenseHead(classes, bias_initializer="random_normal", **arguments), width
+    )
+
+
+def sparse_model():
+    inputs = keras.Input((40,), sparse=True)
+    hidden = tlo.layers.SparseDense(WIDTH, activation="relu")(inputs)
+    return keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(hidden))
+
+
+def text_model():
+    words = keras.layers.TextVectorization(vocabulary=["one", "two", "three"], output_mode="count")
+    inputs = keras.Input((), dtype="string")
+    head = tlo.heads.DenseHead(CLASSES)
+    return keras.Model(inputs, head(keras.layers.Dense(WIDTH)(words(inputs))))
+
+
+def trained(row):
+    model = model_of(row.make_head(CLASSES))
+    model.compile(row.make_optimizer(), row.make_loss())
+    model.fit(X, np.arange(len(X)), epochs=2, batch_size=4, verbose=0)
+    return model
+
+
+def loaded(folder, signature="serving_default"):
+    return tf.saved_model.load(str(folder)).signatures[signature]
+
+
+def exported(model, folder, x=X, k=K, **arguments):
+    """Exports a model, loads it, and returns what it answers."""
+    tlo.export(model, folder, k, **arguments)
+    result = loaded(folder)(inputs=tf.constant(x))
+    return {name: values.numpy() for name, values in result.items()}
+
+
+def assert_same(result, expected, atol=1e-5):
+    scores, ids = expected
+    np.testing.assert_array_equal(result["ids"], ids)
+    np.testing.assert_allclose(result["scores"], scores, atol=atol)
+
+
+# Loads models in a process that has neither this package nor custom ops, and runs them.
+SERVER = """
+import importlib.abc, json, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] == "tfx_largeout":
+            raise ImportError("blocked: " + name)
+
+sys.meta_path.insert(0, Blocker())
+try:
+    import tfx_largeout
+except ImportError as error:
+    assert "blocked" in str(error)
+else:
+    raise AssertionError("the package is there")
+import numpy as np
+import tensorflow as tf
+
+def refuse(path):
+    raise AssertionError("a library of ops was loaded: " + path)
+
+tf.load_op_library = refuse
+for name, signature in json.loads(sys.argv[1]):
+    given = np.load(name + ".npz")
+    loaded = tf.saved_model.load(name)
+    result = loaded.signatures[signature](**{key: tf.constant(given[key]) for key in given})
+    arrays = {key: value.numpy() for key, value in result.items()}
+    if "names" in arrays:
+        arrays["names"] = arrays["names"].astype("S")
+    np.savez(name + ".answers.npz", **arrays)
+assert not [name for name in sys.modules if name.startswith("tfx_largeout")]
+print("served")
+"""
+
+
+def serve(folder, signatures):
+    """Runs exported models in a process without the package; returns their answers."""
+    program = folder / "server.py"
+    program.write_text(SERVER)
+    jobs = [[str(folder / name), signature] for name, signature in signatures.items()]
+    done = run_child(folder, "-I", str(program), json.dumps(jobs))
+    assert done.returncode == 0 and done.stdout.split()[-1] == "served", done.stderr[-2000:]
+    return {name: np.load(folder / f"{name}.answers.npz") for name in signatures}
+
+
+def test_every_head_gives_its_best_classes_where_the_package_is_not_installed(tmp_path):
+    models = {row.name: trained(row) for row in ROWS}
+    for name, model in models.items():
+        tlo.export(model, tmp_path / name, K, activation="softmax")
+        np.savez(tmp_path / f"{name}.npz", inputs=X)
+    results = serve(tmp_path, dict.fromkeys(models, "serving_default"))
+    assert len(results) >= 7
+    for name, model in models.items():
+        assert_same(results[name], tlo.top_k_model(model, K, "softmax")(X))
+        sums = tf.reduce_logsumexp(model(X), axis=1)
+        np.testing.assert_allclose(results[name]["log_partition"], sums, atol=1e-5)
+
+
+def test_inputs_names_and_lists_where_the_package_is_not_installed(tmp_path):
+    sparse, text, listed = sparse_model(), text_model(), dense_model()
+    x = tf.sparse.from_dense(np.maximum(np.random.default_rng(1).normal(size=(6, 40)), 0))
+    x = tf.cast(x, tf.float32)
+    words = tf.constant(["one two two", "three", "", "four"])
+    tlo.export(sparse, tmp_path / "sparse", K)
+    np.savez(
+        tmp_path / "sparse.npz",
+        inputs_indices=x.indices,
+        inputs_values=x.values,
+        inputs_dense_shape=x.dense_shape,
+    )
+    tlo.export(text, tmp_path / "text", K, names=NAMES)
+    np.savez(tmp_path / "text.npz", inputs=words.numpy().astype("S"))
+    tlo.export(listed, tmp_path / "listed", K, index="ivf", rows="int8", rescore=True)
+    np.savez(tmp_path / "listed.npz", inputs=X, num_probed=np.int32(7))
+    signatures = {"sparse": "serving_default", "text": "serving_default"}
+    results = serve(tmp_path, {**signatures, "listed": "with_num_probed"})
+    assert_same(results["sparse"], tlo.top_k_model(sparse, K)(x))
+    assert_same(results["text"], tlo.top_k_model(text, K)(words))
+    assert_same(results["listed"], tlo.top_k_model(listed, K)(X))
+    np.testing.assert_array_equal(
+        results["text"]["names"], np.array(NAMES)[results["text"]["ids"]].astype("S")
+    )
+
+
+def test_a_session_runs_it_as_servers_in_cpp_do(tmp_path):
+    model = dense_model()
+    tlo.export(model, tmp_path / "ivf", K, index="ivf", names=NAMES)
+    expected = tlo.top_k_model(model, K)(X)
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(tmp_path / "ivf"))
+        signature = meta.signature_def["with_num_probed"]
+        tensors = {name: info.name for name, info in signature.outputs.items()}
+        given = {"inputs": X, "num_probed": 7}
+        feed = {signature.inputs[name].name: value for name, value in given.items()}
+        result = session.run(tensors, feed)
+    assert_same(result, expected)
+    np.testing.assert_array_equal(
+        result["names"].astype("S"), np.array(NAMES)[result["ids"]].astype("S")
+    )
+
+
+def test_ties_go_to_the_lower_id_within_and_across_blocks(tmp_path, monkeypatch):
+    model = model_of(tlo.heads.DenseHead(3000, use_bias=False), width=2)
+    rows = np.random.default_rng(0).integers(-1, 2, size=(3000, 2)).astype("float32")
+    model.layers[-1].kernel.assign(rows)  # logits of whole numbers below, so that ties are exact
+    model.layers[0].kernel.assign(np.round(X[:WIDTH, :2]) * 0)
+    model.layers[0].bias.assign([20.0, 20.0])  # tanh is 1
+    logits = model.predict(X, verbose=0)
+    assert len(np.unique(logits)) == 5
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, :700]
+    for elements in (2**20, 12 * 128):
+        monkeypatch.setattr("tfx_largeout.serving.best_classes._BLOCK_ELEMENTS", elements)
+        result = exported(model, tmp_path / str(elements), k=700)
+        np.testing.assert_array_equal(result["ids"], expected)
+
+
+@pytest.mark.parametrize("index", [None, "ivf"])
+@pytest.mark.parametrize(
+    ("activation", "k"), [(None, 1), ("softmax", 100), ("sigmoid", 200)], ids=str
+)
+def test_any_batch_size_and_activation(activation, k, index, tmp_path, monkeypatch):
+    # Several blocks, the last of which is short.
+    monkeypatch.setattr("tfx_largeout.serving.best_classes._BLOCK_ELEMENTS", 64)
+    model = dense_model(200)
+    arguments = {} if index is None else {"index": index, "num_probed": 14}
+    tlo.export(model, tmp_path / "model", k, activation=activation, **arguments)
+    serving = loaded(tmp_path / "model")
+    for batch in (0, 1, 33):
+        x = np.random.default_rng(batch).normal(size=(batch, WIDTH)).astype("float32")
+        assert_same(serving(inputs=x), tlo.top_k_model(model, k, activation)(x))
+
+
+def test_sequences_and_several_inputs(tmp_path):
+    left, right = keras.Input((None, 3), name="left"), keras.Input((None, 5), name="right")
+    hidden = keras.layers.Concatenate()([left, right])
+    model = keras.Model({"l": left, "r": right}, tlo.heads.DenseHead(CLASSES)(hidden))
+    x = {"left": X[:, :3].reshape(4, 3, 3), "right": X[:, 3:].reshape(4, 3, 5)}
+    tlo.export(model, tmp_path / "two", K, activation="softmax", names=NAMES)
+    result = loaded(tmp_path / "two")(**{name: tf.constant(x[name]) for name in x})
+    assert result["names"].shape == (4, 3, K)
+    assert result["log_partition"].shape == (4, 3)
+    expected = tlo.top_k_model(model, K, "softmax")({"l": x["left"], "r": x["right"]})
+    assert_same(result, expected)
+    data = {"l": x["left"], "r": x["right"]}
+    assert tlo.serving.recall(model, tmp_path / "two", data) == 1
+
+
+def test_a_subclassed_model_needs_a_signature(tmp_path):
+    @keras.saving.register_keras_serializable(package="test")
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.trunk, self.head = keras.layers.Dense(WIDTH), tlo.heads.DenseHead(CLASSES)
+
+        def call(self, inputs):
+            return self.head(self.trunk(inputs["x"]))
+
+    model = Own()
+    with pytest.raises(ValueError, match="model must be built"):
+        tlo.export(model, tmp_path / "own")
+    expected = tlo.top_k_model(model, K)({"x": X})
+    with pytest.raises(ValueError, match="input_signature must be given"):
+        tlo.export(model, tmp_path / "own")
+    signature = {"x": tf.TensorSpec([None, WIDTH], tf.float32)}
+    assert_same(exported(model, tmp_path / "own", input_signature=signature), expected)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
+def test_policies(policy, tmp_path):
+    inputs = keras.Input((WIDTH,))
+    head = tlo.heads.DenseHead(CLASSES, bias_initializer="random_normal", dtype=policy)
+    model = keras.Model(inputs, head(keras.layers.Dense(WIDTH, dtype=policy)(inputs)))
+    assert_same(exported(model, tmp_path / "of_policy"), tlo.top_k_model(model, K)(X))
+
+
+@pytest.mark.parametrize(("rows", "error"), [("bfloat16", 2e-2), ("int8", 2e-2)])
+@pytest.mark.parametrize("index", [None, "ivf"])
+def test_rounded_rows(rows, error, index, tmp_path):
+    model = dense_model(400, kernel_initializer="random_normal")
+    model.layers[-1].kernel.assign(model.layers[-1].kernel.numpy() * np.arange(400)[:, np.newaxis])
+    arguments = {} if index is None else {"index": index, "num_probed": 20}
+    result = exported(model, tmp_path / "rounded", rows=rows, **arguments)
+    logits = model.predict(X, verbose=0)
+    own = np.take_along_axis(logits, result["ids"], axis=1)
+    np.testing.assert_allclose(result["scores"], own, rtol=error, atol=0.05)
+    assert np.abs(result["scores"] - own).max() > 1e-4  # they are rounded
+    assert tlo.serving.recall(model, tmp_path / "rounded", X) > 0.8
+    again = exported(model, tmp_path / "again", rows=rows, rescore=True, **arguments)
+    assert_same(again, tlo.top_k_model(model, K)(X), atol=1e-4)
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_rounded_rows_are_a_half_and_a_quarter_of_the_size(tmp_path):
+    model = dense_model(20_000, width=64)
+    sizes = {}
+    for rows in ("float32", "bfloat16", "int8"):
+        tlo.export(model, tmp_path / rows, rows=rows)
+        sizes[rows] = size_of(tmp_path / rows)
+    assert sizes["float32"] / sizes["bfloat16"] == pytest.approx(2, rel=0.2)
+    assert sizes["float32"] / sizes["int8"] == pytest.approx(4, rel=0.2)
+
+
+def test_only_w_and_b_of_a_head_are_written(tmp_path):
+    head = tlo.heads.SampledHead(2000, tlo.samplers.Uniform(9), tlo.optimizers.RowAdam())
+    model = model_of(head, width=32)
+    tlo.export(model, tmp_path / "sampled")
+    assert size_of(tmp_path / "sampled") < 2000 * 33 * 4 + 2**17
+
+
+def clustered_model(classes=600, seed=0):
+    """A head of rows around a few directions, with biases and lengths of their own."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(30, WIDTH))
+    rows = centres[rng.integers(0, 30, classes)] + 0.3 * rng.normal(size=(classes, WIDTH))
+    rows *= rng.lognormal(sigma=0.7, size=(classes, 1))
+    model = dense_model(classes)
+    model.layers[-1].kernel.assign(rows)
+    model.layers[-1].bias.assign(rng.normal(size=classes))
+    return model
+
+
+def test_recall_of_lists_grows_to_one(tmp_path):
+    model = clustered_model()
+    tlo.export(model, tmp_path / "ivf", K, index="ivf", num_lists=30, num_probed=2)
+    x = np.random.default_rng(3).normal(size=(300, WIDTH)).astype("float32")
+    recalls = [tlo.serving.recall(model, tmp_path / "ivf", x, n) for n in (1, 4, 12, 30)]
+    assert recalls == sorted(recalls) and recalls[-1] == 1
+    assert 0.1 < recalls[0] < 0.9 and recalls[2] > 0.95
+    assert recalls[0] < tlo.serving.recall(model, tmp_path / "ivf", x) < recalls[2]
+    data = tf.data.Dataset.from_tensor_slices((x, np.zeros(300))).batch(100)
+    assert tlo.serving.recall(model, tmp_path / "ivf", data, 4) == pytest.approx(recalls[1])
+    few = loaded(tmp_path / "ivf", "with_num_probed")(inputs=X, num_probed=tf.constant(1))
+    logits = model.predict(X, verbose=0)
+    ids = few["ids"].numpy()
+    own = np.where(ids < 0, -np.inf, np.take_along_axis(logits, ids, axis=1))
+    np.testing.assert_allclose(few["scores"], own, atol=1e-5)  # what is found has its logit
+
+
+def test_lists_of_rows_that_are_all_alike(tmp_path):
+    model = dense_model(100, kernel_initializer="zeros")
+    result = exported(model, tmp_path / "alike", index="ivf", num_probed=10)
+    assert_same(result, tlo.top_k_model(model, K)(X))
+
+
+def test_the_same_seed_gives_the_same_lists(tmp_path):
+    model = clustered_model()
+    answers = [
+        exported(model, tmp_path / str(turn), index="ivf", num_probed=1, seed=seed)
+        for turn, seed in enumerate((1, 1, 2))
+    ]
+    np.testing.assert_array_equal(answers[0]["ids"], answers[1]["ids"])
+    assert np.any(answers[0]["ids"] != answers[2]["ids"])
+
+
+@pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+def test_where_lists_have_fewer_than_k_nothing_follows(activation, tmp_path):
+    model = dense_model()
+    arguments = {"index": "ivf", "num_lists": 10, "num_probed": 1, "activation": activation}
+    result = exported(model, tmp_path / "few", k=20, names=NAMES, **arguments)
+    missing = result["ids"] < 0
+    found = (~missing).sum(axis=1)
+    assert found.min() >= 1 and found.max() <= 7
+    assert np.all(missing == (np.arange(20) >= found[:, np.newaxis]))
+    assert np.all(result["scores"][missing] == (-np.inf if activation is None else 0))
+    assert np.all(result["names"][missing] == b"")
+    if activation == "softmax":
+        np.testing.assert_allclose(result["scores"].sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 8])
+def test_a_request_for_no_list_or_too_many_is_refused(number, tmp_path):
+    tlo.export(dense_model(), tmp_path / "ivf", index="ivf")
+    probe = loaded(tmp_path / "ivf", "with_num_probed")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="num_probed must be at least 1"):
+        probe(inputs=tf.constant(X), num_probed=tf.constant(number))
+
+
+def test_a_sparse_request_of_another_width_is_refused(tmp_path):
+    tlo.export(sparse_model(), tmp_path / "sparse", K)
+    serving = loaded(tmp_path / "sparse")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="inputs_dense_shape must be"):
+        serving(
+            inputs_indices=tf.constant([[0, 1]], tf.int64),
+            inputs_values=tf.constant([1.0]),
+            inputs_dense_shape=tf.constant([1, 41], tf.int64),
+        )
+
+
+def test_a_model_goes_on_training_and_its_export_stays(tmp_path):
+    model = trained(next(row for row in ROWS if row.name == "sampled"))
+    tlo.export(model, tmp_path / "before", K)
+    before = tlo.top_k_model(model, K)(X)
+    model.fit(X, np.arange(len(X)), verbose=0)
+    assert_same(
+        {k: v.numpy() for k, v in loaded(tmp_path / "before")(inputs=tf.constant(X)).items()},
+        before,
+    )
+    assert_same(exported(model, tmp_path / "after"), tlo.top_k_model(model, K)(X))
+
+
+# Misuse
+
+BAD_ARGUMENTS = [
+    ({"k": 0}, ValueError, "k must be an integer of at least 1; got 0"),
+    ({"k": 51}, ValueError, "k must be at most num_classes=50; got 51"),
+    ({"index": "hash"}, ValueError, "index must be None or 'ivf'; got 'hash'"),
+    ({"activation": "tanh"}, ValueError, "activation must be .* got 'tanh'"),
+    ({"rows": "int4"}, ValueError, "rows must be one of .* got 'int4'"),
+    ({"rescore": True}, ValueError, "rescore must be False with rows='float32'"),
+    ({"rescore": 1, "rows": "int8"}, ValueError, "rescore must be True or False; got 1"),
+    ({"num_lists": 3}, ValueError, "num_lists must be None without an index; got 3"),
+    ({"num_probed": 3}, ValueError, "num_probed must be None without an index; got 3"),
+    ({"index": "ivf", "num_lists": 0}, ValueError, "num_lists must be an integer of at least 1"),
+    ({"index": "ivf", "num_lists": 51}, ValueError, "num_lists must be at most num_classes=50"),
+    ({"index": "ivf", "num_probed": 8}, ValueError, "num_probed must be at most the number of"),
+    ({"seed": -1}, ValueError, "seed must be an integer of at least 0; got -1"),
+    ({"names": NAMES[1:]}, ValueError, "names must be num_classes=50 strings; got 49"),
+    ({"names": [*NAMES[1:], 3]}, TypeError, "names must be strings; got 3 for class 49"),
+    ({"names": "x" * 50}, TypeError, "names must be a list of strings"),
+    ({"names": ["a\nb", *NAMES[1:]]}, ValueError, r"names must be of one line each; got 'a\\nb'"),
+    ({"input_signature": "x"}, TypeError, "input_signature must be made of tf.TensorSpec"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_and_nothing_is_written(arguments, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        tlo.export(dense_model(), tmp_path / "model", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_models_are_refused_and_nothing_is_written(tmp_path):
+    unbuilt = keras.Sequential([tlo.heads.DenseHead(CLASSES)])
+    headless = keras.Sequential([keras.Input((4,)), keras.layers.Dense(CLASSES)])
+    of_python = keras.Input((WIDTH,))
+    called = keras.layers.Lambda(
+        lambda x: tf.ensure_shape(tf.numpy_function(np.abs, [x], tf.float32), [None, WIDTH]),
+        output_shape=(WIDTH,),
+    )(of_python)
+    infinite = dense_model()
+    infinite.layers[-1].bias.assign(np.full(CLASSES, np.inf))
+    for model, error, message in (
+        ("model", TypeError, "model must be a keras.Model; got 'model'"),
+        (unbuilt, ValueError, "model must be built"),
+        (headless, TypeError, "model must end in a head"),
+        (
+            keras.Model(of_python, tlo.heads.DenseHead(CLASSES)(called)),
+            ValueError,
+            "model must be made of ops that TensorFlow has in every process; got one with PyFunc",
+        ),
+        (infinite, ValueError, "b of the head must be finite"),
+    ):
+        with pytest.raises(error, match=message):
+            tlo.export(model, tmp_path / "words" / "1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [{"index": "ivf"}, {"rows": "int8"}])
+def test_a_tree_has_no_rows(arguments, tmp_path):
+    row = next(row for row in ROWS if row.name == "hierarchical_two_level")
+    model = model_of(row.make_head(CLASSES))
+    with pytest.raises(ValueError, match="index must be None and rows 'float32' for a Hierarch"):
+        tlo.export(model, tmp_path / "tree", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "full/note"):
+        with pytest.raises(FileExistsError, match="folder must not be there, or be empty; got"):
+            tlo.export(dense_model(), tmp_path / name)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["note"]
+    tlo.export(dense_model(), tmp_path / "empty")
+    tlo.export(dense_model(), tmp_path / "new" / "words" / "1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "new"]
+    for folder in (tmp_path / "empty", tmp_path / "new" / "words" / "1"):
+        assert (folder / "saved_model.pb").exists()
+
+
+def test_several_workers_are_refused(tmp_path, monkeypatch):
+    three = types.SimpleNamespace(alone=False, size=3)
+    model = dense_model()
+    with monkeypatch.context() as patch:
+        patch.setattr("tfx_largeout.serving.export.current", lambda: three)
+        with pytest.raises(RuntimeError, match="export must be called in a single process; got 3"):
+            tlo.export(model, tmp_path / "model")
+    model.layers[-1].workers = three
+    with pytest.raises(RuntimeError, match="export must be called in a single process; got 3"):
+        tlo.export(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_recall_needs_examples_and_an_index(tmp_path):
+    model = dense_model()
+    tlo.export(model, tmp_path / "exact")
+    with pytest.raises(ValueError, match="num_probed must be None for a model that was exported"):
+        tlo.serving.recall(model, tmp_path / "exact", X, 2)
+    with pytest.raises(ValueError, match="data must have at least one example; got none"):
+        tlo.serving.recall(model, tmp_path / "exact", X[:0])

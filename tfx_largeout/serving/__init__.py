@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models for serving: files that TensorFlow loads where this package is not installed."""
+
+from tfx_largeout.serving.recall import recall
+
+__all__ = ["recall"]

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""export: a model that gives the k best classes, as a SavedModel of TensorFlow's own ops."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.distribute.workers import current
+from tfx_largeout.heads.base import Head, HeadOutput
+from tfx_largeout.heads.without_logits import without_logits
+from tfx_largeout.layers.top_k import output_of_model
+from tfx_largeout.serving.class_names import ClassNames, checked_names
+from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
+from tfx_largeout.serving.serving_inputs import ServingInputs
+from tfx_largeout.serving.stored_rows import DTYPES
+
+DEFAULT, WITH_NUM_PROBED = "serving_default", "with_num_probed"
+
+_UNFINISHED = "unfinished."
+_OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+
+
+def export(
+    model: keras.Model,
+    folder: str | Path,
+    k: int = 10,
+    *,
+    index: str | None = None,
+    activation: str | None = None,
+    rows: str = "float32",
+    rescore: bool = False,
+    names: Iterable[str] | None = None,
+    num_lists: int | None = None,
+    num_probed: int | None = None,
+    seed: int = 0,
+    input_signature: Any = None,
+) -> None:
+    """Writes a SavedModel that gives the k best classes, for servers without this package.
+
+    The file has TensorFlow's own ops alone: TensorFlow Serving loads it, and so do
+    `tf.saved_model.load`, the C API, Java and Go. Its signature `serving_default` takes the inputs
+    of the model, of any batch size, and returns by name
+
+        scores         [..., k] float32: the largest o_c = w_c . h + b_c, falling
+        ids            [..., k] int64: their classes
+        log_partition  [...] float32: log sum_c exp(o_c), with activation="softmax"
+        names          [..., k] string: names[id], with `names`
+
+    Without an index, all classes are looked at, block by block: scores and ids are those of
+    `TopK`, ties by lower id. With `index="ivf"`, rows of W lie in lists around the centers of
+    k-means; a request looks into the `num_probed` lists nearest to h, and gives what it looks at
+    its logit, so that classes in other lists are missed: `tlo.serving.recall` measures how many.
+    The signature `with_num_probed` then has one more input, the int32 scalar `num_probed`. Where
+    there are fewer than k, -inf and -1 follow (0 with an activation, and the name "").
+
+    Preprocessing layers of the model go along. Of the head only W and b do: no slots of optimizers,
+    no tables of an index. docs/serving.md shows how to load and to serve the folder.
+
+    Cost: of a request O(B C D) time, memory for a few blocks of 2^20 logits; with an index
+    O(B (`num_lists` + P C / `num_lists`) D) time and memory for B P 1.25 C / `num_lists` logits,
+    P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a class, by `rows`; 1.25 times
+    as much with an index; 4 D more with `rescore`. To export with an index takes memory for about
+    three more W, and O(C `num_lists` D) time.
+
+    Args:
+        model: A built model whose only output is a head's.
+        folder: Where to write: a folder that is not there, or empty. TensorFlow Serving wants a
+            number as its name, the version: `"models/words/1"`.
+        k: The number of classes, 1 <= k <= C. Default 10.
+        index: None (default): exact; `"ivf"`: an inverted file.
+        activation: None for logits (default); `"softmax"` for probabilities among all classes, or
+            with an index among those that are looked at; `"sigmoid"` for each class's own.
+        rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale a row.
+            Scores are then those of the rounded rows, as is `log_partition`.
+        rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
+            beside; `log_partition` stays that of `rows`. Default False.
+        names: C strings, the names of the classes, of one line each: they become an asset.
+        num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
+        num_probed: How many of them a request looks into if it doesn't say. Default: a sixteenth.
+        seed: Of k-means: the same one gives the same lists.
+        input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,
+            nested as there. Needed for a model that is neither functional nor sequential.
+
+    A single input is named `inputs`, others as in the model. A sparse input x is three: `x_indices`
+    `[N, 2]` int64, `x_values` `[N]` and `x_dense_shape` `[2]` int64.
+
+    Raises:
+        TypeError: The model does not end in a head; `names` are not strings.
+        ValueError: An argument is unknown, out of range or not for this head or index; the model
+            is not built, or needs `input_signature`, or has ops that only this process has.
+        FileExistsError: `folder` has files in it, or is a file.
+        RuntimeError: Several workers have the classes. Save the model by `tlo.save_model`, and
+            export it in one process.
+
+    Nothing is written where an error is raised.
+
+    References:
+        Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV.
+    """
+    path = Path(folder)
+    options = _checked_options(
+        SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, seed)
+    )
+    _check_model(model)
+    _check_free(path)
+    inputs = ServingInputs(model, input_signature)
+    head = _head_of(model, inputs)
+    checked = None if names is None else checked_names(names, head.num_classes)
+    searcher = searcher_of(head, options)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
+    try:
+        class_names = None if checked is None else ClassNames(checked, unfinished / "names.txt")
+        archive = keras.export.ExportArchive()
+        for layer in _layers_below(model, head):
+            archive.track(layer)
+        if class_names is not None:
+            archive.track(class_names.table)
+        for name, endpoint in _endpoints(model, inputs, searcher, options, class_names).items():
+            endpoint.get_concrete_function()
+            archive.add_endpoint(name, endpoint)
+        archive.write_out(str(unfinished / "model"), verbose=False)
+        os.replace(unfinished / "model", path)
+    finally:
+        shutil.rmtree(unfinished)
+
+
+def _endpoints(
+    model: keras.Model,
+    inputs: ServingInputs,
+    searcher: Searcher,
+    options: SearchOptions,
+    names: ClassNames | None,
+) -> dict[str, Any]:
+    def answer(tensors: Sequence[tf.Tensor], num_probed: tf.Tensor | None) -> dict[str, tf.Tensor]:
+        output = _output_of(model, inputs, tensors)
+        best = searcher.best(output.flat_hidden, num_probed)
+        scores, sums = best.scores, best.log_partition
+        if options.activation == "softmax" and sums is not None:
+            scores = tf.exp(scores - sums[:, tf.newaxis])
+            scores = tf.where(best.ids < 0, tf.zeros_like(scores), scores)
+        elif options.activation == "sigmoid":
+            scores = tf.sigmoid(scores)
+        found = {"scores": scores, "ids": best.ids}
+        if sums is not None:
+            found["log_partition"] = sums
+        if names is not None:
+            found["names"] = names.of(best.ids)
+        return {name: output.unflatten(values) for name, values in found.items()}
+
+    def by_default(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        number = searcher.num_probed
+        return answer(tensors, None if number is None else tf.constant(number))
+
+    def with_num_probed(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        most = searcher.num_lists
+        check = tf.debugging.Assert(
+            (tensors[-1] >= 1) & (tensors[-1] <= most),
+            [
+                f"num_probed must be at least 1 and at most {most}, the number of lists; got",
+                tensors[-1],
+            ],
+        )
+        with tf.control_dependencies([check]):
+            return answer(tensors[:-1], tf.identity(tensors[-1]))
+
+    def endpoint(function: Callable[..., Any], *more: tf.TensorSpec) -> Any:
+        return tf.function(function, input_signature=[*inputs.specs, *more], autograph=False)
+
+    endpoints = {DEFAULT: endpoint(by_default)}
+    if searcher.num_lists is not None:
+        number = tf.TensorSpec([], tf.int32, "num_probed")
+        endpoints[WITH_NUM_PROBED] = endpoint(with_num_probed, number)
+    return endpoints
+
+
+def _output_of(
+    model: keras.Model, inputs: ServingInputs, tensors: Sequence[tf.Tensor]
+) -> HeadOutput:
+    with without_logits():
+        return output_of_model(model, inputs.packed(tensors))
+
+
+def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
+    heads = []
+
+    @tf.function(input_signature=inputs.specs, autograph=False)
+    def trace(*tensors: tf.Tensor) -> tf.Tensor:
+        output = _output_of(model, inputs, tensors)
+        heads.append(output.head)
+        return output.hidden
+
+    _check_ops(trace.get_concrete_function())
+    if not heads[0].workers.alone:
+        _refuse_workers(heads[0].workers.size)
+    return heads[0]
+
+
+def _layers_below(model: keras.Model, head: Head) -> list[keras.layers.Layer]:
+    """Returns the built layers that the head is no part of, nor they of the head."""
+    of_head = {id(layer) for layer in head._flatten_layers()}
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if layer.built and not of_head & {id(part) for part in layer._flatten_layers()}
+    ]
+
+
+def _checked_options(options: SearchOptions) -> SearchOptions:
+    k = integer_argument("k", options.k, at_least=1)
+    integer_argument("seed", options.seed, at_least=0)
+    if options.index not in (None, "ivf"):
+        raise ValueError(f"index must be None or 'ivf'; got {options.index!r}")
+    if options.activation not in (None, "softmax", "sigmoid"):
+        raise ValueError(
+            f"activation must be None, 'softmax' or 'sigmoid'; got {options.activation!r}"
+        )
+    choice_argument("rows", options.rows, DTYPES)
+    if not isinstance(options.rescore, bool):
+        raise ValueError(f"rescore must be True or False; got {options.rescore!r}")
+    if options.rescore and options.rows == "float32":
+        raise ValueError("rescore must be False with rows='float32', which are exact; got True")
+    for name in ("num_lists", "num_probed"):
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if options.index is None:
+            raise ValueError(f"{name} must be None without an index; got {value!r}")
+        integer_argument(name, value, at_least=1)
+    return dataclasses.replace(options, k=k)
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras.Model; got {model!r}")
+    if not model.built:
+        raise ValueError(
+            "model must be built, by a keras.Input or by a call, before it is exported; got "
+            f"{model!r}"
+        )
+    if not current().alone:
+        _refuse_workers(current().size)
+
+
+def _refuse_workers(size: int) -> None:
+    raise RuntimeError(
+        f"export must be called in a single process; got {size} workers. Write the model by "
+        "tlo.save_model on all of them, load it in one process, and export it there"
+    )
+
+
+def _check_free(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"folder must not be there, or be empty; got {str(path)!r}")
+
+
+def _check_ops(function: Any) -> None:
+    graph = function.graph.as_graph_def()
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for each in graph.library.function for node in each.node_def}
+    foreign = sorted(op for op in ops if op.startswith("Tfx") or op in _OF_PYTHON)
+    if foreign:
+        raise ValueError(
+            "model must be made of ops that TensorFlow has in every process; got one with "
+            f"{', '.join(foreign)}"
+        )

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""recall: how many of the best classes an exported model finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.layers.top_k import top_k_model
+from tfx_largeout.serving.serving_inputs import ServingInputs
+
+_BATCH = 256
+
+
+def recall(
+    model: keras.Model,
+    folder: str | Path,
+    data: Any,
+    num_probed: int | None = None,
+    input_signature: Any = None,
+) -> float:
+    """Returns the share of the k best classes that an exported model finds: its recall@k.
+
+    recall@k = mean over examples of |ids exported & ids of the k best classes by `model`| / k
+
+    Cost: two passes over the examples, one of them exact: O(N C D).
+
+    Args:
+        model: The model that was exported.
+        folder: Where `export` has written it. Its k counts.
+        data: Examples: a `tf.data.Dataset` of batches, `x` or `(x, y)`; or x, in what
+            `tf.data.Dataset.from_tensor_slices` takes.
+        num_probed: How many lists to look into. Default: as the exported model does.
+        input_signature: As for `export`.
+
+    Raises:
+        ValueError: There is no example; `num_probed` is given, and there is no index.
+    """
+    loaded = tf.saved_model.load(str(folder))
+    name = "serving_default" if num_probed is None else "with_num_probed"
+    if name not in loaded.signatures:
+        raise ValueError(
+            f"num_probed must be None for a model that was exported without index; got {num_probed}"
+        )
+    approximate = loaded.signatures[name]
+    more = {} if num_probed is None else {"num_probed": tf.constant(num_probed, tf.int32)}
+    exact = top_k_model(model, approximate.structured_outputs["ids"].shape[-1])
+    inputs = ServingInputs(model, input_signature)
+    if not isinstance(data, tf.data.Dataset):
+        data = tf.data.Dataset.from_tensor_slices(data).batch(_BATCH)
+    shares = []
+    for batch in data:
+        x = batch[0] if isinstance(batch, tuple) else batch
+        found = approximate(**inputs.flat(x), **more)["ids"].numpy()
+        best = exact(x)[1].numpy()
+        shares.append((best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1).reshape(-1))
+    if not shares:
+        raise ValueError("data must have at least one example; got none")
+    return float(np.concatenate(shares).mean())

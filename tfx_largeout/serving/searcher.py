@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an exported model finds the best classes of hidden activations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
+from tfx_largeout.serving.inverted_file import InvertedFile, build_inverted_file
+from tfx_largeout.serving.linear_scores import LinearScores, linear_scores
+from tfx_largeout.serving.stored_rows import check_finite_rows, store_rows
+
+_SCORED_AGAIN = 4  # times k
+_MEAN_PROBED = 1 / 16  # of the lists, by default
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is to be found, and how, as the arguments of `export` of the same names say."""
+
+    k: int
+    index: str | None
+    activation: str | None
+    rows: str
+    rescore: bool
+    num_lists: int | None
+    num_probed: int | None
+    seed: int
+
+
+class Searcher:
+    """The k best classes of h, in TensorFlow's own ops.
+
+    Attributes:
+        num_lists: Of the inverted file; None: there is none, all classes are looked at.
+        num_probed: How many of them are, if nothing is said.
+    """
+
+    num_lists: int | None = None
+    num_probed: int | None = None
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        """Returns the k best classes of h `[N, D]`."""
+        raise NotImplementedError
+
+
+class _TreeSearcher(Searcher):
+    """The search of a tree, whose log-probabilities are no products of W and h."""
+
+    def __init__(self, head: HierarchicalSoftmaxHead, options: SearchOptions) -> None:
+        self._head, self._options = head, options
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        for weight in (weight for table in self._head.tables.values() for weight in table):
+            if weight is not None:  # what is read by its handle alone would not be written
+                bare_variable(weight).read_value()
+        top = self._head.top_k(hidden, self._options.k)
+        best = [tf.cast(each, tf.float32) for each in (top.scores, top.log_partition)]
+        return Best(best[0], top.ids, best[1] if self._options.activation == "softmax" else None)
+
+
+class _LinearSearcher(Searcher):
+    def __init__(self, scores: LinearScores, options: SearchOptions) -> None:
+        self._query, self._options = scores.query, options
+        self._file: InvertedFile | None = None
+        kernel, bias = scores.kernel, scores.bias
+        num_classes = int(kernel.shape[0])
+        if options.index is None:
+            self._rows = store_rows(kernel, bias, options.rows)
+        else:
+            self.num_lists = options.num_lists or round(math.sqrt(num_classes))
+            self.num_probed = options.num_probed or math.ceil(self.num_lists * _MEAN_PROBED)
+            if self.num_probed > self.num_lists:
+                raise ValueError(
+                    f"num_probed must be at most the number of lists, {self.num_lists}; "
+                    f"got {self.num_probed}"
+                )
+            self._file = build_inverted_file(
+                kernel, bias, options.rows, self.num_lists, options.seed
+            )
+        self._exact = store_rows(kernel, bias, "float32") if options.rescore else None
+        self._num_best = options.k
+        if options.rescore:
+            self._num_best = min(_SCORED_AGAIN * options.k, num_classes)
+
+    def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
+        queries, shift = self._query(hidden)
+        log_partition = self._options.activation == "softmax"
+        if self._file is None:
+            best = best_of_all(queries, self._rows, self._num_best, log_partition)
+        else:
+            best = self._file.best(queries, self._num_best, log_partition, num_probed)
+        if self._exact is not None:
+            best = scored_again(queries, self._exact, best, self._options.k)
+        sums = None if best.log_partition is None else best.log_partition + shift
+        return Best(best.scores + shift[:, tf.newaxis], best.ids, sums)
+
+
+def searcher_of(head: Head, options: SearchOptions) -> Searcher:
+    """Returns how the best classes of a head are found.
+
+    Raises:
+        TypeError: The head is of a kind that can't be exported.
+        ValueError: The options are not for this head; W or b have a NaN or an infinity.
+    """
+    for name, value in (("k", options.k), ("num_lists", options.num_lists)):
+        if value is not None and value > head.num_classes:
+            raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
+    scores = linear_scores(head)
+    if scores is not None:
+        check_finite_rows(scores.kernel, scores.bias)
+        return _LinearSearcher(scores, options)
+    if not isinstance(head, HierarchicalSoftmaxHead):
+        raise TypeError(f"the head must have rows W, or be a tree; got {type(head).__name__}")
+    if options.index is not None or options.rows != "float32":
+        raise ValueError(
+            f"index must be None and rows 'float32' for a {type(head).__name__}, whose scores are "
+            f"no products of rows; got index={options.index!r}, rows={options.rows!r}"
+        )
+    return _TreeSearcher(head, options)
