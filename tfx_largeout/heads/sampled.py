@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
@@ -206,6 +207,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
         candidates, _ = residuals
         touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
         self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
+
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        super().start_from(kernel, bias)
+        if self.index is not None:
+            self.index.start_anew()  # built from the new W before the next draw
 
     def as_statistics(
         self,
