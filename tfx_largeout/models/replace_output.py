@@ -12,6 +12,7 @@ import numpy as np
 
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
+from tfx_largeout.heads.tied_sampled import TiedSampledHead
 from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
 
 # What a Dense layer may have that a head can't take over.
@@ -54,7 +55,8 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
         ValueError: `model` is not built, has several outputs, does not end in a Dense layer, or
             uses that more than once; the Dense layer has another activation, shares its weights
             with another layer, or has a regularizer, a constraint or quantized weights, which would
-            be lost; `head` is built, of another number of classes, or lacks the bias.
+            be lost; `head` is built, of another number of classes, lacks the bias, or has the W of
+            an embedding.
     """
     if not is_graph(model):
         raise TypeError(
@@ -160,6 +162,11 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
 
 
 def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
+    if isinstance(head, TiedSampledHead):
+        raise ValueError(
+            f"head must have a W of its own; got {_described(head)}, whose W is the table of "
+            f"{_described(head.embedding)}"
+        )
     if head.built:
         raise ValueError(
             f"head must be new, as it gets other weights; got {_described(head)}, which is built"

@@ -8,9 +8,11 @@ from typing import Any
 import keras
 
 from tfx_largeout.heads.base import Head
+from tfx_largeout.layers.row_embedding import RowEmbedding
 from tfx_largeout.layers.sparse_dense import SparseDense
 from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
 
+_OF_KERAS = {SparseDense: keras.layers.Dense, RowEmbedding: keras.layers.Embedding}
 _PACKAGE = __name__.split(".")[0]
 
 
@@ -18,9 +20,10 @@ def to_keras(model: keras.Model) -> keras.Model:
     """Returns a model of Keras's own layers alone: its file loads where this package is not.
 
     Each head becomes the `Dense` layer that `head.to_dense()` returns, and gives its logits; each
-    `SparseDense` a `Dense` with its weights, which takes sparse inputs as well. They keep their
-    names. All other layers are shared with `model`, which stays as it is; the weights of those two
-    are copied. The result is not compiled.
+    `SparseDense` a `Dense` with its weights, which takes sparse inputs as well; each `RowEmbedding`
+    an `Embedding`. They keep their names. All other layers are shared with `model`, which stays as
+    it is; the weights of these are copied, and that of a `TiedSampledHead` is tied no more. The
+    result is not compiled.
 
     ```python
     tlo.to_keras(model).save("model.keras")
@@ -45,7 +48,8 @@ def to_keras(model: keras.Model) -> keras.Model:
         )
     graph_of(model)
     layers = dict.fromkeys(_graph_layers(model))  # one that is shared comes up twice
-    plain = {layer: _plain(layer) for layer in layers if isinstance(layer, (Head, SparseDense))}
+    ours = (Head, *_OF_KERAS)
+    plain = {layer: _plain(layer) for layer in layers if isinstance(layer, ours)}
     result = swap_layers(model, plain)
     for layer in inner(result):
         if type(layer).__module__.split(".")[0] == _PACKAGE:
@@ -64,10 +68,11 @@ def _graph_layers(model: keras.Model) -> list[Any]:
     return found
 
 
-def _plain(layer: Any) -> keras.layers.Dense:
+def _plain(layer: Any) -> keras.layers.Layer:
     if isinstance(layer, Head):
         return layer.to_dense(name=layer.name)
-    dense = keras.layers.Dense.from_config(layer.get_config())
-    dense.build((None, layer.kernel.shape[0]))
-    dense.set_weights(layer.get_weights())
-    return dense
+    (kind,) = (own for ours, own in _OF_KERAS.items() if isinstance(layer, ours))
+    plain = kind.from_config(layer.get_config())
+    plain.build((None, layer.get_weights()[0].shape[0]))
+    plain.set_weights(layer.get_weights())
+    return plain
