@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads import TiedSampledHead
 from tfx_largeout.layers import RowEmbedding
 
 WORDS, WIDTH, EXAMPLES, LENGTH = 40, 6, 12, 5
-eager_and_graph = pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
 # Of equal rows there are many: x repeats words, and most labels are words of x.
 OPTIMIZERS = {
     "sgd": (tlo.optimizers.RowSGD, keras.optimizers.SGD, 0.5),
@@ -64,7 +64,7 @@ def values_of(model):
     return model.get_layer("table").get_weights()[0]
 
 
-@eager_and_graph
+@pytest.mark.parametrize("run_eagerly", [False, *thorough(True)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
     """Adagrad and Adam take one step with the sum of two gradients, not two steps."""
@@ -138,6 +138,42 @@ def test_each_loss_gets_the_statistics_of_a_sampled_head(loss):
     assert (float(found[0][2]) != 0) == (loss is LearnedLogPartition)
 
 
+COUNTS = np.arange(1, WORDS + 1)
+SAMPLERS = {
+    "bernoulli": lambda: tlo.samplers.Bernoulli(COUNTS, 9),
+    "unigram": lambda: tlo.samplers.Unigram(COUNTS, 9, per_example=True),
+    "exact_softmax": lambda: tlo.samplers.ExactSoftmaxSampler(9),
+    "exact_top_k": lambda: tlo.samplers.ExactTopK(9),
+    "tf": lambda: tlo.samplers.TFSampler("log_uniform", 9),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_see_the_table(name):
+    """The first step of a `SampledHead` with the same weights, rows and all."""
+    _, y = data()
+    own = tied(SAMPLERS[name](), explicit_classes=[7])
+    embedding = own.get_layer("table")
+    hidden = tf.constant(np.random.default_rng(1).normal(size=[EXAMPLES, WIDTH]), tf.float32)
+    rows = tlo.optimizers.RowSGD(1.0)
+    other = tlo.heads.SampledHead(WORDS, SAMPLERS[name](), rows, seed=1, explicit_classes=[7])
+    other.build(hidden.shape)
+    other.set_dense_weights(*head_of(own).materialize())
+    loss = tlo.losses.ComplementarySum()
+    tf.random.set_seed(3)
+    with tf.GradientTape() as tape:
+        value = loss(y, head_of(own)(hidden, training=True))
+    gradient = tape.gradient(value, embedding.trainable_variables[0].value)
+    tf.random.set_seed(3)
+    with tf.GradientTape() as tape:
+        expected = loss(y, other(hidden, training=True))
+    before = other.kernel.numpy()
+    tape.gradient(expected, other.gradient_anchor.value)  # takes the step
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    gradient = tf.convert_to_tensor(gradient).numpy()
+    np.testing.assert_allclose(gradient, before - other.kernel.numpy(), rtol=1e-3, atol=1e-6)
+
+
 def test_sequences_a_mask_and_a_bfloat16_policy():
     keras.config.set_dtype_policy("mixed_bfloat16")
     embedding = RowEmbedding(WORDS, WIDTH, mask_zero=True, name="table")
@@ -181,6 +217,19 @@ def test_evaluation_is_exact():
     scores, ids = tlo.top_k_model(model, 3).predict(x, verbose=0)
     np.testing.assert_array_equal(ids, np.argsort(-logits, axis=1, kind="stable")[:, :3])
     np.testing.assert_allclose(scores, -np.sort(-logits, axis=1)[:, :3], rtol=1e-5)
+
+
+def test_a_probe_looks_and_counts_no_draw():
+    x, y = data()
+    ends = []
+    for callbacks in ([], [tlo.callbacks.Probe(x, y, every=1, max_share=1000)]):
+        model = tied(tlo.samplers.Uniform(9))
+        model.compile(tlo.optimizers.RowSGD(0.5), tlo.losses.ComplementarySum())
+        history = model.fit(x, y, 4, 2, 0, callbacks=callbacks, shuffle=False).history
+        assert int(head_of(model).step_number) == 6
+        ends.append(values_of(model))
+    np.testing.assert_array_equal(*ends)
+    assert 0 < history["probe_cosine"][-1] < 1
 
 
 def test_a_head_that_is_not_trainable_leaves_the_table_to_the_lookups():

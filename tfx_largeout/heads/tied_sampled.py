@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import class_ids
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -98,6 +100,7 @@ class TiedSampledHead(KernelHead):
         self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
         self.seed = seed_argument(seed)
         self.initial_log_partition = float(initial_log_partition)
+        self._switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         _check_embedding(self.embedding, input_shape[-1])
@@ -139,6 +142,15 @@ class TiedSampledHead(KernelHead):
         """How many batches of candidates have been drawn."""
         return self.draws.value
 
+    @property
+    def unsaved_variables(self) -> list[tf.Variable]:
+        """Variables that need no saving: they bear on `without_update`."""
+        return [self._switch.state]
+
+    def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
+        """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
+        return self._switch.off(draw)
+
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
 
@@ -146,7 +158,7 @@ class TiedSampledHead(KernelHead):
             hidden: `[N, D]`.
             labels: N examples.
         """
-        seed = seed_of_step(self.seed, self.draws.value, tf.zeros([], tf.int64))
+        seed = seed_of_step(self.seed, self.draws.value, self._switch.draw)
         weights = OutputWeights(self.kernel, self.bias, None, self.rows)
         drawn = self.sampler.sample(hidden, labels, seed, weights)
         if not self.explicit_classes:
@@ -159,7 +171,7 @@ class TiedSampledHead(KernelHead):
             return super().statistics(kind, hidden, labels, training)
         drawn = self.candidates(hidden, labels)
         with tf.control_dependencies([drawn.ids]):
-            self.draws.assign_add(1)
+            self._switch.either(self._count, lambda: tf.constant(0))
         wide = tf.cast(hidden, self.statistics_dtype)
         there = drawn.ids >= 0
         logits = tf.where(there, self._logits_at(wide, tf.maximum(drawn.ids, 0)), 0)
@@ -171,8 +183,9 @@ class TiedSampledHead(KernelHead):
             logits,
             drawn.ids,
             hits_of(labels.ids, drawn.ids, tf.shape(logits)),
-            tf.cast(drawn.true_log_expected, wide.dtype),
-            tf.cast(drawn.log_expected, wide.dtype),
+            # A choice has no gradient, even where a sampler looks at h and W.
+            tf.stop_gradient(tf.cast(drawn.true_log_expected, wide.dtype)),
+            tf.stop_gradient(tf.cast(drawn.log_expected, wide.dtype)),
             anchor,
             self.num_classes,
         )
@@ -195,6 +208,10 @@ class TiedSampledHead(KernelHead):
         parts = ("embedding", "sampler")
         made = {name: keras.saving.deserialize_keras_object(config[name]) for name in parts}
         return cls(**{**config, **made})
+
+    def _count(self) -> tf.Tensor:
+        self.draws.value.assign_add(1)
+        return tf.constant(0)
 
     def _logits_at(self, hidden: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Returns o at `ids` `[S]` or `[N, n]`; their rows alone get a gradient."""
