@@ -35,7 +35,9 @@ from tfx_largeout import (
 )
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
+from tfx_largeout.models.replace_output import replace_output
 from tfx_largeout.models.save_model import save_model
+from tfx_largeout.models.to_keras import to_keras
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
 from tfx_largeout.serving.export import export
@@ -58,11 +60,13 @@ __all__ = [
     "losses",
     "metrics",
     "optimizers",
+    "replace_output",
     "samplers",
     "save_model",
     "serving",
     "set_product_precision",
     "statistics",
+    "to_keras",
     "top_k_model",
 ]
 

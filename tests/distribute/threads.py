@@ -336,6 +336,24 @@ def check_exact_statistics_with_ties():
         np.testing.assert_array_equal(top.scores, best.scores[rank::SIZE])
 
 
+def check_dense_weights():
+    dense = np.cos(np.arange(training.CLASSES * training.WIDTH)).reshape(training.CLASSES, -1)
+
+    def run(workers):
+        head = training.sampled()
+        head.build((None, training.WIDTH))
+        head.set_dense_weights(dense, np.arange(training.CLASSES))
+        with pytest.raises(RuntimeError, match="materialize and to_dense of SampledHead"):
+            head.to_dense()
+        with pytest.raises(ValueError, match="check sum of kernel and bias"):
+            head.set_dense_weights(dense + workers.rank, np.arange(training.CLASSES))
+        return head.kernel.numpy(), head.bias.numpy()
+
+    for rank, (kernel, bias) in enumerate(on_all(run, SIZE)):
+        np.testing.assert_array_equal(kernel, dense[rank::SIZE].astype("float32"))
+        np.testing.assert_array_equal(bias, np.arange(training.CLASSES)[rank::SIZE])
+
+
 def run_checks(checks):
     """Runs those functions of a module that check something, and prints their names.
 

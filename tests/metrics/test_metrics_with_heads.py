@@ -97,6 +97,76 @@ def test_fit_makes_no_pass_and_validates(run_eagerly, passes):
     assert_all_as_defined(last, model.predict(x, verbose=0), labels, prefix="val_")
 
 
+class OwnSteps(keras.Model):
+    """A subclassed model with a metric and a training step of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = DenseHead(NUM_CLASSES)
+        self.own_metric = metrics.RecallAtK(2, name="own")
+
+    def call(self, x):
+        return self.head(x)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.own_metric.update_state(y, y_pred)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def train_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x)
+            loss = self.compute_loss(x, y, y_pred)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.compute_metrics(x, y, y_pred)
+
+
+@eager_and_graph
+def test_own_steps_and_own_metrics_log_nothing_that_was_not_counted(run_eagerly):
+    x, labels = make_data()
+    model = OwnSteps()
+    lists = {"metrics": [metrics.PrecisionAtK(1)], "weighted_metrics": make_metrics()}
+    model.compile("sgd", SoftmaxCrossentropy(), run_eagerly=run_eagerly, **lists)
+    history = model.fit(
+        x, labels, batch_size=BATCH, epochs=2, verbose=0, validation_data=(x, labels)
+    ).history
+    assert {name for name in history if not name.startswith("val_")} == {"loss"}
+    assert {"val_precision_at_1", "val_own"} < set(history)
+    assert np.isfinite(list(history.values())).all()
+    assert list(model.train_on_batch(x, labels, return_dict=True)) == ["loss"]
+
+
+def test_callbacks_and_the_progress_bar_see_no_nan(tmp_path, capsys):
+    x, labels = make_data()
+    model = make_model([metrics.PrecisionAtK(1)], weighted_metrics=[metrics.PrecisionAtK(1)])
+    monitor = {"monitor": "val_precision_at_1", "save_best_only": True, "mode": "max"}
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", **monitor),
+        keras.callbacks.EarlyStopping("val_precision_at_1", patience=5),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        keras.callbacks.TensorBoard(tmp_path / "board"),
+    ]
+    data = (x, labels)
+    model.fit(*data, BATCH, 3, verbose=1, callbacks=callbacks, validation_data=data)
+    bar = capsys.readouterr().out
+    assert "val_precision_at_1: 0." in bar and "nan" not in bar
+    assert (tmp_path / "best.keras").exists()
+    names = ["val_loss", "val_precision_at_1", "val_weighted_precision_at_1"]
+    rows = (tmp_path / "log.csv").read_text().split()
+    assert rows[0].split(",") == ["epoch", "loss", *names]
+    assert np.isfinite([[float(value) for value in row.split(",")] for row in rows[1:]]).all()
+    tags = {folder: _tags(tmp_path / "board" / folder) for folder in ("train", "validation")}
+    assert "epoch_precision_at_1" in tags["validation"]
+    assert "epoch_loss" in tags["train"] and not {x for x in tags["train"] if "precision" in x}
+
+
+def _tags(folder):
+    (file,) = folder.glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(file))
+    return {value.tag for event in events for value in event.summary.value}
+
+
 def test_the_train_graph_asks_for_nothing_exact(monkeypatch):
     asked = []
     given = HeadOutput.statistics

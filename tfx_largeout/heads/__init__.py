@@ -12,6 +12,7 @@ from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.heads.tf_nce import TFNCEHead
 from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
+from tfx_largeout.heads.tied_sampled import TiedSampledHead
 
 __all__ = [
     "DenseHead",
@@ -26,5 +27,6 @@ __all__ = [
     "SelfUpdatingHead",
     "TFNCEHead",
     "TFSampledSoftmaxHead",
+    "TiedSampledHead",
     "head_output",
 ]

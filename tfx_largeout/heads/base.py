@@ -177,6 +177,17 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
+        """Returns a Dense layer with the head's weights, if its logits are W h + b.
+
+        Raises:
+            TypeError: They are not.
+        """
+        raise TypeError(
+            "to_dense must be asked of a head whose logits are W h + b with a W of its own; got "
+            f"{type(self).__name__} {self.name!r}, whose logits are others"
+        )
+
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which a gradient through `statistics` leaves the weights alone.
 

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.meeting import AGREE, agree, meet
-from tfx_largeout.distribute.together import together
-from tfx_largeout.heads.base import Head
+from tfx_largeout.distribute.meeting import AGREE, meet
 from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_over_workers import FactoredOverWorkers
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
@@ -30,7 +27,7 @@ from tfx_largeout.ops.factored.factored_weights import (
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
-class FactoredWeights(Head):
+class FactoredWeights(DenseWeights):
     """A head with W = V U + 1 w^T: its logits, its exact evaluation, and W itself.
 
     Where the classes are spread over workers, each has the rows of V of its own.
@@ -38,7 +35,6 @@ class FactoredWeights(Head):
 
     state: FactoredState
     state_dtype: str
-    use_bias: bool
     rows: ClassRows
     # The steps over several workers; None: there is one process.
     over_workers: FactoredOverWorkers | None = None
@@ -74,79 +70,26 @@ class FactoredWeights(Head):
             meet(self.workers, AGREE, f"settle of head {self.name!r}")
         self._settle()
 
-    def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns W `[C, D]` and b `[C]` (None without bias), of the state's dtype.
-
-        Cost: O(C D^2); memory for the result and a block of rows.
-
-        Raises:
-            RuntimeError: The classes are spread over several workers.
-        """
-        if not self.workers.alone:
-            raise RuntimeError(
-                f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called "
-                f"in a single process; got classes that are spread over {self.workers.size} "
-                "workers. A tlo.callbacks.Checkpoint brings them into one process: see "
-                "docs/scale_out.md"
-            )
+    def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """As `DenseWeights`; memory for the result and a block of rows."""
         self.settle()
         return dense_weights(self.state, self.width)
 
-    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
-        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
-
-        Cost: O(C D^2); memory for two more W.
-
-        Args:
-            **kwargs: Arguments of `Dense`, such as `activation` and `name`.
-
-        Raises:
-            RuntimeError: The classes are spread over several workers.
-        """
-        kernel, bias = self.materialize()
-        kwargs = {"dtype": self.state_dtype, **kwargs}
-        dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
-        dense.build((None, self.width))
-        dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
-        return dense
-
-    def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
-        """Starts afresh from W and b: V = W, U = I. The count of steps goes on.
-
-        Several workers must call it together, with the same weights.
-
-        Cost: O(C D^2); memory for another W.
-
-        Args:
-            kernel: W, `[C, D]`.
-            bias: b, `[C]`; needed with `use_bias`, and only then.
-
-        Raises:
-            ValueError: A shape is wrong, or `bias` is there without `use_bias`, or not with it; or
-                workers have other weights. They are as they were then.
-        """
-        rows = together(self.workers, self.name, lambda: self._rows(kernel, bias))
-        if not self.workers.alone:
-            check_sum = zlib.crc32(np.ascontiguousarray(rows).view(np.uint8).data)
-            agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
-        start_from_rows(self.state, rows[self.workers.rank :: self.workers.size], self.num_classes)
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        """As `DenseWeights`; memory for another W."""
+        rows = kernel if bias is None else np.column_stack([kernel, bias])
+        start_from_rows(self.state, rows, self.num_classes)
         self.refresh()
 
-    def _rows(self, kernel: Any, bias: Any) -> np.ndarray:
-        """Returns W, with b as its last column."""
-        kernel = np.asarray(kernel, self.state_dtype)
-        if kernel.shape != (self.num_classes, self.width):
-            raise ValueError(
-                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
-            )
-        if (bias is not None) != self.use_bias:
-            raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
-        if bias is not None:
-            bias = np.asarray(bias, self.state_dtype)
-            if bias.shape != (self.num_classes,):
-                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
-            kernel = np.concatenate([kernel, bias[:, np.newaxis]], axis=1)
-        return kernel
+    @property
+    def weights_dtype(self) -> str:
+        """As `DenseWeights`."""
+        return self.state_dtype
+
+    @property
+    def dense_dtype(self) -> Any:
+        """As `DenseWeights`."""
+        return self.state_dtype
 
     def condition_number(self) -> float:
         """Returns the condition number of U. Cost: O(D^3)."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.distribute.class_shards import mark_as_shard
-from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
@@ -23,7 +24,7 @@ def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Te
     return logits if bias is None else logits + tf.cast(bias, dtype)
 
 
-class KernelHead(Head):
+class KernelHead(DenseWeights):
     """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
 
     It has the logits, the exact evaluation and top-k; subclasses say how to train.
@@ -108,6 +109,15 @@ class KernelHead(Head):
         exact = self.rows.best(batch.hidden, self.kernel, self.bias, k)
         top = (exact.top_scores, exact.top_ids, exact.logsumexp)
         return TopScores(*(batch.of_this_worker(values) for values in top))
+
+    def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
+        bias = None if self.bias is None else keras.ops.convert_to_numpy(self.bias)
+        return keras.ops.convert_to_numpy(self.kernel), bias
+
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        self.kernel.assign(kernel)
+        if self.bias is not None:
+            self.bias.assign(bias)
 
     def get_config(self) -> dict[str, Any]:
         return {

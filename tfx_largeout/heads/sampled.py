@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
@@ -118,7 +119,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
             raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
         self.sampler = sampler
         self.index = _index_for(sampler, index)
-        self.explicit_classes = _classes("explicit_classes", explicit_classes, self.num_classes)
+        self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
         self.seed = seed_argument(seed)
         self.initial_anchor = float(initial_log_partition)
 
@@ -207,6 +208,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
         touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
         self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
 
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        super().start_from(kernel, bias)
+        if self.index is not None:
+            self.index.start_anew()  # built from the new W before the next draw
+
     def as_statistics(
         self,
         kind: type,
@@ -264,7 +270,7 @@ def _index_for(sampler: Sampler, index: HashIndex | None) -> HashIndex | None:
     return index
 
 
-def _classes(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
+def class_ids(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Returns ids as a tuple; refuses what is no set of classes."""
     result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
     for c in result:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sparse layer of a trunk, and the best classes of a head (`tlo.TopK`)."""
+"""Layers that touch rows of their weights alone, and the best classes of a head (`tlo.TopK`)."""
 
 from __future__ import annotations
 
+from tfx_largeout.layers.row_embedding import RowEmbedding
 from tfx_largeout.layers.sparse_dense import SparseDense
 
-__all__ = ["SparseDense"]
+__all__ = ["RowEmbedding", "SparseDense"]

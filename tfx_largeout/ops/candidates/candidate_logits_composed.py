@@ -30,7 +30,7 @@ def candidate_logits_composed(
     logits = _own_logits if arguments.is_own else _shared_logits
     candidate_logits = tf.where(candidates >= 0, logits(arguments, candidates), 0)
     true_logits = tf.where(labels >= 0, _own_logits(arguments, labels), 0)
-    return true_logits, candidate_logits, _hits(labels, candidates, tf.shape(candidate_logits))
+    return true_logits, candidate_logits, hits_of(labels, candidates, tf.shape(candidate_logits))
 
 
 def _shared_logits(arguments: CandidateArguments, ids: tf.Tensor) -> tf.Tensor:
@@ -76,7 +76,7 @@ def _biases(arguments: CandidateArguments, ids: tf.Tensor) -> tf.Tensor | float:
     return tf.cast(gather(arguments.bias, ids), arguments.hidden.dtype)
 
 
-def _hits(labels: tf.Tensor, candidates: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+def hits_of(labels: tf.Tensor, candidates: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """Returns whether a candidate is among an example's labels, one label slot at a time."""
 
     def body(slot: tf.Tensor, hits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TiedSampledHead, which shares its W with an input embedding, and RowEmbedding."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from variants import thorough
+
+import tfx_largeout as tlo
+from tfx_largeout.heads import TiedSampledHead
+from tfx_largeout.layers import RowEmbedding
+
+WORDS, WIDTH, EXAMPLES, LENGTH = 40, 6, 12, 5
+# Of equal rows there are many: x repeats words, and most labels are words of x.
+OPTIMIZERS = {
+    "sgd": (tlo.optimizers.RowSGD, keras.optimizers.SGD, 0.5),
+    "adagrad": (tlo.optimizers.RowAdagrad, keras.optimizers.Adagrad, 0.1),
+    "adam": (tlo.optimizers.RowAdam, keras.optimizers.Adam, 0.01),
+}
+
+
+def data(words=WORDS):
+    rng = np.random.default_rng(3)
+    return rng.integers(0, words, [EXAMPLES, LENGTH]), rng.integers(0, words, EXAMPLES)
+
+
+def table():
+    return RowEmbedding(WORDS, WIDTH, embeddings_initializer=normal(5), name="table")
+
+
+def normal(seed):
+    return keras.initializers.RandomNormal(stddev=0.5, seed=seed)
+
+
+def trunk(words):
+    hidden = keras.layers.GlobalAveragePooling1D()(words)
+    return keras.layers.Dense(WIDTH, "tanh", kernel_initializer=normal(6))(hidden)
+
+
+def tied(sampler, embedding=None, **arguments):
+    embedding = embedding or table()
+    inputs = keras.Input([LENGTH], dtype="int32")
+    head = TiedSampledHead(embedding, sampler, **{"seed": 1, "name": "head", **arguments})
+    return keras.Model(inputs, head(trunk(embedding(inputs))))
+
+
+def dense():
+    """The same model with the full softmax: the gradient of the table is dense."""
+    inputs = keras.Input([LENGTH], dtype="int32")
+    embedding = keras.layers.ReversibleEmbedding(
+        WORDS, WIDTH, embeddings_initializer=normal(5), name="table"
+    )
+    return keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+
+
+def head_of(model):
+    return model.get_layer("head")
+
+
+def values_of(model):
+    return model.get_layer("table").get_weights()[0]
+
+
+@pytest.mark.parametrize("run_eagerly", [False, *thorough(True)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
+    """Adagrad and Adam take one step with the sum of two gradients, not two steps."""
+    row_optimizer, optimizer, rate = OPTIMIZERS[name]
+    x, y = data()
+    own, full = tied(tlo.samplers.Uniform(WORDS), use_bias=False), dense()
+    own.compile(row_optimizer(rate), tlo.losses.SampledSoftmax(), run_eagerly=run_eagerly)
+    full.compile(optimizer(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = [
+        model.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False).history["loss"] for model in (own, full)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(own(x), full(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_example", [False, True], ids=["shared", "own"])
+def test_a_step_touches_the_rows_of_inputs_labels_and_candidates_alone(per_example):
+    x, y = data()
+    model = tied(tlo.samplers.Uniform(4, per_example=per_example), explicit_classes=[7])
+    model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax())
+    head, before = head_of(model), values_of(model)
+    labels = tlo.labels.normalize_labels(y[:3], WORDS)
+    drawn = head.candidates(tf.zeros([3, WIDTH]), labels).ids.numpy()
+    assert 7 in drawn
+    model.fit(x[:3], y[:3], verbose=0)
+    moved = np.flatnonzero((values_of(model) != before).any(axis=1))
+    assert set(moved) == {*x[:3].ravel(), *y[:3], *drawn.ravel()}
+    assert int(head.step_number) == 1
+
+
+class LearnedLogPartition(tlo.losses.NoiseContrastive):
+    def __init__(self):
+        super().__init__(log_partition="learned")
+
+
+LOSSES = [
+    tlo.losses.ActiveSetSoftmax,
+    tlo.losses.BlackOut,
+    tlo.losses.ComplementarySum,
+    tlo.losses.ImportanceSampling,
+    LearnedLogPartition,
+    tlo.losses.NegativeSampling,
+    tlo.losses.NoiseContrastive,
+    tlo.losses.Ranking,
+    tlo.losses.SampledLogistic,
+    tlo.losses.SampledSoftmax,
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_each_loss_gets_the_statistics_of_a_sampled_head(loss):
+    x, _ = data()
+    labels = np.concatenate([x[:, :2], np.full([EXAMPLES, 1], -1)], axis=1)
+    sampler = lambda: tlo.samplers.LogUniform(9)  # noqa: E731
+    model = tied(sampler(), initial_log_partition=2.0, bias_initializer=normal(8))
+    other = tlo.heads.SampledHead(
+        WORDS, sampler(), tlo.optimizers.RowSGD(1.0), seed=1, initial_log_partition=2.0
+    )
+    hidden = tf.constant(np.random.default_rng(1).normal(size=[EXAMPLES, WIDTH]), tf.float32)
+    other.build(hidden.shape)
+    other.set_dense_weights(*head_of(model).materialize())
+    head, found = head_of(model), []
+    for each, log_partition in ((head, head.log_partition), (other, other.gradient_anchor)):
+        with tf.GradientTape() as tape:
+            tape.watch(hidden)
+            value = loss()(labels, each(hidden, training=True))
+        found.append([value, *tape.gradient(value, [hidden, log_partition.value])])
+    for own, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-6)
+    assert (float(found[0][2]) != 0) == (loss is LearnedLogPartition)
+
+
+COUNTS = np.arange(1, WORDS + 1)
+SAMPLERS = {
+    "bernoulli": lambda: tlo.samplers.Bernoulli(COUNTS, 9),
+    "unigram": lambda: tlo.samplers.Unigram(COUNTS, 9, per_example=True),
+    "exact_softmax": lambda: tlo.samplers.ExactSoftmaxSampler(9),
+    "exact_top_k": lambda: tlo.samplers.ExactTopK(9),
+    "tf": lambda: tlo.samplers.TFSampler("log_uniform", 9),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_see_the_table(name):
+    """The first step of a `SampledHead` with the same weights, rows and all."""
+    _, y = data()
+    own = tied(SAMPLERS[name](), explicit_classes=[7])
+    embedding = own.get_layer("table")
+    hidden = tf.constant(np.random.default_rng(1).normal(size=[EXAMPLES, WIDTH]), tf.float32)
+    rows = tlo.optimizers.RowSGD(1.0)
+    other = tlo.heads.SampledHead(WORDS, SAMPLERS[name](), rows, seed=1, explicit_classes=[7])
+    other.build(hidden.shape)
+    other.set_dense_weights(*head_of(own).materialize())
+    loss = tlo.losses.ComplementarySum()
+    tf.random.set_seed(3)
+    with tf.GradientTape() as tape:
+        value = loss(y, head_of(own)(hidden, training=True))
+    gradient = tape.gradient(value, embedding.trainable_variables[0].value)
+    tf.random.set_seed(3)
+    with tf.GradientTape() as tape:
+        expected = loss(y, other(hidden, training=True))
+    before = other.kernel.numpy()
+    tape.gradient(expected, other.gradient_anchor.value)  # takes the step
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    gradient = tf.convert_to_tensor(gradient).numpy()
+    np.testing.assert_allclose(gradient, before - other.kernel.numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_sequences_a_mask_and_a_bfloat16_policy():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    embedding = RowEmbedding(WORDS, WIDTH, mask_zero=True, name="table")
+    inputs = keras.Input([None], dtype="int32")
+    hidden = keras.layers.Dense(WIDTH, "tanh")(embedding(inputs))
+    head = TiedSampledHead(embedding, tlo.samplers.Unigram(np.arange(1, WORDS + 1), 9))
+    model = keras.Model(inputs, head(hidden))
+    model.compile(tlo.optimizers.RowAdam(0.05), tlo.losses.SampledSoftmax(), run_eagerly=True)
+    x, _ = data()
+    x[:, -1] = 0
+    x[:, 0] = 1 + x[:, 0] % (WORDS - 1)
+    losses = model.fit(x, np.roll(x, -1, axis=1), epochs=15, verbose=0).history["loss"]
+    assert losses[-1] < losses[0] - 0.1 and head.kernel.dtype == "float32"
+    exact = model.evaluate(x, np.roll(x, -1, axis=1), verbose=0)
+    assert np.isfinite(exact)
+
+
+def test_a_file_keeps_the_tie(tmp_path):
+    x, y = data()
+    model = tied(tlo.samplers.Uniform(9))
+    model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax(), run_eagerly=True)
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert head_of(loaded).embedding is loaded.get_layer("table")
+    assert len(loaded.weights) == len(model.weights) == 6
+    for each in (model, loaded):
+        each.fit(x, y, verbose=0, shuffle=False)
+    for own, old in zip(loaded.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(own, old)
+
+
+def test_evaluation_is_exact():
+    x, y = data()
+    model = tied(tlo.samplers.Uniform(3))
+    model.compile(tlo.optimizers.RowSGD(0.1), tlo.losses.ComplementarySum())
+    logits = keras.ops.convert_to_numpy(model(x)).astype(np.float64)
+    expected = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(EXAMPLES), y]).mean()
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(expected, rel=1e-5)
+    assert int(head_of(model).step_number) == 0
+    scores, ids = tlo.top_k_model(model, 3).predict(x, verbose=0)
+    np.testing.assert_array_equal(ids, np.argsort(-logits, axis=1, kind="stable")[:, :3])
+    np.testing.assert_allclose(scores, -np.sort(-logits, axis=1)[:, :3], rtol=1e-5)
+
+
+def test_a_probe_looks_and_counts_no_draw():
+    x, y = data()
+    ends = []
+    for callbacks in ([], [tlo.callbacks.Probe(x, y, every=1, max_share=1000)]):
+        model = tied(tlo.samplers.Uniform(9))
+        model.compile(tlo.optimizers.RowSGD(0.5), tlo.losses.ComplementarySum())
+        history = model.fit(x, y, 4, 2, 0, callbacks=callbacks, shuffle=False).history
+        assert int(head_of(model).step_number) == 6
+        ends.append(values_of(model))
+    np.testing.assert_array_equal(*ends)
+    assert 0 < history["probe_cosine"][-1] < 1
+
+
+def test_a_head_that_is_not_trainable_leaves_the_table_to_the_lookups():
+    x, y = data()
+    model = tied(tlo.samplers.Uniform(WORDS), trainable=False)
+    model.compile(tlo.optimizers.RowSGD(0.1), tlo.losses.SampledSoftmax())
+    before = values_of(model)
+    model.fit(x[:2], y[:2], verbose=0)
+    moved = np.flatnonzero((values_of(model) != before).any(axis=1))
+    assert set(moved) == set(x[:2].ravel())
+
+
+def test_to_keras_unties():
+    x, _ = data()
+    model = tied(tlo.samplers.Uniform(3))
+    plain = tlo.to_keras(model)
+    assert type(plain.get_layer("table")) is keras.layers.Embedding
+    np.testing.assert_allclose(plain(x), model(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"a W of its own; got TiedSampledHead .* 'table'"):
+        tlo.replace_output(plain, TiedSampledHead(table(), tlo.samplers.Uniform(3)))
+
+
+# What is refused
+
+
+def test_wrong_arguments():
+    uniform = tlo.samplers.Uniform(3)
+    with pytest.raises(TypeError, match=r"embedding must be a keras\.layers\.Embedding; got <Den"):
+        TiedSampledHead(keras.layers.Dense(WORDS), uniform)
+    with pytest.raises(TypeError, match="sampler must be a Sampler; got 3"):
+        TiedSampledHead(table(), 3)
+    with pytest.raises(ValueError, match=r"sampler must need no index; got <.*LSHEmbedding"):
+        TiedSampledHead(table(), tlo.samplers.LSHEmbedding(3))
+    with pytest.raises(ValueError, match=r"each of explicit_classes must be less than .*got 40"):
+        TiedSampledHead(table(), uniform, explicit_classes=[WORDS])
+    with pytest.raises(ValueError, match="as wide as the embedding, 6; got width 7"):
+        TiedSampledHead(table(), uniform).build((None, WIDTH + 1))
+    lora = table()
+    lora.build()
+    lora.enable_lora(2)
+    with pytest.raises(ValueError, match="one table of floats; got one with LoRA"):
+        TiedSampledHead(lora, uniform).build((None, WIDTH))
+
+
+# RowEmbedding
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32"])
+def test_a_row_embedding_is_an_embedding(dtype, policy):
+    x, _ = data()
+    own = RowEmbedding(WORDS, WIDTH, mask_zero=True, dtype=policy)
+    other = keras.layers.Embedding(WORDS, WIDTH, mask_zero=True, dtype=policy)
+    ids = tf.cast(x, dtype)
+    own(ids), other(ids)
+    other.set_weights(own.get_weights())
+    np.testing.assert_array_equal(own(ids), other(ids))
+    assert (
+        own(ids).dtype == other(ids).dtype and other.get_config().keys() == own.get_config().keys()
+    )
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(tf.cast(own(ids), tf.float32) ** 2)
+    gradient = tape.gradient(value, own.trainable_variables[0].value)
+    assert isinstance(gradient, tf.IndexedSlices)
+    own.enable_lora(2)
+    np.testing.assert_allclose(own(ids), other(ids))
+
+
+@pytest.mark.parametrize("kind", [RowEmbedding, keras.layers.Embedding])
+def test_only_a_row_embedding_never_reads_the_table_as_a_whole(kind):
+    """A whole read beside an update in place makes TensorFlow copy the table in each step."""
+    embedding = kind(WORDS, WIDTH)
+    model = tied(tlo.samplers.Uniform(3), embedding)
+    model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax(), run_eagerly=True)
+    x, y = data()
+    model.fit(x, y, verbose=0)
+    step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False)
+    graph = step.get_concrete_function(tf.constant(x), tf.constant(y)).graph
+    handle = embedding.embeddings.value.handle
+    (resource,) = (inside for outside, inside in graph.captures if outside is handle)
+    readers = {operation.type for operation in resource.consumers()}
+    assert "ResourceGather" in readers
+    assert ("ReadVariableOp" in readers) == (kind is not RowEmbedding)

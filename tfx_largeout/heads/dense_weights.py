@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DenseWeights: W and b of a head, given and taken as a Dense layer has them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.together import together
+from tfx_largeout.heads.base import Head
+
+
+class DenseWeights(Head):
+    """A head whose logits are W h + b, with any W `[C, D]` and b `[C]`.
+
+    A subclass defines `weights_as_arrays` and `start_from`.
+    """
+
+    use_bias: bool
+
+    def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns W `[C, D]` and b `[C]` (None without bias), in the dtype of the head's weights.
+
+        Cost: a copy of W; for a `FactoredHead` O(C D^2).
+
+        Raises:
+            RuntimeError: The classes are spread over several workers.
+            ValueError: The head is not built.
+        """
+        self._require_built()
+        if not self.workers.alone:
+            raise RuntimeError(
+                f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called "
+                f"in a single process; got classes that are spread over {self.workers.size} "
+                "workers. A tlo.callbacks.Checkpoint brings them into one process: see "
+                "docs/scale_out.md"
+            )
+        return self.weights_as_arrays()
+
+    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
+        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
+
+        Cost: as `materialize`; memory for two more W.
+
+        Args:
+            **kwargs: Arguments of `Dense`, such as `activation` and `name`. The dtype is by default
+                the head's; that of a `FactoredHead` is the one of its state.
+
+        Raises:
+            RuntimeError, ValueError: As `materialize`.
+        """
+        kernel, bias = self.materialize()
+        kwargs = {"dtype": self.dense_dtype, **kwargs}
+        dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
+        dense.build((None, self.width))
+        dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
+        return dense
+
+    def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
+        """Starts afresh from W and b. The count of steps goes on, and slots of an optimizer stay.
+
+        Several workers must call it together, with the same weights.
+
+        Cost: a copy of W; for a `FactoredHead`, whose V is W then, and U = I, O(C D^2).
+
+        Args:
+            kernel: W, `[C, D]`: of a Dense layer, `np.transpose(dense.kernel)`.
+            bias: b, `[C]`; needed with `use_bias`, and only then.
+
+        Raises:
+            ValueError: The head is not built; a shape is wrong, or `bias` is there without
+                `use_bias`, or not with it; or workers have other weights. They are as they were
+                then.
+        """
+        self._require_built()
+        kernel, bias = together(self.workers, self.name, lambda: self._checked(kernel, bias))
+        if not self.workers.alone:
+            check_sum = 0
+            for array in (kernel, bias):
+                if array is not None:
+                    data = np.ascontiguousarray(array).view(np.uint8).data
+                    check_sum = zlib.crc32(data, check_sum)
+            agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
+        own = slice(self.workers.rank, None, self.workers.size)
+        self.start_from(kernel[own], None if bias is None else bias[own])
+
+    def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns W and b, all of which are here."""
+        raise NotImplementedError
+
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        """Starts afresh from those rows of W and b that are here, which have been checked."""
+        raise NotImplementedError
+
+    @property
+    def weights_dtype(self) -> str:
+        """The dtype in which the head keeps W and b."""
+        return self.variable_dtype
+
+    @property
+    def dense_dtype(self) -> Any:
+        """The dtype, or the policy, of a Dense layer that is like the head."""
+        return self.dtype_policy
+
+    def _checked(self, kernel: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        dtype = tf.as_dtype(self.weights_dtype).as_numpy_dtype
+        kernel = np.asarray(kernel, dtype)
+        if kernel.shape != (self.num_classes, self.width):
+            raise ValueError(
+                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
+            )
+        if (bias is not None) != self.use_bias:
+            raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
+        if bias is not None:
+            bias = np.asarray(bias, dtype)
+            if bias.shape != (self.num_classes,):
+                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
+        return kernel, bias
+
+    def _require_built(self) -> None:
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} must be built before its weights are read or "
+                "set; got one that is not. Call it, or head.build((None, D))."
+            )

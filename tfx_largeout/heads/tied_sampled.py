@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TiedSampledHead: trains on candidate classes, with the table of an input embedding for its W."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.sampled import class_ids
+from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import UpdateSwitch
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
+from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.statistics import CandidateStatistics
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TiedSampledHead(KernelHead):
+    """A dense layer o = W h + b whose W is the table of an input embedding, as in language models.
+
+    A class is a word of the input, and its row of the table serves both uses. As in a
+    `SampledHead`, a training step looks at labels and candidates, and any of its losses will do.
+    But here the model's optimizer takes the step, since the gradient of a row has two parts that
+    must be added up first: that of the lookups, and that of labels and candidates. Both name their
+    rows, and a `RowOptimizer` merges them and updates each of these rows once:
+
+    ```python
+    embedding = layers.RowEmbedding(num_words, 256)
+    hidden = keras.layers.LSTM(256)(embedding(inputs))
+    head = TiedSampledHead(embedding, samplers.LogUniform(1000))
+    model = keras.Model(inputs, head(hidden))
+    model.compile(optimizers.RowAdam(1e-3), loss=losses.SampledSoftmax())
+    ```
+
+    A `RowAdam` is Adam for all the other weights. Keras's own optimizers do as well, but most visit
+    all C rows in each step. A file of the model keeps the tie; `keras.models.clone_model` does not,
+    as it clones each layer by itself.
+
+    Cost: a training step O(B (T + K + S) D) for T lookups an example, and what the optimizer does.
+    Memory: O((B K + S) D), or O(B S D) for candidates of each example's own.
+
+    Args:
+        embedding: A `keras.layers.Embedding` of C words and width D, that of h: best a
+            `layers.RowEmbedding`, as Keras's own makes each step O(C D). The model calls it on its
+            inputs. Its table and a bias are the head's weights.
+        sampler: Draws the candidates, as in a `SampledHead`. None that needs an index: tables over
+            the rows can't follow an optimizer that is not the head's.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        bias_initializer: The initializer of b. Default `"zeros"`.
+        explicit_classes: As `SampledHead`.
+        seed: As `SampledHead`.
+        initial_log_partition: As `SampledHead`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. A head that is not
+            `trainable` leaves W to the lookups.
+
+    Raises:
+        TypeError: `embedding` is no Embedding, `sampler` is no sampler.
+        ValueError: An argument is out of range; the sampler needs an index. When the head is built:
+            h is not as wide as the embedding, or that has LoRA or quantized weights.
+        RuntimeError: The classes would be spread over several workers.
+
+    References:
+        Press, Wolf 2017, Using the output embedding to improve language models.
+    """
+
+    gives: ClassVar[tuple[type, ...]] = (CandidateStatistics,)
+
+    def __init__(
+        self,
+        embedding: keras.layers.Embedding,
+        sampler: Sampler,
+        use_bias: bool = True,
+        bias_initializer: Any = "zeros",
+        explicit_classes: Sequence[int] = (),
+        seed: int | None = None,
+        initial_log_partition: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(embedding, keras.layers.Embedding):
+            raise TypeError(f"embedding must be a keras.layers.Embedding; got {embedding!r}")
+        super().__init__(
+            embedding.input_dim, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs
+        )
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
+        if sampler.needs_index:
+            raise ValueError(f"sampler must need no index; got {sampler!r}, which does")
+        self.embedding = embedding
+        self.sampler = sampler
+        self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
+        self.seed = seed_argument(seed)
+        self.initial_log_partition = float(initial_log_partition)
+        self._switch = UpdateSwitch()
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        _check_embedding(self.embedding, input_shape[-1])
+        self.sampler.build(self.num_classes)
+        Head.build(self, input_shape)  # not KernelHead's, which would make a W
+        self.rows = ClassRows(self.workers, self.num_classes, self.name)
+        if not self.embedding.built:
+            self.embedding.build()
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.num_classes,),
+                initializer=self.bias_initializer,
+                autocast=False,
+            )
+        self.log_partition = self.add_weight(
+            name="log_partition",
+            shape=(),
+            initializer=keras.initializers.Constant(self.initial_log_partition),
+            dtype="float32",
+        )
+        self.draws = self.add_weight(
+            name="draws",
+            shape=(),
+            initializer="zeros",
+            dtype="int64",
+            trainable=False,
+            autocast=False,
+        )
+
+    @property
+    def kernel(self) -> Any:
+        """W `[C, D]`: the table of the embedding."""
+        return self.embedding.embeddings
+
+    @property
+    def step_number(self) -> Any:
+        """How many batches of candidates have been drawn."""
+        return self.draws.value
+
+    @property
+    def unsaved_variables(self) -> list[tf.Variable]:
+        """Variables that need no saving: they bear on `without_update`."""
+        return [self._switch.state]
+
+    def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
+        """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
+        return self._switch.off(draw)
+
+    def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
+        """Returns the candidates of the present step, explicit classes first.
+
+        Args:
+            hidden: `[N, D]`.
+            labels: N examples.
+        """
+        seed = seed_of_step(self.seed, self.draws.value, self._switch.draw)
+        weights = OutputWeights(self.kernel, self.bias, None, self.rows)
+        drawn = self.sampler.sample(hidden, labels, seed, weights)
+        if not self.explicit_classes:
+            return drawn
+        explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
+        return with_certain(drawn, labels, explicit)
+
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind is not CandidateStatistics or not training:
+            return super().statistics(kind, hidden, labels, training)
+        drawn = self.candidates(hidden, labels)
+        with tf.control_dependencies([drawn.ids]):
+            self._switch.either(self._count, lambda: tf.constant(0))
+        wide = tf.cast(hidden, self.statistics_dtype)
+        there = drawn.ids >= 0
+        logits = tf.where(there, self._logits_at(wide, tf.maximum(drawn.ids, 0)), 0)
+        targets = tf.where(labels.mask, self._logits_at(wide, labels.safe_ids), 0)
+        anchor = tf.cast(tf.convert_to_tensor(self.log_partition), wide.dtype)
+        return CandidateStatistics(
+            labels,
+            targets + 0 * anchor,  # so that it has a gradient with losses that leave it alone
+            logits,
+            drawn.ids,
+            hits_of(labels.ids, drawn.ids, tf.shape(logits)),
+            # A choice has no gradient, even where a sampler looks at h and W.
+            tf.stop_gradient(tf.cast(drawn.true_log_expected, wide.dtype)),
+            tf.stop_gradient(tf.cast(drawn.log_expected, wide.dtype)),
+            anchor,
+            self.num_classes,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        for name in ("num_classes", "kernel_initializer"):  # those of the embedding
+            del config[name]
+        return {
+            **config,
+            "embedding": keras.saving.serialize_keras_object(self.embedding),
+            "sampler": keras.saving.serialize_keras_object(self.sampler),
+            "explicit_classes": list(self.explicit_classes),
+            "seed": self.seed,
+            "initial_log_partition": self.initial_log_partition,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TiedSampledHead:
+        parts = ("embedding", "sampler")
+        made = {name: keras.saving.deserialize_keras_object(config[name]) for name in parts}
+        return cls(**{**config, **made})
+
+    def _count(self) -> tf.Tensor:
+        self.draws.value.assign_add(1)
+        return tf.constant(0)
+
+    def _logits_at(self, hidden: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Returns o at `ids` `[S]` or `[N, n]`; their rows alone get a gradient."""
+        rows = self._rows_at(self.kernel, ids)
+        if ids.shape.rank == 1:
+            logits = tf.matmul(hidden, rows, transpose_b=True)
+        else:
+            logits = tf.linalg.matvec(rows, hidden)
+        return logits if self.bias is None else logits + self._rows_at(self.bias, ids)
+
+    def _rows_at(self, weight: Any, ids: tf.Tensor) -> tf.Tensor:
+        # A gather from the variable itself: its value is never read as a whole.
+        rows = tf.gather(bare_variable(weight), ids)
+        rows = rows if self.trainable else tf.stop_gradient(rows)
+        return tf.cast(rows, self.statistics_dtype)
+
+
+def _check_embedding(embedding: keras.layers.Embedding, width: int | None) -> None:
+    if width != embedding.output_dim:
+        raise ValueError(
+            f"the hidden activations must be as wide as the embedding, {embedding.output_dim}; got "
+            f"width {width}"
+        )
+    if embedding.lora_enabled or embedding.quantization_mode is not None:
+        raise ValueError(
+            "embedding must have one table of floats; got one with LoRA or quantized weights, "
+            f"{embedding!r}"
+        )

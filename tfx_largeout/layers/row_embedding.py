@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RowEmbedding: an embedding that reads the rows of its words alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.variables import AutocastScope
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class RowEmbedding(keras.layers.Embedding):
+    """A `keras.layers.Embedding` for tables that a `RowOptimizer` updates in place.
+
+    Keras's own reads the table as a tensor, and TensorFlow copies it for the update of some rows
+    beside that, in each step. Here the rows are gathered from the variable, and a step costs
+    nothing for the others.
+
+    Cost: O(T D) for T lookups.
+
+    Args:
+        input_dim, output_dim, **kwargs: As `keras.layers.Embedding`. With LoRA a call is Keras's.
+
+    Call arguments:
+        inputs: Ids in [0, `input_dim`), of any shape.
+
+    Raises:
+        tf.errors.InvalidArgumentError: On a CPU: an id is out of range.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The rows of the ids, in the compute dtype."""
+        if self.lora_enabled:
+            return super().call(inputs)
+        ids: Any = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        with AutocastScope(None):  # that of a model would cast the whole table
+            rows = tf.gather(self.embeddings.value, ids)
+        return tf.cast(rows, self.compute_dtype)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replace_output: a head in the place of the Dense layer in which a model ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.dense_weights import DenseWeights
+from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
+
+# What a Dense layer may have that a head can't take over.
+_OPTIONS_OF_DENSE = (
+    "kernel_regularizer",
+    "bias_regularizer",
+    "activity_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+    "quantization_mode",
+)
+
+
+def replace_output(model: keras.Model, head: Head) -> keras.Model:
+    """Returns a model that ends in a head, with the W and b of the Dense layer that it replaces.
+
+    The Dense layer is the last one, or the last but for softmax and linear activations. A softmax,
+    its own or that of a layer behind it, is left out: a head gives logits, and the losses of heads
+    are functions of these. So the exact loss is the one that the model had.
+
+    ```python
+    head = tlo.heads.SampledHead(C, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(1e-3))
+    model = tlo.replace_output(model, head)
+    model.compile("adam", loss=tlo.losses.ComplementarySum())
+    ```
+
+    All other layers are shared with `model`, which stays as it is; W and b are copied. The result
+    is not compiled. `tlo.to_keras` is the way back.
+
+    Cost: a copy of W, and for a while one more.
+
+    Args:
+        model: Functional or Sequential, built, with one output. It may end in another such model.
+        head: A new head whose logits are W h + b, for as many classes as the Dense layer has units,
+            with a bias if that has one (b is 0 where it has none).
+
+    Raises:
+        TypeError: `model` is not Functional or Sequential: what a model's own `call` does with a
+            Dense layer can't be known. `head` is no head, or has no W h + b.
+        ValueError: `model` is not built, has several outputs, does not end in a Dense layer, or
+            uses that more than once; the Dense layer has another activation, shares its weights
+            with another layer, or has a regularizer, a constraint or quantized weights, which would
+            be lost; `head` is built, of another number of classes, lacks the bias, or has the W of
+            an embedding.
+    """
+    if not is_graph(model):
+        raise TypeError(
+            "model must be a Functional or Sequential model, whose layers can be known; got "
+            f"{_described(model)}. In a model with a call of its own, make the head where the "
+            "Dense layer is made, and after a first call take the weights over by "
+            "head.set_dense_weights(np.transpose(dense.kernel), dense.bias)."
+        )
+    if not isinstance(head, Head):
+        raise TypeError(f"head must be a head; got {head!r}")
+    if not isinstance(head, DenseWeights):
+        raise TypeError(
+            "head must be one whose logits are W h + b, as those of a Dense layer; got "
+            f"{_described(head)}"
+        )
+    dense, activations = _ending(model)
+    _check_dense(model, dense, activations)
+    _check_head(head, dense)
+    kernel = keras.ops.convert_to_numpy(dense.kernel)
+    bias = np.zeros(dense.units, kernel.dtype) if dense.bias is None else dense.bias
+    result = swap_layers(model, {dense: head, **dict.fromkeys(activations)})
+    head.set_dense_weights(kernel.T, bias if head.use_bias else None)
+    return result
+
+
+def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
+    """Returns the Dense layer in which a model ends, and the activations behind it."""
+    if len(graph_of(model).outputs) != 1:
+        raise ValueError(
+            f"model must have one output; got {len(graph_of(model).outputs)} outputs of "
+            f"{_described(model)}"
+        )
+    activations: list[Any] = []
+    layer: Any = None
+    for layer in _backwards(model):
+        if type(layer) is keras.layers.Dense:
+            return layer, activations
+        if not _is_activation(layer):
+            break
+        activations.append(layer)
+    raise ValueError(
+        "model must end in a keras.layers.Dense with weights of its own, or in one and a softmax "
+        f"behind it; got {_described(model)}, which ends in {_described(layer)}"
+    )
+
+
+def _backwards(model: keras.Model) -> Iterator[Any]:
+    """Yields the layers of a model from the last one on, for as long as there is one before."""
+    tensor = graph_of(model).outputs[0]
+    while True:
+        layer, node, _ = tensor._keras_history
+        if is_graph(layer) and len(graph_of(layer).outputs) == 1:
+            yield from _backwards(layer)
+        else:
+            yield layer
+        tensors = layer._inbound_nodes[node].input_tensors
+        if len(tensors) != 1:
+            return
+        tensor = tensors[0]
+
+
+def _is_activation(layer: Any) -> bool:
+    """Says whether a layer is a linear one without weights, or a softmax over the classes."""
+    if type(layer) is keras.layers.Softmax:
+        return layer.axis == -1
+    return type(layer) is keras.layers.Activation and (
+        layer.activation in (keras.activations.linear, keras.activations.softmax)
+    )
+
+
+def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any]) -> None:
+    activations = [getattr(layer, "activation", keras.activations.softmax) for layer in behind]
+    activations.append(dense.activation)
+    others = [each for each in activations if each is not keras.activations.linear]
+    if others not in ([], [keras.activations.softmax]):
+        names = [each.__name__ for each in others]
+        raise ValueError(
+            "the Dense layer in which model ends must have no activation, or one softmax; got "
+            f"{names} of {_described(dense)}"
+        )
+    for option in _OPTIONS_OF_DENSE:
+        value = getattr(dense, option)
+        if value is not None:
+            raise ValueError(
+                f"the Dense layer in which model ends must have no {option}, which a head does not "
+                f"have; got {option}={value!r} of {_described(dense)}"
+            )
+    for layer in (dense, *behind):
+        uses = _uses(model, layer)
+        if uses != 1:
+            raise ValueError(
+                "model must use the layers in which it ends once; got "
+                f"{uses} uses of {_described(layer)}"
+            )
+    own = {id(weight) for weight in dense.weights}
+    for layer in inner(model):
+        weights = layer._trainable_variables + layer._non_trainable_variables
+        if layer is not dense and not own.isdisjoint(map(id, weights)):
+            raise ValueError(
+                "the Dense layer in which model ends must have weights of its own; got "
+                f"{_described(dense)}, which shares some with {_described(layer)}"
+            )
+
+
+def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
+    if isinstance(head, TiedSampledHead):
+        raise ValueError(
+            f"head must have a W of its own; got {_described(head)}, whose W is the table of "
+            f"{_described(head.embedding)}"
+        )
+    if head.built:
+        raise ValueError(
+            f"head must be new, as it gets other weights; got {_described(head)}, which is built"
+        )
+    if head.num_classes != dense.units:
+        raise ValueError(
+            f"head must have as many classes as {_described(dense)} has units, {dense.units}; got "
+            f"num_classes={head.num_classes}"
+        )
+    if dense.use_bias and not head.use_bias:
+        raise ValueError(
+            f"head must have a bias, use_bias=True, as {_described(dense)} has one; got "
+            "use_bias=False"
+        )
+
+
+def _uses(model: keras.Model, layer: Any) -> int:
+    """Returns in how many places of a model a layer is, those of models within it included."""
+    nodes = itertools.chain.from_iterable(graph_of(model)._nodes_by_depth.values())
+    operations = [node.operation for node in nodes]
+    within = sum(_uses(operation, layer) for operation in operations if is_graph(operation))
+    return operations.count(layer) + within
+
+
+def _described(layer: Any) -> str:
+    return f"{type(layer).__name__} {getattr(layer, 'name', layer)!r}"

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""to_keras: a trained model without this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfx_largeout.heads.base import Head
+from tfx_largeout.layers.row_embedding import RowEmbedding
+from tfx_largeout.layers.sparse_dense import SparseDense
+from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
+
+_OF_KERAS = {SparseDense: keras.layers.Dense, RowEmbedding: keras.layers.Embedding}
+_PACKAGE = __name__.split(".")[0]
+
+
+def to_keras(model: keras.Model) -> keras.Model:
+    """Returns a model of Keras's own layers alone: its file loads where this package is not.
+
+    Each head becomes the `Dense` layer that `head.to_dense()` returns, and gives its logits; each
+    `SparseDense` a `Dense` with its weights, which takes sparse inputs as well; each `RowEmbedding`
+    an `Embedding`. They keep their names. All other layers are shared with `model`, which stays as
+    it is; the weights of these are copied, and that of a `TiedSampledHead` is tied no more. The
+    result is not compiled.
+
+    ```python
+    tlo.to_keras(model).save("model.keras")
+    ```
+
+    Cost: as `head.to_dense()`.
+
+    Args:
+        model: Functional or Sequential, built, also with several heads, or with such models in it.
+
+    Raises:
+        TypeError: `model` is not Functional or Sequential; or a layer of this package has no equal
+            in Keras: a `HierarchicalSoftmaxHead`, whose logits are not W h + b, or `TopK`.
+        ValueError: `model` is not built.
+        RuntimeError: The classes are spread over several workers.
+    """
+    if not is_graph(model):
+        raise TypeError(
+            "model must be a Functional or Sequential model, whose layers can be known; got "
+            f"{type(model).__name__} {getattr(model, 'name', model)!r}. In a model with a call of "
+            "its own, put head.to_dense() in the place of the head."
+        )
+    graph_of(model)
+    layers = dict.fromkeys(_graph_layers(model))  # one that is shared comes up twice
+    ours = (Head, *_OF_KERAS)
+    plain = {layer: _plain(layer) for layer in layers if isinstance(layer, ours)}
+    result = swap_layers(model, plain)
+    for layer in inner(result):
+        if type(layer).__module__.split(".")[0] == _PACKAGE:
+            raise TypeError(
+                "each layer of model must be one of Keras or have an equal there; got "
+                f"{type(layer).__name__} {layer.name!r}"
+            )
+    return result
+
+
+def _graph_layers(model: keras.Model) -> list[Any]:
+    """Returns the layers of a model and of the Functional and Sequential ones within it."""
+    found = []
+    for layer in model.layers:
+        found += _graph_layers(layer) if is_graph(layer) else [layer]
+    return found
+
+
+def _plain(layer: Any) -> keras.layers.Layer:
+    if isinstance(layer, Head):
+        return layer.to_dense(name=layer.name)
+    (kind,) = (own for ours, own in _OF_KERAS.items() if isinstance(layer, ours))
+    plain = kind.from_config(layer.get_config())
+    plain.build((None, layer.get_weights()[0].shape[0]))
+    plain.set_weights(layer.get_weights())
+    return plain
