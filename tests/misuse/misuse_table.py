@@ -235,7 +235,7 @@ ARGUMENTS = [
         "an index that is none",
         _sampled(index="hash"),
         TypeError,
-        "index must be a HashIndex or None; got 'hash'",
+        "index must be an Index or None; got 'hash'",
         one,
     ),
     Misuse("seed=-1", _sampled(seed=-1), ValueError, "seed must be an integer of at least 0", one),
