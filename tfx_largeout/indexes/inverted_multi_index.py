@@ -206,10 +206,13 @@ class InvertedMultiIndex(Index):
             )
             return tf.constant(True)
 
-        tf.cond(is_time, code, lambda: tf.constant(False))
-        self.schedule.assign(
-            tf.where(is_time, [0.0, period * self.growth, rounds + 1], [steps + 1, period, rounds])
+        coded = tf.cond(is_time, code, lambda: tf.constant(False))
+        after_round, after_step = (
+            [0.0, period * self.growth, rounds + 1],
+            [steps + 1, period, rounds],
         )
+        with tf.control_dependencies([coded]):  # it refuses what is not finite
+            self.schedule.assign(tf.where(coded, after_round, after_step))
 
     def softmax(self, hidden: tf.Tensor) -> PairSoftmax:
         """Returns the distribution of each of the vectors `[B, D]`, as of the last round.
@@ -227,6 +230,7 @@ class InvertedMultiIndex(Index):
         ]
         with after([self._check_rebuilt(), *checks, lists.check()]):
             scores = books.scores(tf.cast(hidden, tf.float32))
+            lists = ClassLists(*(tf.identity(x) for x in lists))
         classes = CodedClasses(self.codes, self.class_weights, lists)
         return PairSoftmax.of(scores, classes)
 
