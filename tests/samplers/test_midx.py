@@ -64,7 +64,9 @@ def q_of(index, hidden=HIDDEN, **of_weights):
 
 @quantizations
 @pytest.mark.parametrize(
-    "options", [{}, {"with_bias": False}, {"counts": COUNTS, "power": 0.5}], ids=str
+    "options",
+    [{}, {"with_bias": False}, {"counts": COUNTS, "power": 0.5}],
+    ids=["bias", "no_bias", "counts"],
 )
 def test_log_expected_counts_are_those_of_the_softmax_over_coded_rows(quantization, options):
     index = index_of(quantization=quantization, **options)

@@ -223,7 +223,7 @@ class InvertedMultiIndex(Index):
         """
         self.require_built()
         books = self._codebooks
-        lists = ClassLists(self.entries.value, self.starts.value, self.sums.value)
+        lists = self._lists
         checks = [
             check_finite(name, words)
             for name, words in (("first_words", books.first), ("second_words", books.second))
@@ -231,8 +231,7 @@ class InvertedMultiIndex(Index):
         with after([self._check_rebuilt(), *checks, lists.check()]):
             scores = books.scores(tf.cast(hidden, tf.float32))
             lists = ClassLists(*(tf.identity(x) for x in lists))
-        classes = CodedClasses(self.codes, self.class_weights, lists)
-        return PairSoftmax.of(scores, classes)
+        return PairSoftmax.of(scores, CodedClasses(lists, self.class_weights.value))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the codes serve, scalars in [0, 1], of 4,096 rows.
@@ -249,8 +248,7 @@ class InvertedMultiIndex(Index):
         rows = tf.cast(gather(bare_variable(kernel), ids), tf.float32)
         codes, distances = self._codebooks.codes(rows)
         is_stale = codes != gather(bare_variable(self.codes), ids)
-        lists = ClassLists(self.entries.value, self.starts.value, self.sums.value)
-        masses = tf.cast(lists.masses(), tf.float32)
+        masses = tf.cast(self._lists.masses(), tf.float32)
         distances, squares = (tf.reduce_sum(x) for x in (tf.maximum(distances, 0), rows**2))
         return {
             "occupied": tf.reduce_mean(tf.cast(masses > 0, tf.float32)),
@@ -277,6 +275,11 @@ class InvertedMultiIndex(Index):
     def _codebooks(self) -> Codebooks:
         is_residual = self.quantization == "rq"
         return Codebooks(self.first_words.value, self.second_words.value, is_residual)
+
+    @property
+    def _lists(self) -> ClassLists:
+        variables = self.codes, self.entries, self.starts, self.sums
+        return ClassLists(*(variable.value for variable in variables))
 
     @property
     def _every(self) -> tf.Tensor:
@@ -307,7 +310,7 @@ class InvertedMultiIndex(Index):
         with after([_check_rows(ids, distances), check_finite("bias", log_weights)]):
             self.first_words.assign(books.first)
             self.second_words.assign(books.second)
-            self.codes.assign(every_code)
+            self.codes.assign(lists.codes)
             self.class_weights.assign(weights)
             self.entries.assign(lists.entries)
             self.starts.assign(lists.starts)

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_each
-from tfx_largeout.ops.multi_index.class_lists import DAMAGED, ClassLists
-from tfx_largeout.ops.multi_index.pair_draws import inverse_sums, pair_draws
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
-from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.ops.multi_index.class_lists import ClassLists
+from tfx_largeout.ops.multi_index.multi_index_draws import multi_index_draws
+from tfx_largeout.ops.multi_index.multi_index_draws_composed import inverse_sums, members
+from tfx_largeout.run_time_checks import after
 
 _LEAST_SCORE = -300.0
 """What a word's score counts as at least, below the greatest: float64 then holds all products."""
@@ -21,19 +21,18 @@ class CodedClasses(NamedTuple):
     """What is known of each class.
 
     Attributes:
-        codes: `[C]` int32, a variable, the pair of code words of each class.
-        weights: `[C]` int32, likewise, w_c > 0.
-        lists: The classes of each pair.
+        lists: The pair of code words of each class, and the classes of each pair.
+        weights: `[C]` int32, w_c > 0.
     """
 
-    codes: Any
-    weights: Any
     lists: ClassLists
+    weights: tf.Tensor
 
     def of(self, ids: tf.Tensor, num_pairs: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the pairs and the log weights, float64, of classes; -1 counts as 0."""
-        ids = tf.maximum(ids, 0)
-        codes, weights = (gather(bare_variable(x), ids) for x in (self.codes, self.weights))
+        codes, weights = (
+            tf.gather(x, tf.maximum(ids, 0)) for x in (self.lists.codes, self.weights)
+        )
         is_wrong = (codes < 0) | (codes >= num_pairs)
         checks = [
             check_each(f"codes must be in [0, {num_pairs}); got", codes, is_wrong),
@@ -41,18 +40,6 @@ class CodedClasses(NamedTuple):
         ]
         with after(checks):
             return tf.identity(codes), tf.math.log(tf.cast(weights, tf.float64))
-
-    def draw(self, pairs: tf.Tensor, uniform: tf.Tensor, is_pair: tf.Tensor) -> tf.Tensor:
-        """Draws a class of each of some pairs, int64, in proportion to the weights; or -1."""
-        pairs = tf.where(is_pair, pairs, gather(bare_variable(self.codes), tf.constant([0])))
-        places = self.lists.places(pairs, uniform)
-        entries = tf.gather(self.lists.entries, places)
-        ids = tf.clip_by_value(entries, 0, self.codes.shape[0] - 1)
-        codes, weights = (gather(bare_variable(x), ids) for x in (self.codes, self.weights))
-        begin, end = (tf.gather(self.lists.sums, places + k) for k in (0, 1))
-        is_right = (entries == ids) & (codes == pairs) & (end - begin == tf.cast(weights, tf.int64))
-        with after([Check(tf.reduce_all(is_right), lambda: [DAMAGED])]):
-            return tf.where(is_pair, tf.cast(ids, tf.int64), tf.constant(-1, tf.int64))
 
 
 class PairSoftmax(NamedTuple):
@@ -83,24 +70,23 @@ class PairSoftmax(NamedTuple):
         log_partition = tf.math.log(tf.reduce_sum(tf.exp(first) * by_first, axis=1))
         return cls(first, second, masses, log_partition, classes)
 
-    def sample(self, num_draws: int, seed: tf.Tensor) -> tf.Tensor:
-        """Draws S classes of each example with replacement, `[B, S]`; -1 where q is no number."""
-        shape = [tf.shape(self.first)[0], num_draws, 4]
+    def sample(self, num_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Draws S classes of each example with replacement.
+
+        Returns:
+            `[B, S]` int64, -1 where q is no number; and log q of each, float64, 0 there.
+        """
+        shape = [tf.shape(self.first)[0], num_draws, 3]
         uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
-        pairs = pair_draws(
-            tf.exp(self.first), tf.exp(self.second), self.masses, num_draws, uniform[:, :, :3]
-        )
-        is_number = tf.math.is_finite(self.log_partition)[:, tf.newaxis]
-        return self.classes.draw(pairs, uniform[:, :, 3], is_number)
+        return multi_index_draws(self.first, self.second, self.classes.lists, uniform)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns log q of classes `[B, K]`, float64; of class 0 where they are -1."""
         num_words = self.masses.shape[0]
         codes, log_weights = self.classes.of(ids, num_words**2)
-        first, second = codes // num_words, codes % num_words
         return (
-            tf.gather(self.first, first, batch_dims=1)
-            + tf.gather(self.second, second, batch_dims=1)
+            tf.gather(self.first, codes // num_words, batch_dims=1)
+            + tf.gather(self.second, codes % num_words, batch_dims=1)
             + log_weights
             - self.log_partition[:, tf.newaxis]
         )
@@ -110,8 +96,7 @@ class PairSoftmax(NamedTuple):
         size = tf.maximum(tf.shape(self.first)[0], 1)
         share = tf.exp(self.first - self.log_partition[:, tf.newaxis])
         rates = tf.matmul(share, tf.exp(self.second), transpose_a=True)
-        rates /= tf.cast(size, tf.float64)
-        return MeanPairSoftmax(rates, self.masses, self.classes)
+        return MeanPairSoftmax(rates / tf.cast(size, tf.float64), self.masses, self.classes)
 
 
 class MeanPairSoftmax(NamedTuple):
@@ -127,20 +112,20 @@ class MeanPairSoftmax(NamedTuple):
     masses: tf.Tensor
     classes: CodedClasses
 
-    def sample(self, num_draws: int, seed: tf.Tensor) -> tf.Tensor:
-        """Draws S classes with replacement, `[S]`; -1 where q is no number, or nothing."""
+    def sample(self, num_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Draws S classes with replacement; returns them and log q, `[S]`, as `PairSoftmax`."""
         uniform = tf.random.stateless_uniform([2, num_draws], seed, dtype=tf.float64, alg="philox")
         shares = tf.reshape(self.rates * self.masses, [1, -1])
-        pairs = inverse_sums(shares, uniform[:1])[0]
         total = tf.reduce_sum(shares)
-        is_number = tf.math.is_finite(total) & (total > 0)
-        return self.classes.draw(pairs, uniform[1], is_number)
+        is_number = tf.fill([num_draws], tf.math.is_finite(total) & (total > 0))
+        pairs = tf.where(is_number, inverse_sums(shares, uniform[:1])[0], 0)
+        ids, _ = members(self.classes.lists, pairs, uniform[1], is_number)
+        return ids, tf.where(is_number, self.log_probability(ids), 0)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns log q of classes of any shape, float64; of class 0 where they are -1."""
         codes, log_weights = self.classes.of(ids, self.masses.shape[0] ** 2)
-        rates = tf.gather(tf.reshape(self.rates, [-1]), codes)
-        return tf.math.log(rates) + log_weights
+        return tf.math.log(tf.gather(tf.reshape(self.rates, [-1]), codes)) + log_weights
 
 
 def _below_the_greatest(scores: tf.Tensor) -> tf.Tensor:

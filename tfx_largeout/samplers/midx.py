@@ -83,14 +83,11 @@ class MIDX(Sampler):
     ) -> Candidates:
         softmax = weights.index.softmax(hidden)
         distribution = softmax if self.per_example else softmax.mean()
-        ids = distribution.sample(self.num_sampled, seed)
-        log_expected, of_labels = (
-            tf.cast(distribution.log_probability(x) + math.log(self.num_sampled), tf.float32)
-            for x in (ids, labels.ids)
-        )
-        return Candidates(
-            ids, tf.where(ids < 0, 0.0, log_expected), where_labels(labels, of_labels)
-        )
+        ids, log_probability = distribution.sample(self.num_sampled, seed)
+        log_expected = tf.cast(log_probability + math.log(self.num_sampled), tf.float32)
+        of_labels = distribution.log_probability(labels.ids) + math.log(self.num_sampled)
+        log_expected = tf.where(ids < 0, 0.0, log_expected)
+        return Candidates(ids, log_expected, where_labels(labels, of_labels))
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.sorted_search import upper_bound
 from tfx_largeout.run_time_checks import Check
 
-DAMAGED = "the lists of classes by pair are damaged: call rebuild"
-_LARGEST_WEIGHT = 2**30
-"""The weight of the heaviest class: sums over 2^23 such classes are exact in float64, too."""
+_LARGEST_WEIGHT = 2**30  # sums of 2^23 of them are exact in float64, too
 
 
 class ClassLists(NamedTuple):
@@ -22,11 +19,13 @@ class ClassLists(NamedTuple):
     is what is said of it, to the last bit.
 
     Attributes:
+        codes: `[C]` int32, the pair of each class.
         entries: `[C]` int32, the classes of pair 0, those of pair 1 and so on, by rising id.
         starts: `[Q^2 + 1]` int32, where each pair's begin.
         sums: `[C + 1]` int64, the sum of the weights of the entries before each, from 0 on.
     """
 
+    codes: tf.Tensor
     entries: tf.Tensor
     starts: tf.Tensor
     sums: tf.Tensor
@@ -42,34 +41,26 @@ class ClassLists(NamedTuple):
         """
         entries = tf.argsort(codes, stable=True)
         sizes = tf.math.bincount(codes, minlength=num_pairs, maxlength=num_pairs)
-        sorted_weights = tf.cast(tf.gather(weights, entries), tf.int64)
-        return cls(entries, *(tf.pad(tf.cumsum(x), [[1, 0]]) for x in (sizes, sorted_weights)))
-
-    def check(self) -> Check:
-        """Returns a check that the lists are lists, at a cost independent of C."""
-        sizes = self.starts[1:] - self.starts[:-1]
-        is_right = tf.reduce_all(sizes >= 0) & (self.starts[0] == 0)
-        is_right &= self.starts[-1] == tf.size(self.entries)
-        ends = tf.gather(self.sums, tf.clip_by_value(self.starts, 0, tf.size(self.entries)))
-        is_right &= tf.reduce_all((ends[1:] - ends[:-1] > 0) == (sizes > 0))
-        return Check(is_right, lambda: [DAMAGED])
+        by_pair = tf.cast(tf.gather(weights, entries), tf.int64)
+        return cls(codes, entries, *(tf.pad(tf.cumsum(x), [[1, 0]]) for x in (sizes, by_pair)))
 
     def masses(self) -> tf.Tensor:
         """Returns the sum of the weights of each pair's classes, `[Q^2]` int64."""
-        ends = tf.gather(self.sums, self.starts)
+        ends = tf.gather(self.sums, tf.clip_by_value(self.starts, 0, tf.size(self.entries)))
         return ends[1:] - ends[:-1]
 
-    def places(self, pairs: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Draws an entry of each of some pairs, in proportion to weights; returns its place.
+    def check(self) -> Check:
+        """Returns a check that each pair has a list. Cost: O(Q^2)."""
+        sizes = self.starts[1:] - self.starts[:-1]
+        is_right = tf.reduce_all(sizes >= 0) & (self.starts[0] == 0)
+        is_right &= self.starts[-1] == tf.size(self.entries)
+        return damage_check(is_right & tf.reduce_all((self.masses() > 0) == (sizes > 0)))
 
-        Args:
-            pairs: Any shape, each with an entry.
-            uniform: Likewise, float64 in [0, 1).
-        """
-        begin = tf.gather(self.sums, tf.gather(self.starts, pairs))
-        mass = tf.gather(self.masses(), pairs)
-        within = tf.cast(uniform * tf.cast(mass, uniform.dtype), tf.int64)
-        return upper_bound(self.sums, begin + tf.minimum(within, mass - 1)) - 1
+
+def damage_check(is_right: tf.Tensor) -> Check:
+    """Returns a check of lists; it holds if they are right."""
+    message = "codes, entries, starts and sums must be lists of classes by pair; they are damaged: "
+    return Check(is_right, lambda: [message + "call rebuild"])
 
 
 def whole_weights(log_weights: tf.Tensor) -> tf.Tensor:
