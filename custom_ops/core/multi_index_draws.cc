@@ -11,6 +11,7 @@ namespace tfx::core {
 namespace {
 
 constexpr int64_t kExamplesOfTask = 8;
+constexpr int64_t kGroup = 8;  // words
 
 // Returns how many of n rising numbers are at most x, without a branch for each.
 template <typename T>
@@ -85,10 +86,7 @@ class Draws {
     bool good = true;
     for (int64_t k1 = 0, next = 0; k1 < num_words_; ++k1) {
       if (next == room.ends[k1]) continue;
-      double sum = 0;
-      for (int64_t k2 = 0; k2 < num_words_; ++k2) {
-        room.second_sums[k2] = sum += masses_[k1 * num_words_ + k2] * room.second[k2];
-      }
+      SumSecondWords(masses_ + k1 * num_words_, room);
       for (; next < room.ends[k1]; ++next) {
         const int64_t draw = room.order[next];
         const int64_t k2 = Choose(room.second_sums, num_words_, uniform[3 * draw + 1]);
@@ -116,6 +114,22 @@ class Draws {
       room.first_sums[k1] = sum += std::exp(first[k1]) * room.first_sums[k1];
     }
     return sum;
+  }
+
+  // Sets room.second_sums. Sums of groups don't wait for each other.
+  void SumSecondWords(const double* masses, Room& room) const {
+    for (int64_t begin = 0; begin < num_words_; begin += kGroup) {
+      double sum = 0;
+      for (int64_t k = begin; k < std::min(begin + kGroup, num_words_); ++k) {
+        room.second_sums[k] = sum += masses[k] * room.second[k];
+      }
+    }
+    for (int64_t begin = kGroup; begin < num_words_; begin += kGroup) {
+      const double before = room.second_sums[begin - 1];
+      for (int64_t k = begin; k < std::min(begin + kGroup, num_words_); ++k) {
+        room.second_sums[k] += before;
+      }
+    }
   }
 
   void DrawFirstWords(const double* uniform, Room& room) const {

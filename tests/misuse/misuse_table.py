@@ -208,6 +208,27 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
+        "more code words than classes",
+        _sampled(sampler=tlo.samplers.MIDX(5, CLASSES + 1)),
+        ValueError,
+        f"num_words must be at most num_classes={CLASSES}; got {CLASSES + 1}",
+        one,
+    ),
+    Misuse(
+        "draws by codes from hash tables",
+        _sampled(sampler=tlo.samplers.MIDX(5, 3), index=tlo.indexes.HashIndex()),
+        TypeError,
+        "index must be an InvertedMultiIndex for MIDX; got",
+        one,
+    ),
+    Misuse(
+        "hash tables looked for among codes",
+        _sampled(sampler=tlo.samplers.LSHEmbedding(5), index=tlo.indexes.InvertedMultiIndex(3)),
+        TypeError,
+        "index must be a HashIndex for LSHEmbedding; got",
+        one,
+    ),
+    Misuse(
         "counts of other classes",
         _sampled(sampler=tlo.samplers.Unigram([1, 2, 3], 2)),
         ValueError,
