@@ -223,14 +223,13 @@ def follows(**options):
 
 
 @pytest.mark.parametrize(
-    ("loss", "index"),
+    ("loss", "index", "per_example"),
     [
-        ("ComplementarySum", lambda: follows(quantization="pq")),
-        ("SampledSoftmax", lambda: follows(codebook_rounds=3, counts=COUNTS, power=0.5)),
-        ("ComplementarySum", lambda: None),
+        ("ComplementarySum", lambda: follows(quantization="pq"), True),
+        ("SampledSoftmax", lambda: follows(codebook_rounds=3, counts=COUNTS, power=0.5), False),
+        ("ComplementarySum", lambda: None, True),
     ],
 )
-@own_or_shared
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, index, per_example, tmp_path):
     keras.utils.set_random_seed(2)
     sampler = MIDX(20, 8, per_example=per_example)

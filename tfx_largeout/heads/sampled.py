@@ -128,6 +128,8 @@ class SampledHead(RowUpdatingHead, KernelHead):
         # Whatever may be refused is, before anything is made.
         if self.sampler.looks_at_weights and not self.sampler.spreads_classes:
             require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
+        if self.index is not None and not self.index.spreads_classes:
+            require_alone(f"a head with an index of all classes, {self.index!r},")
         refuse_built(self.optimizer)
         if self.index is not None and input_shape[-1] is not None:
             self.index.check_shape(self.num_classes, input_shape[-1])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
@@ -22,9 +22,11 @@ class Index(DerivedState):
     run; `rebuild`, `update` and `health`; and `check_shape` if not every W will do.
 
     Attributes:
+        spreads_classes: Whether it works where W has the rows of a part of the classes.
         clock: A weight, `[]`, above 0 once `rebuild` has run.
     """
 
+    spreads_classes: ClassVar[bool] = False
     clock: Any
 
     def __init__(self, **kwargs: Any) -> None:

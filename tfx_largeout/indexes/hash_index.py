@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -95,6 +95,8 @@ class HashIndex(Index):
         Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner product search; Yan et
         al. 2018, Norm-ranging LSH for maximum inner product search.
     """
+
+    spreads_classes: ClassVar[bool] = True
 
     def __init__(
         self,

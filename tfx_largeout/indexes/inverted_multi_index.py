@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.class_counts import check_length, class_counts
-from tfx_largeout.distribute.workers import ALONE, require_alone
 from tfx_largeout.indexes.base import Index
-from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.indexes.pair_softmax import CodedClasses, PairSoftmax
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.multi_index.class_lists import ClassLists, whole_weights
@@ -118,11 +116,6 @@ class InvertedMultiIndex(Index):
         self.codebook_rounds = integer_argument("codebook_rounds", codebook_rounds, at_least=1)
         self.seed = integer_argument("seed", seed, at_least=0)
 
-    def spread(self, shard: IndexShard) -> None:
-        if not shard.workers.alone:
-            require_alone("a head with an InvertedMultiIndex")
-        super().spread(shard)
-
     def check_shape(self, num_classes: int, width: int) -> None:
         if self.num_words > num_classes:
             raise ValueError(
@@ -144,7 +137,6 @@ class InvertedMultiIndex(Index):
         num_classes, width = input_shape
         self.check_shape(num_classes, width)
         self._shape = (num_classes, width)
-        self._shard = self._shard or IndexShard(ALONE, num_classes, self.name)
         words, pairs = self.num_words, self.num_words**2
         widths = (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
         self.first_words = self._add("first_words", [words, widths[0]], np.float32)
