@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_each
-from tfx_largeout.ops.multi_index.class_lists import ClassLists
+from tfx_largeout.ops.multi_index.class_lists import ClassLists, damage_check
 from tfx_largeout.ops.multi_index.multi_index_draws import multi_index_draws
 from tfx_largeout.ops.multi_index.multi_index_draws_composed import inverse_sums, members
 from tfx_largeout.run_time_checks import after
@@ -78,7 +78,12 @@ class PairSoftmax(NamedTuple):
         """
         shape = [tf.shape(self.first)[0], num_draws, 3]
         uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
-        return multi_index_draws(self.first, self.second, self.classes.lists, uniform)
+        ids, log_probability = multi_index_draws(
+            self.first, self.second, self.classes.lists, uniform
+        )
+        # Sums that are damaged within a list give a class more than all.
+        with after([damage_check(tf.reduce_all(log_probability < 1e-6))]):
+            return tf.identity(ids), tf.identity(log_probability)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns log q of classes `[B, K]`, float64; of class 0 where they are -1."""
