@@ -197,6 +197,17 @@ def test_health_of_an_index_is_logged():
     assert head.index.health(head.kernel, head.bias)["stale"] == 0
 
 
+def test_health_of_codes_is_logged():
+    index = tlo.indexes.InvertedMultiIndex(5, first_period=1e6)
+    sampler = tlo.samplers.MIDX(8)
+    head = tlo.heads.SampledHead(CLASSES, sampler, RowAdam(0.01), seed=1, index=index)
+    probe, _ = probe_run(model_with(head, losses.ComplementarySum()))
+    values = probe.history[-1]
+    assert 0 < values["probe_index_largest_pair"] < values["probe_index_occupied"] <= 1
+    assert 0 < values["probe_index_distortion"] < 1
+    assert values["probe_index_stale"] > 0  # nothing was coded anew
+
+
 @pytest.mark.parametrize("zeros", [False, True])
 def test_an_index_that_has_degenerated_is_reported_once(zeros):
     head = indexed(SimHash(), 1)  # two buckets

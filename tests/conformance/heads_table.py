@@ -186,6 +186,19 @@ HEADS = [
         _sgd,
     ),
     Row(
+        "sampled_midx",
+        lambda classes, **kw: tlo.heads.SampledHead(
+            classes,
+            tlo.samplers.MIDX(15),
+            tlo.optimizers.RowAdam(0.05),
+            seed=3,
+            index=tlo.indexes.InvertedMultiIndex(3, first_period=3),
+            **kw,
+        ),
+        tlo.losses.ComplementarySum,
+        _sgd,
+    ),
+    Row(
         "sampled_index",
         lambda classes, **kw: tlo.heads.SampledHead(
             classes,

@@ -33,6 +33,8 @@ EXPECTED = {
     "bad_hidden": r"InvalidArgumentError: .*hidden, or the sum of squares .*must be finite",
     "sampler_of_w": r"RuntimeError: a head whose candidates depend on W, by .*LooksAtW",
     "exact_softmax_sampler": r"RuntimeError: a head whose candidates .*ExactSoftmaxSampler.*, must",
+    "midx": r"RuntimeError: a head whose candidates .*MIDX.*, must",
+    "inverted_multi_index": r"RuntimeError: a head with an index of all classes, <Inverted.*, must",
     "other_index": r"RuntimeError: .*index must be that of the head, .* 2 workers",
     "logits": r"a head whose classes are spread over workers has no logits of all classes",
     "eager": r"a head whose classes are spread over workers has no logits of all classes",

@@ -22,6 +22,8 @@ from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
+from tfx_largeout.ops.multi_index.class_lists import ClassLists
+from tfx_largeout.ops.multi_index.multi_index_draws import multi_index_draws
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import row_update
 
@@ -281,6 +283,20 @@ def _bucket_candidates(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
     )
 
 
+def _multi_index_draws(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    first, second, codes, entries, starts, sums, uniform = inputs.values()
+    num_words = first.shape[-1] if first.shape.rank == 2 else 0
+    # The function takes shapes that fit for granted; where sums don't rise, a search may find
+    # anything.
+    _say(num_words > 0 and codes.shape.rank == 1 and codes.shape[0] > 0)
+    _say(first.shape == second.shape and codes.shape == entries.shape)
+    _say(sums.shape == [codes.shape[0] + 1] and starts.shape == [num_words**2 + 1])
+    _say(bool(tf.reduce_all(sums[1:] > sums[:-1])))
+    _say(uniform.shape.rank == 3 and uniform.shape[::2] == [first.shape[0], 3])
+    lists = ClassLists(codes, entries, starts, sums)
+    return lambda: multi_index_draws(first, second, lists, uniform, implementation="composed")
+
+
 def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, kernel, bias, labels, scores, *numbers = inputs.values()
     scores = None if scores.shape == [0, 0] else scores
@@ -314,6 +330,7 @@ _FUNCTIONS = {
     "TfxFactoredUpdateFromSums": _factored_update_from_sums,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
+    "TfxMultiIndexDraws": _multi_index_draws,
     "TfxResourceStreamedLogits": _streamed_logits,
     "TfxRowUpdate": _row_update,
     "TfxStreamedLogits": _streamed_logits,

@@ -381,6 +381,22 @@ def _bucket_candidates(rng: Rng) -> Call:
     return Call("TfxBucketCandidates", inputs, attributes)
 
 
+def _multi_index_draws(rng: Rng) -> Call:
+    words, classes, batch = int(rng.integers(1, 7)), _size(rng, least=1), _size(rng, most=9)
+    codes = rng.integers(0, words**2, classes)
+    weights = rng.integers(1, 100, classes)
+    inputs = {
+        "first": rng.normal(size=(batch, words)),
+        "second": rng.normal(size=(batch, words)),
+        "codes": codes.astype(np.int32),
+        "entries": np.argsort(codes, kind="stable").astype(np.int32),
+        "starts": np.searchsorted(np.sort(codes), np.arange(words**2 + 1)).astype(np.int32),
+        "sums": np.concatenate([[0], np.cumsum(weights)]),
+        "uniform": rng.random((batch, _size(rng), 3)),
+    }
+    return Call("TfxMultiIndexDraws", inputs, {})
+
+
 # Exact evaluation, and the rest
 
 
@@ -430,6 +446,7 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxInstructionSet": _instruction_set,
+    "TfxMultiIndexDraws": _multi_index_draws,
     "TfxPhaseSeconds": _phase_seconds,
     "TfxResourceStreamedLogits": _resource_streamed_logits,
     "TfxRowUpdate": _row_update,

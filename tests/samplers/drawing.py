@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 from samplers.samplers_table import BIAS, CLASSES
@@ -16,7 +18,17 @@ WEIGHTS = OutputWeights(tf.Variable(tf.ones([CLASSES, WIDTH])), tf.Variable(BIAS
 
 def weights_of(sampler):
     """What a sampler that looks at W gets: for the hidden activations here, its logits are BIAS."""
-    return WEIGHTS if sampler.looks_at_weights else None
+    if not sampler.looks_at_weights:
+        return None
+    return WEIGHTS._replace(index=_index_of(sampler)) if sampler.needs_index else WEIGHTS
+
+
+@functools.cache
+def _index_of(sampler):
+    with tf.init_scope():
+        index = sampler.default_index()
+        index.rebuild(WEIGHTS.kernel, WEIGHTS.bias)
+    return index
 
 
 def labels_of(ids):
@@ -41,7 +53,7 @@ def many_draws(sampler, label, count):
 
 def _one_by_one(sampler, label, count):
     labels, hidden = labels_of([[label]]), tf.zeros([1, WIDTH])
-    width = 3 * sampler.num_classes
+    width, weights = 3 * sampler.num_classes, weights_of(sampler)
 
     def padded(values, padding):
         return tf.pad(values, [[0, width - tf.size(values)]], constant_values=padding)
@@ -50,7 +62,7 @@ def _one_by_one(sampler, label, count):
     def run():
         def one(step):
             ids, log_expected, true_log_expected = sampler.sample(
-                hidden, labels, tf.stack([5, step])
+                hidden, labels, tf.stack([5, step]), weights
             )
             return padded(ids, -1), padded(log_expected, 0.0), true_log_expected[0]
 

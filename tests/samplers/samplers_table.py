@@ -83,6 +83,8 @@ SAMPLERS = [
         lambda: samplers.Bernoulli(COUNTS, 37, per_example=True),
         oracle.bernoulli(COUNTS, 37),
     ),
+    Row("midx", lambda: samplers.MIDX(9, 4), 9 * Q_SOFTMAX, False),
+    Row("midx_shared", lambda: samplers.MIDX(9, 4, "pq", per_example=False), 9 * Q_SOFTMAX, False),
     Row("exact_softmax", lambda: samplers.ExactSoftmaxSampler(9), 9 * Q_SOFTMAX, False),
 ]
 

@@ -335,7 +335,7 @@ def test_config_round_trip(sampler):
         (
             lambda: head_with(LSHEmbedding(5), "wta"),
             TypeError,
-            "index must be a HashIndex or None; got 'wta'",
+            "index must be an Index or None; got 'wta'",
         ),
         (lambda: LSHEmbedding(5, 100), TypeError, "background must be a Sampler; got 100"),
         (

@@ -41,7 +41,7 @@ class Probe(keras.callbacks.Callback):
     | `probe_cosine` | of the angle between the two gradients `[N, D]`, mean over draws |
     | `probe_relative_bias` | norm of (mean over draws - exact) / norm of exact |
     | `probe_recall_at_10` | share of the 10 best classes, labels aside, that are candidates |
-    | `probe_index_*` | of the head's index, if it has one: see `HashIndex.health` |
+    | `probe_index_*` | of the head's index, if it has one: see `health` of the index |
     | `probe_share_of_time` | of the time since training began, spent in the probe |
 
     The mean over a few draws still has noise, which the relative bias contains: it falls with

@@ -15,7 +15,7 @@ from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
-from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
@@ -59,11 +59,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
         seed: The seed of the candidates, which are a function of it and of the number of the step.
             Default None: drawn here, and kept in the configuration.
         initial_log_partition: The value from which losses that learn log Z start. Default 0.
-        index: Hash tables over the rows of W, which the head builds before its first draw, keeps up
-            to date in each step, and saves. Samplers such as `LSHEmbedding` ask it for candidates,
-            and `TopK(head, k, index=head.index)` for the best classes; other samplers leave it
-            alone. It serves no other head. Default None: `sampler.default_index()` if the sampler
-            needs an index, else none.
+        index: Hash tables or codes of the rows of W, which the head builds before its first draw,
+            keeps up to date in each step, and saves. Samplers such as `LSHEmbedding` or `MIDX` ask
+            it for candidates, and `TopK(head, k, index=head.index)` hash tables for the best
+            classes; other samplers leave it alone. It serves no other head. Default None:
+            `sampler.default_index()` if the sampler needs an index, else none.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
@@ -104,7 +104,7 @@ class SampledHead(RowUpdatingHead, KernelHead):
         explicit_classes: Sequence[int] = (),
         seed: int | None = None,
         initial_log_partition: float = 0.0,
-        index: HashIndex | None = None,
+        index: Index | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -129,9 +129,11 @@ class SampledHead(RowUpdatingHead, KernelHead):
         # Whatever may be refused is, before anything is made.
         if self.sampler.looks_at_weights and not self.sampler.spreads_classes:
             require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
+        if self.index is not None and not self.index.spreads_classes:
+            require_alone(f"a head with an index of all classes, {self.index!r},")
         refuse_built(self.optimizer)
         if self.index is not None and input_shape[-1] is not None:
-            self.index.check_width(input_shape[-1])
+            self.index.check_shape(self.num_classes, input_shape[-1])
         self.sampler.build(self.num_classes)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
@@ -260,10 +262,10 @@ class SampledHead(RowUpdatingHead, KernelHead):
         return config
 
 
-def _index_for(sampler: Sampler, index: HashIndex | None) -> HashIndex | None:
+def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
     """Returns the index of a head: that which was given, or the one that its sampler needs."""
-    if index is not None and not isinstance(index, HashIndex):
-        raise TypeError(f"index must be a HashIndex or None; got {index!r}")
+    if index is not None and not isinstance(index, Index):
+        raise TypeError(f"index must be an Index or None; got {index!r}")
     if index is None and sampler.needs_index:
         index = sampler.default_index()
     sampler.check_index(index)

@@ -4,10 +4,20 @@
 `hash_family.py` says how to add a family of hash functions.
 """
 
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.hash_index import HashIndex
+from tfx_largeout.indexes.inverted_multi_index import InvertedMultiIndex
 from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.indexes.wta_hash import WTAHash
 
-__all__ = ["DWTAHash", "HashFamily", "HashIndex", "SimHash", "WTAHash"]
+__all__ = [
+    "DWTAHash",
+    "HashFamily",
+    "HashIndex",
+    "Index",
+    "InvertedMultiIndex",
+    "SimHash",
+    "WTAHash",
+]

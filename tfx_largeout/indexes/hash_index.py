@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.distribute.workers import ALONE
-from tfx_largeout.indexes.derived_state import DerivedState
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.index_shard import IndexShard
@@ -35,7 +34,7 @@ _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class HashIndex(DerivedState):
+class HashIndex(Index):
     """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
 
     A row is in the bucket whose number is made of K hash values (`hashes_per_table`). A query with
@@ -97,6 +96,8 @@ class HashIndex(DerivedState):
         al. 2018, Norm-ranging LSH for maximum inner product search.
     """
 
+    spreads_classes: ClassVar[bool] = True
+
     def __init__(
         self,
         family: HashFamily | None = None,
@@ -112,7 +113,6 @@ class HashIndex(DerivedState):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._shard: Any = None  # an IndexShard, once it is built
         self.family = DWTAHash() if family is None else family
         if not isinstance(self.family, HashFamily):
             raise TypeError(f"family must be a HashFamily; got {family!r}")
@@ -149,12 +149,8 @@ class HashIndex(DerivedState):
         """The variables that the ops work on."""
         return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
 
-    def spread(self, shard: IndexShard) -> None:
-        """Says, before it is built, that W will have the rows of a part of the classes."""
-        self._shard = shard
-
-    def check_width(self, width: int) -> None:
-        """Raises a ValueError if rows of W `[C, width]` are too short for the family."""
+    def check_shape(self, num_classes: int, width: int) -> None:
+        """Raises a ValueError if rows of W `[C, D]` are too short for the family."""
         self.family.functions(self._hashed_width(width), 1, np.random.default_rng(0))
 
     def build(self, input_shape: tuple[int, int]) -> None:
@@ -201,17 +197,6 @@ class HashIndex(DerivedState):
             radius = self._shard.longest(longest_row(kernel, bias, every))
         self._update(kernel, bias, every, 0, self.num_tables, radius)
 
-    def build_once(self, kernel: Any, bias: Any = None) -> None:
-        """Builds all tables if they have never been built. Arguments, errors: as `rebuild`."""
-        if in_stateless_scope():
-            return  # Keras only finds out shapes, and no variable can change.
-
-        def build() -> tf.Tensor:
-            self.rebuild(kernel, bias)
-            return tf.constant(True)
-
-        tf.cond(self.clock.value == 0, build, lambda: tf.constant(False))
-
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and brings those tables up to date whose turn it is.
 
@@ -240,20 +225,6 @@ class HashIndex(DerivedState):
         most = (self.max_drift or 1) * self.num_tables * self._shard.num_classes
         self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
 
-    def check_built_for(self, kernel: Any) -> None:
-        """Checks that the index was built for a W of this shape.
-
-        Raises:
-            RuntimeError: It was not built.
-            ValueError: It was built for another shape.
-        """
-        self._require_built()
-        if tuple(kernel.shape) != self._shape:
-            raise ValueError(
-                f"kernel must be [C, D] = {list(self._shape)}, for which the index was built; got "
-                f"shape {list(kernel.shape)}"
-            )
-
     def codes(self, vectors: tf.Tensor) -> tf.Tensor:
         """Returns the buckets of vectors `[n, D]` in each table, `[n, L]`; -1 where there is none.
 
@@ -281,7 +252,7 @@ class HashIndex(DerivedState):
             per_example: Whether each example gets candidates of its own, `[N, S]`, or all the
                 same, `[S]`.
         """
-        self._require_built()
+        self.require_built()
         shape = tf.shape(queries)
         codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
         codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
@@ -389,10 +360,6 @@ class HashIndex(DerivedState):
             self.clock.assign(now)
             self.radius.assign(radius)
         return moved
-
-    def _require_built(self) -> None:
-        if not self.built:
-            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
 
     def _add(self, name: str, value: Any, class_axis: int | None = None) -> Any:
         shard = self._shard

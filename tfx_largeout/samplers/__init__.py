@@ -9,12 +9,14 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 from tfx_largeout.samplers.log_uniform import LogUniform
 from tfx_largeout.samplers.lsh_embedding import LSHEmbedding
 from tfx_largeout.samplers.lsh_label import LSHLabel
+from tfx_largeout.samplers.midx import MIDX
 from tfx_largeout.samplers.tf_sampler import TFSampler
 from tfx_largeout.samplers.uniform import Uniform
 from tfx_largeout.samplers.unigram import Unigram
 from tfx_largeout.samplers.wta_top_k import WTATopK
 
 __all__ = [
+    "MIDX",
     "Bernoulli",
     "Candidates",
     "ExactSoftmaxSampler",

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import ALONE, Workers
-from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes import Index
 from tfx_largeout.labels import Labels
 
 
@@ -41,7 +41,7 @@ class OutputWeights(NamedTuple):
     Attributes:
         kernel: W `[C, D]`, a variable; None where a sampler is used without a head.
         bias: b `[C]`, a variable, or None.
-        index: The `HashIndex` over W and b that the head keeps up to date, or None.
+        index: The `Index` over W and b that the head keeps up to date, or None.
         rows: A `ClassRows`, where several workers have the rows of W; None where all are here.
     """
 
@@ -156,11 +156,11 @@ class Sampler:
     def tabulate(self, num_classes: int) -> None:
         """Checks C and makes what `draw` needs: constants, outside of any graph."""
 
-    def default_index(self) -> HashIndex:
+    def default_index(self) -> Index:
         """Returns a new index, for a head that gets none. Called if `needs_index` is set."""
         raise NotImplementedError
 
-    def check_index(self, index: HashIndex | None) -> None:
+    def check_index(self, index: Index | None) -> None:
         """Checks the index of a head that is made with this sampler; None if it has none."""
 
     def draw(

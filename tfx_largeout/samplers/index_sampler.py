@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes import HashIndex, Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
@@ -73,6 +73,10 @@ class IndexSampler(Sampler):
 
     def default_index(self) -> HashIndex:
         return HashIndex()
+
+    def check_index(self, index: Index | None) -> None:
+        if not isinstance(index, HashIndex):
+            raise TypeError(f"index must be a HashIndex for {type(self).__name__}; got {index!r}")
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes import HashIndex, Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.samplers.base import Candidates, OutputWeights
@@ -57,8 +57,9 @@ class LSHEmbedding(IndexSampler):
                 f"background={self.background!r}"
             )
 
-    def check_index(self, index: HashIndex | None) -> None:
-        if self.corrected and index is not None:
+    def check_index(self, index: Index | None) -> None:
+        super().check_index(index)
+        if self.corrected and isinstance(index, HashIndex):
             index.family.collision_probability(tf.constant(0.0))
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index over W: what a head builds before its first draw and keeps up to date."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
+from tfx_largeout.indexes.derived_state import DerivedState
+from tfx_largeout.indexes.index_shard import IndexShard
+
+
+class Index(DerivedState):
+    """What follows W while it is trained, and is asked which classes a step should look at.
+
+    A head calls `spread` and `build` when it is built, `build_once` before each draw, and `update`
+    at the end of each step.
+
+    To add one, write `build`, which sets `_shape` and adds a weight `clock`, 0 until `rebuild` has
+    run; `rebuild`, `update` and `health`; and `check_shape` if not every W will do.
+
+    Attributes:
+        spreads_classes: Whether it works where W has the rows of a part of the classes.
+        clock: A weight, `[]`, above 0 once `rebuild` has run.
+    """
+
+    spreads_classes: ClassVar[bool] = False
+    clock: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._shape: tuple[int, int] | None = None
+        self._shard: Any = None  # an IndexShard, once it is built
+
+    def spread(self, shard: IndexShard) -> None:
+        """Says, before it is built, that W will have the rows of a part of the classes."""
+        self._shard = shard
+
+    def check_shape(self, num_classes: int, width: int) -> None:
+        """Raises a ValueError if W `[C, D]` won't do."""
+
+    def build_once(self, kernel: Any, bias: Any = None) -> None:
+        """Calls `rebuild` if it has never been called. Arguments, errors: as there."""
+        if in_stateless_scope():
+            return  # Keras only finds out shapes, and no variable can change.
+
+        def build() -> tf.Tensor:
+            self.rebuild(kernel, bias)
+            return tf.constant(True)
+
+        tf.cond(self.clock.value == 0, build, lambda: tf.constant(False))
+
+    def rebuild(self, kernel: Any, bias: Any = None) -> None:
+        """Makes all anew from W `[C, D]` and b `[C]`."""
+        raise NotImplementedError
+
+    def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
+        """Takes note of the rows `[n]` that a step changed; -1 is skipped."""
+        raise NotImplementedError
+
+    def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
+        """Returns figures that say how well it serves, scalars."""
+        raise NotImplementedError
+
+    def check_built_for(self, kernel: Any) -> None:
+        """Checks that the index was built for a W of this shape.
+
+        Raises:
+            RuntimeError: It was not built.
+            ValueError: It was built for another shape.
+        """
+        self.require_built()
+        if tuple(kernel.shape) != self._shape:
+            raise ValueError(
+                f"kernel must be [C, D] = {list(self._shape or [])}, for which the index was "
+                f"built; got shape {list(kernel.shape)}"
+            )
+
+    def require_built(self) -> None:
+        """Raises a RuntimeError if the index was not built."""
+        if not self.built:
+            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InvertedMultiIndex: rows of W coded by two codebooks, and classes listed by pair of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.indexes.base import Index
+from tfx_largeout.indexes.pair_softmax import CodedClasses, PairSoftmax
+from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.ops.multi_index.class_lists import ClassLists, whole_weights
+from tfx_largeout.ops.multi_index.codebooks import Codebooks
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.saving.packed_array import pack_array
+
+_QUANTIZATIONS = ("pq", "rq")
+_MOST_WORDS = 4096  # Q^2 pairs take 4 and 8 bytes each
+_ROWS_OF_A_WORD = 256  # how many rows, over Q, k-means looks at
+_ITERATIONS = 10  # of k-means that begins anew
+_BLOCK_ROWS = 2**12  # how many rows are coded at a time
+_ROWS_OF_HEALTH = 4096
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class InvertedMultiIndex(Index):
+    """Two codebooks of Q words, by which each row of W has a pair; and the classes of each pair.
+
+    - `"pq"`, product quantization: the words of the first are first halves of rows, those of the
+      second second halves: w_c is about (c1, c2).
+    - `"rq"`, residual quantization: w_c is about c1 + c2, c2 being the word that is nearest to what
+      c1 leaves.
+
+    With the scores s1 = h . c1 and s2 = h . c2 (with `"pq"`, of the halves of h) the softmax over
+    coded rows is
+
+        q(c|h) = v_c exp(s1[k1] + s2[k2]) / sum_{k1,k2} N[k1,k2] exp(s1[k1] + s2[k2])
+
+    (k1, k2) being the pair of c, v_c its weight, and N the sum of the weights of a pair's classes.
+    It costs O(Q D + Q^2) an example, whatever C, to know q of any class, and to draw from it.
+
+    Weights: v_c = exp(b_c) n_c^power, with the bias unless `with_bias` is False, and with counts
+    n_c if there are any. They are rounded to whole numbers, the greatest being 2^30 and none below
+    1, and it is these that q is made of: q is what is drawn from, not an approximation of it.
+
+    **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
+    marks those that it changed. After a period of steps, at first `first_period`, and after each
+    round `growth` times as many, marked rows are coded anew, and all weights are those of the bias
+    at that time. Each `codebook_rounds`-th round first moves the words, by an iteration of k-means
+    over about 256 Q rows, and codes all rows. Between rounds q is that of the last one: exact, if
+    not as near to the softmax as it could be. The work is part of the step: a run can be repeated,
+    and goes on after a restart, bit by bit. After other changes of W call `rebuild`.
+
+    A word that no row is nearest to becomes one of the rows that are farthest from their words.
+
+    Cost: 21 bytes a class, 8 Q D and 4 Q^2; a round O((C or marked rows) Q D + C log C).
+
+    Args:
+        num_words: Q, at most C and 4,096. Default 64.
+        quantization: `"pq"` or `"rq"`. Default `"rq"`.
+        with_bias: Whether classes weigh exp(b_c). Default True.
+        counts: n_c, `[C]` positive numbers. Default None: no counts.
+        power: The power of the counts, in [0, 1]. Default 1.
+        first_period: Steps of the first round. Default 50.
+        growth: The growth of the period from round to round, at least 1. Default 1.1.
+        codebook_rounds: How many rounds there are from one in which words move to the next.
+            Default 1.
+        seed: The seed of the rows that k-means looks at. Default 0.
+        **kwargs: `name`, as for any Keras layer.
+
+    Raises:
+        TypeError: `counts` are not numbers.
+        ValueError: An argument is out of range; when it is built, `num_words` is above C, a row is
+            too short for halves, or counts are not C; later, W has another shape than at first.
+        RuntimeError: When it is built, over several workers.
+
+    References:
+        Chen, Zhang, Huang, Yang, Lian, Chen 2025, Adaptive sampled softmax with inverted
+        multi-index: methods, theory and applications; Babenko, Lempitsky 2012, The inverted
+        multi-index; Sculley 2010, Web-scale k-means clustering.
+
+    Deviations: Codebooks follow W in training, by mini-batches; they are not learned by gradients.
+        Scores that are more than 300 below the greatest of an example's count as that much below
+        it.
+    """
+
+    def __init__(
+        self,
+        num_words: int = 64,
+        quantization: str = "rq",
+        with_bias: bool = True,
+        counts: Any = None,
+        power: float = 1.0,
+        first_period: float = 50,
+        growth: float = 1.1,
+        codebook_rounds: int = 1,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_words = integer_argument("num_words", num_words, at_least=1)
+        if self.num_words > _MOST_WORDS:
+            raise ValueError(f"num_words must be at most {_MOST_WORDS}; got {num_words}")
+        self.quantization = choice_argument("quantization", quantization, _QUANTIZATIONS)
+        self.with_bias = bool(with_bias)
+        self.counts = None if counts is None else class_counts(counts)
+        self.power = number_argument("power", power, at_least=0, at_most=1)
+        self.first_period = number_argument("first_period", first_period, at_least=1)
+        self.growth = number_argument("growth", growth, at_least=1)
+        self.codebook_rounds = integer_argument("codebook_rounds", codebook_rounds, at_least=1)
+        self.seed = integer_argument("seed", seed, at_least=0)
+
+    def check_shape(self, num_classes: int, width: int) -> None:
+        if self.num_words > num_classes:
+            raise ValueError(
+                f"num_words must be at most num_classes={num_classes}; got {self.num_words}"
+            )
+        if self.quantization == "pq" and width < 2:
+            raise ValueError(
+                f"quantization='pq' must go with rows of at least 2 numbers; got {width}"
+            )
+        if self.counts is not None:
+            check_length(self.counts, num_classes)
+
+    def build(self, input_shape: tuple[int, int]) -> None:
+        """Makes room for codebooks and codes.
+
+        Args:
+            input_shape: (C, D), the shape of W.
+        """
+        num_classes, width = input_shape
+        self.check_shape(num_classes, width)
+        self._shape = (num_classes, width)
+        words, pairs = self.num_words, self.num_words**2
+        widths = (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
+        self.first_words = self._add("first_words", [words, widths[0]], np.float32)
+        self.second_words = self._add("second_words", [words, widths[1]], np.float32)
+        self.codes = self._add("codes", [num_classes])
+        self.class_weights = self._add("class_weights", [num_classes])
+        self.entries = self._add("entries", [num_classes])
+        self.starts = self._add("starts", [pairs + 1])
+        self.sums = self._add("sums", [num_classes + 1], np.int64)
+        self.changed = self._add("changed", [num_classes], np.bool_)
+        self.clock = self._add("clock", [], np.int64)
+        schedule = np.array([0.0, self.first_period, 0.0])
+        self.schedule = self.add_derived("schedule", schedule)  # steps, period, rounds
+        self.built = True
+
+    def rebuild(self, kernel: Any, bias: Any = None) -> None:
+        """Makes codebooks anew from W, and codes all rows.
+
+        Args:
+            kernel: W `[C, D]`.
+            bias: b `[C]`, or None.
+
+        Raises:
+            tf.errors.InvalidArgumentError: W or b is not finite. The index is as before then.
+        """
+        kernel = bare_variable(kernel)
+        if not self.built:
+            self.build(tuple(kernel.shape))
+        self.check_built_for(kernel)
+        self._code(kernel, bias, self._trained(kernel, _ITERATIONS, anew=True), self._every)
+
+    def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
+        """Marks rows that a step changed, and codes marked rows when it is time.
+
+        Args:
+            kernel: W `[C, D]`.
+            bias: b `[C]`, or None.
+            touched: `[n]` int64, rows; -1 is skipped.
+
+        Raises:
+            tf.errors.InvalidArgumentError: W or b is not finite. Codebooks and codes are as before
+                then.
+        """
+        kernel = bare_variable(kernel)
+        self.check_built_for(kernel)
+        touched = tf.boolean_mask(touched, touched >= 0)
+        scatter_update(bare_variable(self.changed), touched, tf.ones_like(touched, tf.bool))
+        steps, period, rounds = tf.unstack(self.schedule.value)
+        is_time = steps + 1 >= period
+
+        def code() -> tf.Tensor:
+            books, rows = tf.cond(
+                tf.math.floormod(rounds + 1, self.codebook_rounds) == 0,
+                lambda: (self._trained(kernel, 1, anew=False)[:2], self._every),
+                lambda: (self._codebooks[:2], tf.where(self.changed.value)[:, 0]),
+            )
+            self._code(
+                kernel, bias, self._codebooks._replace(first=books[0], second=books[1]), rows
+            )
+            return tf.constant(True)
+
+        coded = tf.cond(is_time, code, lambda: tf.constant(False))
+        after_round, after_step = (
+            [0.0, period * self.growth, rounds + 1],
+            [steps + 1, period, rounds],
+        )
+        with tf.control_dependencies([coded]):  # it refuses what is not finite
+            self.schedule.assign(tf.where(coded, after_round, after_step))
+
+    def softmax(self, hidden: tf.Tensor) -> PairSoftmax:
+        """Returns the distribution of each of the vectors `[B, D]`, as of the last round.
+
+        Raises:
+            tf.errors.InvalidArgumentError: `rebuild` has never run; the index is damaged, which the
+                methods of what is returned find, too.
+        """
+        self.require_built()
+        books = self._codebooks
+        lists = self._lists
+        checks = [
+            check_finite(name, words)
+            for name, words in (("first_words", books.first), ("second_words", books.second))
+        ]
+        with after([self._check_rebuilt(), *checks, lists.check()]):
+            scores = books.scores(tf.cast(hidden, tf.float32))
+            lists = ClassLists(*(tf.identity(x) for x in lists))
+        return PairSoftmax.of(scores, CodedClasses(lists, self.class_weights.value))
+
+    def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
+        """Returns figures that say how well the codes serve, scalars in [0, 1], of 4,096 rows.
+
+        - `occupied`: share of the pairs that have a class;
+        - `largest_pair`: share of all weights that is in the heaviest pair;
+        - `distortion`: the squared distance of rows from their code words over their own squares;
+        - `stale`: share of the rows that have another code by now.
+
+        Cost: O(Q^2 + 4,096 Q D). Arguments: as `rebuild`.
+        """
+        self.check_built_for(kernel)
+        ids = self._some_rows(_ROWS_OF_HEALTH, tf.constant(0, tf.int64))
+        rows = tf.cast(gather(bare_variable(kernel), ids), tf.float32)
+        codes, distances = self._codebooks.codes(rows)
+        is_stale = codes != gather(bare_variable(self.codes), ids)
+        masses = tf.cast(self._lists.masses(), tf.float32)
+        distances, squares = (tf.reduce_sum(x) for x in (tf.maximum(distances, 0), rows**2))
+        return {
+            "occupied": tf.reduce_mean(tf.cast(masses > 0, tf.float32)),
+            "largest_pair": tf.reduce_max(masses) / tf.reduce_sum(masses),
+            "distortion": tf.minimum(tf.math.divide_no_nan(distances, squares), 1),
+            "stale": tf.reduce_mean(tf.cast(is_stale, tf.float32)),
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_words": self.num_words,
+            "quantization": self.quantization,
+            "with_bias": self.with_bias,
+            "counts": None if self.counts is None else pack_array(self.counts),
+            "power": self.power,
+            "first_period": self.first_period,
+            "growth": self.growth,
+            "codebook_rounds": self.codebook_rounds,
+            "seed": self.seed,
+        }
+
+    @property
+    def _codebooks(self) -> Codebooks:
+        is_residual = self.quantization == "rq"
+        return Codebooks(self.first_words.value, self.second_words.value, is_residual)
+
+    @property
+    def _lists(self) -> ClassLists:
+        variables = self.codes, self.entries, self.starts, self.sums
+        return ClassLists(*(variable.value for variable in variables))
+
+    @property
+    def _every(self) -> tf.Tensor:
+        return tf.range(self.codes.shape[0], dtype=tf.int64)
+
+    def _some_rows(self, number: int, offset: tf.Tensor) -> tf.Tensor:
+        """Returns so many rows, at most C, at even distances, the first at offset / number."""
+        number = min(number, self.codes.shape[0])
+        return (tf.range(number, dtype=tf.int64) * self.codes.shape[0] + offset) // number
+
+    def _trained(self, kernel: tf.Variable, iterations: int, anew: bool) -> Codebooks:
+        """Returns codebooks after some iterations of k-means over some rows."""
+        seed = tf.stack([tf.constant(self.seed, tf.int64), self.clock.value])
+        num_classes = self.codes.shape[0]
+        offset = tf.random.stateless_uniform([], seed, 0, num_classes, tf.int64, alg="philox")
+        ids = self._some_rows(self.num_words * _ROWS_OF_A_WORD, offset)
+        rows = tf.cast(gather(kernel, ids), tf.float32)
+        with after([_check_rows(ids, tf.reduce_sum(rows**2, axis=1))]):
+            return self._codebooks.trained(tf.identity(rows), iterations, anew)
+
+    def _code(self, kernel: tf.Variable, bias: Any, books: Codebooks, ids: tf.Tensor) -> None:
+        """Codes some rows, and weighs all classes, or changes nothing."""
+        codes, distances = _codes_of(kernel, ids, books)
+        every_code = tf.tensor_scatter_nd_update(self.codes.value, ids[:, tf.newaxis], codes)
+        log_weights = self._log_weights(bias)
+        weights = whole_weights(log_weights)
+        lists = ClassLists.of(every_code, weights, self.num_words**2)
+        with after([_check_rows(ids, distances), check_finite("bias", log_weights)]):
+            self.first_words.assign(books.first)
+            self.second_words.assign(books.second)
+            self.codes.assign(lists.codes)
+            self.class_weights.assign(weights)
+            self.entries.assign(lists.entries)
+            self.starts.assign(lists.starts)
+            self.sums.assign(lists.sums)
+            self.changed.assign(tf.zeros_like(self.changed.value))
+            self.clock.assign_add(1)
+
+    def _check_rebuilt(self) -> Check:
+        message = "index must be made from W before it is asked: call index.rebuild(kernel)"
+        return Check(self.clock.value > 0, lambda: [message])
+
+    def _log_weights(self, bias: Any) -> tf.Tensor:
+        """Returns log v_c, `[C]` float64."""
+        result = tf.zeros([self.codes.shape[0]], tf.float64)
+        if self.counts is not None:
+            result += self.power * np.log(self.counts)
+        if self.with_bias and bias is not None:
+            result += tf.cast(bare_variable(bias).read_value(), tf.float64)
+        return result
+
+    def _add(self, name: str, shape: list[int], dtype: Any = np.int32) -> Any:
+        return self.add_derived(name, np.zeros(shape, dtype))
+
+
+def _codes_of(kernel: tf.Variable, ids: tf.Tensor, books: Codebooks) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the codes of rows of W, read in blocks, and their squared distances."""
+    number = tf.size(ids)
+    padded = tf.reshape(tf.pad(ids, [[0, -number % _BLOCK_ROWS]]), [-1, _BLOCK_ROWS])
+
+    def of_block(some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return books.codes(tf.cast(gather(kernel, some), tf.float32))
+
+    signature = (
+        tf.TensorSpec([_BLOCK_ROWS], tf.int32),
+        tf.TensorSpec([_BLOCK_ROWS], tf.float32),
+    )
+    blocks = tf.map_fn(of_block, padded, parallel_iterations=1, fn_output_signature=signature)
+    codes, distances = (tf.reshape(x, [-1])[:number] for x in blocks)
+    return codes, distances
+
+
+def _check_rows(ids: tf.Tensor, squares: tf.Tensor) -> Check:
+    wrong = ~tf.math.is_finite(squares)
+
+    def message() -> list[Any]:
+        first = tf.boolean_mask(ids, wrong)[:1]
+        return [
+            "kernel must be finite, and its rows short enough for their squares; got row",
+            first,
+        ]
+
+    return Check(~tf.reduce_any(wrong), message)

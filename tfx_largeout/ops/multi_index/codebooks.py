@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two codebooks for the rows of W: codes, scores and k-means."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Codebooks(NamedTuple):
+    """Q words each. A row is coded by a pair of them, (k1, k2), as the number k1 Q + k2.
+
+    Product quantization: each word is half a row. Residual quantization: a row is the sum of two
+    words, the second of which is that nearest to what the first one leaves.
+
+    Attributes:
+        first: `[Q, D1]` float32.
+        second: `[Q, D2]` float32. D1 + D2 = D, or D1 = D2 = D for residuals.
+        is_residual: Whether the second ones are of residuals.
+    """
+
+    first: tf.Tensor
+    second: tf.Tensor
+    is_residual: bool
+
+    @property
+    def num_words(self) -> int:
+        """Q."""
+        return int(self.first.shape[0])
+
+    def scores(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the products of vectors `[n, D]` with words, `[n, Q]` each; o_c is about a sum.
+
+        With product quantization the words meet their half of a vector.
+        """
+        first, second = (hidden, hidden) if self.is_residual else self._halves(hidden)
+        return (
+            tf.matmul(first, self.first, transpose_b=True),
+            tf.matmul(second, self.second, transpose_b=True),
+        )
+
+    def codes(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the pairs of rows `[n, D]`, `[n]` int32, and squared distances from them, `[n]`.
+
+        A distance is not finite where a row is not, or too long for its square.
+        """
+        first, second = (rows, rows) if self.is_residual else self._halves(rows)
+        first_words, error = _nearest(first, self.first)
+        if self.is_residual:
+            second, error = rows - tf.gather(self.first, first_words), tf.zeros_like(error)
+        second_words, second_error = _nearest(second, self.second)
+        return first_words * self.num_words + second_words, error + second_error
+
+    def trained(self, rows: tf.Tensor, iterations: int, anew: bool) -> Codebooks:
+        """Returns codebooks after iterations of Lloyd's k-means over rows `[n, D]`, n >= Q.
+
+        First the first ones, then the second ones. A word that no row is nearest to becomes one of
+        the rows that are farthest from their words.
+
+        Args:
+            rows: `[n, D]` float32.
+            iterations: How many.
+            anew: Whether to begin with some of the rows, not with the present words.
+        """
+        first_rows, second_rows = (rows, rows) if self.is_residual else self._halves(rows)
+        first = _lloyd(
+            _some(first_rows, self.num_words) if anew else self.first, first_rows, iterations
+        )
+        if self.is_residual:
+            second_rows = rows - tf.gather(first, _nearest(rows, first)[0])
+        begin = _some(second_rows, self.num_words) if anew else self.second
+        return self._replace(first=first, second=_lloyd(begin, second_rows, iterations))
+
+    def _halves(self, vectors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        width = self.first.shape[1]
+        return vectors[:, :width], vectors[:, width:]
+
+
+def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the nearest word of each vector, `[n]` int32, and the square of its distance."""
+    half_squares = tf.reduce_sum(words**2, axis=1) / 2
+    closeness = tf.matmul(vectors, words, transpose_b=True) - half_squares
+    squares = tf.reduce_sum(vectors**2, axis=1)
+    nearest = tf.argmax(closeness, axis=1, output_type=tf.int32)
+    return nearest, squares - 2 * tf.reduce_max(closeness, axis=1)
+
+
+def _lloyd(words: tf.Tensor, vectors: tf.Tensor, iterations: int) -> tf.Tensor:
+    return tf.while_loop(
+        lambda number, words: number < iterations,
+        lambda number, words: (number + 1, _means(words, vectors)),
+        (tf.constant(0), words),
+        parallel_iterations=1,
+    )[1]
+
+
+def _means(words: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """Returns the mean of the vectors that are nearest to each word."""
+    num_words = words.shape[0]
+    nearest, error = _nearest(vectors, words)
+    numbers = tf.math.unsorted_segment_sum(tf.ones_like(error), nearest, num_words)
+    sums = tf.math.unsorted_segment_sum(vectors, nearest, num_words)
+    is_empty = numbers == 0
+    farthest = tf.math.top_k(error, num_words).indices
+    which = tf.gather(farthest, tf.cumsum(tf.cast(is_empty, tf.int32), exclusive=True))
+    means = sums / tf.maximum(numbers, 1)[:, tf.newaxis]
+    return tf.where(is_empty[:, tf.newaxis], tf.gather(vectors, which), means)
+
+
+def _some(vectors: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns so many of the vectors, at even distances."""
+    places = tf.range(number, dtype=tf.int64) * tf.shape(vectors, tf.int64)[0] // number
+    return tf.gather(vectors, places)

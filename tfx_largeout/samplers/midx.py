@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIDX: draws from the softmax over rows of W that are coded by an inverted multi-index."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.indexes import Index, InvertedMultiIndex
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class MIDX(Sampler):
+    """Draws from q(c|h), which is near the model's softmax and known exactly, without looking at W.
+
+        q(c|h) ~ v_c exp(h . code(w_c)),  E_c = S q(c|h)
+
+    code(w_c) being what an `InvertedMultiIndex` keeps of a row of W: the sum (or the two halves) of
+    two of 2 Q code words; v_c is exp(b_c) there. So q follows W and h, as the softmax does; each
+    draw's exp(o_c) / E_c is as far from Z / S as exp(h . (w_c - code(w_c))) is from its mean. The
+    draws are independent; a class may come several times, and a label may be among them: a hit.
+
+    Whatever the codes, corrected losses (`ComplementarySum`, `SampledSoftmax`) have an unbiased
+    estimate of Z. Finer codes make it more precise.
+
+    With `per_example=False` all examples share S draws from the mean of their distributions, with E
+    of that.
+
+    The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
+    saves it. A head that gets none makes `InvertedMultiIndex(num_words, quantization)`.
+
+    Cost: O(B (Q D + Q^2 + S sqrt(Q) + S log C)) time; memory, in numbers, 2 B (Q + S) sqrt(Q).
+    Beside that there is the upkeep of the index.
+
+    Args:
+        num_sampled: S, at least 1.
+        num_words: Q of the index that a head makes. Default 64.
+        quantization: `"pq"` or `"rq"`, likewise. Default `"rq"`.
+        per_example: Whether each example gets candidates of its own. Default True.
+
+    Raises:
+        TypeError: When the head is made: its index is another one than an `InvertedMultiIndex`.
+        ValueError: An argument is out of range, when the head is built also: `num_words` above C.
+        RuntimeError: When the head is built, over several workers.
+
+    References:
+        Chen, Zhang, Huang, Yang, Lian, Chen 2025, Adaptive sampled softmax with inverted
+        multi-index: methods, theory and applications, section 4.
+
+    Deviations: Classes of a pair are drawn in proportion to exp(b_c), not alike.
+    """
+
+    looks_at_weights: ClassVar[bool] = True
+    needs_index: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_sampled: int,
+        num_words: int = 64,
+        quantization: str = "rq",
+        per_example: bool = True,
+    ) -> None:
+        self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
+        default = InvertedMultiIndex(num_words, quantization)  # it checks them
+        self.num_words, self.quantization = default.num_words, default.quantization
+        self.per_example = bool(per_example)
+
+    def default_index(self) -> InvertedMultiIndex:
+        return InvertedMultiIndex(self.num_words, self.quantization)
+
+    def check_index(self, index: Index | None) -> None:
+        if not isinstance(index, InvertedMultiIndex):
+            raise TypeError(f"index must be an InvertedMultiIndex for MIDX; got {index!r}")
+
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        softmax = weights.index.softmax(hidden)
+        distribution = softmax if self.per_example else softmax.mean()
+        ids, log_probability = distribution.sample(self.num_sampled, seed)
+        log_expected = tf.cast(log_probability + math.log(self.num_sampled), tf.float32)
+        of_labels = distribution.log_probability(labels.ids) + math.log(self.num_sampled)
+        log_expected = tf.where(ids < 0, 0.0, log_expected)
+        return Candidates(ids, log_expected, where_labels(labels, of_labels))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "num_sampled": self.num_sampled,
+            "num_words": self.num_words,
+            "quantization": self.quantization,
+            "per_example": self.per_example,
+        }
