@@ -25,6 +25,9 @@ class HashFunctions {
   // Sets *family to hash functions of vectors of a width, without radii. Checks everything.
   absl::Status Get(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
                    int64_t width, core::HashFamily* family) const;
+  // The same, but looks at no number of what may be on a device.
+  absl::Status GetShapes(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
+                         int64_t width, core::HashFamily* family) const;
 
  private:
   // Looks at shapes alone.
@@ -33,6 +36,12 @@ class HashFunctions {
 
   int64_t num_tables_, hashes_per_table_, bins_;
 };
+
+absl::Status CheckVectors(const tensorflow::Tensor& vectors);
+
+// What is refused.
+absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t got);
+absl::Status VectorError(int64_t row);
 
 // Sets *tables to variables `first` and the next, entries and starts. Refuses those that are not
 // tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone.
