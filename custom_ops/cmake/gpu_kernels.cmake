@@ -43,6 +43,7 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
 endif()
 
 set(tfx_gpu_sources
+  core/gpu/bucket_candidates.cu.cc
   core/gpu/candidate_logits.cu.cc
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
@@ -82,6 +83,9 @@ endif()
 add_library(_tfx_largeout_gpu MODULE
   core/adam_correction.cc
   core/largest_eigenvalue.cc
+  kernels/bucket_candidates_kernels_gpu.cc
+  kernels/bucket_candidates_op.cc
+  kernels/bucket_candidates_op.cc
   kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
   kernels/candidate_op.cc

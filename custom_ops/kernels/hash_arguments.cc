@@ -97,16 +97,16 @@ absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_
                        core::HashTables* tables) {
   const tf::Tensor& entries = *variables.tensor(first);
   const tf::Tensor& starts = *variables.tensor(first + 1);
-  if (entries.dtype() != tf::DT_INT32 || entries.dims() != 2 || entries.NumElements() == 0 ||
+  if (entries.dtype() != tf::DT_UINT32 || entries.dims() != 2 || entries.NumElements() == 0 ||
       entries.dim_size(1) > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("entries must be int32 [L, C] with L and C at least 1; got ",
+    return InvalidArgument("entries must be uint32 [L, C] with L and C at least 1; got ",
                            tf::DataTypeString(entries.dtype()), " of shape ",
                            entries.shape().DebugString());
   }
-  if (starts.dtype() != tf::DT_INT32 || starts.dims() != 2 ||
+  if (starts.dtype() != tf::DT_UINT32 || starts.dims() != 2 ||
       starts.dim_size(0) != entries.dim_size(0) || starts.dim_size(1) < 2 ||
       (num_buckets > 0 && starts.dim_size(1) != num_buckets + 1)) {
-    return InvalidArgument("starts must be int32 [L, buckets + 1] with the L of entries, ",
+    return InvalidArgument("starts must be uint32 [L, buckets + 1] with the L of entries, ",
                            entries.dim_size(0), "; got ", tf::DataTypeString(starts.dtype()),
                            " of shape ", starts.shape().DebugString());
   }

@@ -44,7 +44,8 @@ absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t
 absl::Status VectorError(int64_t row);
 
 // Sets *tables to variables `first` and the next, entries and starts. Refuses those that are not
-// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone.
+// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone. Their numbers
+// are int32 in variables of uint32, as TensorFlow has no int32 variables on GPUs.
 absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_buckets,
                        core::HashTables* tables);
 

@@ -125,10 +125,10 @@ class HashIndexUpdateOp : public CpuOp {
       return InvalidArgument("entries must be [L, C] = [", family.num_tables, ", ", num_classes,
                              "]; got [", tables.num_tables, ", ", tables.num_classes, "]");
     }
-    if (touched_at.dtype() != tf::DT_INT32 ||
-        touched_at.shape() != tf::TensorShape({num_classes}) || built_at.dtype() != tf::DT_INT32 ||
+    if (touched_at.dtype() != tf::DT_UINT32 ||
+        touched_at.shape() != tf::TensorShape({num_classes}) || built_at.dtype() != tf::DT_UINT32 ||
         built_at.shape() != tf::TensorShape({tables.num_tables})) {
-      return InvalidArgument("touched_at and built_at must be int32 [C] and [L]; got shapes ",
+      return InvalidArgument("touched_at and built_at must be uint32 [C] and [L]; got shapes ",
                              touched_at.shape().DebugString(), " and ",
                              built_at.shape().DebugString());
     }

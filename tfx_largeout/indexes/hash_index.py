@@ -24,6 +24,7 @@ from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candi
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows
+from tfx_largeout.ops.hashing.signed_numbers import signed
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -170,13 +171,13 @@ class HashIndex(DerivedState):
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
         self._bins = functions.bins
-        self.elements = self._add("elements", functions.elements)
+        self.elements = self._add("elements", functions.elements.astype(np.uint32))
         self.planes = self._add("planes", functions.planes)
         self.entries = self._add("entries", (self.num_tables, num_classes), class_axis=1)
         self.starts = self._add("starts", (self.num_tables, self.num_buckets + 1))
         self.touched_at = self._add("touched_at", (num_classes,), class_axis=0)
-        self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
-        self.clock = self._add("clock", ())
+        self.built_at = self._add("built_at", np.full(self.num_tables, 2**32 - 1, np.uint32))
+        self.clock = self._add("clock", np.zeros([], np.int32))
         self.radius = self._add("radius", np.zeros([], np.float32))
         self.schedule = self._add("schedule", first_schedule(self.first_period))
         self.built = True
@@ -358,7 +359,7 @@ class HashIndex(DerivedState):
         return width + 2 if self.similarity == "inner_product" else width
 
     def _functions(self) -> HashFunctions:
-        return HashFunctions(self.elements.value, self.planes.value, self._bins)
+        return HashFunctions(signed(self.elements.value), self.planes.value, self._bins)
 
     def _update(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.hashing.hash_tables import HashTables
+from tfx_largeout.ops.hashing.signed_numbers import signed, unsigned
 
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 
@@ -83,8 +84,9 @@ def renumber(tables: HashTables, clock: Any) -> tf.Tensor:
     What counts is whether a row was marked after a table was built. That stays as it is: what lies
     between the times of two tables, in their order, gets one number.
     """
-    built = tf.sort(tables.built_at.value)
-    tables.touched_at.assign(2 * tf.searchsorted(built, tables.touched_at.value, "left"))
-    tables.built_at.assign(2 * tf.searchsorted(built, tables.built_at.value, "right") - 1)
+    built_at, touched_at = signed(tables.built_at.value), signed(tables.touched_at.value)
+    built = tf.sort(built_at)
+    tables.touched_at.assign(unsigned(2 * tf.searchsorted(built, touched_at, "left")))
+    tables.built_at.assign(unsigned(2 * tf.searchsorted(built, built_at, "right") - 1))
     clock.assign(2 * tables.built_at.shape[0])
     return tf.constant(True)

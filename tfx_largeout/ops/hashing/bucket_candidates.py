@@ -95,7 +95,7 @@ def bucket_candidates(
     check_dtypes(tf.int32, codes=codes)
     arguments = (codes, *order, tf.constant(budget, tf.int64))
     module = op_module(
-        implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
+        implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.uint32,)
     )
     if module is None:
         found = bucket_candidates_composed(
