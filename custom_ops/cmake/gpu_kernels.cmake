@@ -56,6 +56,7 @@ set(tfx_gpu_sources
   core/gpu/factored_update.cu.cc
   core/gpu/factored_update_end.cu.cc
   core/gpu/hash_codes.cu.cc
+  core/gpu/hash_tables.cu.cc
   core/gpu/lanczos.cu.cc
   core/gpu/radix_sort.cu.cc
   core/gpu/softmax_selection.cu.cc
@@ -95,6 +96,8 @@ add_library(_tfx_largeout_gpu MODULE
   kernels/factored_kernels_gpu.cc
   kernels/hash_arguments.cc
   kernels/hash_codes_kernels_gpu.cc
+  kernels/hash_index_kernels_gpu.cc
+  kernels/hash_index_op.cc
   kernels/layer_update.cc
   kernels/locked_variables.cc
   kernels/row_rule.cc

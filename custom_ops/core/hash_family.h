@@ -39,19 +39,25 @@ struct HashFamily {
   const float* radii;        // [num_radii], falling
   int64_t num_radii;         // 0: rows are hashed as they are
 
+  // These are constexpr so that nvcc takes them for a device, too.
+
   // window^K, or 2^K.
-  int64_t BucketsOfRange() const {
+  constexpr int64_t BucketsOfRange() const {
     int64_t buckets = 1;
     for (int64_t k = 0; k < hashes_per_table; ++k) buckets *= elements != nullptr ? window : 2;
     return buckets;
   }
   // Of a table, in all ranges.
-  int64_t NumBuckets() const { return (num_radii > 0 ? num_radii : 1) * BucketsOfRange(); }
+  constexpr int64_t NumBuckets() const {
+    return (num_radii > 0 ? num_radii : 1) * BucketsOfRange();
+  }
 
   // The hashes that tables [begin, end) need, whole groups of bins: the first, and the one behind
   // the last.
-  int64_t FirstHash(int64_t begin) const { return begin * hashes_per_table / bins * bins; }
-  int64_t LastHash(int64_t end) const {
+  constexpr int64_t FirstHash(int64_t begin) const {
+    return begin * hashes_per_table / bins * bins;
+  }
+  constexpr int64_t LastHash(int64_t end) const {
     const int64_t last = (end * hashes_per_table + bins - 1) / bins * bins;
     return last < num_hashes ? last : num_hashes;
   }

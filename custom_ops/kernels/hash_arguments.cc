@@ -15,6 +15,15 @@ absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t
                          place / family.window, ", ", place % family.window, "]");
 }
 
+absl::Status CheckElements(const core::HashFamily& family) {
+  if (family.elements == nullptr) return absl::OkStatus();
+  for (int64_t i = 0; i < family.num_hashes * family.window; ++i) {
+    const int32_t element = family.elements[i];
+    if (element < 0 || element >= family.width) return ElementError(family, i, element);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VectorError(int64_t row) {
   return InvalidArgument("vectors must be finite; got an infinite or NaN number in row ", row);
 }
@@ -61,17 +70,6 @@ absl::Status HashFunctions::CheckShapes(const tf::Tensor& elements, const tf::Te
 
 absl::Status HashFunctions::Get(const tf::Tensor& elements, const tf::Tensor& planes, int64_t width,
                                 core::HashFamily* family) const {
-  TF_RETURN_IF_ERROR(GetShapes(elements, planes, width, family));
-  if (family->elements == nullptr) return absl::OkStatus();
-  for (int64_t i = 0; i < family->num_hashes * family->window; ++i) {
-    const int32_t element = family->elements[i];
-    if (element < 0 || element >= width) return ElementError(*family, i, element);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status HashFunctions::GetShapes(const tf::Tensor& elements, const tf::Tensor& planes,
-                                      int64_t width, core::HashFamily* family) const {
   TF_RETURN_IF_ERROR(CheckShapes(elements, planes, width));
   const bool by_winner = elements.NumElements() > 0;
   const double base = by_winner ? elements.dim_size(1) : 2;

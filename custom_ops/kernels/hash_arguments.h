@@ -22,12 +22,9 @@ class HashFunctions {
  public:
   explicit HashFunctions(tensorflow::OpKernelConstruction* context);
 
-  // Sets *family to hash functions of vectors of a width, without radii. Checks everything.
+  // Sets *family to hash functions of vectors of a width, without radii. Looks at shapes alone.
   absl::Status Get(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
                    int64_t width, core::HashFamily* family) const;
-  // The same, but looks at no number of what may be on a device.
-  absl::Status GetShapes(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
-                         int64_t width, core::HashFamily* family) const;
 
  private:
   // Looks at shapes alone.
@@ -37,6 +34,8 @@ class HashFunctions {
   int64_t num_tables_, hashes_per_table_, bins_;
 };
 
+// Looks at elements in host memory.
+absl::Status CheckElements(const core::HashFamily& family);
 absl::Status CheckVectors(const tensorflow::Tensor& vectors);
 
 // What is refused.

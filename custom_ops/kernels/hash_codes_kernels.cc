@@ -23,6 +23,7 @@ class HashCodesOp : public CpuOp {
     core::HashFamily family;
     TF_RETURN_IF_ERROR(
         functions_.Get(context->input(1), context->input(2), vectors.dim_size(1), &family));
+    TF_RETURN_IF_ERROR(CheckElements(family));
     tf::Tensor* codes;
     TF_RETURN_IF_ERROR(
         context->allocate_output(0, {vectors.dim_size(0), family.num_tables}, &codes));

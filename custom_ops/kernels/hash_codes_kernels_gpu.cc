@@ -26,7 +26,7 @@ class HashCodesGpuOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(CheckVectors(vectors));
     const int64_t n = vectors.dim_size(0), width = vectors.dim_size(1);
     core::HashFamily family;
-    TF_RETURN_IF_ERROR(functions_.GetShapes(context->input(1), context->input(2), width, &family));
+    TF_RETURN_IF_ERROR(functions_.Get(context->input(1), context->input(2), width, &family));
     tf::Tensor *codes, memory;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {n, family.num_tables}, &codes));
     TF_RETURN_IF_ERROR(AllocateScratch(context, Take(family, n, nullptr).bytes, &memory));

@@ -90,13 +90,17 @@ inline std::vector<Functions> Families(std::mt19937& random) {
 // Tables with their memory.
 struct Index {
   const HashFamily& family;
-  int64_t num_classes;
+  int64_t num_classes, width;
   Ids entries, starts, touched_at, built_at;
   Workspace workspace;
 
-  Index(const HashFamily& of, int64_t classes)
+  Index(const HashFamily& of, int64_t classes) : Index(of, classes, of.width) {}
+
+  // Of rows of another width than the vectors that are hashed.
+  Index(const HashFamily& of, int64_t classes, int64_t width_of_rows)
       : family(of),
         num_classes(classes),
+        width(width_of_rows),
         entries(of.num_tables * classes),
         starts(of.num_tables * (of.NumBuckets() + 1)),
         touched_at(classes),
@@ -108,7 +112,7 @@ struct Index {
 
   HashFault Update(const Floats& rows, int64_t begin, int64_t end, int32_t now, int64_t* moved) {
     const Workspace::Scope scope(workspace);
-    const LayerWeights weights = {rows.data(), nullptr, false, num_classes, family.width};
+    const LayerWeights weights = {rows.data(), nullptr, false, num_classes, width};
     return UpdateTables(family, weights, {touched_at.data(), built_at.data()}, begin, end, now,
                         Tables(), OneWorker(InstructionSets().back(), workspace), moved);
   }
