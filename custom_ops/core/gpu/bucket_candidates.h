@@ -32,7 +32,7 @@ struct QueryFaults {
   unsigned long long visit;        // 0: what was read of a bucket is corrupt
 };
 
-// Memory that a call takes: 4 C bytes and 16 C for shared candidates; for own ones 8 to 16 bytes a
+// Memory that a call takes: 20 C bytes for shared candidates; for own ones 8 to 16 bytes a
 // candidate, at most 256 MiB or what an example needs.
 int64_t BucketCandidatesScratchBytes(const HashTables& tables, const core::BucketQueries& queries,
                                      bool own);

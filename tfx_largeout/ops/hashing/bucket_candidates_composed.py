@@ -60,10 +60,10 @@ def bucket_candidates_composed(
     if not per_example:
         with after([_check_read(visited.values, num_classes)]):
             elected, votes = _elected(visited.values, num_classes, first_class, budget)
-        missing = [[0, budget - tf.size(elected, tf.int64)]]
-        ids = tf.reshape(tf.pad(elected, missing, constant_values=-1), tf.stack([budget]))
-        votes = tf.reshape(tf.pad(votes, missing), tf.stack([budget]))
-        return ids, votes if gives_marks else no_marks
+        none = tf.zeros([budget - tf.size(elected, tf.int64)], tf.int64)
+        ids, votes = tf.concat([elected, none - 1], axis=0), tf.concat([votes, none], axis=0)
+        size = tf.stack([budget])
+        return tf.reshape(ids, size), tf.reshape(votes, size) if gives_marks else no_marks
     # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
     shape = tf.stack([visited.nrows(), budget])
     first, turns = _first(visited, turns, num_classes + 1)
@@ -147,7 +147,7 @@ def _visited(
     begin, size, offset, table, good = (
         tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table, good)
     )
-    place = tf.ragged.range(taken).values
+    place = tf.range(tf.size(count, tf.int64)) - tf.gather(tf.cumsum(taken) - taken, count)
     flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
     entries = tf.reshape(signed(tables.entries.read_value()), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)

@@ -88,7 +88,7 @@ def update_tables(
     check_dtypes(tf.int64, touched=touched, which=which)
     check_dtypes(tf.int32, now=now)
     dtypes = (tf.float32, tf.bfloat16)
-    module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes)
+    module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes, dtypes)
     if module is None:
         return update_tables_composed(
             kernel, biases, tables, functions, hashes_per_table, touched, now, which, radii
