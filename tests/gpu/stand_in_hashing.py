@@ -50,38 +50,36 @@ def functions_on(device, functions):
     return HashFunctions(*on(device, functions.elements, functions.planes), functions.bins)
 
 
+def codes_on(device, vectors, functions):
+    (vectors,) = on(device, vectors)
+    with tf.device(device):
+        return hash_codes(vectors, functions_on(device, functions), TABLES, HASHES)
+
+
+def eagerly_and_in_a_graph(function, *arguments):
+    in_graph = tf.function(lambda: function(*arguments), autograph=False)
+    return function(*arguments), in_graph()
+
+
 def check_codes():
     vectors = whole_numbers(300, WIDTH)
     for functions in FAMILIES.values():
-
-        def codes(device, vectors=vectors, functions=functions):
-            (x,) = on(device, vectors)
-            with tf.device(device):
-                return hash_codes(x, functions_on(device, functions), TABLES, HASHES)
-
-        expected = codes("CPU:0")
-        for call in (codes, tf.function(codes)):
-            found = call("GPU:0")
+        expected = codes_on("CPU:0", vectors, functions)
+        for found in eagerly_and_in_a_graph(codes_on, "GPU:0", vectors, functions):
             assert "GPU:0" in found.device, found.device
             np.testing.assert_array_equal(found.numpy(), expected.numpy())
     vectors[7, 2] = np.inf
-    with_place = HashFunctions(np.full([12, 3], WIDTH, "int32"), np.zeros([0, 0], "float32"), 1)
-    for given, functions, message in (
-        (
-            vectors,
-            FAMILIES["wta"],
-            "vectors must be finite; got an infinite or NaN number in row 7",
-        ),
-        (vectors[:7], with_place, "elements must be in [0, 12); got 12 at position [0, 0]"),
-        (vectors[0], FAMILIES["wta"], "vectors must be [n, D]"),
-    ):
-        (x,) = on("GPU:0", given)
-        refuses(message, lambda: hash_codes(x, functions_on("GPU:0", functions), TABLES, HASHES))  # noqa: B023
+    out_of_range = HashFunctions(np.full([12, 3], WIDTH, "int32"), np.zeros([0, 0], "float32"), 1)
+    message = "vectors must be finite; got an infinite or NaN number in row 7"
+    refuses(message, codes_on, "GPU:0", vectors, FAMILIES["wta"])
+    message = "elements must be in [0, 12); got 12 at position [0, 0]"
+    refuses(message, codes_on, "GPU:0", vectors[:7], out_of_range)
+    refuses("vectors must be [n, D]", codes_on, "GPU:0", vectors[0], FAMILIES["wta"])
 
 
-def refuses(message, call):
+def refuses(message, call, *arguments):
     try:
-        call()
+        call(*arguments)
     except tf.errors.InvalidArgumentError as error:
         assert message in str(error), error
     else:
@@ -159,20 +157,20 @@ def check_refusals(gpu):
     good = wrong.copy()
     wrong[11, 3] = np.nan
     gpu.kernel.assign(on("GPU:0", wrong)[0])
-    refuses("got an infinite or NaN number in row 11", lambda: gpu.update([11], 9, 0, 2))
+    refuses("got an infinite or NaN number in row 11", gpu.update, [11], 9, 0, 2)
     gpu.kernel.assign(on("GPU:0", good)[0])
     radii, gpu.radii = gpu.radii, gpu.radii[::-1].copy()
-    refuses("radii must fall", lambda: gpu.update([], 9, 0, 2))
+    refuses("radii must fall", gpu.update, [], 9, 0, 2)
     gpu.radii = radii
-    refuses("now must be at least 0; got -3", lambda: gpu.update([], -3, 0, 2))
-    refuses("tables must be a range in [0, 4]; got [3, 5)", lambda: gpu.update([], 9, 3, 5))
+    refuses("now must be at least 0; got -3", gpu.update, [], -3, 0, 2)
+    refuses("tables must be a range in [0, 4]; got [3, 5)", gpu.update, [], 9, 3, 5)
     after = gpu.arrays()
     assert after[2][11] == 9  # W has changed, which a later call is to see
     check_same([*after[:2], after[3]], [*before[:2], before[3]])
     starts = before[1].copy()
     starts[1, 3] = 99999
     gpu.tables.starts.assign(on("GPU:0", starts)[0])
-    refuses("table 1 is corrupt; rebuild the index", lambda: gpu.update([], 9, 0, 2))
+    refuses("table 1 is corrupt; rebuild the index", gpu.update, [], 9, 0, 2)
     gpu.tables.starts.assign(on("GPU:0", before[1])[0])
     gpu.update([], 9, 0, 2)  # variables are unlocked again
 
@@ -182,7 +180,7 @@ def check_queries(gpu, processor, num_ranges):
     codes = RNG.integers(-1, num_buckets // num_ranges, (9, 2, TABLES)).astype("int32")
     order = RNG.permutation(TABLES).astype("int32"), RNG.integers(0, 2**32, TABLES), np.int64(77)
 
-    def find(index, per_example, codes=codes, order=order):
+    def find(index, per_example, codes, order):
         given = on(index.device, codes, *order)
         with tf.device(index.device):
             return bucket_candidates(
@@ -194,18 +192,17 @@ def check_queries(gpu, processor, num_ranges):
             )
 
     for per_example in (False, True):
-        expected = find(processor, per_example)
-        for call in (find, tf.function(find)):
-            found = call(gpu, per_example)
+        expected = find(processor, per_example, codes, order)
+        for found in eagerly_and_in_a_graph(find, gpu, per_example, codes, order):
             assert all("GPU:0" in x.device for x in found)
             check_same([x.numpy() for x in found], [x.numpy() for x in expected])
-        for message, wrong in (
-            ("codes must be below", {"codes": codes + num_buckets}),
-            ("order must be a permutation", {"order": (order[0] * 0, *order[1:])}),
-            ("rotations must be in", {"order": (order[0], -1 - order[1], order[2])}),
-            ("first_class must be in [0, 3000); got 3000", {"order": (*order[:2], np.int64(3000))}),
+        for message, *wrong in (
+            ("codes must be below", codes + num_buckets, order),
+            ("order must be a permutation", codes, (order[0] * 0, *order[1:])),
+            ("rotations must be in", codes, (order[0], -1 - order[1], order[2])),
+            ("first_class must be in [0, 3000); got 3000", codes, (*order[:2], np.int64(3000))),
         ):
-            refuses(message, lambda: find(gpu, per_example, **wrong))  # noqa: B023
+            refuses(message, find, gpu, per_example, *wrong)
 
 
 if __name__ == "__main__":

@@ -328,7 +328,7 @@ def corrupt_case(name, what, monkeypatch) -> Case:
     case = built_case(name, monkeypatch)
     array, place, value = CORRUPT[what]
     variable = getattr(case.tables, array)
-    values = variable.numpy()
+    values = numbers_of(variable)
     values[1, place] = values[1, place + 1] if value is None else value
     variable.assign(values)
     return case
