@@ -17,7 +17,7 @@ from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candi
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 
-CLASSES, WIDTH, TABLES, HASHES = 3000, 12, 4, 3
+CLASSES, WIDTH, TABLES, HASHES = 300, 12, 4, 2
 RNG = np.random.default_rng(0)
 
 
@@ -37,7 +37,7 @@ FAMILIES = {
     "simhash": HashFunctions.by_planes(whole_numbers(TABLES * HASHES, WIDTH)),
 }
 RANGES = HashFunctions.by_planes(
-    np.concatenate([whole_numbers(TABLES * HASHES, WIDTH + 1), np.zeros([12, 1], "float32")], 1)
+    np.concatenate([whole_numbers(TABLES * HASHES, WIDTH + 1), np.zeros([8, 1], "float32")], 1)
 )
 
 
@@ -69,7 +69,7 @@ def check_codes():
             assert "GPU:0" in found.device, found.device
             np.testing.assert_array_equal(found.numpy(), expected.numpy())
     vectors[7, 2] = np.inf
-    out_of_range = HashFunctions(np.full([12, 3], WIDTH, "int32"), np.zeros([0, 0], "float32"), 1)
+    out_of_range = HashFunctions(np.full([8, 3], WIDTH, "int32"), np.zeros([0, 0], "float32"), 1)
     message = "vectors must be finite; got an infinite or NaN number in row 7"
     refuses(message, codes_on, "GPU:0", vectors, FAMILIES["wta"])
     message = "elements must be in [0, 12); got 12 at position [0, 0]"
@@ -133,8 +133,8 @@ def check_tables():
             for now, (update, touched, some) in enumerate(
                 (
                     (gpu.update, range(CLASSES), (0, TABLES)),
-                    (gpu.update, [5, -1, 900], (0, 0)),
-                    (in_graph, [5, 7, 2999], (1, 3)),
+                    (gpu.update, [5, -1, 90], (0, 0)),
+                    (in_graph, [5, 7, 299], (1, 3)),
                     (gpu.update, [], (0, TABLES)),
                 )
             ):
@@ -147,7 +147,7 @@ def check_tables():
                 assert moved.numpy() == processor.update(touched, now, *some).numpy()
                 check_same(gpu.arrays(), processor.arrays())
             check_same([x.numpy() for x in before], first)
-            check_queries(gpu, processor, max(len(radii), 1))
+        check_queries(gpu, processor, max(len(radii), 1))
     check_refusals(gpu)
 
 
@@ -200,7 +200,7 @@ def check_queries(gpu, processor, num_ranges):
             ("codes must be below", codes + num_buckets, order),
             ("order must be a permutation", codes, (order[0] * 0, *order[1:])),
             ("rotations must be in", codes, (order[0], -1 - order[1], order[2])),
-            ("first_class must be in [0, 3000); got 3000", codes, (*order[:2], np.int64(3000))),
+            ("first_class must be in [0, 300); got 300", codes, (*order[:2], np.int64(300))),
         ):
             refuses(message, find, gpu, per_example, *wrong)
 
