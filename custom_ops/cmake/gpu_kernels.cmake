@@ -43,6 +43,7 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
 endif()
 
 set(tfx_gpu_sources
+  core/gpu/bucket_candidates.cu.cc
   core/gpu/candidate_logits.cu.cc
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
@@ -54,11 +55,15 @@ set(tfx_gpu_sources
   core/gpu/factored_statistics.cu.cc
   core/gpu/factored_update.cu.cc
   core/gpu/factored_update_end.cu.cc
+  core/gpu/hash_codes.cu.cc
+  core/gpu/hash_tables.cu.cc
   core/gpu/lanczos.cu.cc
+  core/gpu/radix_sort.cu.cc
   core/gpu/softmax_selection.cu.cc
   core/gpu/softmax_update.cu.cc
   core/gpu/sorted_classes.cu.cc
-  core/gpu/streamed_logits.cu.cc)
+  core/gpu/streamed_logits.cu.cc
+  core/gpu/tiles.cu.cc)
 add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources} core/gpu/factored_outcome.cc)
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
@@ -66,8 +71,10 @@ if(TFX_CUDA STREQUAL "on_cpu")
 else()
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CUDA
     COMPILE_OPTIONS "--expt-relaxed-constexpr")
-  # Steps on rows have the bits of the processor's, where contraction is off too.
-  set_property(SOURCE core/gpu/candidate_update.cu.cc core/gpu/softmax_update.cu.cc
+  # Steps on rows have the bits of the processor's, where contraction is off too, and so have ranges
+  # of hashed rows.
+  set_property(SOURCE core/gpu/candidate_update.cu.cc core/gpu/hash_codes.cu.cc
+    core/gpu/softmax_update.cu.cc
     APPEND PROPERTY COMPILE_OPTIONS "--fmad=false")
   target_sources(tfx_core_gpu PRIVATE core/gpu/products_by_cublas.cc)
   set_source_files_properties(core/gpu/products_by_cublas.cc PROPERTIES COMPILE_OPTIONS
@@ -77,6 +84,9 @@ endif()
 add_library(_tfx_largeout_gpu MODULE
   core/adam_correction.cc
   core/largest_eigenvalue.cc
+  kernels/bucket_candidates_kernels_gpu.cc
+  kernels/bucket_candidates_op.cc
+  kernels/bucket_candidates_op.cc
   kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
   kernels/candidate_op.cc
@@ -84,6 +94,10 @@ add_library(_tfx_largeout_gpu MODULE
   kernels/class_shard.cc
   kernels/factored_checks.cc
   kernels/factored_kernels_gpu.cc
+  kernels/hash_arguments.cc
+  kernels/hash_codes_kernels_gpu.cc
+  kernels/hash_index_kernels_gpu.cc
+  kernels/hash_index_op.cc
   kernels/layer_update.cc
   kernels/locked_variables.cc
   kernels/row_rule.cc

@@ -25,21 +25,13 @@ int32_t BitsAt(const uint64_t* bits, int64_t first, int64_t n) {
 
 }  // namespace
 
-int64_t HashFamily::BucketsOfRange() const {
-  int64_t buckets = 1;
-  for (int64_t k = 0; k < hashes_per_table; ++k) buckets *= elements != nullptr ? window : 2;
-  return buckets;
-}
-
-int64_t HashFamily::NumBuckets() const {
-  return std::max<int64_t>(num_radii, 1) * BucketsOfRange();
-}
-
 Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execution& execution)
-    : family_(family), begin_(begin), end_(end), execution_(execution) {
-  const int64_t k = family.hashes_per_table, bins = family.bins;
-  first_hash_ = begin * k / bins * bins;
-  last_hash_ = std::min((end * k + bins - 1) / bins * bins, family.num_hashes);
+    : family_(family),
+      begin_(begin),
+      end_(end),
+      execution_(execution),
+      first_hash_(family.FirstHash(begin)),
+      last_hash_(family.LastHash(end)) {
   if (family.planes != nullptr) {
     const int64_t columns = last_hash_ - first_hash_, panel = execution.dense.panel_width;
     const int64_t num_panels = (columns + panel - 1) / panel;

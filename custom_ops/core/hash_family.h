@@ -39,8 +39,28 @@ struct HashFamily {
   const float* radii;        // [num_radii], falling
   int64_t num_radii;         // 0: rows are hashed as they are
 
-  int64_t BucketsOfRange() const;  // window^K, or 2^K
-  int64_t NumBuckets() const;      // of a table, in all ranges
+  // These are constexpr so that nvcc takes them for a device, too.
+
+  // window^K, or 2^K.
+  constexpr int64_t BucketsOfRange() const {
+    int64_t buckets = 1;
+    for (int64_t k = 0; k < hashes_per_table; ++k) buckets *= elements != nullptr ? window : 2;
+    return buckets;
+  }
+  // Of a table, in all ranges.
+  constexpr int64_t NumBuckets() const {
+    return (num_radii > 0 ? num_radii : 1) * BucketsOfRange();
+  }
+
+  // The hashes that tables [begin, end) need, whole groups of bins: the first, and the one behind
+  // the last.
+  constexpr int64_t FirstHash(int64_t begin) const {
+    return begin * hashes_per_table / bins * bins;
+  }
+  constexpr int64_t LastHash(int64_t end) const {
+    const int64_t last = (end * hashes_per_table + bins - 1) / bins * bins;
+    return last < num_hashes ? last : num_hashes;
+  }
 };
 
 // Codes are at least 0; this one says that a vector has none: it is 0, or all the elements that the
@@ -78,8 +98,8 @@ class Hasher {
   const HashFamily& family_;
   const int64_t begin_, end_;
   const Execution execution_;
-  int64_t first_hash_, last_hash_;  // whole groups of bins
-  float* panels_ = nullptr;         // of the planes
+  const int64_t first_hash_, last_hash_;
+  float* panels_ = nullptr;  // of the planes
 };
 
 // codes[i, t] is the code of rows[i] for table t, over all rows and tables. Returns the place of a

@@ -8,22 +8,33 @@
 #include "kernels/invalid_argument.h"
 
 namespace tfx {
-namespace {
-
 namespace tf = tensorflow;
 
-absl::Status CheckElements(const tf::Tensor& elements, int64_t width) {
-  const int64_t window = elements.dim_size(1);
-  const auto flat = elements.flat<int32_t>();
-  for (int64_t i = 0; i < flat.size(); ++i) {
-    if (flat(i) >= 0 && flat(i) < width) continue;
-    return InvalidArgument("elements must be in [0, ", width, "); got ", flat(i), " at position [",
-                           i / window, ", ", i % window, "]");
+absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t got) {
+  return InvalidArgument("elements must be in [0, ", family.width, "); got ", got, " at position [",
+                         place / family.window, ", ", place % family.window, "]");
+}
+
+absl::Status CheckElements(const core::HashFamily& family) {
+  if (family.elements == nullptr) return absl::OkStatus();
+  for (int64_t i = 0; i < family.num_hashes * family.window; ++i) {
+    const int32_t element = family.elements[i];
+    if (element < 0 || element >= family.width) return ElementError(family, i, element);
   }
   return absl::OkStatus();
 }
 
-}  // namespace
+absl::Status VectorError(int64_t row) {
+  return InvalidArgument("vectors must be finite; got an infinite or NaN number in row ", row);
+}
+
+absl::Status CheckVectors(const tf::Tensor& vectors) {
+  if (vectors.dims() == 2 && vectors.dim_size(0) <= std::numeric_limits<int32_t>::max()) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("vectors must be [n, D] with n below 2^31; got shape ",
+                         vectors.shape().DebugString());
+}
 
 HashFunctions::HashFunctions(tf::OpKernelConstruction* context) {
   OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
@@ -61,7 +72,6 @@ absl::Status HashFunctions::Get(const tf::Tensor& elements, const tf::Tensor& pl
                                 core::HashFamily* family) const {
   TF_RETURN_IF_ERROR(CheckShapes(elements, planes, width));
   const bool by_winner = elements.NumElements() > 0;
-  if (by_winner) TF_RETURN_IF_ERROR(CheckElements(elements, width));
   const double base = by_winner ? elements.dim_size(1) : 2;
   if (std::pow(base, hashes_per_table_) > kMostBuckets) {
     return InvalidArgument("a table must have at most 2^24 buckets; got ", base, "^",
@@ -85,16 +95,16 @@ absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_
                        core::HashTables* tables) {
   const tf::Tensor& entries = *variables.tensor(first);
   const tf::Tensor& starts = *variables.tensor(first + 1);
-  if (entries.dtype() != tf::DT_INT32 || entries.dims() != 2 || entries.NumElements() == 0 ||
+  if (entries.dtype() != tf::DT_UINT32 || entries.dims() != 2 || entries.NumElements() == 0 ||
       entries.dim_size(1) > std::numeric_limits<int32_t>::max()) {
-    return InvalidArgument("entries must be int32 [L, C] with L and C at least 1; got ",
+    return InvalidArgument("entries must be uint32 [L, C] with L and C at least 1; got ",
                            tf::DataTypeString(entries.dtype()), " of shape ",
                            entries.shape().DebugString());
   }
-  if (starts.dtype() != tf::DT_INT32 || starts.dims() != 2 ||
+  if (starts.dtype() != tf::DT_UINT32 || starts.dims() != 2 ||
       starts.dim_size(0) != entries.dim_size(0) || starts.dim_size(1) < 2 ||
       (num_buckets > 0 && starts.dim_size(1) != num_buckets + 1)) {
-    return InvalidArgument("starts must be int32 [L, buckets + 1] with the L of entries, ",
+    return InvalidArgument("starts must be uint32 [L, buckets + 1] with the L of entries, ",
                            entries.dim_size(0), "; got ", tf::DataTypeString(starts.dtype()),
                            " of shape ", starts.shape().DebugString());
   }

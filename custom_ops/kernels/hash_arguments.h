@@ -22,7 +22,7 @@ class HashFunctions {
  public:
   explicit HashFunctions(tensorflow::OpKernelConstruction* context);
 
-  // Sets *family to hash functions of vectors of a width, without radii. Checks everything.
+  // Sets *family to hash functions of vectors of a width, without radii. Looks at shapes alone.
   absl::Status Get(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
                    int64_t width, core::HashFamily* family) const;
 
@@ -34,8 +34,17 @@ class HashFunctions {
   int64_t num_tables_, hashes_per_table_, bins_;
 };
 
+// Looks at elements in host memory.
+absl::Status CheckElements(const core::HashFamily& family);
+absl::Status CheckVectors(const tensorflow::Tensor& vectors);
+
+// What is refused.
+absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t got);
+absl::Status VectorError(int64_t row);
+
 // Sets *tables to variables `first` and the next, entries and starts. Refuses those that are not
-// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone.
+// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone. Their numbers
+// are int32 in variables of uint32, as TensorFlow has no int32 variables on GPUs.
 absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_buckets,
                        core::HashTables* tables);
 

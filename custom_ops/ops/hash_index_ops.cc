@@ -70,10 +70,11 @@ Marks rows of W as changed, and brings some tables up to date with all changed r
 What is refused leaves all variables as they were, but for the marks where a row that has changed is
 not finite or a table is corrupt: W has changed, and a later call is to see it. A corrupt table is refused unless all rows have changed.
 
-entries: [L, C] int32, the classes of each table by bucket, then -1.
-starts: [L, buckets + 1] int32, where each bucket begins.
-touched_at: [C] int32, when each row was last marked.
-built_at: [L] int32, when each table was last brought up to date; -1, or a time that can't be: never.
+entries: [L, C], the classes of each table by bucket, then -1. This and the next three are of uint32
+  and hold int32: -1 as 2^32 - 1.
+starts: [L, buckets + 1], where each bucket begins.
+touched_at: [C], when each row was last marked.
+built_at: [L], when each table was last brought up to date; -1, or a time that can't be: never.
 kernel: W [C, D] of type dtype; is read.
 bias: At most one, b [C] of type dtype; is read where there are radii.
 elements: As TfxHashCodes.
@@ -123,8 +124,8 @@ REGISTER_OP("TfxBucketCandidates")
     .Doc(R"doc(
 Collects candidate classes from the buckets that queries fall into.
 
-entries: [L, C] int32, as TfxHashIndexUpdate.
-starts: [L, buckets + 1] int32.
+entries: [L, C] uint32, as TfxHashIndexUpdate.
+starts: [L, buckets + 1] uint32.
 codes: [N, Q, L] with N below 2^31, those of an example's queries, in the first range; -1 where there is none.
 order: [L], a permutation: the order in which tables are visited.
 rotations: [L], in [0, 2^32): a bucket is read from this part of it on, in a circle.

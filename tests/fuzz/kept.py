@@ -8,11 +8,15 @@ import tensorflow as tf
 from fuzz.calls import Call, Variable
 
 
+def _of_index(numbers: list) -> Variable:
+    return Variable(np.array(numbers).astype(np.uint32))  # -1 as 2^32 - 1
+
+
 def _candidates(note: str, entries: list, starts: list, codes: list) -> Call:
     """Each example looks into its bucket of one table of four classes, and needs two."""
     inputs = {
-        "entries": Variable(np.array([entries], np.int32)),
-        "starts": Variable(np.array([starts], np.int32)),
+        "entries": _of_index([entries]),
+        "starts": _of_index([starts]),
         "codes": np.array([codes], np.int32)[..., np.newaxis],
         "order": np.zeros(1, np.int32),
         "rotations": np.zeros(1, np.int64),
@@ -26,10 +30,10 @@ def _candidates(note: str, entries: list, starts: list, codes: list) -> Call:
 def _update(note: str, entries: list) -> Call:
     """One of three classes has changed, in one table of two buckets."""
     inputs = {
-        "entries": Variable(np.array([entries], np.int32)),
-        "starts": Variable(np.array([[0, 2, 3]], np.int32)),
-        "touched_at": Variable(np.zeros(3, np.int32)),
-        "built_at": Variable(np.zeros(1, np.int32)),
+        "entries": _of_index([entries]),
+        "starts": _of_index([[0, 2, 3]]),
+        "touched_at": _of_index([0, 0, 0]),
+        "built_at": _of_index([0]),
         "kernel": Variable(np.array([[1, 2], [2, 1], [3, 1]], np.float32)),
         "bias": [],
         "elements": np.array([[0, 1]], np.int32),

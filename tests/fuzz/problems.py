@@ -330,7 +330,11 @@ def _tables(rng: Rng, num_tables: int, num_classes: int, num_buckets: int) -> di
         order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
         entries[t, : len(order)] = order
         starts[t, 1:] = np.cumsum(np.bincount(codes[codes >= 0], minlength=num_buckets))
-    return {"entries": Variable(entries), "starts": Variable(starts)}
+    return {"entries": _of_index(entries), "starts": _of_index(starts)}
+
+
+def _of_index(numbers: np.ndarray) -> Variable:
+    return Variable(numbers.astype(np.uint32))  # -1 as 2^32 - 1
 
 
 def _hash_index_update(rng: Rng) -> Call:
@@ -347,8 +351,8 @@ def _hash_index_update(rng: Rng) -> Call:
     tables = np.sort(rng.integers(0, num_tables + 1, 2)) if rng.random() < 0.8 else [0, num_tables]
     inputs = {
         **_tables(rng, num_tables, classes, num_buckets),
-        "touched_at": Variable(rng.integers(0, now, classes).astype(np.int32)),
-        "built_at": Variable(rng.integers(-1, now, num_tables).astype(np.int32)),
+        "touched_at": _of_index(rng.integers(0, now, classes)),
+        "built_at": _of_index(rng.integers(-1, now, num_tables)),
         "kernel": Variable(_integers(rng, classes, width).astype(numpy_dtype)),
         "bias": [Variable(_integers(rng, classes).astype(numpy_dtype))] * int(rng.integers(0, 2)),
         **functions,

@@ -304,7 +304,7 @@ def _of_index_update(op: str) -> list[Refusal]:
         Refusal(op, "entries", lambda e: e[0], "entries must be"),
         Refusal(op, "starts", lambda s: s[:, 1:], "starts must be"),
         Refusal(op, "touched_at", lambda t: t[1:], "touched_at .*must be"),
-        Refusal(op, "built_at", _dtype(np.int64), "built_at must be int32", False),
+        Refusal(op, "built_at", _dtype(np.int64), "built_at must be uint32", False),
         Refusal(op, "touched", _put(0, 10**6), "touched must be class ids.*1000000"),
         Refusal(op, "touched", lambda t: t[np.newaxis], r"touched must be \[n\]"),
         Refusal(op, "now", _to(np.int32(-1)), "now must be at least 0; got.*-1"),

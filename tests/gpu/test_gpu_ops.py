@@ -21,7 +21,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ["stand_in_program.py", "stand_in_factored.py"])
+@pytest.mark.parametrize(
+    "name", ["stand_in_program.py", "stand_in_factored.py", "stand_in_hashing.py"]
+)
 def test_gpu_ops_agree_with_those_of_the_processor(tmp_path, name):
     build_driver(tmp_path)
     program = Path(__file__).with_name(name)

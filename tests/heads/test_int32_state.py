@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ages of rows and the current slot were int32 once: files from then load, and train on."""
+"""Ages of rows, the current slot and indexes were int32 once: such files load, and train on."""
 
 from __future__ import annotations
 
@@ -27,21 +27,37 @@ def factored_head():
     return tlo.heads.FactoredHead(CLASSES, 0.01)
 
 
+def head_with_an_index():
+    index = tlo.indexes.HashIndex(tlo.indexes.DWTAHash(3), 2, 3, first_period=4)
+    sampler, optimizer = tlo.samplers.LSHEmbedding(8), tlo.optimizers.RowSGD(0.05)
+    return tlo.heads.SampledHead(CLASSES, sampler, optimizer, index=index, seed=3)
+
+
+OF_AN_INDEX = ("elements", "entries", "starts", "touched_at", "built_at")
+
 # What each head counts with, and what it counted with then.
 HEADS = {
-    "uint32": (sampled_head, tlo.losses.ComplementarySum, "RowAdam.age"),
-    "int64": (factored_head, tlo.losses.ZLoss, "FactoredHead.current_slot"),
+    "age": ("uint32", sampled_head, tlo.losses.ComplementarySum, ["RowAdam.age"]),
+    "slot": ("int64", factored_head, tlo.losses.ZLoss, ["FactoredHead.current_slot"]),
+    "index": (
+        "uint32",
+        head_with_an_index,
+        tlo.losses.ComplementarySum,
+        [f"HashIndex.{name}" for name in OF_AN_INDEX],
+    ),
 }
-every_head = pytest.mark.parametrize("dtype", HEADS)
+every_head = pytest.mark.parametrize("name", HEADS)
 
 
-def trained(dtype, steps=3):
-    make_head, make_loss, _ = HEADS[dtype]
+def trained(name, steps=3):
+    _, make_head, make_loss, _ = HEADS[name]
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), make_head()])
     model.compile(keras.optimizers.SGD(0.1), loss=make_loss())
     if steps:
         model.fit(X, Y, batch_size=8, epochs=steps, verbose=0)
+    if steps and name == "index":
+        model.layers[-1].index.built_at.assign(np.full(3, 2**32 - 1, np.uint32))  # -1 then
     return model
 
 
@@ -75,11 +91,11 @@ def with_int32(path, dtype):
 
 
 @every_head
-def test_a_keras_file(dtype, tmp_path):
+def test_a_keras_file(name, tmp_path):
     path = tmp_path / "model.keras"
-    model = trained(dtype)
+    model = trained(name)
     model.save(path)
-    assert with_int32(path, dtype)
+    assert with_int32(path, HEADS[name][0])
     loaded = keras.models.load_model(path)
     assert_same(model, loaded)
     for m in (model, loaded):
@@ -88,18 +104,18 @@ def test_a_keras_file(dtype, tmp_path):
 
 
 @every_head
-def test_a_checkpoint(dtype):
-    kind = HEADS[dtype][2]
-    model, fresh = trained(dtype), trained(dtype, steps=0)
+def test_a_checkpoint(name):
+    dtype, _, _, kinds = HEADS[name]
+    model, fresh = trained(name), trained(name, steps=0)
     fresh.optimizer.build(fresh.trainable_variables)
     state, there = ModelState(model), ModelState(fresh)
     facts, arrays = state.facts(), {name: read() for name, read in state.arrays()}
-    was_int32 = [name for name in arrays if name.endswith(f" {kind}")]
-    assert was_int32
-    for name in was_int32:
-        arrays[name] = arrays[name].astype(np.int32)
+    was_int32 = [array for array in arrays if array.endswith(tuple(f" {kind}" for kind in kinds))]
+    assert len(was_int32) >= len(kinds)
+    for array in was_int32:
+        arrays[array] = arrays[array].astype(np.int32)
     for description in facts["variables"]:
-        if description[0] == kind:
+        if description[0] in kinds:
             assert description[1] == dtype
             description[1] = "int32"
     there.check(facts)
@@ -108,8 +124,8 @@ def test_a_checkpoint(dtype):
 
 
 @every_head
-def test_int32_in_the_place_of_floats_is_refused(dtype):
-    state = ModelState(trained(dtype, steps=1))
+def test_int32_in_the_place_of_floats_is_refused(name):
+    state = ModelState(trained(name, steps=1))
     facts = state.facts()
     next(found for found in facts["variables"] if found[1] == "float32")[1] = "int32"
     with pytest.raises(ValueError, match=r"checkpoint must be one of this model.*int32"):

@@ -74,8 +74,13 @@ def expected_tables(codes, num_buckets) -> tuple[np.ndarray, np.ndarray]:
 def empty_tables(num_tables, num_classes, num_buckets) -> HashTables:
     """Variables as a new index has them."""
     shapes = (num_tables, num_classes), (num_tables, num_buckets + 1), (num_classes,)
-    zeros = [tf.Variable(tf.zeros(shape, tf.int32)) for shape in shapes]
-    return HashTables(*zeros, tf.Variable(tf.fill([num_tables], -1)))
+    zeros = [tf.Variable(tf.zeros(shape, tf.uint32)) for shape in shapes]
+    return HashTables(*zeros, tf.Variable(np.full(num_tables, 2**32 - 1, np.uint32)))
+
+
+def numbers_of(variable) -> np.ndarray:
+    """Returns what a variable of an index holds: int32 in uint32."""
+    return variable.numpy().view(np.int32)
 
 
 def arrays(tables) -> list[np.ndarray]:

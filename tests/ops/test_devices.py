@@ -78,7 +78,6 @@ def test_the_status_says_where_ops_run(monkeypatch):
     status = library.library_status()
     assert status.startswith(without)
     assert "on TensorFlow's own ops" in status
-    assert "indexes stay on the CPU" in status
     assert "GPU" not in without
 
 

@@ -35,7 +35,7 @@ class DerivedState(keras.layers.Layer):
 
         Args:
             name: Of the weight.
-            value: Its first value, an array; or a shape, for int32 zeros.
+            value: Its first value, an array; or a shape, for uint32 zeros.
             num_classes: C of all workers.
             class_axis: The dimension in which it is over the classes of this worker; None
                 (default): there is none.
@@ -56,4 +56,4 @@ class DerivedState(keras.layers.Layer):
 
 
 def _value(value: Any) -> np.ndarray:
-    return np.zeros(value, np.int32) if isinstance(value, tuple) else np.asarray(value)
+    return np.zeros(value, np.uint32) if isinstance(value, tuple) else np.asarray(value)

@@ -18,11 +18,12 @@ from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.indexes.longest_row import grown_radius, longest_row, radii
 from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
-from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
+from tfx_largeout.indexes.table_schedule import HOST, Turn, first_schedule, renumber
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows
+from tfx_largeout.ops.hashing.signed_numbers import signed
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -166,15 +167,16 @@ class HashIndex(Index):
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
         self._bins = functions.bins
-        self.elements = self._add("elements", functions.elements)
+        self.elements = self._add("elements", functions.elements.astype(np.uint32))
         self.planes = self._add("planes", functions.planes)
         self.entries = self._add("entries", (self.num_tables, num_classes), class_axis=1)
         self.starts = self._add("starts", (self.num_tables, self.num_buckets + 1))
         self.touched_at = self._add("touched_at", (num_classes,), class_axis=0)
-        self.built_at = self._add("built_at", -np.ones(self.num_tables, np.int32))
-        self.clock = self._add("clock", ())
+        self.built_at = self._add("built_at", np.full(self.num_tables, 2**32 - 1, np.uint32))
+        self.clock = self._add("clock", np.zeros([], np.int32))
         self.radius = self._add("radius", np.zeros([], np.float32))
-        self.schedule = self._add("schedule", first_schedule(self.first_period))
+        with tf.device(HOST):
+            self.schedule = self._add("schedule", first_schedule(self.first_period))
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
@@ -195,7 +197,8 @@ class HashIndex(Index):
         radius = self.radius.value
         if self.similarity == "inner_product":
             radius = self._shard.longest(longest_row(kernel, bias, every))
-        self._update(kernel, bias, every, 0, self.num_tables, radius)
+        which = tf.constant([0, self.num_tables], tf.int64)
+        self._update(kernel, bias, every, which, radius)
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and brings those tables up to date whose turn it is.
@@ -215,11 +218,11 @@ class HashIndex(Index):
         radius = self.radius.value
         if self.similarity == "inner_product":
             touched, radius = tf.cond(
-                turn.is_time & (turn.first == 0),
+                turn.begins_round,
                 lambda: grown_radius(kernel, bias, touched, radius, self._shard),
                 lambda: (touched, radius),
             )
-        moved = self._update(kernel, bias, touched, turn.first, turn.end, radius)
+        moved = self._update(kernel, bias, touched, turn.tables, radius)
         if self.max_drift is not None:
             moved = self._shard.total(moved)  # all workers go by one schedule
         most = (self.max_drift or 1) * self.num_tables * self._shard.num_classes
@@ -329,22 +332,15 @@ class HashIndex(Index):
         return width + 2 if self.similarity == "inner_product" else width
 
     def _functions(self) -> HashFunctions:
-        return HashFunctions(self.elements.value, self.planes.value, self._bins)
+        return HashFunctions(signed(self.elements.value), self.planes.value, self._bins)
 
     def _update(
-        self,
-        kernel: tf.Variable,
-        bias: Any,
-        touched: tf.Tensor,
-        first: Any,
-        end: Any,
-        radius: tf.Tensor,
+        self, kernel: tf.Variable, bias: Any, touched: tf.Tensor, which: Any, radius: tf.Tensor
     ) -> tf.Tensor:
-        """Marks rows, and updates tables [first, end); returns how many classes have moved."""
+        """Marks rows, and updates tables of a range; returns how many classes have moved."""
         at_end = self.clock.value == tf.int32.max
         tf.cond(at_end, lambda: renumber(self.tables, self.clock), lambda: tf.constant(False))
         now = self.clock.value + 1
-        which = tf.stack([tf.cast(first, tf.int64), tf.cast(end, tf.int64)])
         moved = update_tables(
             kernel,
             bias,

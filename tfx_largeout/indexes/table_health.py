@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
+from tfx_largeout.ops.hashing.signed_numbers import signed
 
 _ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
 
@@ -19,7 +20,7 @@ def table_sizes(tables: HashTables, longer: int) -> dict[str, tf.Tensor]:
         tables: The tables.
         longer: How many buckets of each table, from the first, count for `largest_bucket`.
     """
-    starts, num_classes = tables.starts.value, tables.touched_at.shape[0]
+    starts, num_classes = signed(tables.starts.value), tables.touched_at.shape[0]
     sizes = starts[:, 1:] - starts[:, :-1]
     in_tables = tf.reduce_max(starts[:, -1])
     return {
@@ -51,7 +52,7 @@ def share_that_moved(
 
 def _some_entries(tables: HashTables) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns classes at equal distances in each table, and their buckets, both `[L, n]`."""
-    starts, entries = tables.starts.value, tables.entries.value
+    starts, entries = signed(tables.starts.value), signed(tables.entries.value)
     sizes = tf.cast(starts[:, -1:], tf.int64)
     places = tf.range(_ENTRIES_LOOKED_AT, dtype=tf.int64) * sizes // _ENTRIES_LOOKED_AT
     places = tf.cast(places, tf.int32)

@@ -9,12 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.hashing.hash_tables import HashTables
+from tfx_largeout.ops.hashing.signed_numbers import signed, unsigned
 
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 
+HOST = "CPU:0"
+"""Where the schedule is: it says what is to be launched, and nothing is to wait for that."""
+
 
 class Turn(NamedTuple):
-    """Which tables are brought up to date in a step. All are scalars of float64.
+    """Which tables are brought up to date in a step. All but the last three are scalars of float64.
 
     Attributes:
         due: How many tables are due, those of this step among them; a fraction stays.
@@ -22,8 +26,9 @@ class Turn(NamedTuple):
         end: The one after the last; `first` if it is not yet time.
         period: The number of steps in which all tables have their turn.
         moved: How many classes have moved in this round so far, over all tables.
-        is_time: Whether there are tables whose turn it is.
-        is_round: Whether all tables have had their turn then.
+        tables: `[2]` int64: the first table, and the one after the last.
+        begins_round: Whether there are tables whose turn it is, and the first is one.
+        ends_round: Whether all tables have had their turn then.
     """
 
     due: tf.Tensor
@@ -31,8 +36,9 @@ class Turn(NamedTuple):
     end: tf.Tensor
     period: tf.Tensor
     moved: tf.Tensor
-    is_time: tf.Tensor
-    is_round: tf.Tensor
+    tables: tf.Tensor
+    begins_round: tf.Tensor
+    ends_round: tf.Tensor
 
     @classmethod
     def of(cls, schedule: tf.Tensor, num_tables: int) -> Turn:
@@ -42,12 +48,15 @@ class Turn(NamedTuple):
             schedule: `[4]`: due, first, period and moved after the step before.
             num_tables: L.
         """
-        due, first, period, moved = tf.unstack(schedule)
-        due += num_tables / period
-        is_time = due >= min(_TABLES_OF_SLICE, num_tables)
-        most = tf.minimum(tf.floor(due), num_tables - first)
-        end = first + tf.where(is_time, most, tf.zeros_like(due))
-        return cls(due, first, end, period, moved, is_time, end >= num_tables)
+        with tf.device(HOST):
+            due, first, period, moved = tf.unstack(schedule)
+            due += num_tables / period
+            is_time = due >= min(_TABLES_OF_SLICE, num_tables)
+            most = tf.minimum(tf.floor(due), num_tables - first)
+            end = first + tf.where(is_time, most, tf.zeros_like(due))
+            tables = tf.cast(tf.stack([first, end]), tf.int64)
+            begins, ends = is_time & (first == 0), end >= num_tables
+        return cls(due, first, end, period, moved, tables, begins, ends)
 
     def after(self, moved: tf.Tensor, growth: float, shortest: float, most: float) -> tf.Tensor:
         """Returns the schedule after the step.
@@ -58,18 +67,19 @@ class Turn(NamedTuple):
             shortest: What no period is below.
             most: How many classes may move in a round, over all tables, for the period to grow.
         """
-        none = tf.zeros_like(self.due)
-        total = self.moved + tf.cast(moved, self.moved.dtype)
-        shorter = tf.maximum(self.period / growth, shortest)
-        next_period = tf.where(total > most, shorter, self.period * growth)
-        return tf.stack(
-            [
-                self.due - (self.end - self.first),
-                tf.where(self.is_round, none, self.end),
-                tf.where(self.is_round, next_period, self.period),
-                tf.where(self.is_round, none, total),
-            ]
-        )
+        with tf.device(HOST):
+            none = tf.zeros_like(self.due)
+            total = self.moved + tf.cast(moved, self.moved.dtype)
+            shorter = tf.maximum(self.period / growth, shortest)
+            next_period = tf.where(total > most, shorter, self.period * growth)
+            return tf.stack(
+                [
+                    self.due - (self.end - self.first),
+                    tf.where(self.ends_round, none, self.end),
+                    tf.where(self.ends_round, next_period, self.period),
+                    tf.where(self.ends_round, none, total),
+                ]
+            )
 
 
 def first_schedule(period: float) -> np.ndarray:
@@ -83,8 +93,9 @@ def renumber(tables: HashTables, clock: Any) -> tf.Tensor:
     What counts is whether a row was marked after a table was built. That stays as it is: what lies
     between the times of two tables, in their order, gets one number.
     """
-    built = tf.sort(tables.built_at.value)
-    tables.touched_at.assign(2 * tf.searchsorted(built, tables.touched_at.value, "left"))
-    tables.built_at.assign(2 * tf.searchsorted(built, tables.built_at.value, "right") - 1)
+    built_at, touched_at = signed(tables.built_at.value), signed(tables.touched_at.value)
+    built = tf.sort(built_at)
+    tables.touched_at.assign(unsigned(2 * tf.searchsorted(built, touched_at, "left")))
+    tables.built_at.assign(unsigned(2 * tf.searchsorted(built, built_at, "right") - 1))
     clock.assign(2 * tables.built_at.shape[0])
     return tf.constant(True)

@@ -107,12 +107,11 @@ def _status_of_gpu() -> str:
     if has_kernel:
         but = (
             "but for exact evaluation, the passes over all classes of ExactSoftmaxHead, the steps "
-            "of the factored head and, in float32, logits and updates of candidates"
+            "of the factored head, hash indexes and, in float32, logits and updates of candidates"
         )
     return (
-        f"heads on the GPU run on TensorFlow's own ops instead, {but}; hash indexes stay on the "
-        "CPU, their tables being int32, of which TensorFlow keeps variables there; GPU products "
-        f"of float32 are {product_precision()}"
+        f"heads on the GPU run on TensorFlow's own ops instead, {but}; GPU products of float32 "
+        f"are {product_precision()}"
     )
 
 

@@ -121,6 +121,18 @@ T atomicMin(T* least, T value) {
   return before;
 }
 
+template <typename T>
+T atomicCAS(T* value, T expected, T next) {
+  const T before = *value;
+  if (before == expected) *value = next;
+  return before;
+}
+
+template <typename T>
+T atomicExch(T* value, T next) {
+  return std::exchange(*value, next);
+}
+
 inline unsigned __float_as_uint(float value) {
   unsigned bits;
   std::memcpy(&bits, &value, sizeof bits);

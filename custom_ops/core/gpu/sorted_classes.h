@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/gpu/radix_sort.h"
 #include "core/gpu/scratch.h"
 
 struct CUstream_st;
@@ -19,10 +20,7 @@ struct SortedClasses {
   uint64_t* entries;
   uint32_t* begins;
   uint32_t* num_classes;  // how many different ones there are
-  // For sorting.
-  uint64_t* spare;
-  uint32_t* counts;
-  uint32_t* totals;
+  RadixSort sort;         // its memory
 };
 
 // Takes memory for n places: about 20 bytes each.

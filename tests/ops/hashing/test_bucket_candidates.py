@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops.hash_index_cases import empty_tables, expected_tables, use
+from ops.hash_index_cases import empty_tables, expected_tables, numbers_of, use
 from oracles import hash_index as oracle
 
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
@@ -308,7 +308,7 @@ def test_corrupt_tables_are_refused(name, per_example, array, place, value, monk
     case.collect(name, monkeypatch, 40, per_example, 9)
     case.codes[3, 1, 1] = 0
     variable = getattr(case.tables, array)
-    values = variable.numpy()
+    values = numbers_of(variable)
     values[1, place] = value
     variable.assign(values)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"corrupt.*rebuild the index"):

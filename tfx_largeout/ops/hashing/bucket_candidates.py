@@ -94,8 +94,9 @@ def bucket_candidates(
     tables = tables.variables
     check_dtypes(tf.int32, codes=codes)
     arguments = (codes, *order, tf.constant(budget, tf.int64))
+    dtypes = (tf.uint32,)
     module = op_module(
-        implementation, "tfx_bucket_candidates", "entries", tables.entries, (tf.int32,)
+        implementation, "tfx_bucket_candidates", "entries", tables.entries, dtypes, dtypes
     )
     if module is None:
         found = bucket_candidates_composed(

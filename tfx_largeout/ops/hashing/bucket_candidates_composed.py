@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
+from tfx_largeout.ops.hashing.signed_numbers import signed
 from tfx_largeout.run_time_checks import Check, after
 
 
@@ -59,10 +60,10 @@ def bucket_candidates_composed(
     if not per_example:
         with after([_check_read(visited.values, num_classes)]):
             elected, votes = _elected(visited.values, num_classes, first_class, budget)
-        missing = [[0, budget - tf.size(elected, tf.int64)]]
-        ids = tf.reshape(tf.pad(elected, missing, constant_values=-1), tf.stack([budget]))
-        votes = tf.reshape(tf.pad(votes, missing), tf.stack([budget]))
-        return ids, votes if gives_marks else no_marks
+        none = tf.zeros([budget - tf.size(elected, tf.int64)], tf.int64)
+        ids, votes = tf.concat([elected, none - 1], axis=0), tf.concat([votes, none], axis=0)
+        size = tf.stack([budget])
+        return tf.reshape(ids, size), tf.reshape(votes, size) if gives_marks else no_marks
     # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
     shape = tf.stack([visited.nrows(), budget])
     first, turns = _first(visited, turns, num_classes + 1)
@@ -88,7 +89,7 @@ def _check_shapes(
         ValueError: A shape or a number is wrong.
         TypeError: A dtype is wrong.
     """
-    check_dtypes(tf.int32, entries=tables.entries, starts=tables.starts)
+    check_dtypes(tf.uint32, entries=tables.entries, starts=tables.starts)
     if tables.entries.shape.rank != 2 or 0 in tables.entries.shape:
         raise ValueError(
             f"entries must be [L, C] with L and C at least 1; got shape {tables.entries.shape}"
@@ -132,7 +133,7 @@ def _visited(
     table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
     first_bucket = tf.repeat(tf.range(num_ranges, dtype=tf.int64), rotations.shape[0]) * num_buckets
     code = tf.cast(tf.maximum(by_table, 0), tf.int64) + first_bucket[:, tf.newaxis]
-    starts = tf.cast(tables.starts.read_value(), tf.int64)
+    starts = tf.cast(signed(tables.starts.read_value()), tf.int64)
     begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
     end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
@@ -146,9 +147,9 @@ def _visited(
     begin, size, offset, table, good = (
         tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table, good)
     )
-    place = tf.ragged.range(taken).values
+    place = tf.range(tf.size(count, tf.int64)) - tf.gather(tf.cumsum(taken) - taken, count)
     flat = table * num_classes + begin + (offset + place) % tf.maximum(size, 1)
-    entries = tf.reshape(tables.entries.read_value(), [-1])
+    entries = tf.reshape(signed(tables.entries.read_value()), [-1])
     classes = tf.cast(tf.gather(entries, flat), tf.int64)
     is_class = good & (classes >= 0) & (classes < num_classes)
     classes = tf.where(is_class, classes, num_classes)

@@ -74,7 +74,8 @@ def hash_codes(
         tf.errors.InvalidArgumentError: A vector is not finite; shapes disagree.
     """
     check_dtypes(tf.float32, vectors=vectors)
-    module = op_module(implementation, "tfx_hash_codes", "vectors", vectors, (tf.float32,))
+    dtypes = (tf.float32,)
+    module = op_module(implementation, "tfx_hash_codes", "vectors", vectors, dtypes, dtypes)
     if module is None:
         return hash_codes_composed(vectors, functions, num_tables, hashes_per_table)
     return module.tfx_hash_codes(

@@ -18,13 +18,14 @@ class HashTables(NamedTuple):
     """The state of L tables over C classes.
 
     A table is the list of all classes, sorted by bucket: no bucket has a limit, nothing is dropped.
+    All are uint32 and hold numbers of int32, 2^32 - 1 for -1, as a GPU has no variables of int32.
 
     Attributes:
-        entries: `[L, C]` int32, the classes by bucket, in rising order in each; then -1, as often
+        entries: `[L, C]`, the classes by bucket, in rising order in each; then -1, as often
             as there are classes without a code.
-        starts: `[L, buckets + 1]` int32, where in `entries` each bucket begins.
-        touched_at: `[C]` int32, when each row was last marked as changed.
-        built_at: `[L]` int32, when each table was last brought up to date; -1: never.
+        starts: `[L, buckets + 1]`, where in `entries` each bucket begins.
+        touched_at: `[C]`, when each row was last marked as changed.
+        built_at: `[L]`, when each table was last brought up to date; -1: never.
     """
 
     entries: Any
@@ -87,7 +88,7 @@ def update_tables(
     check_dtypes(tf.int64, touched=touched, which=which)
     check_dtypes(tf.int32, now=now)
     dtypes = (tf.float32, tf.bfloat16)
-    module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes)
+    module = op_module(implementation, "tfx_hash_index_update", "kernel", kernel, dtypes, dtypes)
     if module is None:
         return update_tables_composed(
             kernel, biases, tables, functions, hashes_per_table, touched, now, which, radii

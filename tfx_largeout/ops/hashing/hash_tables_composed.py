@@ -14,6 +14,7 @@ from tfx_largeout.ops.hashing.hash_codes_composed import (
     hash_codes_composed,
 )
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
+from tfx_largeout.ops.hashing.signed_numbers import signed, unsigned
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
 from tfx_largeout.run_time_checks import Check, after
 
@@ -48,13 +49,13 @@ def update_tables_composed(
     ):
         touched = tf.boolean_mask(touched, touched >= 0)
     # Marks stay where `build` refuses what it finds: W has changed.
-    scatter_update(tables.touched_at, touched, tf.fill(tf.shape(touched), now))
+    scatter_update(tables.touched_at, touched, unsigned(tf.fill(tf.shape(touched), now)))
 
     def build() -> tf.Tensor:
-        built_at = gather(tables.built_at, tf.range(which[0], which[1]))
+        built_at = signed(gather(tables.built_at, tf.range(which[0], which[1])))
         # A time that can't be is that of a damaged table: as if it had never been built.
         since = tf.reduce_min(tf.where((built_at < -1) | (built_at > now), -1, built_at))
-        changed = tf.where(tables.touched_at.read_value() > since)[:, 0]
+        changed = tf.where(signed(tables.touched_at.read_value()) > since)[:, 0]
         rows = HashedRows(kernel, biases, radii)
         codes = _codes_of_rows(rows, changed, functions, tables, hashes_per_table)
         is_good = _are_good(tables, which)
@@ -110,7 +111,7 @@ def _codes_of_rows(
 def _codes_in(tables: Any, table: tf.Tensor) -> tf.Tensor:
     """Returns the code of each class in one table, `[C]`; -1 where it is missing."""
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
-    starts, entries = gather(tables.starts, table), gather(tables.entries, table)
+    starts, entries = signed(gather(tables.starts, table)), signed(gather(tables.entries, table))
     in_bucket = tf.repeat(tf.range(num_buckets), starts[1:] - starts[:-1])
     return tf.tensor_scatter_nd_update(
         tf.fill([num_classes], -1), entries[: starts[-1], tf.newaxis], in_bucket
@@ -132,9 +133,9 @@ def _build(
     order = tf.argsort(tf.where(codes < 0, num_buckets, codes), stable=True)
     entries = tf.where(tf.range(num_classes) < num_classes - counts[0], order, -1)
     starts = tf.concat([[0], tf.cumsum(counts[1:])], axis=0)
-    scatter_update(tables.entries, table, entries)
-    scatter_update(tables.starts, table, starts)
-    scatter_update(tables.built_at, table, now)
+    scatter_update(tables.entries, table, unsigned(entries))
+    scatter_update(tables.starts, table, unsigned(starts))
+    scatter_update(tables.built_at, table, unsigned(now))
     return tf.math.count_nonzero((codes >= 0) & (codes != before))
 
 
@@ -160,7 +161,7 @@ def _check_shapes(
         check_dtypes(kernel.dtype, bias=bias)
         require_shape("bias", "[C] with the C of kernel", bias, [num_classes])
     for name, variable in zip(tables._fields, tables, strict=True):
-        check_dtypes(tf.int32, **{name: variable})
+        check_dtypes(tf.uint32, **{name: variable})
     if tables.built_at.shape.rank != 1:
         raise ValueError(f"built_at must be [L]; got shape {tables.built_at.shape}")
     num_tables = tables.built_at.shape[0]
@@ -220,7 +221,7 @@ def _are_good(tables: Any, which: tf.Tensor) -> tf.Tensor:
     """Returns whether each of some tables is one as it was written."""
     num_classes = tables.entries.shape[1]
     some = tf.range(which[0], which[1])
-    starts, entries = gather(tables.starts, some), gather(tables.entries, some)
+    starts, entries = signed(gather(tables.starts, some)), signed(gather(tables.entries, some))
     end = starts[:, -1:]
     in_use = tf.range(num_classes) < end
     # What is not in use gets numbers of its own, so that only a class that comes up twice is equal.

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tiles of an array, a block of threads each: what they count is summed up in order.
+
+#ifndef TFX_LARGEOUT_CORE_GPU_TILES_H_
+#define TFX_LARGEOUT_CORE_GPU_TILES_H_
+
+#include <cstdint>
+
+#include "core/gpu/block_reduction.h"
+
+struct CUstream_st;
+
+namespace tfx::core::gpu {
+
+constexpr int kRounds = 8;                 // entries of a thread
+constexpr int kTile = kRounds * kThreads;  // entries of a block
+
+// Begins to turn counts [rows, tiles], each row by itself, into the sums of those before in the
+// row; totals [rows] are the sums of all.
+void SumTiles(CUstream_st* stream, uint32_t* counts, int64_t num_rows, int64_t num_tiles,
+              uint32_t* totals);
+
+}  // namespace tfx::core::gpu
+
+#endif  // TFX_LARGEOUT_CORE_GPU_TILES_H_

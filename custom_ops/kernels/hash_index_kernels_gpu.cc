@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hash tables are brought up to date on a GPU. The host waits twice where there are tables to
+// write: for how many rows have changed, and for what is refused. Where it finds fault with what is
+// on the device, marks stay. A touched id that is no row is passed over.
+
+#include "core/gpu/hash_tables.h"
+#include "kernels/gpu_op.h"
+#include "kernels/hash_faults_gpu.h"
+#include "kernels/hash_index_op.h"
+#include "kernels/locked_variables.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+using Call = HashIndexCall;
+using core::gpu::kNoFault;
+
+class HashIndexUpdateGpuOp : public tf::OpKernel {
+ public:
+  explicit HashIndexUpdateGpuOp(tf::OpKernelConstruction* context)
+      : tf::OpKernel(context), call_(context) {}
+
+  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) const {
+    LockedVariables variables;
+    TF_RETURN_IF_ERROR(variables.Lock(context, call_.Names(), LockedVariables::Mode::kExclusive));
+    Call::Arguments arguments;
+    TF_RETURN_IF_ERROR(call_.Get(context, variables, &arguments));
+    tf::Tensor* moved;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &moved));
+    moved->scalar<int64_t>()() = 0;
+    TF_RETURN_IF_ERROR(variables.Own(Call::kTouchedAt));
+    const tf::Tensor& touched = call_.Touched(context);
+    core::gpu::MarkRows(StreamOf(context), touched.flat<int64_t>().data(), touched.NumElements(),
+                        arguments.now, arguments.tables.num_classes, Call::TouchedAt(variables));
+    if (arguments.begin == arguments.end) return absl::OkStatus();
+    return Build(context, arguments, &variables, &moved->scalar<int64_t>()());
+  }
+
+  absl::Status Build(tf::OpKernelContext* context, const Call::Arguments& arguments,
+                     LockedVariables* variables, int64_t* moved) const {
+    core::gpu::TableUpdate update = {arguments.family,        call_.Weights(*variables),
+                                     Call::Times(*variables), arguments.begin,
+                                     arguments.end,           arguments.now,
+                                     arguments.tables};
+    tf::Tensor scratch;
+    TF_RETURN_IF_ERROR(
+        AllocateScratch(context, core::gpu::TableUpdateScratchBytes(update), &scratch));
+    const auto* found = core::gpu::TableVerdictIn(scratch.data());
+    core::gpu::TableVerdict verdict;
+    TF_RETURN_IF_ERROR(
+        StatusOf(core::gpu::FindChangedRows(StreamOf(context), update, scratch.data())));
+    TF_RETURN_IF_ERROR(CopyToHost(context, found, &verdict));
+    TF_RETURN_IF_ERROR(CheckRadius(context, update.family, verdict.faults));
+    TF_RETURN_IF_ERROR(StatusOf(core::gpu::HashChangedRows(StreamOf(context), update,
+                                                           verdict.num_changed, scratch.data())));
+    TF_RETURN_IF_ERROR(CopyToHost(context, found, &verdict));
+    TF_RETURN_IF_ERROR(CheckElement(context, update.family, verdict.faults));
+    if (verdict.faults.row != kNoFault) return Call::RowError(verdict.faults.row);
+    const bool is_needed = verdict.num_changed < update.tables.num_classes;  // what tables hold
+    if (is_needed && verdict.faults.table != kNoFault) {
+      return Call::TableError(verdict.faults.table);
+    }
+    for (int index : {Call::kEntries, Call::kStarts, Call::kBuiltAt}) {
+      TF_RETURN_IF_ERROR(variables->Own(index));
+    }
+    TF_RETURN_IF_ERROR(
+        GetTables(*variables, Call::kEntries, update.tables.num_buckets, &update.tables));
+    update.times = Call::Times(*variables);
+    *moved = static_cast<int64_t>(verdict.moved);
+    return StatusOf(core::gpu::WriteTables(StreamOf(context), update, scratch.data()));
+  }
+
+  static absl::Status CheckRadius(tf::OpKernelContext* context, const core::HashFamily& family,
+                                  const core::gpu::HashFaults& faults) {
+    if (faults.radius == kNoFault) return absl::OkStatus();
+    float got;
+    TF_RETURN_IF_ERROR(CopyToHost(context, family.radii + faults.radius, &got));
+    return Call::RadiusError(static_cast<int64_t>(faults.radius), got);
+  }
+
+  const Call call_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfxHashIndexUpdate")
+                            .Device(tf::DEVICE_GPU)
+                            .HostMemory("entries")
+                            .HostMemory("starts")
+                            .HostMemory("touched_at")
+                            .HostMemory("built_at")
+                            .HostMemory("kernel")
+                            .HostMemory("bias")
+                            .HostMemory("now")
+                            .HostMemory("tables")
+                            .HostMemory("moved"),
+                        HashIndexUpdateGpuOp);
+
+}  // namespace
+}  // namespace tfx
