@@ -29,6 +29,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import harness
+import numpy as np
 
 ROOT = Path(__file__).parents[1]
 TRAINING = harness.RESULTS / "language_model.csv"
@@ -67,7 +68,9 @@ def speed(text: Path, losses: list[str], repeats: int) -> list[dict[str, Any]]:
     sides: dict[str, Callable[[], Any]] = {}
     for loss in losses:
         arguments = module.parse([str(text), *rates(loss)])
-        model = module.build_model(len(vocabulary), arguments)
+        model = module.build_model(
+            len(vocabulary), arguments, np.bincount(numbers, minlength=len(vocabulary))
+        )
         data = module.ngrams(numbers, arguments.order, arguments.batch_size, shuffle=True)
         steps = TIMED_STEPS.get(loss, 100)
         sides[loss] = functools.partial(

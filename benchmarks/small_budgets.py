@@ -137,7 +137,7 @@ def text_problem(file: Path) -> Problem:
 
     def trunk() -> tuple[Any, Any, Any]:
         inputs = keras.Input([ORDER - 1], dtype="int64")
-        words = example.WordVectors(len(vocabulary), EMBEDDING)(inputs)
+        words = tlo.layers.RowEmbedding(len(vocabulary), EMBEDDING)(inputs)
         flat = keras.layers.Flatten()(words)
         hidden = keras.layers.Dense(HIDDEN_OF_TEXT, activation="relu")(flat)
         return inputs, hidden, keras.optimizers.Adam(1e-3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An n-gram language model on a text file, with the softmax or a loss of the spherical family.
+"""An n-gram language model on a text file: the softmax, exact or sampled, or a spherical loss.
 
 The words before a word are looked up in an embedding, joined, and go through hidden layers; the
 head scores every word of the vocabulary. The embedding is scored by how its cosines rank pairs of
@@ -28,7 +28,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 
-LOSSES = ("softmax", "exact_softmax", "z_loss", "spherical_softmax", "taylor_softmax")
+LOSSES = ("softmax", "exact_softmax", "sampled", "z_loss", "spherical_softmax", "taylor_softmax")
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -64,14 +64,14 @@ def ngrams(text: np.ndarray, order: int, batch_size: int, shuffle: bool) -> tf.d
     return starts.batch(batch_size, drop_remainder=shuffle).map(cut).prefetch(2)
 
 
-def build_model(num_words: int, arguments: Any) -> keras.Model:
-    """Returns the compiled model."""
-    head, loss = build_head(num_words, arguments.loss, arguments.head_learning_rate)
+def build_model(num_words: int, arguments: Any, counts: np.ndarray) -> keras.Model:
+    """Returns the compiled model; `counts` says how often each word occurs."""
+    head, loss = build_head(num_words, arguments.loss, arguments.head_learning_rate, counts)
     hidden = [keras.layers.Dense(width, activation="relu") for width in arguments.hidden]
     model = keras.Sequential(
         [
             keras.Input((arguments.order - 1,), dtype="int64"),
-            WordVectors(num_words, arguments.embedding, name="embedding"),
+            tlo.layers.RowEmbedding(num_words, arguments.embedding, name="embedding"),
             keras.layers.Flatten(),
             *hidden,
             head,
@@ -82,13 +82,23 @@ def build_model(num_words: int, arguments: Any) -> keras.Model:
         tlo.metrics.PrecisionAtK(5),
         tlo.metrics.MeanReciprocalRank(),
     ]
-    # SGD touches the rows of the batch alone; Adam would visit the whole embedding in each step.
-    model.compile(keras.optimizers.SGD(arguments.learning_rate), loss=loss, metrics=metrics)
+    # These touch the rows of the batch alone; Adam would visit the whole embedding in each step.
+    if arguments.loss == "sampled":
+        optimizer = tlo.optimizers.RowAdam(arguments.learning_rate)
+    else:
+        optimizer = keras.optimizers.SGD(arguments.learning_rate)
+    model.compile(optimizer, loss=loss, metrics=metrics)
     return model
 
 
-def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
+def build_head(num_words: int, loss: str, rate: float, counts: np.ndarray) -> tuple[Any, Any]:
     """Returns the head and its loss."""
+    if loss == "sampled":  # 100 candidates of each example's own
+        sampler = tlo.samplers.Unigram(counts + 1, min(100, num_words), 0.75, per_example=True)
+        bias = tlo.initializers.LogFrequency(counts + 1)
+        optimizer = tlo.optimizers.RowAdam(rate)
+        head = tlo.heads.SampledHead(num_words, sampler, optimizer, bias_initializer=bias)
+        return head, tlo.losses.ComplementarySum()
     if loss == "softmax":
         return tlo.heads.DenseHead(num_words), tlo.losses.SoftmaxCrossentropy()
     if loss == "exact_softmax":  # the same loss, without its logits
@@ -100,16 +110,6 @@ def build_head(num_words: int, loss: str, rate: float) -> tuple[Any, Any]:
         return head, tlo.losses.SphericalSoftmax(epsilon=0.1)
     head = tlo.heads.FactoredHead(num_words, rate, use_bias=True)
     return head, tlo.losses.ZLoss() if loss == "z_loss" else tlo.losses.TaylorSoftmax()
-
-
-class WordVectors(keras.layers.Embedding):
-    """An Embedding that reads just the rows that it needs.
-
-    Keras reads the whole table as one tensor, and the update of the step then makes a copy of it.
-    """
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return tf.gather(self.embeddings.value, inputs)
 
 
 class WordSimilarity(keras.callbacks.Callback):
@@ -171,7 +171,8 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
     vocabulary, text = number_words(read_words(arguments.text, arguments.words))
     train, test = text[: -arguments.held_out], text[-arguments.held_out :]
     print(f"{len(text):,} words, {len(vocabulary):,} types")
-    model = build_model(len(vocabulary), arguments)
+    counts = np.bincount(train, minlength=len(vocabulary))
+    model = build_model(len(vocabulary), arguments, counts)
     callbacks: list[keras.callbacks.Callback] = []
     if arguments.similarity is not None:
         callbacks.append(WordSimilarity(arguments.similarity, vocabulary))
