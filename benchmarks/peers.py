@@ -33,11 +33,15 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "extreme_classification.py"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", nargs="+")
-    parser.add_argument("--methods", default="omikuji,tf_idf_neighbors,example")
+    installed = [name for name, peer in PEERS.items() if peer.installed]
+    parser.add_argument("--methods", default=",".join([*installed, "example"]))
     parser.add_argument("--out", type=Path, default=harness.RESULTS / "peers.csv")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
     arguments, options = parser.parse_args(given[:split]), given[split + 1 :]
+    unknown = set(arguments.methods.split(",")) - set(METHODS)
+    if unknown:
+        parser.error(f"--methods must be some of {', '.join(METHODS)}; got {', '.join(unknown)}")
     for data in arguments.data:
         for method in arguments.methods.split(","):
             for row in METHODS[method](data, options):

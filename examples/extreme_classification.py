@@ -80,6 +80,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--k", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error(f"--epochs must be at least 1; got {arguments.epochs}")
+    if not 0 <= arguments.held_out < 1:
+        parser.error(f"--held-out must be in [0, 1); got {arguments.held_out}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     return arguments
 
@@ -109,7 +113,9 @@ def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, Spars
 
 
 def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.Model:
-    rate = arguments.learning_rate or LEARNING_RATES[arguments.head]
+    rate = arguments.learning_rate
+    if rate is None:
+        rate = LEARNING_RATES[arguments.head]
     head, loss = build_head(train, arguments, tlo.optimizers.RowAdam(2 * rate))
     inputs = keras.Input([train.num_features], sparse=True)
     hidden = tlo.layers.SparseDense(arguments.hidden, activation="relu")(inputs)

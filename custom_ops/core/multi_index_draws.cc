@@ -173,6 +173,11 @@ class Draws {
 bool AreLists(const PairLists& lists) {
   const int64_t num_pairs = lists.num_words * lists.num_words;
   if (lists.starts[0] != 0 || lists.starts[num_pairs] != lists.num_classes) return false;
+  constexpr int64_t kMost = int64_t{1} << 61;  // so that differences don't overflow
+  if (std::any_of(lists.sums, lists.sums + lists.num_classes + 1,
+                  [](int64_t sum) { return sum < 0 || sum > kMost; })) {
+    return false;
+  }
   for (int64_t pair = 0; pair < num_pairs; ++pair) {
     if (lists.starts[pair + 1] < lists.starts[pair]) return false;
   }

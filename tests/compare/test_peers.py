@@ -40,9 +40,18 @@ def test_neighbors_are_those_of_the_formula(examples):
     for query, ids in zip(b, found, strict=True):
         cosines = np.float32(a @ query)
         near = np.argsort(-cosines, kind="stable")[:100]
+        near = near[cosines[near] > 0]
         weights = np.exp(cosines[near] / 0.1)
         scores = weights @ labels[near] / weights.sum()
         np.testing.assert_allclose(scores[ids], -np.sort(-scores)[:5], rtol=0.02)
+
+
+def test_neighbors_are_looked_for_by_as_many_examples_as_time_allows(examples, monkeypatch):
+    monkeypatch.setattr("tfx_largeout.compare.peers._MOST_PAIRS", 640 * 7)
+    events = []
+    train_peer("tf_idf_neighbors", *examples, lambda event, **fields: events.append(fields))
+    assert events[0]["data"]["test_examples"] == 7
+    assert "of 7 test examples" in events[2]["text"]
 
 
 def dense(examples):

@@ -45,7 +45,7 @@ def expected(model, x, y, queries, n, temperature, weight, feature_weight, most)
     p = (1 - weight - feature_weight) * softmax
     for w, (z, z_i) in ((weight, (h, h_i)), (feature_weight, (np.float64(queries), np.float64(x)))):
         for row, cosine in enumerate(directions(z) @ directions(z_i).T):
-            near = np.argsort(-cosine, kind="stable")[:n]
+            near = [i for i in np.argsort(-cosine, kind="stable")[:n] if cosine[i] > 0]
             share = np.exp(cosine[near] / temperature)
             for i, a in zip(near, share / share.sum(), strict=True):
                 p[row, y[i]] += w * a / mean
@@ -88,6 +88,32 @@ def test_features_are_saved(sparse, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "both.keras")
     for one, other in zip(loaded.predict(data, verbose=0), before, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_has_nothing_in_common_is_no_neighbor(sparse):
+    model = a_model(sparse=sparse)
+    x = np.eye(WIDTH, dtype="float32")[[0] * 30 + [1]]
+    y = tf.ragged.constant([[3]] * 30 + [[7]], tf.int64)
+    both = tlo.NearestNeighborModel(model, 1, weight=0, feature_weight=1)
+    both.adapt((sparse_batches if sparse else batches)(x, y))
+    queries = np.array([[0, 0.1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], "float32")
+    scores, ids = both(tf.sparse.from_dense(queries) if sparse else tf.constant(queries))
+    assert ids[0, 0] == 7
+    np.testing.assert_allclose(scores, [[1], [0]], atol=1e-6)
+
+
+def test_features_of_another_width():
+    both = tlo.NearestNeighborModel(a_model(sparse=True), 1, feature_weight=0.5)
+    both.adapt(sparse_batches(*some_examples()))
+    vectors = tf.sparse.from_dense(np.ones([2, WIDTH + 1], "float32"))
+    with pytest.raises(ValueError, match="x must have the 6 features that adapt saw; got 7"):
+        both._vectors(both._output(tf.sparse.from_dense(np.ones([2, WIDTH], "float32"))), vectors)
+
+
+def test_weights_whose_sum_is_rounded():
+    tlo.NearestNeighborModel(a_model(), 1, weight=0.9, feature_weight=0.1)
+    tlo.NearestNeighborModel(a_model(), 1, weight=0.8, feature_weight=0.2)
 
 
 def test_features_that_cannot_be_compared():
@@ -186,7 +212,10 @@ def test_what_is_refused():
         ((1, 0), "num_neighbors must be .* at least 1"),
         ((1, 1, 0.0), "temperature must be .* above 0"),
         ((1, 1, 0.1, 1.5), "weight must be .* at most 1"),
-        ((1, 1, 0.1, 0.5, 0.6), "feature_weight must be .* at most 0.5"),
+        (
+            (1, 1, 0.1, 0.5, 0.6),
+            "feature_weight must be at most 1 - weight, with weight=0.5; got 0.6",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             tlo.NearestNeighborModel(model, *arguments)

@@ -31,7 +31,7 @@ def _bias(label_counts: Any, options: Any) -> Any:
     """Returns the initializer of the bias that the options name."""
     by_name: dict[str, Callable[[], Any]] = {
         "zeros": lambda: "zeros",
-        "log_uniform": lambda: initializers.LogFrequency(np.ones_like(label_counts)),
+        "uniform": lambda: initializers.LogFrequency(np.ones_like(label_counts)),
         "log_frequency": lambda: initializers.LogFrequency(_counts(label_counts)),
     }
     return by_name[options["bias"]]()
@@ -159,7 +159,7 @@ def _own(options: Any) -> bool:
 
 
 def sampled_options(
-    head_learning_rate: float, sampler: str = "log_uniform", bias: str = "log_frequency"
+    head_learning_rate: float, sampler: str = "log_uniform", bias: str = "zeros"
 ) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with a static sampler."""
     return {
@@ -205,7 +205,7 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with an index."""
     return {
         **row_options(head_learning_rate),
-        "bias": "log_frequency",
+        "bias": "zeros",
         "num_found": 500,
         "num_sampled": 500,
         "sampler": "log_uniform",
@@ -282,7 +282,7 @@ CANDIDATE_SAMPLING = {
     "learning_rate": 50.0,
     "trunk_optimizer": "adam",
     "trunk_learning_rate": 2e-3,
-    "bias": "log_frequency",
+    "bias": "zeros",
     "num_sampled": 1000,
     "num_true": 5,
     "sampler": "log_uniform",

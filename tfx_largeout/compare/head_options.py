@@ -22,7 +22,7 @@ OPTIMIZERS = {
     "sgd": keras.optimizers.SGD,
     **ROW_OPTIMIZERS,
 }
-BIASES = ("log_frequency", "log_uniform", "zeros")
+BIASES = ("log_frequency", "uniform", "zeros")
 HASH_FAMILIES = ("dwta", "inner_product", "simhash", "wta")
 SAMPLERS = ("bernoulli", "log_uniform", "uniform", "unigram")
 
@@ -97,7 +97,9 @@ HEAD_OPTIONS = (
     ),
     HeadOption("head_learning_rate", positive_number, "of a head that updates itself"),
     HeadOption(
-        "bias", one_of(BIASES), f"what it begins at, in logarithms of shares: {', '.join(BIASES)}"
+        "bias",
+        one_of(BIASES),
+        "where it begins: at log class frequencies, at -log C (uniform), or at 0 (zeros)",
     ),
     HeadOption(
         "num_sampled", positive_integer, "candidate classes drawn for a batch or an example, S"

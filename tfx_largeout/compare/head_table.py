@@ -69,7 +69,7 @@ HEAD_TABLE = (
             "learning_rate": 0.02,
             "trunk_optimizer": "same",
             "trunk_learning_rate": 0.02,
-            "bias": "log_frequency",
+            "bias": "zeros",
         },
         {},
         full_softmax,
@@ -79,7 +79,7 @@ HEAD_TABLE = (
         "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
         {
             **row_options(0.01),
-            "bias": "log_frequency",
+            "bias": "zeros",
             "num_selected": 256,
             "backward": "selected",
             "products": "float32",
@@ -97,7 +97,7 @@ HEAD_TABLE = (
     HeadRow(
         "tf_nce",
         "tf.nn.nce_loss, as TensorFlow ships it",
-        CANDIDATE_SAMPLING,
+        {**CANDIDATE_SAMPLING, "bias": "uniform"},
         CANDIDATE_SAMPLING_SINGLE,
         tf_nce,
     ),
@@ -153,7 +153,7 @@ HEAD_TABLE = (
     HeadRow(
         "noise_contrastive",
         "SampledHead: noise-contrastive estimation",
-        sampled_options(0.005),
+        sampled_options(0.005, bias="uniform"),
         {},
         sampled(losses.NoiseContrastive),
     ),
@@ -167,7 +167,7 @@ HEAD_TABLE = (
     HeadRow(
         "sampled_logistic",
         "SampledHead: logistic loss of labels and candidates, one against all",
-        sampled_options(0.005),
+        sampled_options(0.005, bias="uniform"),
         {},
         sampled(losses.SampledLogistic),
     ),
@@ -190,7 +190,7 @@ HEAD_TABLE = (
         "SampledHead: softmax over labels and what shares hash buckets, without other classes",
         {
             **row_options(0.005),
-            "bias": "log_frequency",
+            "bias": "zeros",
             "num_found": 1000,
             "candidates": "own",
             "hash_family": "dwta",
@@ -205,7 +205,7 @@ HEAD_TABLE = (
         "SampledHead: softmax over labels and the best classes among those that an index finds",
         {
             **row_options(0.005),
-            "bias": "log_frequency",
+            "bias": "zeros",
             "top_k": 100,
             "num_found": 1000,
             "hash_family": "wta",
@@ -218,7 +218,7 @@ HEAD_TABLE = (
     HeadRow(
         "exact_top_k",
         "SampledHead: softmax over labels and the best classes among all",
-        {**row_options(0.005), "bias": "log_frequency", "top_k": 100},
+        {**row_options(0.005), "bias": "zeros", "top_k": 100},
         {},
         exact_top_k,
     ),

@@ -54,7 +54,7 @@ class Progress:
 
     def _line(self, result: HeadResult) -> str:
         if not result.steps_per_epoch:
-            return f"{result.head:{self._width}}  {result.stage}"
+            return "  ".join([f"{result.head:{self._width}}", *self._of_peer(result)])
         parts = [f"{result.head:{self._width}}", self._share(result), f"step {result.steps:,}"]
         if self._settings.epochs is None:
             parts.append(f"epoch {result.epochs:.2f}")
@@ -65,6 +65,11 @@ class Progress:
         if result.status == "interrupted":
             parts.append("interrupted")
         return "  ".join(parts)
+
+    def _of_peer(self, result: HeadResult) -> list[str]:
+        if not result.curve:
+            return [result.stage]
+        return [f"{result.seconds:.1f} s", f"P@1 {100 * result.curve[-1].precision_at_1:.2f}%"]
 
     def _share(self, result: HeadResult) -> str:
         if self._settings.epochs is not None:

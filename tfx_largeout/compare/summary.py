@@ -80,7 +80,7 @@ def _row(result: HeadResult, baseline: HeadResult | None) -> SummaryRow:
         seconds=result.seconds,
         ms_per_step=result.milliseconds_per_step,
         seconds_per_epoch=result.seconds_per_epoch,
-        epoch_extrapolated=result.epochs < 1,
+        epoch_extrapolated=result.steps > 0 and result.epochs < 1,
         peak_memory_mib=result.peak_bytes / 2**20 or None,
     )
     if result.curve:
@@ -97,6 +97,8 @@ def _row(result: HeadResult, baseline: HeadResult | None) -> SummaryRow:
 
 
 def _relative(row: SummaryRow, result: HeadResult, baseline: HeadResult) -> SummaryRow:
+    if not result.steps_per_epoch:  # a peer, which has no steps to count
+        return row
     if baseline.seconds_per_epoch and result.seconds_per_epoch:
         speed_up = baseline.seconds_per_epoch / result.seconds_per_epoch
         row = dataclasses.replace(row, speed_up=speed_up)

@@ -78,7 +78,7 @@ class InvertedMultiIndex(Index):
         TypeError: `counts` are not numbers.
         ValueError: An argument is out of range; when it is built, `num_words` is above C, a row is
             too short for halves, or counts are not C; later, W has another shape than at first.
-        RuntimeError: When it is built, over several workers.
+        RuntimeError: When a head with it is built, over several workers.
 
     References:
         Chen, Zhang, Huang, Yang, Lian, Chen 2025, Adaptive sampled softmax with inverted
@@ -182,8 +182,9 @@ class InvertedMultiIndex(Index):
         """
         kernel = bare_variable(kernel)
         self.check_built_for(kernel)
-        touched = tf.boolean_mask(touched, touched >= 0)
-        scatter_update(bare_variable(self.changed), touched, tf.ones_like(touched, tf.bool))
+        if self.codebook_rounds > 1:  # else every round codes all rows
+            touched = tf.boolean_mask(touched, touched >= 0)
+            scatter_update(bare_variable(self.changed), touched, tf.ones_like(touched, tf.bool))
         steps, period, rounds = tf.unstack(self.schedule.value)
         is_time = steps + 1 >= period
 

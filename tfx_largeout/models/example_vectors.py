@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
-_BLOCK_ELEMENTS = 2**22  # cosines that are in memory at a time
+_BLOCK_ELEMENTS = 2**22  # cosines, or products for them, that are in memory at a time
 
 Vectors: TypeAlias = tf.Tensor | tf.SparseTensor
 
@@ -53,7 +53,7 @@ def nearest(
     """Returns the n largest cosines and whose they are, both `[B, n]`, ties by lower number.
 
     Cost: O(B N F) for dense vectors; for sparse ones O(B N), and the number of examples that have
-    each feature of each query. Of their B x N cosines, few rows are in memory at a time.
+    each feature of each query. Few queries' cosines are in memory at a time.
     """
     if not isinstance(queries, tf.SparseTensor):
         nobody = tf.zeros([tf.shape(queries)[0], 0], tf.int64)
@@ -63,7 +63,14 @@ def nearest(
         tf.convert_to_tensor(stored[f"{name}_{part}"]) for part in ("examples", "values", "splits")
     )
     num_queries, width = queries.dense_shape[0], queries.dense_shape[1]
-    rows = max(1, _BLOCK_ELEMENTS // num_stored)
+    lengths = tf.gather(splits, queries.indices[:, 1] + 1) - tf.gather(
+        splits, queries.indices[:, 1]
+    )
+    most_products = tf.reduce_max(
+        tf.math.unsorted_segment_sum(lengths, queries.indices[:, 0], num_queries)
+    )
+    of_a_query = tf.maximum(most_products, num_stored)
+    rows = tf.maximum(_BLOCK_ELEMENTS // of_a_query, 1)
 
     def block(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = tf.sparse.slice(queries, [start, 0], [rows, width])
@@ -75,10 +82,20 @@ def nearest(
         cosines = tf.math.unsorted_segment_sum(products, places, rows * num_stored)
         return tuple(tf.math.top_k(tf.reshape(cosines, [rows, num_stored]), n))
 
-    signature = tf.TensorSpec([rows, n], tf.float32), tf.TensorSpec([rows, n], tf.int32)
+    signature = tf.TensorSpec([None, n], tf.float32), tf.TensorSpec([None, n], tf.int32)
     starts = tf.range(0, num_queries, rows)
     scores, ids = tf.map_fn(block, starts, fn_output_signature=signature)
     return (
         tf.reshape(scores, [-1, n])[:num_queries],
         tf.cast(tf.reshape(ids, [-1, n])[:num_queries], tf.int64),
     )
+
+
+def shares(cosines: tf.Tensor, temperature: float) -> tf.Tensor:
+    """Returns exp(cosine / temperature) of those above 0 over their sum; 0 of others, and of none.
+
+    What has nothing in common with a query is no neighbor of it, however few there are.
+    """
+    weights = tf.exp((cosines - tf.reduce_max(cosines, axis=1, keepdims=True)) / temperature)
+    weights = tf.where(cosines > 0, weights, 0.0)
+    return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=1, keepdims=True))

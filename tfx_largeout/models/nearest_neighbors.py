@@ -13,7 +13,13 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.layers.top_k import output_of_model
-from tfx_largeout.models.example_vectors import Vectors, directions, nearest, stored_arrays
+from tfx_largeout.models.example_vectors import (
+    Vectors,
+    directions,
+    nearest,
+    shares,
+    stored_arrays,
+)
 
 _BEST_OF_SOFTMAX = 100
 _FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
@@ -28,8 +34,9 @@ class NearestNeighborModel(keras.Model):
     a_i = exp(cos(z, z_i) / t) / sum_{j in N(z)} exp(cos(z, z_j) / t)
 
     h is what the head of the model gets, x the features that the model gets; N(z) are the examples
-    whose z_i have the largest cosine with z, Y_i their labels, and m is the mean number of labels
-    of an example, so that the p of all classes add up to about 1. The softmax knows what examples
+    whose z_i have the largest cosine with z, above 0, Y_i their labels, and m is the mean number of
+    labels of an example, so that the p of all classes add up to about 1, or less where nothing is
+    near. The softmax knows what examples
     have in common, neighbors what is rare: with few examples a class the mixture is better than
     either. Neighbors by x find what training has blurred: the same rare word.
 
@@ -48,7 +55,7 @@ class NearestNeighborModel(keras.Model):
         temperature: t above 0: the smaller, the more the nearest count. Default 0.1.
         weight: w, 0 <= w <= 1. Default 0.5.
         feature_weight: v, 0 <= v <= 1 - w. Above 0, x must be one matrix `[B, F]`, dense or sparse,
-            with a row for each of h. Default 0.
+            with a row for each of h, and no entry twice. Default 0.
         stored: What `adapt` has stored, for files: the shapes by their names. Default: nothing.
         **kwargs: As `keras.Model`.
 
@@ -80,10 +87,12 @@ class NearestNeighborModel(keras.Model):
         self.num_neighbors = integer_argument("num_neighbors", num_neighbors, at_least=1)
         self.temperature = number_argument("temperature", temperature, above=0)
         self.weight = number_argument("weight", weight, at_least=0, at_most=1)
-        most = 1 - self.weight
-        self.feature_weight = number_argument(
-            "feature_weight", feature_weight, at_least=0, at_most=most
-        )
+        self.feature_weight = number_argument("feature_weight", feature_weight, at_least=0)
+        if self.weight + self.feature_weight > 1 + 1e-9:
+            raise ValueError(
+                f"feature_weight must be at most 1 - weight, with weight={self.weight}; "
+                f"got {feature_weight}"
+            )
         self._stored: dict[str, Any] = {}
         if stored is not None:
             self._make_weights({name: tuple(shape) for name, shape in stored.items()})
@@ -190,8 +199,20 @@ class NearestNeighborModel(keras.Model):
                     f" got {got}"
                 )
             is_sparse = isinstance(x, tf.SparseTensor)
+            width = self._stored_width(is_sparse)
+            if width not in (None, x.shape[1]):
+                raise ValueError(
+                    f"x must have the {width} features that adapt saw; got {x.shape[1]}"
+                )
             vectors.append(directions(x if is_sparse else tf.convert_to_tensor(x)))
         return vectors
+
+    def _stored_width(self, is_sparse: bool) -> int | None:
+        """F of the features that are stored; None before `adapt`."""
+        stored = self.stored or {}
+        if is_sparse and "features_splits" in stored:
+            return stored["features_splits"][0] - 1
+        return stored["features"][1] if not is_sparse and "features" in stored else None
 
     def _output(self, inputs: Any) -> HeadOutput:
         output = output_of_model(self.model, inputs)
@@ -211,7 +232,7 @@ class NearestNeighborModel(keras.Model):
         top = output.head.top_k(output.flat_hidden, best)
         probabilities = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
         rows = tf.repeat(tf.range(classes.num_rows), best)
-        rest = 1 - self.weight - self.feature_weight
+        rest = max(0.0, 1 - self.weight - self.feature_weight)
         classes.add(rows, top.ids, rest * tf.cast(probabilities, tf.float32))
 
     def _add_neighbors(self, name: str, vectors: Vectors, weight: float, classes: _Sums) -> None:
@@ -221,7 +242,7 @@ class NearestNeighborModel(keras.Model):
         num_examples, num_entries = splits.shape[0] - 1, labels.shape[0]
         n = min(self.num_neighbors, num_examples)
         cosines, examples = nearest(name, self._stored, vectors, num_examples, n)
-        share = tf.reshape(tf.nn.softmax(cosines / self.temperature), [-1])
+        share = tf.reshape(shares(cosines, self.temperature), [-1])
         examples = tf.reshape(examples, [-1])
         entries = tf.ragged.range(tf.gather(splits, examples), tf.gather(splits, examples + 1))
         neighbor = entries.value_rowids()

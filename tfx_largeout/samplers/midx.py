@@ -35,8 +35,9 @@ class MIDX(Sampler):
     The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. A head that gets none makes `InvertedMultiIndex(num_words, quantization)`.
 
-    Cost: O(B (Q D + Q^2 + S sqrt(Q) + S log C)) time; memory, in numbers, 2 B (Q + S) sqrt(Q).
-    Beside that there is the upkeep of the index.
+    Cost: O(B (Q D + Q^2 + S log(Q C))) time and O(B (Q + S) + Q^2) numbers; on TensorFlow's own ops
+    O(B (Q D + Q^2 + S (sqrt(Q) + log C))) and O(B (Q + 3 S) sqrt(Q)). Beside that there is the
+    upkeep of the index.
 
     Args:
         num_sampled: S, at least 1.

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+_BLOCK_ELEMENTS = 2**22  # products of vectors with words that are in memory at a time
+
 
 class Codebooks(NamedTuple):
     """Q words each. A row is coded by a pair of them, (k1, k2), as the number k1 Q + k2.
@@ -78,7 +80,27 @@ class Codebooks(NamedTuple):
 
 
 def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the nearest word of each vector, `[n]` int32, and the square of its distance."""
+    """Returns the nearest word of each vector, `[n]` int32, and the square of its distance.
+
+    Of its n x Q products, some rows are in memory at a time.
+    """
+    rows = max(1, _BLOCK_ELEMENTS // int(words.shape[0]))
+    number = tf.shape(vectors)[0]
+    padded = tf.pad(vectors, [[0, -number % rows], [0, 0]])
+    words_and_errors = tf.map_fn(
+        lambda block: _nearest_of_block(block, words),
+        tf.reshape(padded, [-1, rows, vectors.shape[1]]),
+        parallel_iterations=1,
+        fn_output_signature=(
+            tf.TensorSpec([rows], tf.int32),
+            tf.TensorSpec([rows], tf.float32),
+        ),
+    )
+    nearest, errors = (tf.reshape(x, [-1])[:number] for x in words_and_errors)
+    return nearest, errors
+
+
+def _nearest_of_block(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     half_squares = tf.reduce_sum(words**2, axis=1) / 2
     closeness = tf.matmul(vectors, words, transpose_b=True) - half_squares
     squares = tf.reduce_sum(vectors**2, axis=1)
