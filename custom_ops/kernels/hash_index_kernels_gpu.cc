@@ -36,8 +36,9 @@ class HashIndexUpdateGpuOp : public tf::OpKernel {
     moved->scalar<int64_t>()() = 0;
     TF_RETURN_IF_ERROR(variables.Own(Call::kTouchedAt));
     const tf::Tensor& touched = call_.Touched(context);
-    core::gpu::MarkRows(StreamOf(context), touched.flat<int64_t>().data(), touched.NumElements(),
-                        arguments.now, arguments.tables.num_classes, Call::TouchedAt(variables));
+    TF_RETURN_IF_ERROR(StatusOf(core::gpu::MarkRows(
+        StreamOf(context), touched.flat<int64_t>().data(), touched.NumElements(), arguments.now,
+        arguments.tables.num_classes, Call::TouchedAt(variables))));
     if (arguments.begin == arguments.end) return absl::OkStatus();
     return Build(context, arguments, &variables, &moved->scalar<int64_t>()());
   }

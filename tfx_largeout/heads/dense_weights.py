@@ -55,7 +55,7 @@ class DenseWeights(Head):
             RuntimeError, ValueError: As `materialize`.
         """
         kernel, bias = self.materialize()
-        kwargs = {"dtype": self.dense_dtype, **kwargs}
+        kwargs = {"dtype": self.dense_dtype, "trainable": self.trainable, **kwargs}
         dense = keras.layers.Dense(self.num_classes, use_bias=self.use_bias, **kwargs)
         dense.build((None, self.width))
         dense.set_weights([kernel.T] if bias is None else [kernel.T, bias])
@@ -73,9 +73,9 @@ class DenseWeights(Head):
             bias: b, `[C]`; needed with `use_bias`, and only then.
 
         Raises:
-            ValueError: The head is not built; a shape is wrong, or `bias` is there without
-                `use_bias`, or not with it; or workers have other weights. They are as they were
-                then.
+            ValueError: The head is not built; a shape is wrong, a number is not real and finite, or
+                `bias` is there without `use_bias`, or not with it; or workers have other weights.
+                They are as they were then.
         """
         self._require_built()
         kernel, bias = together(self.workers, self.name, lambda: self._checked(kernel, bias))
@@ -108,8 +108,7 @@ class DenseWeights(Head):
         return self.dtype_policy
 
     def _checked(self, kernel: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        dtype = tf.as_dtype(self.weights_dtype).as_numpy_dtype
-        kernel = np.asarray(kernel, dtype)
+        kernel = self._finite("kernel", kernel)
         if kernel.shape != (self.num_classes, self.width):
             raise ValueError(
                 f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
@@ -117,10 +116,24 @@ class DenseWeights(Head):
         if (bias is not None) != self.use_bias:
             raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
         if bias is not None:
-            bias = np.asarray(bias, dtype)
+            bias = self._finite("bias", bias)
             if bias.shape != (self.num_classes,):
                 raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
         return kernel, bias
+
+    def _finite(self, name: str, values: Any) -> np.ndarray:
+        """Returns numbers in the dtype of the head's weights."""
+        given = np.asarray(values)
+        if given.dtype.kind not in "iufV":  # V: bfloat16
+            raise ValueError(f"{name} must be real numbers; got dtype {given.dtype}")
+        with np.errstate(over="ignore"):
+            array = np.asarray(given, tf.as_dtype(self.weights_dtype).as_numpy_dtype)
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} must be finite in {self.weights_dtype}; got "
+                f"{given[~np.isfinite(array)].flat[0]}"
+            )
+        return array
 
     def _require_built(self) -> None:
         if not self.built:

@@ -34,7 +34,7 @@ class RowEmbedding(keras.layers.Embedding):
         """The rows of the ids, in the compute dtype."""
         if self.lora_enabled:
             return super().call(inputs)
-        ids: Any = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        ids: Any = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int64)
         with AutocastScope(None):  # that of a model would cast the whole table
             rows = tf.gather(self.embeddings.value, ids)
         return tf.cast(rows, self.compute_dtype)

@@ -39,8 +39,8 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     model.compile("adam", loss=tlo.losses.ComplementarySum())
     ```
 
-    All other layers are shared with `model`, which stays as it is; W and b are copied. The result
-    is not compiled. `tlo.to_keras` is the way back.
+    All other layers are shared with `model`, which stays as it is; W and b are copied, and the head
+    is trainable if the Dense layer is. The result is not compiled. `tlo.to_keras` is the way back.
 
     Cost: a copy of W, and for a while one more.
 
@@ -51,7 +51,8 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
 
     Raises:
         TypeError: `model` is not Functional or Sequential: what a model's own `call` does with a
-            Dense layer can't be known. `head` is no head, or has no W h + b.
+            Dense layer can't be known; or it has a `train_step` or `compute_loss` of its own.
+            `head` is no head, or has no W h + b.
         ValueError: `model` is not built, has several outputs, does not end in a Dense layer, or
             uses that more than once; the Dense layer has another activation, shares its weights
             with another layer, or has a regularizer, a constraint or quantized weights, which would
@@ -65,6 +66,11 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
             "Dense layer is made, and after a first call take the weights over by "
             "head.set_dense_weights(np.transpose(dense.kernel), dense.bias)."
         )
+    for own in ("train_step", "compute_loss"):
+        if getattr(type(model), own) is not getattr(keras.Model, own):
+            raise TypeError(
+                f"model must have no {own} of its own, which would be lost; got {_described(model)}"
+            )
     if not isinstance(head, Head):
         raise TypeError(f"head must be a head; got {head!r}")
     if not isinstance(head, DenseWeights):
@@ -78,6 +84,7 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     kernel = keras.ops.convert_to_numpy(dense.kernel)
     bias = np.zeros(dense.units, kernel.dtype) if dense.bias is None else dense.bias
     result = swap_layers(model, {dense: head, **dict.fromkeys(activations)})
+    head.trainable = dense.trainable
     head.set_dense_weights(kernel.T, bias if head.use_bias else None)
     return result
 

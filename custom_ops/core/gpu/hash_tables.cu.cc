@@ -203,9 +203,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now, int64_t num_classes,
-              int32_t* touched_at) {
+const char* MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now,
+                     int64_t num_classes, int32_t* touched_at) {
+  ForgetErrors();
   TFX_LAUNCH_THREADS(Mark, n, stream, ids, n, now, num_classes, touched_at);
+  return LastError();
 }
 
 int64_t TableUpdateScratchBytes(const TableUpdate& update) {

@@ -33,9 +33,9 @@ struct TableVerdict {
 };
 
 // Begins to mark rows ids[0] to ids[n - 1] with the time `now`; an id that is no row is passed
-// over.
-void MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now, int64_t num_classes,
-              int32_t* touched_at);
+// over. Returns null, or what is wrong with the launch.
+const char* MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now,
+                     int64_t num_classes, int32_t* touched_at);
 
 // 4 C bytes a table, 28 C, and 64 MiB or what a row needs.
 int64_t TableUpdateScratchBytes(const TableUpdate& update);
