@@ -84,7 +84,11 @@ def build_model(num_words: int, arguments: Any, counts: np.ndarray) -> keras.Mod
     ]
     # These touch the rows of the batch alone; Adam would visit the whole embedding in each step.
     if arguments.loss == "sampled":
-        optimizer = tlo.optimizers.RowAdam(arguments.learning_rate)
+        steps = arguments.epochs * arguments.steps_per_epoch  # the head's rate falls with it
+        schedule = keras.optimizers.schedules.CosineDecay(
+            arguments.learning_rate, steps, alpha=0.01
+        )
+        optimizer = tlo.optimizers.RowAdam(schedule)
     else:
         optimizer = keras.optimizers.SGD(arguments.learning_rate)
     model.compile(optimizer, loss=loss, metrics=metrics)
