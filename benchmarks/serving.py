@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to exported models: the ten best classes of one example, and of 64.
 
-The claim: an exact export answers as fast as `keras.Model.export` of a Dense layer with `top_k`, in
-memory that does not grow with the classes, and an export with lists answers faster and misses
-little; this script says how much. Beside it in the same run, where they are installed: faiss
+The question: how long requests to an exact export and to one with lists take, beside
+`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what lists miss. No answer
+has been published yet. Beside it in the same run, where they are installed: faiss
 (inverted lists) and hnswlib (a graph), which search for (h, 1) among the (w, b). All start from the
 hidden activations of test examples.
 
@@ -13,8 +13,8 @@ hidden activations of test examples.
     python benchmarks/serving.py --weights FILE.npz         # arrays w [C, D], b [C] and h [N, D]
     python benchmarks/serving.py --quick                    # small, nothing is written
 
-Weights are trained ones: with random rows, no class is much better than others, and lists miss
-more. Methods take turns request by request, so that a busy machine slows all of them alike.
+Weights are trained ones, as those that are served are. Methods take turns request by request, so
+that a busy machine slows all of them alike.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ def train_on_wordnet(epochs: int) -> Trained:
 def load_weights(path: Path) -> Trained:
     """Returns a head with the weights of a file, and hidden activations."""
     arrays = np.load(path)
+    if len(arrays["h"]) <= max(REPEATS):
+        raise SystemExit(
+            f"h must have more than {max(REPEATS)} rows, the most of a request; "
+            f"got {len(arrays['h'])} in {path}"
+        )
     head = tlo.heads.DenseHead(len(arrays["w"]))
     head.build((None, arrays["w"].shape[1]))
     head.kernel.assign(arrays["w"])

@@ -74,14 +74,20 @@ def best_of_all(queries: tf.Tensor, rows: StoredRows, k: int, log_partition: boo
 
 
 def scored_again(queries: tf.Tensor, rows: StoredRows, best: Best, k: int) -> Best:
-    """Returns the k best among some classes by other rows of W; ids of -1 stay last."""
+    """Returns the k best among some classes by other rows of W; ids of -1 stay last.
+
+    The log partition gets the new terms of these classes in place of the old ones.
+    """
     scores = rows.logits_at(queries, tf.maximum(best.ids, 0))
     scores = tf.where(best.ids < 0, tf.constant(float("-inf")), scores)
+    sums = best.log_partition
+    if sums is not None:
+        sums = _exchanged(sums, best.scores, scores)
     by_id = tf.argsort(best.ids, axis=1)
     scores, ids = (tf.gather(each, by_id, batch_dims=1) for each in (scores, best.ids))
     columns = best_columns(scores, k)
     scores, ids = (tf.gather(each, columns, batch_dims=1) for each in (scores, ids))
-    return Best(scores, ids, best.log_partition)
+    return Best(scores, ids, sums)
 
 
 def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
@@ -105,6 +111,14 @@ def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
     found = tf.gather(by_group, best, batch_dims=1)
     places = best_columns(tf.reshape(found, [batch, tf.shape(best)[1] * _GROUP]), k)
     return tf.gather(best, places // _GROUP, batch_dims=1) * _GROUP + places % _GROUP
+
+
+def _exchanged(log_partition: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """Returns log(exp(log_partition) - sum exp(old) + sum exp(new)), `[B]`; old, new `[B, n]`."""
+    shares = tf.exp(old - log_partition[:, tf.newaxis])
+    shares = tf.where(old == float("-inf"), tf.zeros_like(shares), shares)  # also of lists of none
+    rest = log_partition + tf.math.log(tf.maximum(1 - tf.reduce_sum(shares, axis=1), 0))
+    return tf.reduce_logsumexp(tf.concat([rest[:, tf.newaxis], new], axis=1), axis=1)
 
 
 def _add_exponentials(total: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

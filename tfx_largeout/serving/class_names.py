@@ -39,7 +39,7 @@ def checked_names(names: Iterable[str], num_classes: int) -> list[str]:
 
     Raises:
         TypeError: They are no strings.
-        ValueError: They are not C names of one line each.
+        ValueError: They are not C names of one line each, or one is empty or no UTF-8.
     """
     if isinstance(names, (str, bytes)):
         raise TypeError(f"names must be a list of strings, one a class; got {names!r}")
@@ -51,4 +51,12 @@ def checked_names(names: Iterable[str], num_classes: int) -> list[str]:
             raise TypeError(f"names must be strings; got {name!r} for class {number}")
         if "\n" in name or "\r" in name:
             raise ValueError(f"names must be of one line each; got {name!r} for class {number}")
+        if not name:  # "" stands for no class
+            raise ValueError(f"names must not be empty; got {name!r} for class {number}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"names must be what UTF-8 can encode; got {name!r} for class {number}"
+            ) from error
     return listed

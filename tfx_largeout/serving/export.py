@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tfx_largeout.serving.serving_inputs import ServingInputs
 from tfx_largeout.serving.stored_rows import DTYPES
 
 DEFAULT, WITH_NUM_PROBED = "serving_default", "with_num_probed"
+NUM_PROBED = "num_probed"  # the input of the latter
 
 _UNFINISHED = "unfinished."
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
@@ -67,10 +69,10 @@ def export(
     no tables of an index. docs/serving.md shows how to load and to serve the folder.
 
     Cost: of a request O(B C D) time, memory for a few blocks of 2^20 logits; with an index
-    O(B (`num_lists` + P C / `num_lists`) D) time and memory for B P 1.25 C / `num_lists` logits,
-    P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a class, by `rows`; 1.25 times
-    as much with an index; 4 D more with `rescore`. To export with an index takes memory for about
-    three more W, and O(C `num_lists` D) time.
+    O(B (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of
+    B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a
+    class, by `rows`; 1.25 times as much with an index; 4 D more with `rescore`. To export with an
+    index takes memory for about three more W, and O(C `num_lists` D) time.
 
     Args:
         model: A built model whose only output is a head's.
@@ -83,7 +85,7 @@ def export(
         rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale a row.
             Scores are then those of the rounded rows, as is `log_partition`.
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
-            beside; `log_partition` stays that of `rows`. Default False.
+            beside, and count by them in `log_partition`. Default False.
         names: C strings, the names of the classes, of one line each: they become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
         num_probed: How many of them a request looks into if it doesn't say. Default: a sixteenth.
@@ -107,19 +109,22 @@ def export(
     References:
         Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV.
     """
-    path = Path(folder)
+    path = Path(folder).resolve()  # a link stays, and what it points to is written
     options = _checked_options(
         SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, seed)
     )
     _check_model(model)
     _check_free(path)
     inputs = ServingInputs(model, input_signature)
+    if options.index is not None and NUM_PROBED in [spec.name for spec in inputs.specs]:
+        raise ValueError(
+            f"inputs must have other names than {NUM_PROBED!r} with an index, whose requests have "
+            f"one of that name; got {[spec.name for spec in inputs.specs]}"
+        )
     head = _head_of(model, inputs)
     checked = None if names is None else checked_names(names, head.num_classes)
     searcher = searcher_of(head, options)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
-    try:
+    with _parents_of(path), _unfinished_beside(path) as unfinished:
         class_names = None if checked is None else ClassNames(checked, unfinished / "names.txt")
         archive = keras.export.ExportArchive()
         for layer in _layers_below(model, head):
@@ -131,8 +136,29 @@ def export(
             archive.add_endpoint(name, endpoint)
         archive.write_out(str(unfinished / "model"), verbose=False)
         os.replace(unfinished / "model", path)
+
+
+@contextlib.contextmanager
+def _parents_of(path: Path) -> Iterator[None]:
+    """Makes the folders above a path; an error removes those that it made."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):  # others may have written there
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _unfinished_beside(path: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
+    try:
+        yield folder
     finally:
-        shutil.rmtree(unfinished)
+        shutil.rmtree(folder)
 
 
 def _endpoints(
@@ -179,7 +205,7 @@ def _endpoints(
 
     endpoints = {DEFAULT: endpoint(by_default)}
     if searcher.num_lists is not None:
-        number = tf.TensorSpec([], tf.int32, "num_probed")
+        number = tf.TensorSpec([], tf.int32, NUM_PROBED)
         endpoints[WITH_NUM_PROBED] = endpoint(with_num_probed, number)
     return endpoints
 
@@ -194,12 +220,20 @@ def _output_of(
 def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
     heads = []
 
+    # First with logits: a tf.function in the model keeps what it traces, and would go on giving
+    # none. It is refused here, as the head's output loses what rides on it there.
+    @tf.function(input_signature=inputs.specs, autograph=False)
+    def plain(*tensors: tf.Tensor) -> tf.Tensor:
+        output_of_model(model, inputs.packed(tensors))
+        return tensors[0]
+
     @tf.function(input_signature=inputs.specs, autograph=False)
     def trace(*tensors: tf.Tensor) -> tf.Tensor:
         output = _output_of(model, inputs, tensors)
         heads.append(output.head)
         return output.hidden
 
+    plain.get_concrete_function()
     _check_ops(trace.get_concrete_function())
     if not heads[0].workers.alone:
         _refuse_workers(heads[0].workers.size)

@@ -14,6 +14,7 @@ from tfx_largeout.serving.stored_rows import StoredRows, store_blocks, variable
 
 _ROOM = 1.25  # a list has room for so many times the mean number of classes
 _COPIED_ELEMENTS = 2**20  # numbers of rows that are copied at a time: 4 MiB
+_LENGTHS = 0.99  # the quantile of lengths of rows that is R
 _INFINITY = float("inf")
 
 
@@ -24,15 +25,18 @@ class InvertedFile:
 
         |(w, b, sqrt(R^2 - |w|^2 - b^2)) - (h, 1, 0)|^2 = R^2 + |h|^2 + 1 - 2 (w . h + b)
 
-    with R the greatest length of a (w, b). Lists are made around centers of k-means by this
-    distance, and a query looks into those whose centers are nearest. What it looks at gets its
-    logit; a class in another list is missed.
+    with R the 0.99 quantile of the lengths of (w, b). Rows longer than R get 0 there: with the
+    length of a single very long one, the last coordinate would be nearly all of every point. Lists
+    are made around centers of k-means by this distance, and a query looks into those whose centers
+    are nearest, with |c| counted as at most R, so that long rows, which often have the largest
+    product, are not taken for far. What it looks at gets its logit; a class in another list is
+    missed.
 
     Args:
         rows: The rows of all lists, one list after the other.
         ids: `[num_lists, length]` int32, the classes of the lists; -1 where there is none.
         centers: `[num_lists, D + 1]`, without the last coordinate.
-        half_squares: `[num_lists]`, |c|^2 / 2 of whole centers.
+        half_squares: `[num_lists]`, min(|c|, R)^2 / 2 of whole centers.
 
     References:
         Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV
@@ -56,7 +60,8 @@ class InvertedFile:
 
         Where these have fewer than k, -inf and -1 follow.
 
-        Cost: O(B (num_lists + num_probed length) D) time; memory for B num_probed length logits.
+        Cost: O(B (num_lists + num_probed length) D) time; memory for a few copies of
+        B num_probed length logits.
 
         Args:
             queries: `[B, D]` float32.
@@ -69,14 +74,19 @@ class InvertedFile:
         lists = best_columns(closeness - tf.convert_to_tensor(self.half_squares), num_probed)
         batch = tf.shape(queries)[0]
         logits = tf.reshape(self._logits(queries, lists), [batch, num_probed * self.length])
-        ids = tf.gather(tf.convert_to_tensor(self.ids), lists)
-        ids = tf.cast(tf.reshape(ids, [batch, num_probed * self.length]), tf.int64)
         sums = tf.reduce_logsumexp(logits, axis=1) if log_partition else None
-        # There may be fewer than k.
-        scores = tf.pad(logits, [[0, 0], [0, k]], constant_values=-_INFINITY)
-        ids = tf.pad(ids, [[0, 0], [0, k]], constant_values=-1)
-        columns = best_of_many_columns(scores, k)
-        scores, ids = (tf.gather(each, columns, batch_dims=1) for each in (scores, ids))
+        most = tf.minimum(k, num_probed * self.length)
+        columns = best_of_many_columns(logits, most)
+        scores = tf.gather(logits, columns, batch_dims=1)
+        # Ids are looked up of what is found alone: those of all lists would take more memory than
+        # the logits.
+        found = tf.gather(lists, columns // self.length, batch_dims=1)
+        ids = tf.gather_nd(
+            tf.convert_to_tensor(self.ids), tf.stack([found, columns % self.length], axis=-1)
+        )
+        filled_up = [[0, 0], [0, k - most]]
+        scores = tf.pad(scores, filled_up, constant_values=-_INFINITY)
+        ids = tf.pad(tf.cast(ids, tf.int64), filled_up, constant_values=-1)
         # Lists are in no order of ids: ties by lower id, padding last.
         by_id = tf.argsort(tf.where(ids < 0, tf.int64.max, ids), axis=1)
         scores, ids = (tf.gather(each, by_id, batch_dims=1) for each in (scores, ids))
@@ -121,7 +131,7 @@ def build_inverted_file(
     """
     num_classes, width = kernel.shape
     length = min(math.ceil(_ROOM * num_classes / num_lists), num_classes)
-    points = _points(kernel, bias)
+    points, square = _points(kernel, bias)
     centers = k_means(points, num_lists, seed)
     lists = lists_of_points(points, centers, length)
     order = np.argsort(lists, kind="stable")
@@ -135,17 +145,18 @@ def build_inverted_file(
     biases[there] = points[ids[there], width]
     blocks = (points[of_list, :width] * (of_list >= 0)[:, np.newaxis] for of_list in ids)
     rows = store_blocks(blocks, (ids.size, width), variable(biases.reshape(-1)), dtype)
-    half_squares = np.einsum("cd,cd->c", centers, centers) / 2
+    half_squares = np.minimum(np.einsum("cd,cd->c", centers, centers), square) / 2
     return InvertedFile(rows, variable(ids), variable(centers[:, :-1]), variable(half_squares))
 
 
-def _points(kernel: tf.Variable, bias: tf.Variable | None) -> np.ndarray:
-    """Returns (w, b, sqrt(R^2 - |w|^2 - b^2)) of all rows, `[C, D + 2]` float32."""
+def _points(kernel: tf.Variable, bias: tf.Variable | None) -> tuple[np.ndarray, np.floating]:
+    """Returns (w, b, sqrt(max(R^2 - |w|^2 - b^2, 0))) of all rows, `[C, D + 2]`, and R^2."""
     num_classes, width = kernel.shape
     points = np.zeros((num_classes, width + 2), np.float32)
     points[:, :width] = kernel.numpy()
     if bias is not None:
         points[:, width] = bias.numpy()
     squares = np.einsum("cd,cd->c", points, points)
-    points[:, -1] = np.sqrt(np.maximum(squares.max() - squares, 0))
-    return points
+    square = np.quantile(squares, _LENGTHS)
+    points[:, -1] = np.sqrt(np.maximum(square - squares, 0))
+    return points, square

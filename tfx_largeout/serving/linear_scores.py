@@ -13,6 +13,9 @@ from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
+# Of the heads of this package. A subclass with its own may compute anything.
+_LINEAR = (FactoredWeights.flat_logits, KernelHead.flat_logits)
+
 
 class LinearScores(NamedTuple):
     """The logits o_c = row_c . q + bias_c + shift, where q and the shift follow from h.
@@ -29,7 +32,16 @@ class LinearScores(NamedTuple):
 
 
 def linear_scores(head: Head) -> LinearScores | None:
-    """Returns the rows of a head; None for one whose logits are no such products."""
+    """Returns the rows of a head; None for one whose logits are no such products.
+
+    Raises:
+        TypeError: The head has rows, and logits that a class outside of this package computes.
+    """
+    if isinstance(head, (FactoredWeights, KernelHead)) and type(head).flat_logits not in _LINEAR:
+        raise TypeError(
+            "head must have the logits W h + b for export; got one with a flat_logits of its own, "
+            f"a {type(head).__name__}"
+        )
     if isinstance(head, FactoredWeights):
         head.settle()
         return LinearScores(head.state.v.value, None, lambda h: _coordinates(head, h))

@@ -38,9 +38,15 @@ def recall(
         input_signature: As for `export`.
 
     Raises:
-        ValueError: There is no example; `num_probed` is given, and there is no index.
+        ValueError: There is no example; `data` is nested otherwise than the model's inputs;
+            `num_probed` is given, and there is no index; `export` has not written the folder.
     """
     loaded = tf.saved_model.load(str(folder))
+    if "serving_default" not in loaded.signatures:
+        raise ValueError(
+            "folder must be of a model that tlo.export wrote, with a signature serving_default; "
+            f"got {str(folder)!r}, with {sorted(loaded.signatures)}"
+        )
     name = "serving_default" if num_probed is None else "with_num_probed"
     if name not in loaded.signatures:
         raise ValueError(
@@ -58,6 +64,6 @@ def recall(
         found = approximate(**inputs.flat(x), **more)["ids"].numpy()
         best = exact(x)[1].numpy()
         shares.append((best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1).reshape(-1))
-    if not shares:
+    if not any(map(len, shares)):
         raise ValueError("data must have at least one example; got none")
     return float(np.concatenate(shares).mean())

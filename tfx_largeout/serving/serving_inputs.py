@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ class ServingInputs:
 
     Raises:
         TypeError: A leaf of the signature is no such spec.
-        ValueError: There is no signature where one is needed; an input is ragged.
+        ValueError: There is no signature where one is needed; an input is ragged, or has no batch
+            dimension; names are repeated, or can't be those of arguments in Python.
     """
 
     def __init__(self, model: keras.Model, signature: Any = None) -> None:
@@ -38,6 +40,7 @@ class ServingInputs:
             _Input(leaf, len(leaves) == 1, number) for number, leaf in enumerate(leaves)
         ]
         self.specs = [spec for each in self._inputs for spec in each.specs]
+        _check_input_names([spec.name for spec in self.specs])
 
     def packed(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Returns what the model takes, from tensors in the order of `specs`."""
@@ -49,14 +52,34 @@ class ServingInputs:
         return keras.tree.pack_sequence_as(self._structure, leaves)
 
     def flat(self, inputs: Any) -> dict[str, tf.Tensor]:
-        """Returns the tensors of a signature by name, from what the model takes."""
-        values = tf.nest.flatten(inputs)
+        """Returns the tensors of a signature by name, from what the model takes.
+
+        Raises:
+            ValueError: The inputs are nested otherwise than the model's, or lack a name.
+        """
+        values = keras.tree.flatten(self._as_nested(inputs))
         tensors = [
             tensor
             for each, value in zip(self._inputs, values, strict=True)
             for tensor in each.split(value)
         ]
         return {spec.name: tensor for spec, tensor in zip(self.specs, tensors, strict=True)}
+
+    def _as_nested(self, inputs: Any) -> Any:
+        if len(self._inputs) == 1:
+            return inputs
+        if isinstance(inputs, dict) and not isinstance(self._structure, dict):
+            # As functional models do: by the names of their inputs, not in the order of keys.
+            names = [leaf.name for leaf in keras.tree.flatten(self._structure)]
+            if set(names) - set(inputs):
+                raise ValueError(
+                    f"data must have the inputs {names} of the model; got {sorted(inputs)}"
+                )
+            return [inputs[name] for name in names]
+        if isinstance(self._structure, (list, tuple)) and isinstance(inputs, (list, tuple)):
+            inputs = type(self._structure)(inputs)  # data sets have tuples alone
+        keras.tree.assert_same_structure(self._structure, inputs)
+        return inputs
 
 
 class _Input:
@@ -70,6 +93,8 @@ class _Input:
             raise ValueError(f"inputs must be dense or sparse for export; got a ragged one, {leaf}")
         name = ONLY_INPUT if is_only else getattr(leaf, "name", None) or f"input_{number}"
         self.is_sparse = isinstance(leaf, tf.SparseTensorSpec) or getattr(leaf, "sparse", False)
+        if not tf.TensorShape(leaf.shape).rank:
+            raise ValueError(f"inputs must have a batch dimension for export; got {leaf}")
         self.shape = [None, *leaf.shape[1:]]
         self.dtype = tf.as_dtype(leaf.dtype)
         if not self.is_sparse:
@@ -102,6 +127,16 @@ class _Input:
         if not isinstance(value, tf.SparseTensor):
             value = tf.sparse.from_dense(value)
         return [value.indices, tf.cast(value.values, self.dtype), value.dense_shape]
+
+
+def _check_input_names(names: list[str]) -> None:
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(
+                f"inputs must have names that arguments may have in Python; got {name!r}"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"inputs must have names of their own each; got {names}")
 
 
 def _own_inputs(model: keras.Model) -> Any:
