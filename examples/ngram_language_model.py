@@ -164,6 +164,7 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument("--head-learning-rate", type=float, default=10.0)
     parser.add_argument("--words", type=int, help="only the first words of the text")
     parser.add_argument("--held-out", type=int, default=20_000, help="last words, to evaluate on")
+    parser.add_argument("--csv", type=Path, help="a file for the figures of each epoch")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     return parser.parse_args(command_line)
 
@@ -180,6 +181,8 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
     callbacks: list[keras.callbacks.Callback] = []
     if arguments.similarity is not None:
         callbacks.append(WordSimilarity(arguments.similarity, vocabulary))
+    if arguments.csv is not None:
+        callbacks.append(keras.callbacks.CSVLogger(arguments.csv))
     callbacks.append(keras.callbacks.TensorBoard(arguments.logs / arguments.loss))
     history = model.fit(
         ngrams(train, arguments.order, arguments.batch_size, shuffle=True).repeat(),

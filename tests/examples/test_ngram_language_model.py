@@ -54,6 +54,7 @@ def test_learns_a_small_text(example, tmp_path, loss):
         "--head-learning-rate": 0.02 if loss == "sampled" else 0.5,
         "--held-out": 100,
         "--logs": tmp_path / "runs",
+        "--csv": tmp_path / "epochs.csv",
     }
     command = [str(tmp_path / "text.xz")]
     for name, value in options.items():
@@ -62,6 +63,7 @@ def test_learns_a_small_text(example, tmp_path, loss):
     assert history["loss"][-1] < history["loss"][0]
     assert history["val_precision_at_1"][-1] > 0.3
     assert all(-1 <= value <= 1 for value in history["similarity"])
+    assert len((tmp_path / "epochs.csv").read_text().splitlines()) == 1 + 3
     assert list((tmp_path / "runs").rglob("events.out.*"))
 
 
