@@ -23,8 +23,8 @@ from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candi
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows
-from tfx_largeout.ops.hashing.signed_numbers import signed
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.signed_numbers import signed
 
 _SIMILARITIES = ("angle", "inner_product")
 _PLAIN_ARGUMENTS = (

@@ -17,6 +17,7 @@ from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.multi_index.class_lists import ClassLists, whole_weights
 from tfx_largeout.ops.multi_index.codebooks import Codebooks
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.ops.signed_numbers import signed, unsigned
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving.packed_array import pack_array
 
@@ -141,6 +142,7 @@ class InvertedMultiIndex(Index):
         widths = (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
         self.first_words = self._add("first_words", [words, widths[0]], np.float32)
         self.second_words = self._add("second_words", [words, widths[1]], np.float32)
+        # int32, as their bits: a GPU has no variables of int32.
         self.codes = self._add("codes", [num_classes])
         self.class_weights = self._add("class_weights", [num_classes])
         self.entries = self._add("entries", [num_classes])
@@ -224,7 +226,7 @@ class InvertedMultiIndex(Index):
         with after([self._check_rebuilt(), *checks, lists.check()]):
             scores = books.scores(tf.cast(hidden, tf.float32))
             lists = ClassLists(*(tf.identity(x) for x in lists))
-        return PairSoftmax.of(scores, CodedClasses(lists, self.class_weights.value))
+        return PairSoftmax.of(scores, CodedClasses(lists, signed(self.class_weights.value)))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the codes serve, scalars in [0, 1], of 4,096 rows.
@@ -240,7 +242,7 @@ class InvertedMultiIndex(Index):
         ids = self._some_rows(_ROWS_OF_HEALTH, tf.constant(0, tf.int64))
         rows = tf.cast(gather(bare_variable(kernel), ids), tf.float32)
         codes, distances = self._codebooks.codes(rows)
-        is_stale = codes != gather(bare_variable(self.codes), ids)
+        is_stale = codes != signed(gather(bare_variable(self.codes), ids))
         masses = tf.cast(self._lists.masses(), tf.float32)
         distances, squares = (tf.reduce_sum(x) for x in (tf.maximum(distances, 0), rows**2))
         return {
@@ -271,8 +273,8 @@ class InvertedMultiIndex(Index):
 
     @property
     def _lists(self) -> ClassLists:
-        variables = self.codes, self.entries, self.starts, self.sums
-        return ClassLists(*(variable.value for variable in variables))
+        codes, entries, starts = (signed(x.value) for x in (self.codes, self.entries, self.starts))
+        return ClassLists(codes, entries, starts, self.sums.value)
 
     @property
     def _every(self) -> tf.Tensor:
@@ -296,17 +298,18 @@ class InvertedMultiIndex(Index):
     def _code(self, kernel: tf.Variable, bias: Any, books: Codebooks, ids: tf.Tensor) -> None:
         """Codes some rows, and weighs all classes, or changes nothing."""
         codes, distances = _codes_of(kernel, ids, books)
-        every_code = tf.tensor_scatter_nd_update(self.codes.value, ids[:, tf.newaxis], codes)
+        old_codes = signed(self.codes.value)
+        every_code = tf.tensor_scatter_nd_update(old_codes, ids[:, tf.newaxis], codes)
         log_weights = self._log_weights(bias)
         weights = whole_weights(log_weights)
         lists = ClassLists.of(every_code, weights, self.num_words**2)
         with after([_check_rows(ids, distances), check_finite("bias", log_weights)]):
             self.first_words.assign(books.first)
             self.second_words.assign(books.second)
-            self.codes.assign(lists.codes)
-            self.class_weights.assign(weights)
-            self.entries.assign(lists.entries)
-            self.starts.assign(lists.starts)
+            self.codes.assign(unsigned(lists.codes))
+            self.class_weights.assign(unsigned(weights))
+            self.entries.assign(unsigned(lists.entries))
+            self.starts.assign(unsigned(lists.starts))
             self.sums.assign(lists.sums)
             self.changed.assign(tf.zeros_like(self.changed.value))
             self.clock.assign_add(1)
@@ -324,14 +327,15 @@ class InvertedMultiIndex(Index):
             result += tf.cast(bare_variable(bias).read_value(), tf.float64)
         return result
 
-    def _add(self, name: str, shape: list[int], dtype: Any = np.int32) -> Any:
+    def _add(self, name: str, shape: list[int], dtype: Any = np.uint32) -> Any:
         return self.add_derived(name, np.zeros(shape, dtype))
 
 
 def _codes_of(kernel: tf.Variable, ids: tf.Tensor, books: Codebooks) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the codes of rows of W, read in blocks, and their squared distances."""
     number = tf.size(ids)
-    padded = tf.reshape(tf.pad(ids, [[0, -number % _BLOCK_ROWS]]), [-1, _BLOCK_ROWS])
+    filling = tf.zeros([-number % _BLOCK_ROWS], tf.int64)  # a GPU can't pad int64
+    padded = tf.reshape(tf.concat([ids, filling], axis=0), [-1, _BLOCK_ROWS])
 
     def of_block(some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return books.codes(tf.cast(gather(kernel, some), tf.float32))

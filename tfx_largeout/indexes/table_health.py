@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.hashing.signed_numbers import signed
+from tfx_largeout.ops.signed_numbers import signed
 
 _ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
 

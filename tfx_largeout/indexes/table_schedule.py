@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.hashing.hash_tables import HashTables
-from tfx_largeout.ops.hashing.signed_numbers import signed, unsigned
+from tfx_largeout.ops.signed_numbers import signed, unsigned
 
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
 

@@ -327,7 +327,7 @@ def test_what_is_corrupt_behind_the_last_class_that_is_read_does_not_matter(
     case.order = case.order._replace(rotations=np.zeros(1, np.int64))
     variable = getattr(case.tables, array)
     values = variable.numpy()
-    values[0, place] = -5
+    values[0, place] = np.uint32(2**32 - 5)
     variable.assign(values)
     taken = case.collect(name, monkeypatch, 9, True, 40).ids
     np.testing.assert_array_equal(taken, np.tile(np.arange(9), (6, 1)))

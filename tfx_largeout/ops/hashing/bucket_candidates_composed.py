@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
-from tfx_largeout.ops.hashing.signed_numbers import signed
+from tfx_largeout.ops.signed_numbers import signed
 from tfx_largeout.run_time_checks import Check, after
 
 

@@ -14,8 +14,8 @@ from tfx_largeout.ops.hashing.hash_codes_composed import (
     hash_codes_composed,
 )
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.hashing.signed_numbers import signed, unsigned
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
+from tfx_largeout.ops.signed_numbers import signed, unsigned
 from tfx_largeout.run_time_checks import Check, after
 
 _BLOCK_ROWS = 4096

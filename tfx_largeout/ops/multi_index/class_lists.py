@@ -42,7 +42,7 @@ class ClassLists(NamedTuple):
         entries = tf.argsort(codes, stable=True)
         sizes = tf.math.bincount(codes, minlength=num_pairs, maxlength=num_pairs)
         by_pair = tf.cast(tf.gather(weights, entries), tf.int64)
-        return cls(codes, entries, *(tf.pad(tf.cumsum(x), [[1, 0]]) for x in (sizes, by_pair)))
+        return cls(codes, entries, _sums_before(sizes), _sums_before(by_pair))
 
     def masses(self) -> tf.Tensor:
         """Returns the sum of the weights of each pair's classes, `[Q^2]` int64."""
@@ -61,6 +61,11 @@ def damage_check(is_right: tf.Tensor) -> Check:
     """Returns a check of lists; it holds if they are right."""
     message = "codes, entries, starts and sums must be lists of classes by pair; they are damaged: "
     return Check(is_right, lambda: [message + "call rebuild"])
+
+
+def _sums_before(numbers: tf.Tensor) -> tf.Tensor:
+    """Returns 0 and the cumulative sums, `[n + 1]`, of `[n]`."""
+    return tf.concat([tf.zeros([1], numbers.dtype), tf.cumsum(numbers)], axis=0)
 
 
 def whole_weights(log_weights: tf.Tensor) -> tf.Tensor:

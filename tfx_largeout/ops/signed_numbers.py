@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of hash tables, which are int32 in variables of uint32: a GPU has none of int32."""
+"""Numbers of index tables, which are int32 in variables of uint32: a GPU has none of int32."""
 
 from __future__ import annotations
 
