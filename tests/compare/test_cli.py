@@ -82,7 +82,7 @@ def test_a_command_is_needed(capsys):
 
 def options_of(monkeypatch, *arguments):
     jobs = []
-    monkeypatch.setattr(cli, "run_job", lambda job, folder: jobs.append(job) or 0)
+    monkeypatch.setattr(cli, "run_job", lambda job, folder, **_: jobs.append(job) or 0)
     assert main(["compare", *arguments]) == 0
     return jobs[0].heads
 

@@ -11,7 +11,9 @@ import pytest
 from tfx_largeout.compare import job as job_module
 from tfx_largeout.compare.job import Job, run_job
 from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.page import write_page
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings
+from tfx_largeout.compare.summary import SummaryRow
 
 WORKER = """
 import json, sys
@@ -32,11 +34,11 @@ else:
 """
 
 
-def run(tmp_path, *heads, loss="1"):
+def run(tmp_path, *heads, loss="1", **options):
     job = Job({head: {} for head in heads}, "a $ and a \\frac{", DataSettings(), TrainingSettings())
     folder = OutputFolder(str(tmp_path / "run"))
     folder.make()
-    return run_job(job, folder, [sys.executable, "-c", WORKER, loss]), folder
+    return run_job(job, folder, [sys.executable, "-c", WORKER, loss], **options), folder
 
 
 @pytest.mark.parametrize(
@@ -89,3 +91,32 @@ def test_a_loss_that_is_not_finite_is_null_in_json(tmp_path):
 
     (head,) = json.loads(folder.results_json.read_text(), parse_constant=refuse)["heads"]
     assert [point["train_loss"] for point in head["curve"]] == [None, None]
+
+
+@pytest.mark.parametrize("with_plots", [True, False])
+def test_a_page_shows_table_notes_and_plot_and_is_opened(tmp_path, capsys, monkeypatch, with_plots):
+    opened = []
+    monkeypatch.setattr(job_module.webbrowser, "open", lambda url: opened.append(url) or False)
+    if not with_plots:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    _, folder = run(tmp_path, "full_softmax", "tf_nce", open_page=True)
+    page = folder.page_html.read_text()
+    assert opened == [folder.page_html.resolve().as_uri()]
+    assert "No browser was found" in capsys.readouterr().err
+    assert page.count("<tr><td>") == 2
+    assert "<h1>a $ and a \\frac{: 4 classes, batches of 512</h1>" in page
+    assert "<li>the shared library is missing</li>" in page
+    assert "<li>tf_nce failed: ValueError: no</li>" in page
+    assert ("data:image/png;base64," in page) == with_plots
+
+
+def test_without_the_flag_there_is_no_page(tmp_path):
+    assert not run(tmp_path, "full_softmax")[1].page_html.exists()
+
+
+def test_names_on_the_page_are_no_html(tmp_path):
+    page, row = tmp_path / "page.html", SummaryRow("<b>", "failed", "a & b", 0, 0.0, 0.0)
+    write_page(page, "<script>", [row], ["<i>"], tmp_path / "none.png")
+    text = page.read_text()
+    assert "<td>&lt;b&gt;</td>" in text and "a &amp; b" in text and "<li>&lt;i&gt;</li>" in text
+    assert "<script>" not in text

@@ -15,6 +15,7 @@ def earlier(tmp_path):
     folder.make()
     folder.results_json.write_text(json.dumps({"versions": {"tfx_largeout": "0.1.0"}}))
     folder.plot_png.touch()
+    folder.page_html.touch()
     folder.log("old").touch()
     (folder.tensorboard / "old").mkdir()
     (folder.tensorboard / "old" / "events.out.tfevents.1.2").touch()
@@ -55,6 +56,7 @@ def test_overwrite_deletes_results_alone_and_not_before_the_run_begins(earlier):
     assert files_of(earlier.path) == before
     folder.begin_run()
     assert before - files_of(earlier.path) == {
+        "comparison.html",
         "precision.png",
         "logs/old.log",
         "tensorboard/old",

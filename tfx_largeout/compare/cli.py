@@ -79,7 +79,8 @@ def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         parser.error(f"--output {error}")
     try:
-        return run_job(Job(heads, data_name, data, training, tuple(arguments.peers)), folder)
+        job = Job(heads, data_name, data, training, tuple(arguments.peers))
+        return run_job(job, folder, open_page=arguments.open)
     except DataError:
         folder.undo()
         raise
@@ -353,4 +354,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument(
         "--overwrite", action="store_true", help="replace the results of an earlier run in FOLDER"
+    )
+    output.add_argument(
+        "--open",
+        action="store_true",
+        help="write table and plots as one page, comparison.html, and show it in a browser",
     )

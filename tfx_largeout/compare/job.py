@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import webbrowser
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tfx_largeout.compare.machine import describe_machine, describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.page import write_page
 from tfx_largeout.compare.plots import HOW_TO_GET_PLOTS, plot_precision
 from tfx_largeout.compare.progress import Progress
 from tfx_largeout.compare.report import write_report
@@ -42,7 +45,9 @@ class Job:
     peers: tuple[str, ...] = ()
 
 
-def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> int:
+def run_job(
+    job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER, open_page: bool = False
+) -> int:
     """Trains the heads, and reports: progress on standard error, the table on standard output.
 
     The files are written anew after each head, so that nothing is lost whatever happens.
@@ -51,6 +56,7 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
         job: What to compare.
         folder: Where the results go; its folders have been made.
         worker: Command of the process that trains a head.
+        open_page: Whether to write one page of all results, and to show it in a browser.
 
     Returns:
         The exit code: 1 if a head failed, 130 after Ctrl-C, else 0.
@@ -87,9 +93,13 @@ def run_job(job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER) -> i
         write_report(folder, configuration, results)
         if result.status == "interrupted":
             break
-    notes = dict.fromkeys(note for result in results for note in result.notes)
-    print("", format_table(summarize(results)), *notes, "", sep="\n", flush=True)
+    notes = list(dict.fromkeys(note for result in results for note in result.notes))
+    rows = summarize(results)
+    print("", format_table(rows), *notes, "", sep="\n", flush=True)
     _draw(job, folder, results)
+    if open_page:
+        write_page(folder.page_html, _title(job, results), rows, notes, folder.plot_png)
+        _open(folder.page_html)
     _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
     statuses = {result.status for result in results}
     if "interrupted" in statuses:
@@ -121,16 +131,22 @@ def _describe_length(job: Job) -> str:
 
 
 def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None:
-    classes = next((r.data["classes"] for r in results if r.data), None)
-    if classes is None:
-        return
-    title = f"{job.data_name}: {classes:,} classes, batches of {job.training.batch_size}"
     try:
-        plot_precision(results, title, folder.plot_png)
+        plot_precision(results, _title(job, results), folder.plot_png)
     except ImportError:
         _say(HOW_TO_GET_PLOTS)
     except Exception as error:  # whatever matplotlib stumbles over, the results are there
         _say(f"No plot: {root_message(str(error))}")
+
+
+def _title(job: Job, results: Sequence[HeadResult]) -> str:
+    classes = next((f"{r.data['classes']:,} classes, " for r in results if r.data), "")
+    return f"{job.data_name}: {classes}batches of {job.training.batch_size}"
+
+
+def _open(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        _say(f"No browser was found to open {page}.")
 
 
 def _say(text: str) -> None:

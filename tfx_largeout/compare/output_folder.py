@@ -31,6 +31,7 @@ class OutputFolder:
         self.curves_csv = self.path / "curves.csv"
         self.results_json = self.path / "results.json"
         self.plot_png = self.path / "precision.png"
+        self.page_html = self.path / "comparison.html"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
         self._made: list[Path] = []
@@ -55,6 +56,7 @@ class OutputFolder:
             )
         self._earlier = [
             self.plot_png,
+            self.page_html,
             *self.logs.glob("*.log"),
             *self.tensorboard.glob("*/events.out.tfevents.*"),
         ]

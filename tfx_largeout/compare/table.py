@@ -18,12 +18,22 @@ class _Column(NamedTuple):
 
 def format_table(rows: Sequence[SummaryRow]) -> str:
     """Returns the table, with a note for everything in it that needs one."""
-    cells = [[column.text(row) for column in _COLUMNS] for row in rows]
+    cells = cells_of(rows)
     heads = [[column.head[line] for column in _COLUMNS] for line in (0, 1)]
     widths = [max(map(len, column)) for column in zip(*heads, *cells, strict=True)]
     rule = _GAP.join("-" * width for width in widths)
     lines = [*(_align(head, widths) for head in heads), rule, *(_align(c, widths) for c in cells)]
-    return "\n".join(lines + _notes(rows))
+    return "\n".join([*lines, "", *notes_on(rows)])
+
+
+def names_of_columns() -> list[str]:
+    """Returns the head of each column."""
+    return [" ".join(column.head).strip() for column in _COLUMNS]
+
+
+def cells_of(rows: Sequence[SummaryRow]) -> list[list[str]]:
+    """Returns the texts of the cells, row by row."""
+    return [[column.text(row) for column in _COLUMNS] for row in rows]
 
 
 def _align(cells: list[str], widths: list[int]) -> str:
@@ -34,7 +44,8 @@ def _align(cells: list[str], widths: list[int]) -> str:
     return _GAP.join([first, *others]).rstrip()
 
 
-def _notes(rows: Sequence[SummaryRow]) -> list[str]:
+def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
+    """Returns a sentence for everything in the table that needs one."""
     notes = [
         "P@k and PSP@1 in percent; loss: exact softmax cross-entropy in nats, on the test set."
     ]
@@ -50,7 +61,7 @@ def _notes(rows: Sequence[SummaryRow]) -> list[str]:
             notes.append(f"{row.head} failed: {row.error}")
         elif row.status == "interrupted":
             notes.append(f"{row.head} was interrupted after {row.seconds:.1f} s of training.")
-    return ["", *notes]
+    return notes
 
 
 def _number(value: float | None, decimals: int) -> str:
