@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfx_largeout.compare.summary import SummaryRow
-from tfx_largeout.compare.table import cells_of, names_of_columns, notes_on
+from tfx_largeout.compare.table import cells_of, heads_of_columns, notes_on
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; }
@@ -17,7 +17,7 @@ body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; font-weight: 600; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; }
+th, td { padding: 0.3rem 0.6rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 2px solid #222; vertical-align: bottom; font-weight: 600; }
 td { border-bottom: 1px solid #ddd; }
 th:first-child, td:first-child { text-align: left; }
@@ -39,7 +39,7 @@ def write_page(
         notes: Sentences below it, beside those on the table itself.
         picture: A `.png` file; it becomes part of the page.
     """
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names_of_columns())
+    head = "".join(f"<th>{_lines(lines)}</th>" for lines in heads_of_columns())
     body = "\n".join(f"<tr>{_row(cells)}</tr>" for cells in cells_of(rows))
     items = "\n".join(f"<li>{html.escape(note)}</li>" for note in [*notes_on(rows), *notes])
     title = html.escape(title)
@@ -63,6 +63,10 @@ def write_page(
 </html>
 """
     path.write_text(text, encoding="utf-8")
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "<br>".join(html.escape(line) for line in lines if line)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -19,16 +19,16 @@ class _Column(NamedTuple):
 def format_table(rows: Sequence[SummaryRow]) -> str:
     """Returns the table, with a note for everything in it that needs one."""
     cells = cells_of(rows)
-    heads = [[column.head[line] for column in _COLUMNS] for line in (0, 1)]
+    heads = list(zip(*heads_of_columns(), strict=True))
     widths = [max(map(len, column)) for column in zip(*heads, *cells, strict=True)]
     rule = _GAP.join("-" * width for width in widths)
     lines = [*(_align(head, widths) for head in heads), rule, *(_align(c, widths) for c in cells)]
     return "\n".join([*lines, "", *notes_on(rows)])
 
 
-def names_of_columns() -> list[str]:
-    """Returns the head of each column."""
-    return [" ".join(column.head).strip() for column in _COLUMNS]
+def heads_of_columns() -> list[tuple[str, str]]:
+    """Returns the head of each column, two lines."""
+    return [column.head for column in _COLUMNS]
 
 
 def cells_of(rows: Sequence[SummaryRow]) -> list[list[str]]:
@@ -36,7 +36,7 @@ def cells_of(rows: Sequence[SummaryRow]) -> list[list[str]]:
     return [[column.text(row) for column in _COLUMNS] for row in rows]
 
 
-def _align(cells: list[str], widths: list[int]) -> str:
+def _align(cells: Sequence[str], widths: list[int]) -> str:
     first, *others = [
         cell.rjust(width) if index else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
