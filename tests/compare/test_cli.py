@@ -20,6 +20,7 @@ def test_list_shows_each_head_with_its_defaults(capsys):
     for row in HEAD_TABLE:
         assert row.name in listed and row.description in listed
         assert f"--learning-rate {row.default_options['learning_rate']}" in listed
+    assert "\n    tf_idf_neighbors\n" in listed
 
 
 def test_help_and_version(capsys):

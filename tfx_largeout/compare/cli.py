@@ -153,6 +153,10 @@ def _list_heads() -> str:
         options = without_unused(row.default_options)
         defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
         lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
+    lines.append("peers")
+    for name, peer in PEERS.items():
+        missing = "" if peer.installed else ": pip install 'tfx_largeout[peers]'"
+        lines.append(f"    {name}{missing}")
     return "\n".join(lines)
 
 

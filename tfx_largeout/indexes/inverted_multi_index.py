@@ -60,7 +60,7 @@ class InvertedMultiIndex(Index):
 
     A word that no row is nearest to becomes one of the rows that are farthest from their words.
 
-    Cost: 21 bytes a class, 8 Q D and 4 Q^2; a round O((C or marked rows) Q D + C log C).
+    Cost: 21 bytes a class, 29 with counts, 8 Q D and 4 Q^2; a round O((C or marked rows) Q D + C log C).
 
     Args:
         num_words: Q, at most C and 4,096. Default 64.
@@ -148,6 +148,8 @@ class InvertedMultiIndex(Index):
         self.entries = self._add("entries", [num_classes])
         self.starts = self._add("starts", [pairs + 1])
         self.sums = self._add("sums", [num_classes + 1], np.int64)
+        if self.counts is not None:
+            self.log_counts = self.add_derived("log_counts", self.power * np.log(self.counts))
         self.changed = self._add("changed", [num_classes], np.bool_)
         self.clock = self._add("clock", [], np.int64)
         schedule = np.array([0.0, self.first_period, 0.0])
@@ -322,7 +324,7 @@ class InvertedMultiIndex(Index):
         """Returns log v_c, `[C]` float64."""
         result = tf.zeros([self.codes.shape[0]], tf.float64)
         if self.counts is not None:
-            result += self.power * np.log(self.counts)
+            result += self.log_counts.value
         if self.with_bias and bias is not None:
             result += tf.cast(bare_variable(bias).read_value(), tf.float64)
         return result
