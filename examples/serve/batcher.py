@@ -74,7 +74,7 @@ class Batcher:
         return await asyncio.gather(*(each.answer for each in waiting))
 
     async def stop(self) -> None:
-        """Ends the thread; what still waits is cancelled."""
+        """Cancels what has no answer yet, and ends the thread."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for each in self._waiting:
@@ -108,6 +108,10 @@ class Batcher:
         try:
             answers = await loop.run_in_executor(self._thread, self.model, texts, option)
             answered = list(zip(batch, answers, strict=True))
+        except asyncio.CancelledError:
+            for each in batch:
+                each.answer.cancel()
+            raise
         except Exception as error:  # the clients' to know; the next batch is another one
             for each in batch:
                 if not each.answer.done():

@@ -45,15 +45,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="where to write the model: not there yet, or empty")
     parser.add_argument("--config", choices=["hyper", "lemma"], default="hyper")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--examples", type=int, help="how many to train on; default: all")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--examples", type=int, help="the first so many alone")
     parser.add_argument("-k", type=int, default=50, help="the most words that a request may ask for")
     parser.add_argument("--index", choices=["ivf"], help="look at a part of the words alone")
     arguments = parser.parse_args()
 
     keras.utils.set_random_seed(0)
-    counts, test = load_wordnet(arguments.config)
-    counts = counts.take(np.arange(len(counts))[: arguments.examples])
+    counts, test = (
+        examples.take(np.arange(len(examples))[: arguments.examples])
+        for examples in load_wordnet(arguments.config)
+    )
     train, test = tf_idf(counts, test)
     model = build_model(train.num_features, train.num_labels)
     model.compile(
