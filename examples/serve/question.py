@@ -14,9 +14,7 @@ MAX_TEXTS = 64
 MAX_LENGTH = 2000  # characters of a text
 DEFAULT_K = 10
 
-Text = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_LENGTH)
-]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_LENGTH)]
 
 
 class Question(BaseModel):

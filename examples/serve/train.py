@@ -4,8 +4,8 @@
     python examples/serve/train.py models/words          # two minutes on two cores
     python examples/serve/server.py models/words
 
-Training sees definitions as weighted bags of words. The exported model takes texts: it has the layer
-that makes bags of them in front.
+Training sees definitions as weighted bags of words. The exported model takes texts: in front it has
+the layer that makes bags of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--config", choices=["hyper", "lemma"], default="hyper")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--examples", type=int, help="the first so many alone")
-    parser.add_argument("-k", type=int, default=50, help="the most words that a request may ask for")
+    parser.add_argument(
+        "-k", type=int, default=50, help="the most that a request may ask for"
+    )
     parser.add_argument("--index", choices=["ivf"], help="look at a part of the words alone")
     arguments = parser.parse_args()
 

@@ -114,9 +114,7 @@ def model(tmp_path_factory):
     layers = [keras.Input((), dtype="string"), words, trunk, head]
     folder = tmp_path_factory.mktemp("models") / "words"
     names = [f"Klasse {c} ä" for c in range(CLASSES)]
-    tlo.export(
-        keras.Sequential(layers), folder, K, activation="softmax", names=names, index="ivf"
-    )
+    tlo.export(keras.Sequential(layers), folder, K, activation="softmax", names=names, index="ivf")
     return folder
 
 
@@ -155,7 +153,9 @@ def expected(model, texts, k=10, num_probed=None):
             for name, id_, score in zip(*columns, strict=True)
             if id_ >= 0
         ][:k]
-        for columns in zip(*(answer[key].numpy() for key in ("names", "ids", "scores")), strict=True)
+        for columns in zip(
+            *(answer[key].numpy() for key in ("names", "ids", "scores")), strict=True
+        )
     ]
 
 
