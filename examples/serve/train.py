@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument("--config", choices=["hyper", "lemma"], default="hyper")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--examples", type=int, help="the first so many alone")
-    parser.add_argument(
-        "-k", type=int, default=50, help="the most that a request may ask for"
-    )
+    parser.add_argument("-k", type=int, default=50, help="the most that a request may ask for")
     parser.add_argument("--index", choices=["ivf"], help="look at a part of the words alone")
     arguments = parser.parse_args()
 

@@ -147,15 +147,14 @@ def expected(model, texts, k=10, num_probed=None):
         answer = signatures["with_num_probed"](
             inputs=tf.constant(texts), num_probed=tf.constant(num_probed)
         )
+    columns = (answer[key].numpy() for key in ("names", "ids", "scores"))
     return [
         [
             {"name": name.decode(), "id": int(id_), "score": pytest.approx(float(score), rel=1e-5)}
-            for name, id_, score in zip(*columns, strict=True)
+            for name, id_, score in zip(*row, strict=True)
             if id_ >= 0
         ][:k]
-        for columns in zip(
-            *(answer[key].numpy() for key in ("names", "ids", "scores")), strict=True
-        )
+        for row in zip(*columns, strict=True)
     ]
 
 

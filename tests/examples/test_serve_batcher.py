@@ -84,7 +84,7 @@ def test_the_next_batch_gathers_while_the_model_works():
 
 def test_options_go_apart():
     async def scenario(made, _):
-        requests = [made.answers([text], option) for text, option in zip("abc", (1, 2, 1))]
+        requests = [made.answers([text], option) for text, option in (("a", 1), ("b", 2), ("c", 1))]
         assert await asyncio.gather(*requests) == [["A"], ["B"], ["C"]]
 
     assert run(scenario) == [(["a", "c"], 1), (["b"], 2)]
