@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.client
 import importlib.util
@@ -310,6 +311,38 @@ def test_is_not_ready_while_the_model_loads_and_ends_if_it_can_not(tmp_path):
         _, errors = server.process.communicate(timeout=60)
     assert server.process.returncode == 1
     assert "can't be served" in errors and "Traceback" not in errors
+
+
+class Request:
+    """A request with a body, as far as `read_question` looks at it."""
+
+    def __init__(self, body):
+        self.body = body
+
+    async def stream(self):
+        yield self.body
+
+
+def test_k_and_num_probed_by_what_the_model_has():
+    question = load_example("question")
+
+    def read(body, most, takes_num_probed):
+        return asyncio.run(question.read_question(Request(body), most, takes_num_probed))
+
+    assert read(b'{"texts": ["a"]}', 5, False).k == 5
+    assert read(b'{"texts": [" a "]}', 50, False).texts == ["a"]
+    assert read(b'{"texts": ["a"], "num_probed": 3}', 50, True).num_probed == 3
+    with pytest.raises(question.HTTPException, match="num_probed: this model has no index"):
+        read(b'{"texts": ["a"], "num_probed": 3}', 50, False)
+
+
+def test_a_model_without_names_gives_ids(tmp_path):
+    words = load_example("text").TfIdf(WORDS, np.ones(len(WORDS), np.float32))
+    layers = [keras.Input((), dtype="string"), words, tlo.layers.SparseDense(4)]
+    tlo.export(keras.Sequential([*layers, tlo.heads.DenseHead(CLASSES)]), tmp_path / "model", 3)
+    answers = load_example("model").Model(str(tmp_path / "model"))(["word1 word2", "word3"])
+    assert [len(answer) for answer in answers] == [3, 3]
+    assert all(best["name"] == str(best["id"]) for answer in answers for best in answer)
 
 
 def test_a_model_that_takes_no_texts_is_refused(tmp_path):
