@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ WORDS = [f"word{number}" for number in range(30)]
 def load_example(stem):
     spec = importlib.util.spec_from_file_location(f"serve_{stem}", FOLDER / f"{stem}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where pydantic looks for its types
     spec.loader.exec_module(module)
     return module
 
