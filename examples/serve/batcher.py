@@ -58,6 +58,10 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, "model")
         self._task = asyncio.create_task(self._run())
 
+    def waiting(self) -> int:
+        """Returns how many texts wait, without those that the model has."""
+        return len(self._waiting)
+
     async def answers(self, texts: Sequence[str], option: Hashable = None) -> list[Any]:
         """Returns what the model says to each text.
 

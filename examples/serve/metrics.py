@@ -17,7 +17,7 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Requests by status code, how long they took, and the batches that the model got."""
+    """Requests by status code, how long they took, the batches that the model got, what waits."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
@@ -29,6 +29,7 @@ class Metrics:
         self.batch_size = Histogram(
             "predict_batch_size", "Texts of a call of the model", registry=own, buckets=TEXTS
         )
+        self.waiting = Gauge("predict_waiting", "Texts that wait for the model", registry=own)
         self.ready = Gauge("predict_ready", "Whether the model is loaded", registry=own)
 
     def text(self) -> bytes:

@@ -52,6 +52,7 @@ class Service:
             options.max_waiting,
             self.metrics.batch_size.observe,
         )
+        self.metrics.waiting.set_function(self.batcher.waiting)
         self.metrics.ready.set(1)
         log.info("Ready: the %d best of %s", self.model.k, options.folder)
 

@@ -289,10 +289,12 @@ def test_health_and_page(server):
 
 
 def test_sigterm_lets_requests_end(model, tmp_path):
-    with Server(tmp_path, model, "--max-delay-ms=2000") as server, ThreadPoolExecutor(1) as client:
+    with Server(tmp_path, model, "--max-delay-ms=5000") as server, ThreadPoolExecutor(1) as client:
         server.wait_for(200)
         answer = client.submit(server.predict, texts=["word1 word2"])
-        time.sleep(0.5)  # it waits for others for two seconds
+        while server.metric("predict_waiting") == 0:  # it waits for others for five seconds
+            assert not answer.done()
+            time.sleep(0.01)
         errors = server.stop()
         assert answer.result() == expected(model, ["word1 word2"])
     assert server.process.returncode in (0, -signal.SIGTERM)
