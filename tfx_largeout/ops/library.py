@@ -159,7 +159,7 @@ def _find_problem() -> str | None:
     if platform.system() not in ("Linux", "Darwin"):
         return (
             "tfx_largeout has no custom ops for "
-            f"{platform.system()}: use Linux or macOS (on Windows: WSL 2)."
+            f"{platform.system()}: use Linux (on Windows: WSL 2)."
         )
     record = build_record()
     if "not_built" in record:
