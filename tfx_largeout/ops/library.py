@@ -17,7 +17,7 @@ from tfx_largeout.ops.product_precision import keep_float32, product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
-_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build
+_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # by the build: with what, or `not_built`, why not
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
@@ -136,10 +136,7 @@ def instruction_set() -> str | None:
 
 
 def build_record() -> dict[str, str]:
-    """Returns what the library was built with (`tensorflow`, `compiler`), or why not (`not_built`).
-
-    Empty where there is no record.
-    """
+    """Returns what the library was built with (`tensorflow`, `compiler`), or an empty dict."""
     try:
         return dict(json.loads(_BUILD_RECORD.read_text()))
     except (OSError, ValueError):
