@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the shared library of custom ops with CMake; everything else stands in setup.cfg."""
+"""Builds the shared library of custom ops with CMake; everything else stands in setup.cfg.
+
+The environment variable TFX_LIBRARY says whether: `auto` builds it where there is a C++ compiler,
+and leaves it out, with a warning, where there is none; `on` insists; `off` leaves it out. A build
+that fails is an error.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +19,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+COMPILERS = ("c++", "g++", "clang++", "icpx")  # of those that CMake looks for
 
 
 def _program(name: str) -> str:
@@ -20,6 +27,31 @@ def _program(name: str) -> str:
     if path is None:
         raise RuntimeError(f"{name} is needed to build tfx_largeout: run `pip install {name}`")
     return path
+
+
+def _runs(compiler: str) -> bool:
+    # macOS has a c++ that does nothing but say how to install one.
+    path = shutil.which(compiler)
+    if path is None:
+        return False
+    return subprocess.run([path, "--version"], capture_output=True).returncode == 0
+
+
+def _reason_to_leave_out() -> str | None:
+    """Says why the library is not to be built, or returns None."""
+    wanted = os.environ.get("TFX_LIBRARY", "auto")
+    if wanted not in ("auto", "on", "off"):
+        raise ValueError(f"TFX_LIBRARY must be auto, on or off; got {wanted!r}")
+    if wanted == "off":
+        return "TFX_LIBRARY was off"
+    if wanted == "on" or os.environ.get("CXX") or any(map(_runs, COMPILERS)):
+        return None  # a CXX that is no compiler is for CMake to refuse
+    return f"no C++ compiler was found (none of {', '.join(COMPILERS)} runs, and CXX is not set)"
+
+
+def _outputs(library: Path) -> list[Path]:
+    """Returns the library, its build record, and the library of GPU kernels."""
+    return [library, library.with_suffix(".json"), library.with_name(f"{library.stem}_gpu.so")]
 
 
 class CMakeBuild(build_ext):
@@ -30,6 +62,12 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         library = Path(self.get_ext_fullpath(ext.name)).resolve()
+        reason = _reason_to_leave_out()
+        for path in _outputs(library):
+            path.unlink(missing_ok=True)  # of an earlier build
+        if reason is not None:
+            self._leave_out(ext, library, reason)
+            return
         build = Path(self.build_temp).resolve() / "custom_ops"
         cmake = _program("cmake")
         configure = [
@@ -45,15 +83,28 @@ class CMakeBuild(build_ext):
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
         subprocess.run([cmake, "--build", str(build), *jobs], check=True)
 
+    def _leave_out(self, ext: Extension, library: Path, reason: str) -> None:
+        ext.optional = True  # for setuptools: there may be nothing to copy
+        library.parent.mkdir(parents=True, exist_ok=True)
+        library.with_suffix(".json").write_text(json.dumps({"not_built": reason}))
+        self.warn(
+            f"tfx_largeout is installed without its library of custom ops: {reason}. Everything "
+            "runs on TensorFlow's own ops, more slowly. For the library, install a C++17 compiler "
+            "and then this package again; TFX_LIBRARY=on makes its absence an error."
+        )
+
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()  # an editable install
         for ext in self.extensions:
             library = Path(self.get_ext_fullpath(ext.name))
             built = Path(self.build_lib, self.get_ext_filename(ext.name))
-            for file in (f"{library.stem}.json", f"{library.stem}_gpu.so"):
-                source, target = built.with_name(file), library.with_name(file)
-                if source.exists() and source.resolve() != target.resolve():
+            for source, target in zip(_outputs(built), _outputs(library), strict=True):
+                if source.resolve() == target.resolve():
+                    continue
+                if source.exists():
                     shutil.copyfile(source, target)
+                else:
+                    target.unlink(missing_ok=True)
 
 
 setup(

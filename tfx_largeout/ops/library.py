@@ -17,7 +17,7 @@ from tfx_largeout.ops.product_precision import keep_float32, product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
-_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # written by the build: {"tensorflow": ..., ...}
+_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # by the build: with what, or `not_built`, why not
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
@@ -156,11 +156,17 @@ def _find_problem() -> str | None:
     if platform.system() not in ("Linux", "Darwin"):
         return (
             "tfx_largeout has no custom ops for "
-            f"{platform.system()}: use Linux or macOS (on Windows: WSL 2)."
+            f"{platform.system()}: use Linux (on Windows: WSL 2)."
+        )
+    record = build_record()
+    if "not_built" in record:
+        return (
+            f"tfx_largeout was installed without its shared library, as {record['not_built']}: "
+            f"install a C++17 compiler and {_REBUILD}."
         )
     if not _LIBRARY.exists():
         return f"tfx_largeout's shared library {_LIBRARY} is missing: {_REBUILD}."
-    built_with = build_record().get("tensorflow")
+    built_with = record.get("tensorflow")
     if built_with is None:
         return (
             f"tfx_largeout's build record {_BUILD_RECORD} is missing or not readable: {_REBUILD}."

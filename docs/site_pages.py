@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mkdocs build` takes for its pages: a hook of mkdocs.yml.
+
+Pages lie in the site as files lie in the repository, so that links between them, and to the data
+and scripts behind figures, hold in both. Beside them come a page for each module in api.md, from
+docstrings, and a list of files for each folder that the README links to.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("*.md", "docs/*.md", "docs/figures/*.png")
+LISTED = ("examples/*", "benchmarks/*.py", "benchmarks/results/*.csv")
+LICENCE = "tfx_largeout/datasets/wordnet_reverse_dictionary/LICENSE.wordnet"
+NAME = re.compile(r"^\| `tlo\.([\w.]+)` \|", re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Returns the files of the site, in place of those in docs/."""
+    paths = [path for pattern in (*PAGES, *LISTED, LICENCE) for path in sorted(ROOT.glob(pattern))]
+    names = [path.relative_to(ROOT).as_posix() for path in paths if path.is_file()]
+    site = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
+    pages = {"examples/index.md": _list_of(names, "examples")}
+    pages["benchmarks/index.md"] = _list_of(names, "benchmarks")
+    sections = (ROOT / "docs" / "api.md").read_text().split("\n## ")[1:]
+    pages |= {f"docs/api/{_title(section)}.md": _reference(section) for section in sections}
+    site += [File.generated(config, name, content=text) for name, text in pages.items()]
+    theme = [file for file in files if file.src_dir != config.docs_dir]
+    return Files([*theme, *site])
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Returns a page with links to where names are documented and to lists of files."""
+    if page.file.src_uri == "docs/api.md":
+        return NAME.sub(r"| [`tlo.\1`][tfx_largeout.\1] |", markdown)
+    return re.sub(r"\]\((examples|benchmarks)\)", r"](\1/index.md)", markdown)
+
+
+def _list_of(names: list[str], folder: str) -> str:
+    inside = [name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")]
+    return "\n".join([f"# {folder}/\n", *(f"- [{name}]({name})" for name in inside)])
+
+
+def _title(section: str) -> str:
+    return section.splitlines()[0].removeprefix("tlo.")
+
+
+def _reference(section: str) -> str:
+    title, _, rest = section.partition("\n")
+    names = "\n\n".join(f"::: tfx_largeout.{name}" for name in NAME.findall(section))
+    return f"# {title}\n{rest.split('| name |')[0]}\n{names}\n"

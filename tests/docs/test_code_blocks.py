@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python in documents and docstrings parses, and calls what there is with arguments it takes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tfx_largeout as tlo
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(tlo.__file__).parent
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+PUBLIC = {name: getattr(tlo, name) for name in tlo.__all__}
+NAMES = {"tlo": tlo, **PUBLIC}
+for module in filter(inspect.ismodule, PUBLIC.values()):
+    NAMES |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+
+
+def blocks_in(folder, pattern):
+    for path in sorted(folder.glob(pattern)):
+        for number, (_, code) in enumerate(BLOCK.findall(path.read_text())):
+            yield pytest.param(textwrap.dedent(code), id=f"{path.relative_to(folder)}-{number}")
+
+
+def dotted(node):
+    """Returns the parts of `a.b.c`, or None for anything else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute) and (parts := dotted(node.value)):
+        return [*parts, node.attr]
+    return None
+
+
+def named(node, own):
+    """Returns what an expression names in the package, or None; fails if there is no such name."""
+    parts = dotted(node)
+    if parts is None or parts[0] not in NAMES or parts[0] in own:
+        return None
+    value = NAMES[parts[0]]
+    for part in parts[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def own_names(tree):
+    """Returns the arguments and variables of a block, which may be called as a module is."""
+    nodes = list(ast.walk(tree))
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    return stored | {each.arg for each in nodes if isinstance(each, ast.arg)}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *blocks_in(ROOT, "*.md"),
+        *blocks_in(ROOT / "docs", "*.md"),
+        *blocks_in(PACKAGE, "**/*.py"),
+    ],
+)
+def test_names_and_arguments_exist(code):
+    tree = ast.parse(code)
+    own = own_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("tfx_largeout"):
+            exec(ast.unparse(node), {})
+        elif isinstance(node, ast.Attribute):
+            named(node, own)
+        elif isinstance(node, ast.Call) and callable(function := named(node.func, own)):
+            if any(isinstance(each, ast.Starred) for each in node.args):
+                continue
+            keywords = {each.arg: None for each in node.keywords}
+            dots = [each for each in node.args if getattr(each, "value", None) is ...]
+            signature = inspect.signature(function)
+            bind = signature.bind_partial if dots else signature.bind
+            bind(*node.args, **keywords)
+
+
+def test_there_are_blocks_to_check():
+    assert len(list(blocks_in(ROOT / "docs", "*.md"))) > 30
+    assert len(list(blocks_in(PACKAGE, "**/*.py"))) >= 10
