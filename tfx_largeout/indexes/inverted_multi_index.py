@@ -60,8 +60,8 @@ class InvertedMultiIndex(Index):
 
     A word that no row is nearest to becomes one of the rows that are farthest from their words.
 
-    Cost: 21 bytes a class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), n being C or
-    the number of marked rows.
+    Cost: 21 bytes a class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), n being C
+    or the number of marked rows.
 
     Args:
         num_words: Q, at most C and 4,096. Default 64.
