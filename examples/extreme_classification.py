@@ -3,9 +3,10 @@
 
 Log TF-IDF features, one wide layer with dropout, the exact softmax or a sampled one whose bias
 begins at the frequency of classes, a learning rate that falls to 0, and behind it the labels of the
-nearest training examples, by what the layer makes of them and by their features. Trains with a
-progress bar, TensorBoard and early stopping on P@1 of examples that are held out, keeps the best
-weights, evaluates on the test set, and writes the best classes of each test example to a file.
+nearest training examples, by what the layer makes of them and by their features, with weights that
+are chosen on held-out examples. Trains with a progress bar, TensorBoard and early stopping on P@1
+of examples that are held out, keeps the best weights, evaluates on the test set, and writes the
+best classes of each test example to a file.
 
     python examples/extreme_classification.py
     python examples/extreme_classification.py --data path/to/EURLex-4K --epochs 40
@@ -40,8 +41,9 @@ def main() -> None:
 
     start = time.perf_counter()
     fit(model, train, held_out, arguments)
-    best = tlo.NearestNeighborModel(model, arguments.k, weight=0.3, feature_weight=0.45)
+    best = tlo.NearestNeighborModel(model, arguments.k, weight=0.3, feature_weight=0.4)
     best.adapt(train.dataset(arguments.batch_size))
+    weights = best.choose_weights(held_out.dataset(arguments.batch_size))
     seconds = time.perf_counter() - start
 
     _, ids = best.predict(test.dataset(arguments.batch_size), verbose=0)
@@ -52,6 +54,7 @@ def main() -> None:
     results = {
         "data": arguments.data,
         "seconds": round(seconds, 1),
+        "weights": weights,
         "softmax": precision(softmax[1], test),
         "with_neighbors": precision(ids, test),
     }

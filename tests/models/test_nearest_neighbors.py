@@ -77,6 +77,74 @@ def test_neighbors_by_features_as_well(sparse, weight, feature_weight, monkeypat
     np.testing.assert_allclose(scores, -np.sort(-p, axis=1)[:, :5], rtol=2e-5)
 
 
+def ndcg(p, labels, k):
+    """nDCG@k of the scores `[B, C]`, straight from its definition."""
+    values = []
+    for row, ids in zip(p, labels, strict=True):
+        best = list(np.argsort(-row, kind="stable")[:k])
+        gain = sum(1 / np.log2(best.index(c) + 2) for c in ids if c in best)
+        values.append(gain / sum(1 / np.log2(r + 2) for r in range(min(k, len(ids)))))
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("feature_weight", [0.0, 0.5])
+def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
+    model, (x, y) = a_model(sparse=sparse), some_examples(most=2)
+    data = sparse_batches if sparse else batches
+    rng = np.random.default_rng(2)
+    queries = (x + rng.normal(0, 0.7, x.shape)).astype("float32")  # labels are those of the origin
+    both = tlo.NearestNeighborModel(model, 3, 7, 0.2, 0.5, feature_weight)
+    both.adapt(data(x, y))
+    before = both.predict(data(queries, y), verbose=0)
+    chosen = both.choose_weights(data(queries, y))
+    tried = {
+        (i, j): ndcg(
+            expected(model, x, y.to_list(), queries, 7, 0.2, i / 10, j / 10, 100), y.to_list(), 3
+        )
+        for i in range(11)
+        for j in range(11 - i if feature_weight else 1)
+    }
+    best = max(tried, key=tried.get)
+    assert tried[best] > tried[0, 0] + 0.05  # neighbors help, so that there is something to choose
+    assert chosen["ndcg"] == pytest.approx(tried[best], abs=1e-6)
+    assert tried[round(10 * both.weight), round(10 * both.feature_weight)] == tried[best]
+    assert (chosen["weight"], chosen["feature_weight"]) == (both.weight, both.feature_weight)
+    after = both.predict(data(queries, y), verbose=0)
+    p = expected(model, x, y.to_list(), queries, 7, 0.2, both.weight, both.feature_weight, 100)
+    np.testing.assert_allclose(after[0], -np.sort(-p, axis=1)[:, :3], rtol=2e-5)
+    assert np.any(after[0] != before[0])
+
+
+def test_weights_chosen_again_and_saved(tmp_path):
+    model, (x, y) = a_model(), some_examples()
+    both = tlo.NearestNeighborModel(model, 3, feature_weight=0.5)
+    both.adapt(batches(x, y))
+    first = both.choose_weights(batches(x[:9], y[:9]))
+    both.weight, both.feature_weight = 0.2, 0.0  # features stay known
+    assert both.choose_weights(batches(x[:9], y[:9])) == first
+    both.save(tmp_path / "both.keras")
+    loaded = keras.saving.load_model(tmp_path / "both.keras")
+    assert (loaded.weight, loaded.feature_weight) == (both.weight, both.feature_weight)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0)[0], both.predict(x, verbose=0)[0])
+
+
+def test_weights_stay_where_they_cannot_be_chosen():
+    model, (x, y) = a_model(), some_examples()
+    both = tlo.NearestNeighborModel(model, 3, weight=0.4)
+    with pytest.raises(RuntimeError, match="adapt must be called before choose_weights"):
+        both.choose_weights(batches(x, y))
+    both.adapt(batches(x, y))
+    for data, text in (
+        ([(x, y, y)], "data must be pairs"),
+        ([], "at least one example with a label"),
+        ([(x[:2], np.full([2, 1], -1))], "at least one example with a label"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            both.choose_weights(data)
+        assert (both.weight, both.feature_weight) == (0.4, 0.0)
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_features_are_saved(sparse, tmp_path):
     model, (x, y) = a_model(sparse=sparse), some_examples()
