@@ -29,7 +29,8 @@ class AutoNumSampled(keras.callbacks.Callback):
 
     The sampler with its S is part of the head's configuration and saved with it. The logs of each
     epoch have `num_sampled` and `num_sampled_error`, and `history` has each choice. To go on from a
-    `Checkpoint`, name it there, and put it first: `Checkpoint(..., callbacks=[auto])`.
+    `Checkpoint`, name it there, and put it first: `Checkpoint(..., callbacks=[auto])`, which saves
+    x and y, if they are arrays, with each checkpoint.
 
     Cost: as `choose_num_sampled`, log2 of the number of epochs times, and at most as many traces.
 
