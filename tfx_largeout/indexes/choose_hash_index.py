@@ -260,11 +260,11 @@ def _statistics(hashes: int, num_tables: int, found: Found, num_found: float) ->
     }
 
 
-def _refusal(recall: float, found: dict[tuple[int, int], Found]) -> str:
+def _refusal(recall: float | None, found: dict[tuple[int, int], Found]) -> str:
     hashes, tables = nearest = max(found, key=lambda pair: _sure(found[pair]))
     values = found[nearest].recall(_ALL)
     return (
-        f"recall must be one that an index meets by two standard errors; got {recall:g}, and the "
+        f"recall must be one that an index meets by two standard errors; got {recall}, and the "
         f"most is {values.mean():.3g} +- {_error(values):.2g}, with hashes_per_table={hashes} and "
         f"num_tables={tables}. Try other values of these, or another family, similarity or "
         "max_per_bucket."

@@ -126,9 +126,9 @@ class TableTrials:
             chance = meets * np.take_along_axis(share, self._best_ranges, axis=1)
             chances.append(missed_best * chance)
             missed_best *= 1 - chance
-        numbers, chances = np.stack(numbers), np.stack(chances, axis=-1)
+        number, likely = np.stack(numbers), np.stack(chances, axis=-1)
         return {
-            num_tables: Found(*self._places(numbers[: num_tables + 1]), chances[..., :num_tables])
+            num_tables: Found(*self._places(number[: num_tables + 1]), likely[..., :num_tables])
             for num_tables in all_num_tables
         }
 
