@@ -33,6 +33,7 @@ from tfx_largeout import (
     serving,
     statistics,
 )
+from tfx_largeout.callbacks.choose_num_sampled import choose_num_sampled
 from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.replace_output import replace_output
@@ -47,6 +48,7 @@ __all__ = [
     "TopK",
     "TopKModel",
     "callbacks",
+    "choose_num_sampled",
     "datasets",
     "distribute",
     "export",

@@ -75,6 +75,7 @@ class ModelState:
             "variables": [_described(found) for found in self._found],
             "heads": [_configuration(head) for head in self._heads()],
             "seeds": [getattr(head, "seed", None) for head in self._heads()],
+            "num_sampled": [_num_sampled(head) for head in self._heads()],
         }
 
     def check(self, facts: dict[str, Any]) -> None:
@@ -107,7 +108,8 @@ class ModelState:
                 begin anew, as where it comes from another number of workers.
 
         Returns:
-            Whether a seed has changed that is part of a traced graph.
+            Whether something has changed that is part of a traced graph: a seed, or the number of
+            candidates.
         """
         for name, found in zip(self.names, self._found, strict=True):
             if found.derived and anew:
@@ -124,6 +126,13 @@ class ModelState:
         for head, seed in zip(self._heads(), facts["seeds"], strict=True):
             if seed is not None and head.seed != seed:
                 head.seed, is_new = seed, True
+        # Files of before this could change have no such numbers.
+        for head, num_sampled in zip(self._heads(), facts.get("num_sampled", ()), strict=False):
+            if num_sampled is None:
+                num_sampled = getattr(head, "first_num_sampled", None)
+            if num_sampled is not None and head.sampler.size != num_sampled:
+                head.set_num_sampled(num_sampled)
+                is_new = True
         return is_new
 
     def handles(self) -> set[int]:
@@ -191,7 +200,18 @@ def _described(found: _Found) -> list[Any]:
 
 
 def _configuration(head: Head) -> list[str]:
-    return [type(head).__name__, json.dumps(_meaning(head.get_config()), sort_keys=True)]
+    """Returns what a head was made with: its number of candidates may be another one by now."""
+    config = head.get_config()
+    if _num_sampled(head) is not None:
+        config["sampler"]["config"][head.sampler.size_argument] = head.first_num_sampled
+    return [type(head).__name__, json.dumps(_meaning(config), sort_keys=True)]
+
+
+def _num_sampled(head: Head) -> float | None:
+    """Returns the number of candidates of a head, if it was made with another one; else None."""
+    if getattr(head, "first_num_sampled", None) is None:
+        return None
+    return head.sampler.size
 
 
 def _meaning(config: Any) -> Any:

@@ -12,14 +12,11 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
-from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
-from tfx_largeout.statistics import ExactStatistics
 
 _RECALL_AT = 10
 _MOST_OF_BUCKET = 0.1
@@ -92,8 +89,7 @@ class Probe(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         require_alone("Probe")
-        if not isinstance(self.model.loss, HeadLoss):
-            raise TypeError(f"Probe needs a model with a HeadLoss; got {self.model.loss!r}")
+        require_head_loss(self.model, "Probe")
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
         self._measure = tf.function(self._measured, autograph=False)
@@ -154,29 +150,19 @@ class Probe(keras.callbacks.Callback):
         )
 
     def _measured(self, x: Any, y: Any) -> dict[str, tf.Tensor]:
-        output = _kernel_output(self.model(x, training=False))
-        head, loss, labels = output.head, self.model.loss, output.labels(y)
-        hidden = tf.stop_gradient(tf.cast(output.flat_hidden, tf.float32))
-        exact = output.statistics(ExactStatistics, y)
-        exact_gradient = exact_hidden_gradient(
-            hidden, labels, exact.log_partition, head.kernel, head.bias
-        )
-        losses, gradients = [], []
-        for draw in range(1, self.draws + 1):
-            with head.without_update(draw), tf.GradientTape() as tape:
-                tape.watch(hidden)
-                statistics = head.statistics(loss.trains_on, hidden, labels, training=True)
-                values = loss.from_statistics(statistics)
-            gradients.append(tape.gradient(values, hidden))
-            losses.append(tf.reduce_mean(values))
+        batch = ProbedBatch.of(self.model, x, y, "Probe")
+        exact_gradient = batch.exact_gradient
+        drawn = [batch.drawn(draw) for draw in range(1, self.draws + 1)]
+        losses = [tf.reduce_mean(values) for values, _ in drawn]
+        gradients = [gradient for _, gradient in drawn]
         bias = tf.add_n(gradients) / self.draws - exact_gradient
         cosines = [_cosine(gradient, exact_gradient) for gradient in gradients]
         return {
             "loss": tf.add_n(losses) / self.draws,
-            "exact_loss": tf.reduce_mean(exact.cross_entropy()),
+            "exact_loss": tf.reduce_mean(batch.exact.cross_entropy()),
             "cosine": tf.add_n(cosines) / self.draws,
             "relative_bias": tf.norm(bias) / tf.norm(exact_gradient),
-            **_of_candidates(head, hidden, labels),
+            **_of_candidates(batch.head, batch.hidden, batch.labels),
         }
 
 
@@ -195,14 +181,6 @@ def _of_candidates(head: KernelHead, hidden: tf.Tensor, labels: Labels) -> dict[
         health = head.index.health(head.kernel, head.bias)
         values |= {f"index_{name}": value for name, value in health.items()}
     return values
-
-
-def _kernel_output(logits: Any) -> HeadOutput:
-    output = head_output(logits)
-    if output is None or not isinstance(output.head, KernelHead):
-        found = "no head" if output is None else type(output.head).__name__
-        raise TypeError(f"Probe needs a model whose last layer is a head with W and b; got {found}")
-    return output
 
 
 def _cosine(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import require_alone
+from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
@@ -27,7 +28,7 @@ from tfx_largeout.statistics import CandidateStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SampledHead(RowUpdatingHead, KernelHead):
+class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
     """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import class_ids
@@ -25,7 +26,7 @@ from tfx_largeout.statistics import CandidateStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TiedSampledHead(KernelHead):
+class TiedSampledHead(CandidateNumber, KernelHead):
     """A dense layer o = W h + b whose W is the table of an input embedding, as in language models.
 
     A class is a word of the input, and its row of the table serves both uses. As in a

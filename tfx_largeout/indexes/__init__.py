@@ -5,6 +5,7 @@
 """
 
 from tfx_largeout.indexes.base import Index
+from tfx_largeout.indexes.choose_hash_index import choose_hash_index
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.hash_index import HashIndex
@@ -20,4 +21,5 @@ __all__ = [
     "InvertedMultiIndex",
     "SimHash",
     "WTAHash",
+    "choose_hash_index",
 ]

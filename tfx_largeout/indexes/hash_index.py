@@ -136,14 +136,14 @@ class HashIndex(Index):
         if self.num_buckets > MAX_BUCKETS:
             raise ValueError(
                 f"hashes_per_table must give at most 2^24 buckets; got {self.hashes_per_table}, "
-                f"with {self._num_ranges} * {self.family.num_values}^{self.hashes_per_table} "
+                f"with {self.num_ranges} * {self.family.num_values}^{self.hashes_per_table} "
                 "(length_ranges * values^hashes_per_table) buckets"
             )
 
     @property
     def num_buckets(self) -> int:
         """The number of buckets of a table."""
-        return self._num_ranges * self._buckets_of_range
+        return self.num_ranges * self._buckets_of_range
 
     @property
     def tables(self) -> HashTables:
@@ -234,12 +234,17 @@ class HashIndex(Index):
         Raises:
             tf.errors.InvalidArgumentError: A vector is not finite.
         """
-        vectors = tf.cast(vectors, tf.float32)
-        if self.similarity == "inner_product":
-            # (h, 1, 0), but zeros stay zeros.
-            one = tf.cast(tf.reduce_any(vectors != 0, axis=1, keepdims=True), tf.float32)
-            vectors = tf.concat([vectors, one, tf.zeros_like(one)], axis=1)
+        vectors = self.hashed_queries(vectors)
         return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
+
+    def hashed_queries(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Returns the vectors that are hashed for queries `[n, D]`, float32."""
+        vectors = tf.cast(vectors, tf.float32)
+        if self.similarity == "angle":
+            return vectors
+        # (h, 1, 0), but zeros stay zeros.
+        one = tf.cast(tf.reduce_any(vectors != 0, axis=1, keepdims=True), tf.float32)
+        return tf.concat([vectors, one, tf.zeros_like(one)], axis=1)
 
     def candidates(
         self, queries: tf.Tensor, budget: int, seed: tf.Tensor, per_example: bool
@@ -267,17 +272,17 @@ class HashIndex(Index):
             order._replace(first_class=self._shard.first_row(order.first_class)),
             per_example=per_example,
             max_per_bucket=self.max_per_bucket,
-            num_ranges=self._num_ranges,
+            num_ranges=self.num_ranges,
             gives_marks=not self._shard.workers.alone,
         )
         if per_example:
-            return self._shard.first_of_each(found, budget, self._num_ranges * self.num_tables)
+            return self._shard.first_of_each(found, budget, self.num_ranges * self.num_tables)
         return self._shard.most_voted(found, budget, order.first_class)
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
         """Returns what gives the vectors that are hashed for classes."""
         biases = [] if bias is None else [bare_variable(bias)]
-        return HashedRows(bare_variable(kernel), biases, radii(self.radius.value, self._num_radii))
+        return HashedRows(bare_variable(kernel), biases, radii(self.radius.value, self.num_radii))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the tables serve, scalars in [0, 1].
@@ -292,7 +297,7 @@ class HashIndex(Index):
         Cost: O(L (buckets + 64 D K L)). Arguments: as `rebuild`.
         """
         self.check_built_for(kernel)
-        longer = max(self._num_ranges - 1, 1) * self._buckets_of_range
+        longer = max(self.num_ranges - 1, 1) * self._buckets_of_range
         rows, functions = self.hashed_rows(kernel, bias), self._functions()
         stale = share_that_moved(
             self.tables, rows, functions, self.hashes_per_table, self._buckets_of_range
@@ -317,12 +322,14 @@ class HashIndex(Index):
         return cls(**{**config, "family": family})
 
     @property
-    def _num_radii(self) -> int:
+    def num_radii(self) -> int:
+        """The number of ranges of lengths; 0 by angle."""
         return self.length_ranges if self.similarity == "inner_product" else 0
 
     @property
-    def _num_ranges(self) -> int:
-        return max(self._num_radii, 1)
+    def num_ranges(self) -> int:
+        """Into how many ranges the buckets of a table are divided."""
+        return max(self.num_radii, 1)
 
     @property
     def _buckets_of_range(self) -> int:
@@ -350,7 +357,7 @@ class HashIndex(Index):
             touched,
             now,
             which,
-            radii(radius, self._num_radii),
+            radii(radius, self.num_radii),
         )
         with tf.control_dependencies([moved]):  # it refuses what is not finite
             self.clock.assign(now)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -58,6 +58,8 @@ class Bernoulli(Sampler):
     References:
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
     """
+
+    size_argument: ClassVar[str] = "expected"
 
     def __init__(self, counts: Any, expected: float, per_example: bool = False) -> None:
         self.counts = drawable_counts(counts)

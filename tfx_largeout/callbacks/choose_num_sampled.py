@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""choose_num_sampled: the smallest S whose gradient is near to the exact one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
+from tfx_largeout.distribute.workers import require_alone
+from tfx_largeout.heads.base import head_output
+from tfx_largeout.heads.sampled import SampledHead
+from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.heads.without_logits import without_logits
+
+_STANDARD_ERRORS = 2  # by which the tolerance must be met
+
+
+class GradientError(NamedTuple):
+    """How far a sampled gradient is from the exact one: see `choose_num_sampled`."""
+
+    error: float
+    standard_error: float
+
+    def meets(self, tolerance: float) -> bool:
+        """Says whether it is within a tolerance, by two standard errors."""
+        return self.error + _STANDARD_ERRORS * self.standard_error <= tolerance
+
+
+def choose_num_sampled(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    tolerance: float,
+    sizes: Sequence[int] | None = None,
+    draws: int = 8,
+) -> tuple[int, dict[str, Any]]:
+    """Returns the smallest number of candidates S whose gradient is near to the exact one.
+
+        error(S)^2 = mean_draws sum_n |g_n - g*_n|^2 / sum_n |g*_n|^2 <= tolerance^2
+
+    g_n being the gradient of the training loss of example n with respect to h, with S candidates,
+    and g*_n that of the softmax cross-entropy over all classes. This is the error of one step, bias
+    and noise together: 0 is exact, and with 1 the error is as long as the gradient. It falls with
+    1 / sqrt(S). `Probe` looks at the same gradients.
+
+    The tolerance must be met by two standard errors, over examples and draws, so that it is met on
+    other examples of the same kind too. The sampler of the model's head gives way to ones like it
+    with other S, from the smallest on, until one does. The choice goes to the log of `logging` at
+    the level INFO. It is a function of the arguments, the weights, the head's seed and the number
+    of its step. Nothing is changed, but an index that was never built, which is built.
+
+    ```python
+    num_sampled, found = choose_num_sampled(model, x[:256], y[:256], tolerance=0.3)
+    head.set_num_sampled(num_sampled)
+    model.make_train_function(force=True)
+    ```
+
+    What is right depends on W: for untrained weights it is another S than for trained ones, see
+    `callbacks.AutoNumSampled`.
+
+    Cost: O(N C D) for the exact gradient, and a forward and backward pass a draw with each S.
+
+    Args:
+        model: Compiled with a loss of candidates, its last layer a `SampledHead` or a
+            `TiedSampledHead` with a sampler that has `num_sampled` (`Uniform`, `LogUniform`,
+            `Unigram`, `MIDX`, `ExactSoftmaxSampler`), or with `Bernoulli`, whose `expected` is S.
+            `TFSampler` has it too, but its draws can't be repeated.
+        x: Inputs of N examples, as the model takes them; 256 is a good number. Where candidates are
+            shared, N as in training.
+        y: Their labels.
+        tolerance: Above 0.
+        sizes: Values of S to try. Default None: 10, 20, 50, 100, ... up to C.
+        draws: How often candidates are drawn for each S, at least 2. Default 8.
+
+    Returns:
+        S, and statistics: `num_sampled`, `error` and `standard_error` of it, and `errors`, those of
+        all that were tried by S.
+
+    Raises:
+        TypeError: The model has no such head, sampler or loss.
+        ValueError: An argument is out of range, or no S that is tried meets the tolerance.
+        RuntimeError: The classes are spread over several workers.
+    """
+    tolerance = number_argument("tolerance", tolerance, above=0)
+    errors = gradient_errors(model, x, y, tolerance, sizes, draws, "choose_num_sampled")
+    num_sampled, found = list(errors.items())[-1]
+    if not found.meets(tolerance):
+        raise ValueError(
+            f"tolerance must be one that some S meets by two standard errors; got {tolerance:g}, "
+            f"and S = {num_sampled} has an error of {found.error:.3g} +- {found.standard_error:.2g}"
+        )
+    statistics = {"num_sampled": num_sampled, **found._asdict()}
+    logging.getLogger(__name__).info("choose_num_sampled: %s", statistics)
+    return num_sampled, {**statistics, "errors": errors}
+
+
+def gradient_errors(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    tolerance: float,
+    sizes: Sequence[int] | None,
+    draws: int,
+    asked_by: str,
+) -> dict[int, GradientError]:
+    """Returns the error by S, from the smallest to the first that meets the tolerance, or to all.
+
+    Arguments, errors: as `choose_num_sampled`, and who asks.
+    """
+    require_alone(asked_by)
+    draws = integer_argument("draws", draws, at_least=2)
+    require_head_loss(model, asked_by)
+    head = sampled_head_of(model, x, asked_by)
+    sizes = _round_sizes(head.num_classes) if sizes is None else checked_sizes(sizes)
+    if sizes[-1] > head.num_classes:
+        raise ValueError(
+            f"each of sizes must be at most num_classes={head.num_classes}; got {sizes[-1]}"
+        )
+    with without_logits():
+        batch = ProbedBatch.of(model, x, y, asked_by)
+    errors: dict[int, GradientError] = {}
+    for num_sampled in sizes:
+        with _sampling(head, num_sampled):
+            gradients = [batch.drawn(draw)[1] for draw in range(1, draws + 1)]
+        errors[num_sampled] = _error(tf.stack(gradients), batch.exact_gradient)
+        if errors[num_sampled].meets(tolerance):
+            break
+    return errors
+
+
+def sampled_head_of(model: keras.Model, x: Any, asked_by: str) -> SampledHead | TiedSampledHead:
+    """Returns the head in which a model ends; raises a TypeError if it draws no candidates.
+
+    Args:
+        model: Compiled or not.
+        x: Inputs of a few examples.
+        asked_by: Who needs it, for the error.
+    """
+    with without_logits():
+        output = head_output(model(x, training=False))
+    head = None if output is None else output.head
+    if not isinstance(head, (SampledHead, TiedSampledHead)):
+        found = "no head" if head is None else type(head).__name__
+        raise TypeError(f"{asked_by} needs a model whose last layer is a SampledHead; got {found}")
+    return head
+
+
+def checked_sizes(sizes: Sequence[int]) -> list[int]:
+    """Returns numbers of candidates in rising order, each once; raises a ValueError for others."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+        raise ValueError(f"sizes must be a sequence of integers; got {sizes!r}")
+    return sorted({integer_argument("each of sizes", size, at_least=1) for size in sizes})
+
+
+def _round_sizes(num_classes: int) -> list[int]:
+    """Returns 10, 20, 50, 100, ... and C."""
+    powers = range(1, len(str(num_classes)))
+    rounds = {factor * 10**power for power in powers for factor in (1, 2, 5)}
+    return sorted({*(size for size in rounds if size < num_classes), num_classes})
+
+
+@contextlib.contextmanager
+def _sampling(head: SampledHead | TiedSampledHead, num_sampled: int) -> Iterator[None]:
+    """Within it, a head draws another number of candidates."""
+    before = head.sampler
+    head.sampler = before.resized(num_sampled, head.num_classes)
+    try:
+        yield
+    finally:
+        head.sampler = before
+
+
+def _error(drawn: tf.Tensor, exact: tf.Tensor) -> GradientError:
+    """Returns the error of gradients `[draws, N, D]`, and how sure it is.
+
+    The variance of error^2, a ratio of sums over examples, is that over examples, by the delta
+    method, and that over draws, which share candidates.
+    """
+    squares = tf.reduce_sum((drawn - exact) ** 2, axis=-1).numpy().astype(np.float64)
+    lengths = tf.reduce_sum(exact**2, axis=-1).numpy().astype(np.float64)
+    total, of_examples = lengths.sum(), squares.mean(axis=0)
+    if not total:
+        return GradientError(math.inf if of_examples.any() else 0.0, 0.0)
+    ratio, of_draws = of_examples.sum() / total, squares.sum(axis=1) / total
+    num_draws, num_examples = squares.shape
+    variance = of_draws.var(ddof=1) / num_draws
+    if num_examples > 1:
+        residuals = of_examples - ratio * lengths
+        variance += num_examples / (num_examples - 1) * (residuals**2).sum() / total**2
+    error = math.sqrt(ratio)
+    return GradientError(error, math.sqrt(variance) / (2 * error) if error else 0.0)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""choose_hash_index: K and L of a hash index, for a recall or for a number of candidates."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.distribute.workers import require_alone
+from tfx_largeout.indexes.hash_index import HashIndex
+from tfx_largeout.indexes.table_trials import Found, TableTrials, found_by
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+
+_NUM_TABLES = (5, 10, 20, 30, 50)
+_BUCKETS_A_CLASS = 4  # with more, most buckets are empty
+_ALL = float(np.finfo(np.float64).max)  # below the place, infinity, of what is not found
+_STANDARD_ERRORS = 2  # by which a target must be met
+
+Statistics = dict[str, float]
+
+
+class _Target(NamedTuple):
+    """A recall that must be met, or a number of candidates; the other one is None."""
+
+    recall: float | None
+    num_found: int | None
+
+    def num_found_for(self, found: Found, standard_errors: float) -> int | None:
+        """Returns how many candidates meet the target, or None if no number does.
+
+        Args:
+            found: When the best classes come up.
+            standard_errors: By how many of them the recall must be above its target.
+        """
+        if self.recall is None:
+            return self.num_found
+        too_few, enough = 0, found.most
+        if _sure(found, enough, standard_errors) < self.recall:
+            return None
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            if _sure(found, middle, standard_errors) < self.recall:
+                too_few = middle
+            else:
+                enough = middle
+        return enough
+
+    def cost(self, found: Found) -> float:
+        """Returns what is to be small: the number of candidates, or minus the recall."""
+        num_found = self.num_found_for(found, 0)
+        if num_found is None:
+            return math.inf
+        return -found.recall(num_found).mean() if self.recall is None else num_found
+
+
+def choose_hash_index(
+    like: HashIndex,
+    kernel: Any,
+    bias: Any,
+    queries: Any,
+    *,
+    recall: float | None = None,
+    num_found: int | None = None,
+    k: int = 10,
+    hashes_per_table: Sequence[int] | None = None,
+    num_tables: Sequence[int] = _NUM_TABLES,
+) -> tuple[HashIndex, Statistics]:
+    """Returns a hash index whose K and L are chosen: for a recall, or for a number of candidates.
+
+    A query reads buckets, those of longer rows first, until it has `num_found` classes, as with
+    `TopK(..., num_found=...)` and `LSHEmbedding(num_found, per_example=True)`. What counts is how
+    many of the k classes with the greatest logits o = W h + b are among them.
+
+    - `recall`: K and L with which the fewest candidates have it, and that number.
+    - `num_found`: K and L with which so many candidates have the highest recall.
+
+    The recall is a mean over the queries. A target must be met by two standard errors of it, so
+    that it is met by other queries of the same kind too; a few hundred are a good number.
+
+    First all K and L are tried with the first 64 queries, on 2,048 rows of W and the best rows of
+    each query. Then indexes are built over all of W, the most promising first, until one of them
+    meets the target with all queries; with `num_found` the first does. The choice goes to the log
+    of `logging` at the level INFO. It is a function of the arguments and of `like.seed`; nothing is
+    changed, no state of a random generator either.
+
+    ```python
+    like = HashIndex(SimHash(), similarity="inner_product")
+    index, found = choose_hash_index(like, head.kernel, head.bias, hidden, recall=0.9)
+    index.rebuild(head.kernel, head.bias)
+    best = TopK(head, 10, num_found=found["num_found"], index=index)
+    ```
+
+    Cost: a pass over all classes for the best ones, O(N C D); O(2,048 (D + 64) K L) and more to try
+    each K with the greatest L; and for each index that is built O(L C K D) time and 4 C L bytes.
+
+    Args:
+        like: An index whose other arguments the new one has: family, similarity, seed, ... Its own
+            K and L don't count. It may be built, or not, and stays as it is.
+        kernel: W `[C, D]`, a variable or an array: those of a trained head. With other weights
+            other K and L are right.
+        bias: b `[C]`, likewise, or None.
+        queries: h `[N, D]`, finite, at least two: hidden activations, as the trunk gives them.
+        recall: In (0, 1]. Give this or `num_found`.
+        num_found: How many candidates a query has at most, at most C.
+        k: How many of the best classes count. Default 10.
+        hashes_per_table: The values of K to try. Default None: all with which a table has at most
+            four buckets a class.
+        num_tables: The values of L to try. Default 5, 10, 20, 30, 50: memory and upkeep of the
+            index grow with L.
+
+    Returns:
+        A new index that is not built, whose `get_config` has K and L; and statistics:
+        `hashes_per_table`, `num_tables`, `num_found`, and of an index like it over all of W
+        `recall` and its standard error, `recall_error`.
+
+    Raises:
+        TypeError: `like` is no `HashIndex`.
+        ValueError: An argument is out of range, or no K and L that are tried meet the target.
+        RuntimeError: The classes are spread over several workers.
+        tf.errors.InvalidArgumentError: W or h is not finite.
+    """
+    require_alone("choose_hash_index")
+    if not isinstance(like, HashIndex):
+        raise TypeError(f"like must be a HashIndex; got {like!r}")
+    kernel, bias = _variable(kernel), None if bias is None else _variable(bias)
+    queries = _checked_queries(queries, kernel)
+    num_classes = kernel.shape[0]
+    target, k = _target(recall, num_found, num_classes), _at_most_all("k", k, num_classes)
+    all_hashes, tables = _grid(like, hashes_per_table, num_tables, num_classes)
+    no_labels = tf.zeros([queries.shape[0], 0], tf.int64)
+    best = streamed_logits(queries, kernel, bias, no_labels, k=k).top_ids.numpy()
+    trials = TableTrials(like, kernel, bias, queries, best, max(all_hashes) * max(tables))
+    expected = {
+        (hashes, number): found
+        for hashes in all_hashes
+        for number, found in trials.found(hashes, tables).items()
+    }
+    tried: dict[tuple[int, int], Found] = {}
+    for pair in _most_promising(target, expected, tried):
+        index = _with(like, *pair)
+        index.rebuild(kernel, bias)
+        tried[pair] = found_by(index, queries, best)
+        number = target.num_found_for(tried[pair], _STANDARD_ERRORS)
+        if number is not None:
+            statistics = _statistics(*pair, tried[pair], number)
+            logging.getLogger(__name__).info("choose_hash_index: %s", statistics)
+            return _with(like, *pair), statistics
+    raise ValueError(_refusal(recall, tried or expected))
+
+
+def _most_promising(
+    target: _Target,
+    expected: dict[tuple[int, int], Found],
+    tried: dict[tuple[int, int], Found],
+) -> Iterator[tuple[int, int]]:
+    """Yields K and L that are expected to meet the target, the best first; of equals, small ones.
+
+    Those that are expected to find no more than some that were tried, and did not meet it, are left
+    out.
+    """
+    costs = {pair: target.cost(found) for pair, found in expected.items()}
+    for pair in sorted(costs, key=lambda pair: (costs[pair], pair[::-1])):
+        least = max([-math.inf, *(_sure(expected[other]) for other in tried)])
+        if math.isfinite(costs[pair]) and _sure(expected[pair]) > least:
+            yield pair
+
+
+def _target(recall: Any, num_found: Any, num_classes: int) -> _Target:
+    if (recall is None) == (num_found is None):
+        raise ValueError(
+            "either recall or num_found must be given; got "
+            f"recall={recall!r}, num_found={num_found!r}"
+        )
+    if recall is not None:
+        return _Target(number_argument("recall", recall, above=0, at_most=1), None)
+    return _Target(None, _at_most_all("num_found", num_found, num_classes))
+
+
+def _at_most_all(name: str, value: Any, num_classes: int) -> int:
+    value = integer_argument(name, value, at_least=1)
+    if value > num_classes:
+        raise ValueError(f"{name} must be at most C = {num_classes}; got {value}")
+    return value
+
+
+def _grid(
+    like: HashIndex, hashes: Sequence[int] | None, num_tables: Sequence[int], num_classes: int
+) -> tuple[list[int], list[int]]:
+    """Returns the values of K and of L to try."""
+    tables = _integers("num_tables", num_tables)
+    if hashes is not None:
+        all_hashes = _integers("hashes_per_table", hashes)
+        _with(like, max(all_hashes), max(tables))  # refuses too many buckets
+        return all_hashes, tables
+    most = min(MAX_BUCKETS, _BUCKETS_A_CLASS * num_classes) / like.num_ranges
+    return list(range(1, max(int(math.log(most, like.family.num_values)), 1) + 1)), tables
+
+
+def _integers(name: str, values: Sequence[int]) -> list[int]:
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise ValueError(f"{name} must be a sequence of integers; got {values!r}")
+    return sorted({integer_argument(f"each of {name}", value, at_least=1) for value in values})
+
+
+def _variable(values: Any) -> tf.Variable:
+    if isinstance(values, (tf.Variable, keras.Variable)):
+        return bare_variable(values)
+    return tf.Variable(values, trainable=False)
+
+
+def _checked_queries(queries: Any, kernel: tf.Variable) -> tf.Tensor:
+    queries = tf.cast(tf.convert_to_tensor(queries), tf.float32)
+    if kernel.shape.rank != 2 or queries.shape.rank != 2 or queries.shape[0] < 2:
+        raise ValueError(
+            "kernel must be [C, D] and queries [N, D], N at least 2; got shapes "
+            f"{list(kernel.shape)} and {list(queries.shape)}"
+        )
+    if queries.shape[1] != kernel.shape[1]:
+        raise ValueError(
+            f"queries must be as wide as kernel, {kernel.shape[1]}; got shape {list(queries.shape)}"
+        )
+    return queries
+
+
+def _with(like: HashIndex, hashes: int, num_tables: int) -> HashIndex:
+    config = {**like.get_config(), "hashes_per_table": hashes, "num_tables": num_tables}
+    return HashIndex.from_config(config)
+
+
+def _sure(
+    found: Found, num_found: float = _ALL, standard_errors: float = _STANDARD_ERRORS
+) -> float:
+    """Returns the mean recall less some standard errors."""
+    recall = found.recall(num_found)
+    return float(recall.mean() - standard_errors * _error(recall))
+
+
+def _error(values: np.ndarray) -> float:
+    """Returns the standard error of a mean."""
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _statistics(hashes: int, num_tables: int, found: Found, num_found: float) -> Statistics:
+    recall = found.recall(num_found)
+    return {
+        "hashes_per_table": hashes,
+        "num_tables": num_tables,
+        "num_found": num_found,
+        "recall": float(recall.mean()),
+        "recall_error": _error(recall),
+    }
+
+
+def _refusal(recall: float | None, found: dict[tuple[int, int], Found]) -> str:
+    hashes, tables = nearest = max(found, key=lambda pair: _sure(found[pair]))
+    values = found[nearest].recall(_ALL)
+    return (
+        f"recall must be one that an index meets by two standard errors; got {recall}, and the "
+        f"most is {values.mean():.3g} +- {_error(values):.2g}, with hashes_per_table={hashes} and "
+        f"num_tables={tables}. Try other values of these, or another family, similarity or "
+        "max_per_bucket."
+    )
