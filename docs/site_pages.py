@@ -2,12 +2,14 @@
 """What `mkdocs build` takes for its pages: a hook of mkdocs.yml.
 
 Pages lie in the site as files lie in the repository, so that links between them, and to the data
-and scripts behind figures, hold in both. Beside them come a page for each module in api.md, from
-docstrings, and a list of files for each folder that the README links to.
+and scripts behind figures, hold in both. A notebook becomes a page like the others, with the
+outputs that are stored in it. Beside them come a page for each module in api.md, from docstrings,
+and a list of files for each folder that the README links to.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,21 +18,25 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/*.md", "docs/figures/*.png")
+PAGES = ("*.md", "docs/*.md", "docs/*.css", "docs/figures/*.png")
 LISTED = ("examples/*", "benchmarks/*.py", "benchmarks/results/*.csv")
+NOTEBOOKS = "docs/notebooks/*.ipynb"
 LICENCE = "tfx_largeout/datasets/wordnet_reverse_dictionary/LICENSE.wordnet"
+TO_NOTEBOOK = re.compile(r"\]\(([\w/]+)\.ipynb\)")
 NAME = re.compile(r"^\| `tlo\.([\w.]+)` \|", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Returns the files of the site, in place of those in docs/."""
-    paths = [path for pattern in (*PAGES, *LISTED, LICENCE) for path in sorted(ROOT.glob(pattern))]
+    patterns = (*PAGES, *LISTED, NOTEBOOKS, LICENCE)
+    paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     names = [path.relative_to(ROOT).as_posix() for path in paths if path.is_file()]
     site = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
     pages = {"examples/index.md": _list_of(names, "examples")}
     pages["benchmarks/index.md"] = _list_of(names, "benchmarks")
     sections = (ROOT / "docs" / "api.md").read_text().split("\n## ")[1:]
     pages |= {f"docs/api/{_title(section)}.md": _reference(section) for section in sections}
+    pages |= {name.replace(".ipynb", ".md"): _notebook(name) for name in names if "ipynb" in name}
     site += [File.generated(config, name, content=text) for name, text in pages.items()]
     theme = [file for file in files if file.src_dir != config.docs_dir]
     return Files([*theme, *site])
@@ -40,6 +46,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Returns a page with links to where names are documented and to lists of files."""
     if page.file.src_uri == "docs/api.md":
         return NAME.sub(r"| [`tlo.\1`][tfx_largeout.\1] |", markdown)
+    if not page.file.src_uri.startswith("docs/notebooks/"):
+        markdown = TO_NOTEBOOK.sub(r"](\1.md)", markdown)
     return re.sub(r"\]\((examples|benchmarks)\)", r"](\1/index.md)", markdown)
 
 
@@ -56,3 +64,18 @@ def _reference(section: str) -> str:
     title, _, rest = section.partition("\n")
     names = "\n\n".join(f"::: tfx_largeout.{name}" for name in NAME.findall(section))
     return f"# {title}\n{rest.split('| name |')[0]}\n{names}\n"
+
+
+def _notebook(name: str) -> str:
+    """Returns a notebook as a page: its texts, its code, and below that what it printed."""
+    title, *cells = json.loads((ROOT / name).read_text())["cells"]
+    source = f"This page is a notebook: [{Path(name).name}]({Path(name).name})."
+    return "\n\n".join([_cell(title), source, *map(_cell, cells)])
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    text = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return TO_NOTEBOOK.sub(r"](\1.md)", text)
+    printed = "".join(line for output in cell["outputs"] for line in output["text"])
+    return f"```python\n{text}\n```" + (f"\n\n```text\n{printed}```" if printed else "")

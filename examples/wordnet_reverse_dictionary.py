@@ -20,11 +20,12 @@ from tfx_largeout.datasets import SparseExamples, load_wordnet, tf_idf, wordnet_
 
 
 def build_model(num_features: int, num_classes: int) -> keras.Model:
+    sampler = tlo.samplers.LogUniform(1000)  # the ids go by falling frequency
     return keras.Sequential(
         [
             keras.Input((num_features,), sparse=True),
             tlo.layers.SparseDense(128, activation="relu"),
-            tlo.heads.TFSampledSoftmaxHead(num_classes, num_sampled=1000),
+            tlo.heads.SampledHead(num_classes, sampler, tlo.optimizers.RowAdam(0.005)),
         ]
     )
 
@@ -37,8 +38,8 @@ def main() -> None:
     train, test = tf_idf(*load_wordnet("hyper"))
     model = build_model(train.num_features, train.num_labels)
     model.compile(
-        keras.optimizers.SGD(10.0),
-        loss=tlo.losses.TFCandidateSamplingLoss(),
+        keras.optimizers.Adam(2e-3),
+        loss=tlo.losses.ComplementarySum(),
         metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )
     model.fit(

@@ -668,3 +668,17 @@ def test_nothing_is_missing_for_our_heads(kind, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit(model_of(kind), Checkpoint(tmp_path), epochs=1)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused_and_stays(tmp_path, monkeypatch):
+    with monkeypatch.context() as newer:
+        newer.setattr("tfx_largeout.callbacks.checkpoint_file._FORMAT", 2)
+        fit(model_of(), Checkpoint(tmp_path), epochs=1)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    model = model_of()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="must be a checkpoint of format 1; got 2"):
+        fit(model, Checkpoint(tmp_path))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)

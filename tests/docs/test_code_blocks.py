@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python in documents and docstrings parses, and calls what there is with arguments it takes."""
+"""Python in documents and docstrings parses, and calls what there is with arguments it takes.
+
+That in docstrings also runs, on a small model and data in place of the reader's own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import re
 import textwrap
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfx_largeout as tlo
 
@@ -85,3 +91,57 @@ def test_names_and_arguments_exist(code):
 def test_there_are_blocks_to_check():
     assert len(list(blocks_in(ROOT / "docs", "*.md"))) > 30
     assert len(list(blocks_in(PACKAGE, "**/*.py"))) >= 10
+
+
+CLASSES, WIDTH, FEATURES, EXAMPLES = 2000, 8, 20, 32
+LABELS = np.arange(EXAMPLES)
+
+
+def examples():
+    splits = np.arange(EXAMPLES + 1)
+    ids, ones = splits[:-1] % FEATURES, np.ones(EXAMPLES, "float32")
+    return tlo.datasets.SparseExamples(splits, ids, ones, splits, LABELS, FEATURES, CLASSES)
+
+
+def own_model(code):
+    """What a block calls `model`: with a Dense layer that a head may replace, or with a head."""
+    if "replace_output" in code:
+        return keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
+    inputs = keras.Input([FEATURES], sparse=True)
+    hidden = tlo.layers.SparseDense(WIDTH)(inputs)
+    model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(hidden))
+    model.compile("adam", tlo.losses.SoftmaxCrossentropy())
+    return model
+
+
+def run_block(code):
+    own = {name: CLASSES for name in ("C", "num_classes", "num_words")}
+    own |= {"counts": np.arange(CLASSES)[::-1] + 1, "train": examples()}
+    own |= {"model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
+    names = {**NAMES, **vars(tlo.statistics), **own, "keras": keras, "np": np, "tf": tf}
+    exec(code, names)
+    return names
+
+
+def inputs_of(model):
+    (tensor,) = model.inputs
+    values = np.ones([EXAMPLES, *tensor.shape[1:]], tensor.dtype)
+    return tf.sparse.from_dense(values) if tensor.sparse else values
+
+
+@pytest.mark.parametrize("code", [*blocks_in(PACKAGE, "**/*.py")])
+def test_examples_in_docstrings_run_and_train(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = run_block(code)
+    model, head = names["model"], names.get("head")
+    if head is not None and head not in model.layers:  # for a model that the reader has
+        loss = model.loss
+        model = keras.Sequential([keras.Input([WIDTH]), head])
+        model.compile("adam", loss)
+    for value in names.values():  # a loss of the block's own
+        if isinstance(value, keras.losses.Loss):
+            model.compile("adam", value)
+    if "LargestTarget" in names:
+        model.compile("adam", names["LargestTarget"]())
+    loss = model.fit(inputs_of(model), LABELS, verbose=0).history["loss"]
+    assert np.isfinite(loss).all()

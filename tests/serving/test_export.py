@@ -251,6 +251,15 @@ def test_only_w_and_b_of_a_head_are_written(tmp_path):
     assert size_of(tmp_path / "sampled") < 2000 * 33 * 4 + 2**17
 
 
+@pytest.mark.parametrize("make", [dense_model, sparse_model])
+def test_variables_of_the_layers_below_are_written_once(make, tmp_path):
+    model = make()
+    tlo.export(model, tmp_path / "model")
+    written = tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables"))
+    shapes = sorted(shape for name, shape in written if name.endswith("VARIABLE_VALUE"))
+    assert shapes == sorted(list(weight.shape) for weight in model.weights)
+
+
 def test_recall_of_lists_grows_to_one(tmp_path):
     model = clustered_model()
     tlo.export(model, tmp_path / "ivf", K, index="ivf", num_lists=30, num_probed=2)

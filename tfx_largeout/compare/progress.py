@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress: one line a head, rewritten on a terminal."""
+"""Progress: one line a head; on a terminal it is rewritten, and has a bar."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TextIO
 from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.settings import TrainingSettings
 
+_BAR_WIDTH = 20
+
 
 class Progress:
     """Shows how far a head is.
 
-    On a terminal its line is rewritten with each event; elsewhere there is a new line for each
-    evaluation.
+    On a terminal its line, with a bar, is rewritten with each event; elsewhere there is a new line
+    for each evaluation.
 
     Args:
         stream: Where to write.
@@ -56,6 +58,8 @@ class Progress:
         if not result.steps_per_epoch:
             return "  ".join([f"{result.head:{self._width}}", *self._of_peer(result)])
         parts = [f"{result.head:{self._width}}", self._share(result), f"step {result.steps:,}"]
+        if self._live:
+            parts.insert(1, self._bar(result))
         if self._settings.epochs is None:
             parts.append(f"epoch {result.epochs:.2f}")
         if self._loss is not None:
@@ -70,6 +74,12 @@ class Progress:
         if not result.curve:
             return [result.stage]
         return [f"{result.seconds:.1f} s", f"P@1 {100 * result.curve[-1].precision_at_1:.2f}%"]
+
+    def _bar(self, result: HeadResult) -> str:
+        steps_per_epoch = result.steps_per_epoch or 1
+        done = self._settings.fraction_done(result.steps, result.seconds, steps_per_epoch)
+        full = round(min(done, 1.0) * _BAR_WIDTH)
+        return f"[{'#' * full:.<{_BAR_WIDTH}}]"
 
     def _share(self, result: HeadResult) -> str:
         if self._settings.epochs is not None:

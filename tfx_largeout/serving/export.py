@@ -127,8 +127,8 @@ def export(
     with _parents_of(path), _unfinished_beside(path) as unfinished:
         class_names = None if checked is None else ClassNames(checked, unfinished / "names.txt")
         archive = keras.export.ExportArchive()
-        for layer in _layers_below(model, head):
-            archive.track(layer)
+        for table in _tables_below(model, head):
+            archive.track(table)
         if class_names is not None:
             archive.track(class_names.table)
         for name, endpoint in _endpoints(model, inputs, searcher, options, class_names).items():
@@ -240,14 +240,20 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
     return heads[0]
 
 
-def _layers_below(model: keras.Model, head: Head) -> list[keras.layers.Layer]:
-    """Returns the built layers that the head is no part of, nor they of the head."""
+def _tables_below(model: keras.Model, head: Head) -> list[Any]:
+    """Returns the lookup tables of the layers that the head is no part of, nor they of the head.
+
+    Variables go along by themselves, as endpoints read them: a layer that is tracked, too, has its
+    own written twice.
+    """
     of_head = {id(layer) for layer in head._flatten_layers()}
-    return [
-        layer
-        for layer in model._flatten_layers()
-        if layer.built and not of_head & {id(part) for part in layer._flatten_layers()}
-    ]
+    tables = {}
+    for layer in model._flatten_layers():
+        if not of_head & {id(part) for part in layer._flatten_layers()}:
+            for part in tf.train.TrackableView(layer).descendants():
+                if isinstance(part, tf.saved_model.experimental.TrackableResource):
+                    tables[id(part)] = part
+    return list(tables.values())
 
 
 def _checked_options(options: SearchOptions) -> SearchOptions:
