@@ -25,7 +25,9 @@ class CandidateLogitsGpuOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, layer_.ReadAttributes(context));
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context) {
@@ -56,7 +58,7 @@ class CandidateUpdateGpuOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    OP_REQUIRES_OK(context, Run(context));
+    OP_REQUIRES_OK(context, Explained(Run(context)));
   }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 namespace tf = tensorflow;
 
 template <typename T>
-absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+absl::Status Run(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
   core::StreamedLogitsInputs inputs;
   core::StreamedLogitsOutputs outputs;
   int64_t num_classes;
@@ -32,6 +32,11 @@ absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel
   TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
   return StatusOf(
       core::gpu::StreamedLogits(StreamOf(context), inputs, precision, scratch.data(), outputs));
+}
+
+template <typename T>
+absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+  return Explained(Run<T>(context, kernel, k));
 }
 
 #define REGISTER(T)                                           \

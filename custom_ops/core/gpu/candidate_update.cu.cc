@@ -187,18 +187,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
-            const CandidateBatch& batch, const CandidateGradients& gradients, const RowRule& rule,
-            const Memory& memory) {
+Error Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+             const CandidateBatch& batch, const CandidateGradients& gradients, const RowRule& rule,
+             const Memory& memory) {
   const int64_t num_places = PlacesOf(batch), num_labels = batch.size * batch.num_labels;
-  if (num_places == 0) return;
+  if (num_places == 0) return LastError();
   SortClasses(stream, batch.labels, num_labels, batch.candidates, num_places - num_labels,
               weights.num_classes, memory.classes);
-  if (rule.step.method == RowMethod::kAdam) {
-    TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, memory);
-  }
+  const bool is_adam = rule.step.method == RowMethod::kAdam;
+  if (is_adam) TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, memory);
+  Error error = LastError();
+  if (!error.ok()) return error;
   TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width),
              kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, memory);
+  error = LastError();
+  return is_adam ? error.AfterChanges() : error;  // of ages
 }
 
 }  // namespace
@@ -209,9 +212,9 @@ int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const Candidate
   return scratch.bytes();
 }
 
-const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
-                            const CandidateBatch& batch, const CandidateGradients& gradients,
-                            const RowRule* rule, void* scratch, float* hidden_gradient) {
+Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+                      const CandidateBatch& batch, const CandidateGradients& gradients,
+                      const RowRule* rule, void* scratch, float* hidden_gradient) {
   ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(weights, batch, &dealt);
@@ -223,20 +226,20 @@ const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, co
                  memory.gradient, memory.bias_gradient);
     }
     GatherRows(stream, weights, batch.candidates, s, memory.rows);
-    const char* error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
-                                         hidden_gradient);
-    if (error == nullptr && rule != nullptr) {
+    Error error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
+                                   hidden_gradient);
+    if (error.ok() && rule != nullptr) {
       error = ProductsOfColumns(stream, memory.gradient, batch.hidden, s, width, batch.size,
                                 memory.kernel_gradient);
     }
-    if (error != nullptr) return error;
+    if (!error.ok()) return error;
   }
   if (batch.size > 0) {
     TFX_LAUNCH(AddToHiddenGradient, Grid(batch.size), ThreadsFor(weights.width), 0, stream, weights,
                batch, gradients, hidden_gradient);
   }
-  if (rule != nullptr) Update(stream, weights, rows, batch, gradients, *rule, memory);
-  return LastError();
+  if (rule == nullptr) return LastError();
+  return Update(stream, weights, rows, batch, gradients, *rule, memory);
 }
 
 }  // namespace tfx::core::gpu

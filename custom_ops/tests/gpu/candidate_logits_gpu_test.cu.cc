@@ -53,9 +53,10 @@ Results OnGpu(const CandidateProblem& problem) {
   if (problem.has_bias) weights.bias = b.data();
   const int64_t bytes = gpu::CandidateLogitsScratchBytes(weights, on_device.batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
-  const char* error = gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
-                                           {true_logits.data(), logits.data(), Bools(hits.data())});
-  EXPECT(error == nullptr);
+  const gpu::Error error =
+      gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
+                           {true_logits.data(), logits.data(), Bools(hits.data())});
+  EXPECT(error.ok());
   r.true_logits = true_logits.Values();
   r.logits = logits.Values();
   r.hits = hits.Values();

@@ -13,6 +13,7 @@
 #include "core/gpu/candidate_update.h"
 #include "tests/expect.h"
 #include "tests/gpu/candidate_problem.h"
+#include "tests/gpu/failing_launches.h"
 
 namespace tfx::core {
 namespace {
@@ -60,10 +61,14 @@ struct State {
   }
 
   bool operator==(const State& other) const {
-    return hidden_gradient == other.hidden_gradient && weights[0] == other.weights[0] &&
-           weights[1] == other.weights[1] && first[0] == other.first[0] &&
-           first[1] == other.first[1] && second[0] == other.second[0] &&
-           second[1] == other.second[1] && ages[0] == other.ages[0] && ages[1] == other.ages[1];
+    return hidden_gradient == other.hidden_gradient && HasRowsOf(other);
+  }
+
+  bool HasRowsOf(const State& other) const {
+    return weights[0] == other.weights[0] && weights[1] == other.weights[1] &&
+           first[0] == other.first[0] && first[1] == other.first[1] &&
+           second[0] == other.second[0] && second[1] == other.second[1] &&
+           ages[0] == other.ages[0] && ages[1] == other.ages[1];
   }
 
   std::vector<float> weights[2], first[2], second[2], hidden_gradient;
@@ -129,7 +134,9 @@ struct OnDevice {
   DeviceArray<uint32_t> ages;
 };
 
-State OnGpu(const CandidateProblem& problem, const Rule* rule, State state) {
+// Expects that all goes well unless `got` is to have what is wrong.
+State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
+            gpu::Error* got = nullptr) {
   const test::CandidateBatchOnDevice on_device(problem);
   const OnDevice of_kernel(state, 0), of_bias(state, 1);
   const DeviceArray<float> true_gradient(problem.true_gradient), gradient(problem.gradient);
@@ -149,10 +156,11 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state) {
   }
   const int64_t bytes = gpu::CandidateUpdateScratchBytes(weights, on_device.batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
-  const char* error = gpu::CandidateUpdate(
+  const gpu::Error error = gpu::CandidateUpdate(
       nullptr, weights, rows, on_device.batch, {true_gradient.data(), gradient.data()},
       rule == nullptr ? nullptr : &on_gpu, scratch.data(), hidden_gradient.data());
-  EXPECT(error == nullptr);
+  EXPECT(got != nullptr || error.ok());
+  if (got != nullptr) *got = error;
   int i = 0;
   for (const OnDevice* part : {&of_kernel, &of_bias}) {
     state.weights[i] = part->weights.Values();
@@ -285,6 +293,23 @@ void CorrectionsAreThoseOfTheProcessor() {
   }
 }
 
+#ifndef __CUDACC__
+void LaunchesThatFail() {
+  for (const Rule& rule : kRules) {
+    for (bool own : {false, true}) {
+      const CandidateProblem problem({50, 20, 40, 2, 70}, own, 0.4, 1, 9);
+      const State before(problem);
+      const auto run = [&] {
+        gpu::Error error;
+        const State after = OnGpu(problem, &rule, before, &error);
+        return test::Outcome{error, after.HasRowsOf(before)};
+      };
+      test::FailEachLaunch(run, rule.method != RowMethod::kAdam);
+    }
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace tfx::core
 
@@ -294,5 +319,8 @@ int main() {
   tfx::core::IdsWithoutARow();
   tfx::core::IsAsExactAsFloat32();
   tfx::core::CorrectionsAreThoseOfTheProcessor();
+#ifndef __CUDACC__
+  tfx::core::LaunchesThatFail();
+#endif
   return tfx::test::Result();
 }
