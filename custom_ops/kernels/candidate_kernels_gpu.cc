@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ops on labels and candidates on a GPU, for weights in float32. Ids and numbers on the device
-// are not looked at: an id out of range is as padding. The learning rate stays on the device, too.
+// The ops on labels and candidates on a GPU, for weights in float32 and bfloat16. Ids and numbers
+// on the device are not looked at: an id out of range is as padding. The learning rate stays on the
+// device, too.
 
 #include <mutex>
 
@@ -90,22 +91,25 @@ class CandidateUpdateGpuOp : public tf::OpKernel {
   LayerUpdate update_;  // guarded by mutex_
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits")
-                            .Device(tf::DEVICE_GPU)
-                            .TypeConstraint<float>("dtype")
-                            .HostMemory("kernel")
-                            .HostMemory("bias"),
-                        CandidateLogitsGpuOp);
-
-REGISTER_KERNEL_BUILDER(Name("TfxCandidateUpdate")
-                            .Device(tf::DEVICE_GPU)
-                            .TypeConstraint<float>("dtype")
-                            .HostMemory("kernel")
-                            .HostMemory("bias")
-                            .HostMemory("kernel_slots")
-                            .HostMemory("bias_slots")
-                            .HostMemory("rule"),
-                        CandidateUpdateGpuOp);
+#define TFX_REGISTER(T)                                   \
+  REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits")      \
+                              .Device(tf::DEVICE_GPU)     \
+                              .TypeConstraint<T>("dtype") \
+                              .HostMemory("kernel")       \
+                              .HostMemory("bias"),        \
+                          CandidateLogitsGpuOp);          \
+  REGISTER_KERNEL_BUILDER(Name("TfxCandidateUpdate")      \
+                              .Device(tf::DEVICE_GPU)     \
+                              .TypeConstraint<T>("dtype") \
+                              .HostMemory("kernel")       \
+                              .HostMemory("bias")         \
+                              .HostMemory("kernel_slots") \
+                              .HostMemory("bias_slots")   \
+                              .HostMemory("rule"),        \
+                          CandidateUpdateGpuOp)
+TFX_REGISTER(float);
+TFX_REGISTER(tf::bfloat16);
+#undef TFX_REGISTER
 
 }  // namespace
 }  // namespace tfx

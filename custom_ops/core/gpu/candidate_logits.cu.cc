@@ -22,11 +22,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t id = ids[i], width = weights.width;
   const bool is_row = IsRow(weights.num_classes, id);
   const float* h = hidden + i / of_example * width;
-  const float* w = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
   float sum = 0;
   if (is_row) {
     for (int64_t d = threadIdx.x % kWarpSize; d < width; d += kWarpSize) {
-      sum = fmaf(h[d], w[d], sum);
+      sum = fmaf(h[d], KernelAt(weights, id, d), sum);
     }
   }
   sum = OfWarp(sum, Sum());

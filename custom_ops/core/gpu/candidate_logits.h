@@ -21,8 +21,6 @@ int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const Candidate
 
 // Begins on a stream what core::CandidateLogits does, with arrays on the device. Returns what
 // is wrong: then outputs are undefined. An id that is not in [0, C) is as padding.
-//
-// REQUIRES: W and b are in float.
 Error CandidateLogits(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
                       void* scratch, const CandidateLogitsOutputs& outputs);
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/candidate_rows.h"
 #include "core/gpu/cuda_on_cpu.h"
@@ -74,11 +75,10 @@ __global__ void __launch_bounds__(kThreads)
 // Returns the sum of g times entry d of row id, over n pairs of an id and a g.
 __device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, const float* gradient,
                            int64_t n, int64_t d, float sum) {
-  const auto* kernel = static_cast<const float*>(weights.kernel);
   for (int64_t j = 0; j < n; ++j) {
     const int64_t id = ids[j];
     const bool is_row = IsRow(weights.num_classes, id);
-    const float w = is_row ? kernel[id * weights.width + d] : 0.f;
+    const float w = is_row ? KernelAt(weights, id, d) : 0.f;
     sum = fmaf(is_row ? gradient[j] : 0.f, w, sum);
   }
   return sum;

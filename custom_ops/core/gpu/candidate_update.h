@@ -25,8 +25,7 @@ int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const Candidate
 // arrays are undefined. An id that is not in [0, C) is as padding.
 //
 // Sums are in an order that the batch alone decides: labels first, then candidates, as they stand.
-//
-// REQUIRES: W, b and their slots are in float.
+// Weights in bfloat16 are rounded once a step; all arithmetic and slots are in float.
 Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
                       const CandidateBatch& batch, const CandidateGradients& gradients,
                       const RowRule* rule, void* scratch, float* hidden_gradient);

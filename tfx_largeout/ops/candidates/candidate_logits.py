@@ -11,7 +11,7 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits_composed import candidate_logits_composed
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import CANDIDATES_GPU_DTYPES, OP_DTYPES
+from tfx_largeout.ops.rows.row_rule import OP_DTYPES
 
 
 class CandidateLogits(NamedTuple):
@@ -66,7 +66,7 @@ def candidate_logits(
         "kernel",
         arguments.kernel,
         OP_DTYPES,
-        CANDIDATES_GPU_DTYPES,
+        OP_DTYPES,
     )
     if module is None:
         return CandidateLogits(*candidate_logits_composed(arguments))

@@ -14,7 +14,6 @@ from tfx_largeout.ops.checks import check_dtypes
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import (
-    CANDIDATES_GPU_DTYPES,
     OP_DTYPES,
     RowRule,
     check_slots,
@@ -96,7 +95,7 @@ def candidate_update(
         "kernel",
         arguments.kernel,
         OP_DTYPES,
-        CANDIDATES_GPU_DTYPES,
+        OP_DTYPES,
     )
     if module is None:
         slots = (kernel_slots, bias_slots)
