@@ -45,6 +45,7 @@ endif()
 set(tfx_gpu_sources
   core/gpu/bucket_candidates.cu.cc
   core/gpu/candidate_logits.cu.cc
+  core/gpu/candidate_refusal.cu.cc
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
   core/gpu/class_blocks.cu.cc
@@ -94,6 +95,7 @@ add_library(_tfx_largeout_gpu MODULE
   kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
   kernels/candidate_op.cc
+  kernels/candidate_refusals.cc
   kernels/check_values.cc
   kernels/class_shard.cc
   kernels/factored_checks.cc

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/gpu/streamed_logits.h"
+#include "kernels/candidate_refusals.h"
 #include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/product_precision.h"
@@ -36,6 +37,7 @@ absl::Status Run(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t
 
 template <typename T>
 absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+  TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));  // of the last step before evaluation
   return Explained(Run<T>(context, kernel, k));
 }
 

@@ -171,6 +171,48 @@ def check_candidates_in_bfloat16(module):
             assert np.any(gpu.arrays()[0] != KERNEL)
 
 
+def check_refusals_of_candidates(module, gpu, batch, gradients):
+    """What is wrong with ids and numbers is an error of the next op, and a step is none."""
+    first = (0, int(np.flatnonzero(SOME_LABELS[0] >= 0)[0]))
+    label, nan, infinite = SOME_LABELS.copy(), HIDDEN.copy(), GRADIENTS[0].copy()
+    label[3, 1], nan[2, 1], infinite[first] = -2, np.nan, np.inf
+    candidate = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
+    padding = GRADIENTS[1].copy()
+    padding[:, IDS[False] < 0] = np.nan  # which nobody looks at
+
+    def step(hidden, labels, candidates, true_gradient, gradient, rate=RATE):
+        arguments = *gpu.slots, hidden, labels, candidates, true_gradient, gradient
+        return candidate_update(*gpu.weights, *arguments, gpu.rule, rate)
+
+    def logits(*given):
+        return candidate_logits(*gpu.weights, *given).candidate_logits
+
+    ids = rf"must be class ids in \[-1, {CLASSES}\); got"
+    for call, arguments, message in (
+        (logits, (*batch[:2], candidate), rf"candidates {ids} {CLASSES} at position \[39\]"),
+        (logits, (batch[0], label, batch[2]), rf"labels {ids} -2 at position \[3, 1\]"),
+        (logits, (nan, *batch[1:]), r"hidden must be finite; got nan at position \[2, 1\]"),
+        (step, (*batch[:2], candidate, *gradients), rf"candidates {ids} {CLASSES}"),
+        (step, (batch[0], label, batch[2], *gradients), rf"labels {ids} -2 at position \[3, 1\]"),
+        (step, (nan, *batch[1:], *gradients), r"hidden must be finite"),
+        (step, (*batch, infinite, padding), rf"true_gradient .* got inf at .* \[0, {first[1]}\]"),
+        (step, (*batch, gradients[0], np.nan + gradients[1]), "candidate_gradient must be finite"),
+        (step, (*batch, *gradients, -1.0), "learning_rate must be finite, at least 0, .*; got -1"),
+    ):
+        before = gpu.arrays()
+        for run in (call, tf.function(call)):
+            found = run(*(tf.convert_to_tensor(x) for x in arguments))
+            assert call is logits or not np.any(found.numpy())
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
+                logits(*batch)
+            assert "it took no step" in str(error.value)
+            logits(*batch)  # it is forgotten
+        check_same(gpu.arrays(), before, rtol=0)
+    logits(*batch[:2], candidate)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="candidates must be"):
+        streamed_logits(module, "GPU:0", gpu.weights[0])
+
+
 def check_candidates_in_python(module, dtype):
     """The functions choose the kernels, and refuse what those can't."""
     rule = RULES[3]
@@ -179,16 +221,7 @@ def check_candidates_in_python(module, dtype):
     with tf.device("CPU:0"):  # where TensorFlow's own ops do something
         batch = [tf.constant(x) for x in (HIDDEN, SOME_LABELS, IDS[False])]
         gradients = [tf.constant(x) for x in GRADIENTS]
-        wrong = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
-        for call in (
-            lambda: candidate_logits(*gpu.weights, *batch[:2], wrong),
-            lambda: candidate_update(
-                *gpu.weights, *gpu.slots, *batch[:2], wrong, *gradients, rule, RATE
-            ),
-            lambda: candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, -1.0),
-        ):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="must be"):
-                call()
+        check_refusals_of_candidates(module, gpu, batch, gradients)
         check_same(gpu.arrays(), Layer("CPU:0", rule, dtype).arrays())
         logits = candidate_logits(*gpu.weights, *batch)
         update = candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, RATE)

@@ -175,7 +175,7 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
   const DeviceArray<double> scratch(bytes / sizeof(double));
   const gpu::Error error = gpu::CandidateUpdate(
       nullptr, weights, rows, on_device.batch, {true_gradient.data(), gradient.data()},
-      rule == nullptr ? nullptr : &on_gpu, scratch.data(), hidden_gradient.data());
+      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(), hidden_gradient.data());
   EXPECT(got != nullptr || error.ok());
   if (got != nullptr) *got = error;
   int i = 0;
@@ -317,7 +317,7 @@ void CorrectionsAreThoseOfTheProcessor() {
 void LaunchesThatFail() {
   for (const Rule& rule : kRules) {
     for (bool own : {false, true}) {
-      const CandidateProblem problem({50, 20, 40, 2, 70}, own, 0.4, 1, 9);
+      const CandidateProblem problem({9, 7, 4, 2, 8}, own, 0.2, 1, 9);
       const State before(problem);
       const auto run = [&] {
         gpu::Error error;
