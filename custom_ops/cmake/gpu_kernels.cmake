@@ -12,7 +12,7 @@ set(tfx_least_nvcc 12.0)
 function(tfx_find_nvcc found)
   set(${found} OFF PARENT_SCOPE)
   include(CheckLanguage)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPUs to compile for")
   endif()
   check_language(CUDA)
@@ -45,10 +45,12 @@ endif()
 set(tfx_gpu_sources
   core/gpu/bucket_candidates.cu.cc
   core/gpu/candidate_logits.cu.cc
+  core/gpu/candidate_refusal.cu.cc
   core/gpu/candidate_rows.cu.cc
   core/gpu/candidate_update.cu.cc
   core/gpu/class_blocks.cu.cc
   core/gpu/elimination.cu.cc
+  core/gpu/error.cu.cc
   core/gpu/factored_anchor.cu.cc
   core/gpu/factored_checks.cu.cc
   core/gpu/factored_rows.cu.cc
@@ -81,19 +83,24 @@ else()
     "-isystem;${tf_include}/third_party/gpus/cuda/include;-isystem;${tf_include}/third_party/gpus/cuda/libcudacxx/include")
 endif()
 
+list(JOIN CMAKE_CUDA_ARCHITECTURES ", " tfx_gpu_code)  # for errors; none on the processor
+set_source_files_properties(core/gpu/error.cu.cc PROPERTIES COMPILE_DEFINITIONS
+  TFX_GPU_CODE="${tfx_gpu_code}")
+
 add_library(_tfx_largeout_gpu MODULE
   core/adam_correction.cc
   core/largest_eigenvalue.cc
   kernels/bucket_candidates_kernels_gpu.cc
   kernels/bucket_candidates_op.cc
-  kernels/bucket_candidates_op.cc
   kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
   kernels/candidate_op.cc
+  kernels/candidate_refusals.cc
   kernels/check_values.cc
   kernels/class_shard.cc
   kernels/factored_checks.cc
   kernels/factored_kernels_gpu.cc
+  kernels/gpu_errors.cc
   kernels/hash_arguments.cc
   kernels/hash_codes_kernels_gpu.cc
   kernels/hash_index_kernels_gpu.cc

@@ -21,7 +21,9 @@ class BucketCandidatesGpuOp : public tf::OpKernel {
   explicit BucketCandidatesGpuOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), call_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context) const {

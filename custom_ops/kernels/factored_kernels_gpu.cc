@@ -44,7 +44,9 @@ class FactoredStatisticsGpuOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("update_rows", &update_rows_));
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context) const {
@@ -79,7 +81,9 @@ class FactoredUpdateGpuOp : public tf::OpKernel {
                 InvalidArgument("max_condition must be a number; got ", max_condition_));
   }
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   using Arguments = core::gpu::FactoredStepArguments<T>;

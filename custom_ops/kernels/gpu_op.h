@@ -6,7 +6,9 @@
 #define TFX_LARGEOUT_KERNELS_GPU_OP_H_
 
 #include <cstdint>
+#include <string>
 
+#include "kernels/gpu_errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "xla/stream_executor/stream.h"
 
@@ -26,18 +28,16 @@ inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_
   return context->allocate_temp(tensorflow::DT_INT8, {bytes}, scratch);
 }
 
-// What core::gpu says of a launch: null if all is well.
-inline absl::Status StatusOf(const char* error) {
-  return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
-}
-
 // Waits until the stream has come to here, and for a copy of something on the device.
 template <typename T>
 absl::Status CopyToHost(tensorflow::OpKernelContext* context, const T* from, T* to) {
   auto* stream = context->op_device_context()->stream();
   const stream_executor::DeviceAddressBase source(const_cast<T*>(from), sizeof(T));
-  TF_RETURN_IF_ERROR(stream->Memcpy(to, source, sizeof(T)));
-  return stream->BlockHostUntilDone();
+  absl::Status status = stream->Memcpy(to, source, sizeof(T));
+  if (status.ok()) status = stream->BlockHostUntilDone();
+  if (status.ok()) return status;
+  const std::string text(status.message());
+  return StatusOf({core::gpu::ErrorKind::kOther, text.c_str()});
 }
 
 }  // namespace tfx

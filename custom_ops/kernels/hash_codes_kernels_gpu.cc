@@ -18,7 +18,9 @@ class HashCodesGpuOp : public tf::OpKernel {
   explicit HashCodesGpuOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), functions_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context) const {

@@ -23,7 +23,9 @@ class HashIndexUpdateGpuOp : public tf::OpKernel {
   explicit HashIndexUpdateGpuOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), call_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override { OP_REQUIRES_OK(context, Run(context)); }
+  void Compute(tf::OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* context) const {
@@ -34,32 +36,41 @@ class HashIndexUpdateGpuOp : public tf::OpKernel {
     tf::Tensor* moved;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &moved));
     moved->scalar<int64_t>()() = 0;
-    TF_RETURN_IF_ERROR(variables.Own(Call::kTouchedAt));
+    const bool builds = arguments.begin < arguments.end;
+    tf::Tensor scratch;
+    for (int index : {Call::kTouchedAt, Call::kEntries, Call::kStarts, Call::kBuiltAt}) {
+      if (builds || index == Call::kTouchedAt) TF_RETURN_IF_ERROR(variables.Own(index));
+    }
+    TF_RETURN_IF_ERROR(
+        GetTables(variables, Call::kEntries, arguments.tables.num_buckets, &arguments.tables));
+    const core::gpu::TableUpdate update = {arguments.family,       call_.Weights(variables),
+                                           Call::Times(variables), arguments.begin,
+                                           arguments.end,          arguments.now,
+                                           arguments.tables};
+    if (builds) {
+      const int64_t bytes = core::gpu::TableUpdateScratchBytes(update);
+      TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
+    }
     const tf::Tensor& touched = call_.Touched(context);
     TF_RETURN_IF_ERROR(StatusOf(core::gpu::MarkRows(
         StreamOf(context), touched.flat<int64_t>().data(), touched.NumElements(), arguments.now,
         arguments.tables.num_classes, Call::TouchedAt(variables))));
-    if (arguments.begin == arguments.end) return absl::OkStatus();
-    return Build(context, arguments, &variables, &moved->scalar<int64_t>()());
+    if (!builds) return absl::OkStatus();
+    return Build(context, update, scratch.data(), &moved->scalar<int64_t>()());
   }
 
-  absl::Status Build(tf::OpKernelContext* context, const Call::Arguments& arguments,
-                     LockedVariables* variables, int64_t* moved) const {
-    core::gpu::TableUpdate update = {arguments.family,        call_.Weights(*variables),
-                                     Call::Times(*variables), arguments.begin,
-                                     arguments.end,           arguments.now,
-                                     arguments.tables};
-    tf::Tensor scratch;
-    TF_RETURN_IF_ERROR(
-        AllocateScratch(context, core::gpu::TableUpdateScratchBytes(update), &scratch));
-    const auto* found = core::gpu::TableVerdictIn(scratch.data());
+  // Marks are set already.
+  static absl::Status Build(tf::OpKernelContext* context, const core::gpu::TableUpdate& update,
+                            void* scratch, int64_t* moved) {
+    const auto* found = core::gpu::TableVerdictIn(scratch);
     core::gpu::TableVerdict verdict;
     TF_RETURN_IF_ERROR(
-        StatusOf(core::gpu::FindChangedRows(StreamOf(context), update, scratch.data())));
+        StatusOf(core::gpu::FindChangedRows(StreamOf(context), update, scratch).AfterChanges()));
     TF_RETURN_IF_ERROR(CopyToHost(context, found, &verdict));
     TF_RETURN_IF_ERROR(CheckRadius(context, update.family, verdict.faults));
-    TF_RETURN_IF_ERROR(StatusOf(core::gpu::HashChangedRows(StreamOf(context), update,
-                                                           verdict.num_changed, scratch.data())));
+    TF_RETURN_IF_ERROR(
+        StatusOf(core::gpu::HashChangedRows(StreamOf(context), update, verdict.num_changed, scratch)
+                     .AfterChanges()));
     TF_RETURN_IF_ERROR(CopyToHost(context, found, &verdict));
     TF_RETURN_IF_ERROR(CheckElement(context, update.family, verdict.faults));
     if (verdict.faults.row != kNoFault) return Call::RowError(verdict.faults.row);
@@ -67,14 +78,8 @@ class HashIndexUpdateGpuOp : public tf::OpKernel {
     if (is_needed && verdict.faults.table != kNoFault) {
       return Call::TableError(verdict.faults.table);
     }
-    for (int index : {Call::kEntries, Call::kStarts, Call::kBuiltAt}) {
-      TF_RETURN_IF_ERROR(variables->Own(index));
-    }
-    TF_RETURN_IF_ERROR(
-        GetTables(*variables, Call::kEntries, update.tables.num_buckets, &update.tables));
-    update.times = Call::Times(*variables);
     *moved = static_cast<int64_t>(verdict.moved);
-    return StatusOf(core::gpu::WriteTables(StreamOf(context), update, scratch.data()));
+    return StatusOf(core::gpu::WriteTables(StreamOf(context), update, scratch).AfterChanges());
   }
 
   static absl::Status CheckRadius(tf::OpKernelContext* context, const core::HashFamily& family,

@@ -21,13 +21,17 @@ bool IsFraction(double x) { return x >= 0 && x < 1; }
 
 }  // namespace
 
+absl::Status RateError(double weight_decay, float learning_rate) {
+  return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
+                         "which is ", weight_decay, "; got ", learning_rate);
+}
+
 absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
                           const tf::Tensor& learning_rate) {
   TF_RETURN_IF_ERROR(SetForDeviceRate(method, numbers, learning_rate));
   const float eta = learning_rate.scalar<float>()();
   if (!std::isfinite(eta) || eta < 0 || !(eta * weight_decay_ < 1)) {
-    return InvalidArgument("learning_rate must be finite, at least 0, and below 1 / weight_decay, ",
-                           "which is ", weight_decay_, "; got ", eta);
+    return RateError(weight_decay_, eta);
   }
   step_.learning_rate = eta;
   step_.kept = static_cast<float>(1 - eta * weight_decay_);

@@ -17,6 +17,9 @@
 
 namespace tfx {
 
+// The error for a learning rate that is out of range.
+absl::Status RateError(double weight_decay, float learning_rate);
+
 // A rule: the method of an op, with the numbers that it got for this step.
 class RowRule {
  public:

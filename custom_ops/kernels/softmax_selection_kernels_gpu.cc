@@ -25,6 +25,13 @@ class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
  protected:
   absl::Status Run(tf::OpKernelContext* context, const SoftmaxSelectionArguments& arguments,
                    const core::StreamedLogitsOutputs& outputs) override {
+    return Explained(RunOnGpu(context, arguments, outputs));
+  }
+
+ private:
+  static absl::Status RunOnGpu(tf::OpKernelContext* context,
+                               const SoftmaxSelectionArguments& arguments,
+                               const core::StreamedLogitsOutputs& outputs) {
     core::gpu::SoftmaxSelectionInputs inputs = {arguments.inputs,
                                                 arguments.seed->flat<int64_t>().data(),
                                                 ProductPrecision(arguments.inputs.rounds)};
@@ -49,7 +56,6 @@ class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
                                             outputs.logsumexp, entries));
   }
 
- private:
   static absl::Status Allocate(tf::OpKernelContext* context, int64_t batch, int64_t most,
                                core::gpu::SoftmaxSelectionEntries* entries) {
     tf::Tensor *ids, *weights, *logits, *keys;

@@ -24,7 +24,7 @@ class SoftmaxUpdateGpuOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    OP_REQUIRES_OK(context, Run(context));
+    OP_REQUIRES_OK(context, Explained(Run(context)));
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/gpu/streamed_logits.h"
+#include "kernels/candidate_refusals.h"
 #include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/product_precision.h"
@@ -17,7 +18,7 @@ namespace {
 namespace tf = tensorflow;
 
 template <typename T>
-absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+absl::Status Run(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
   core::StreamedLogitsInputs inputs;
   core::StreamedLogitsOutputs outputs;
   int64_t num_classes;
@@ -32,6 +33,12 @@ absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel
   TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
   return StatusOf(
       core::gpu::StreamedLogits(StreamOf(context), inputs, precision, scratch.data(), outputs));
+}
+
+template <typename T>
+absl::Status ComputeOnGpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
+  TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));  // of the last step before evaluation
+  return Explained(Run<T>(context, kernel, k));
 }
 
 #define REGISTER(T)                                           \

@@ -101,10 +101,10 @@ GRADIENTS = whole_numbers(BATCH, 2), whole_numbers(BATCH, 40)
 class Layer:
     """A layer in variables on a device: W, b and their slots."""
 
-    def __init__(self, device, rule):
-        self.rule = rule
+    def __init__(self, device, rule, dtype=tf.float32):
+        self.rule, self.dtype = rule, dtype
         with tf.device(device):
-            self.weights = [tf.Variable(weight) for weight in (KERNEL, BIAS)]
+            self.weights = [tf.Variable(w.astype(dtype.as_numpy_dtype)) for w in (KERNEL, BIAS)]
             self.slots = [
                 [
                     tf.Variable(
@@ -122,23 +122,24 @@ class Layer:
             gradients = [tf.constant(x) for x in GRADIENTS]
             kernel, *bias = (weight.handle for weight in self.weights)
             slots = [[slot.handle for slot in slots] for slots in self.slots]
-            logits = module.tfx_candidate_logits(kernel, bias, *batch, dtype=tf.float32)
+            logits = module.tfx_candidate_logits(kernel, bias, *batch, dtype=self.dtype)
             with tf.control_dependencies(logits):
                 hidden_gradient = module.tfx_candidate_update(
                     *(kernel, bias, *slots, *batch, *gradients),
                     *(tf.constant(RATE), numbers_of(self.rule)),
                     method=self.rule.method,
-                    dtype=tf.float32,
+                    dtype=self.dtype,
                 )
             return [*logits, hidden_gradient]
 
     def arrays(self):
-        return [x.numpy() for x in (*self.weights, *self.slots[0], *self.slots[1])]
+        weights = [w.numpy().astype("float32") for w in self.weights]
+        return [*weights, *(x.numpy() for x in (*self.slots[0], *self.slots[1]))]
 
 
-def check_same(found, expected):
+def check_same(found, expected, rtol=2e-6):
     for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-5)
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=10 * rtol)
 
 
 def check_candidates(module):
@@ -157,25 +158,71 @@ def check_candidates(module):
             np.testing.assert_array_equal(before.numpy(), KERNEL)
 
 
-def check_candidates_in_python(module):
+def check_candidates_in_bfloat16(module):
+    """One step from whole numbers: logits and weights are those of the processor, to the bit."""
+    for rule in RULES:
+        for own in (False, True):
+            gpu, processor = (Layer(device, rule, tf.bfloat16) for device in ("GPU:0", "CPU:0"))
+            found = gpu.step(module, "GPU:0", own)
+            assert all("GPU:0" in x.device for x in found)
+            expected = processor.step(module, "CPU:0", own)
+            check_same([x.numpy() for x in found], [x.numpy() for x in expected], rtol=0)
+            check_same(gpu.arrays(), processor.arrays(), rtol=0)
+            assert np.any(gpu.arrays()[0] != KERNEL)
+
+
+def check_refusals_of_candidates(module, gpu, batch, gradients):
+    """What is wrong with ids and numbers is an error of the next op, and a step is none."""
+    first = (0, int(np.flatnonzero(SOME_LABELS[0] >= 0)[0]))
+    label, nan, infinite = SOME_LABELS.copy(), HIDDEN.copy(), GRADIENTS[0].copy()
+    label[3, 1], nan[2, 1], infinite[first] = -2, np.nan, np.inf
+    candidate = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
+    padding = GRADIENTS[1].copy()
+    padding[:, IDS[False] < 0] = np.nan  # which nobody looks at
+
+    def step(hidden, labels, candidates, true_gradient, gradient, rate=RATE):
+        arguments = *gpu.slots, hidden, labels, candidates, true_gradient, gradient
+        return candidate_update(*gpu.weights, *arguments, gpu.rule, rate)
+
+    def logits(*given):
+        return candidate_logits(*gpu.weights, *given).candidate_logits
+
+    ids = rf"must be class ids in \[-1, {CLASSES}\); got"
+    for call, arguments, message in (
+        (logits, (*batch[:2], candidate), rf"candidates {ids} {CLASSES} at position \[39\]"),
+        (logits, (batch[0], label, batch[2]), rf"labels {ids} -2 at position \[3, 1\]"),
+        (logits, (nan, *batch[1:]), r"hidden must be finite; got nan at position \[2, 1\]"),
+        (step, (*batch[:2], candidate, *gradients), rf"candidates {ids} {CLASSES}"),
+        (step, (batch[0], label, batch[2], *gradients), rf"labels {ids} -2 at position \[3, 1\]"),
+        (step, (nan, *batch[1:], *gradients), r"hidden must be finite"),
+        (step, (*batch, infinite, padding), rf"true_gradient .* got inf at .* \[0, {first[1]}\]"),
+        (step, (*batch, gradients[0], np.nan + gradients[1]), "candidate_gradient must be finite"),
+        (step, (*batch, *gradients, -1.0), "learning_rate must be finite, at least 0, .*; got -1"),
+    ):
+        before = gpu.arrays()
+        for run in (call, tf.function(call)):
+            found = run(*(tf.convert_to_tensor(x) for x in arguments))
+            assert call is logits or not np.any(found.numpy())
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message) as error:
+                logits(*batch)
+            assert "it took no step" in str(error.value)
+            logits(*batch)  # it is forgotten
+        check_same(gpu.arrays(), before, rtol=0)
+    logits(*batch[:2], candidate)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="candidates must be"):
+        streamed_logits(module, "GPU:0", gpu.weights[0])
+
+
+def check_candidates_in_python(module, dtype):
     """The functions choose the kernels, and refuse what those can't."""
     rule = RULES[3]
-    gpu, processor = Layer("GPU:0", rule), Layer("CPU:0", rule)
+    gpu, processor = Layer("GPU:0", rule, dtype), Layer("CPU:0", rule, dtype)
     processor.step(module, "CPU:0", False)
     with tf.device("CPU:0"):  # where TensorFlow's own ops do something
         batch = [tf.constant(x) for x in (HIDDEN, SOME_LABELS, IDS[False])]
         gradients = [tf.constant(x) for x in GRADIENTS]
-        wrong = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
-        for call in (
-            lambda: candidate_logits(*gpu.weights, *batch[:2], wrong),
-            lambda: candidate_update(
-                *gpu.weights, *gpu.slots, *batch[:2], wrong, *gradients, rule, RATE
-            ),
-            lambda: candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, -1.0),
-        ):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="must be"):
-                call()
-        check_same(gpu.arrays(), Layer("CPU:0", rule).arrays())
+        check_refusals_of_candidates(module, gpu, batch, gradients)
+        check_same(gpu.arrays(), Layer("CPU:0", rule, dtype).arrays())
         logits = candidate_logits(*gpu.weights, *batch)
         update = candidate_update(*gpu.weights, *gpu.slots, *batch, *gradients, rule, RATE)
     assert "GPU:0" in logits.candidate_logits.device and "GPU:0" in update.device
@@ -190,7 +237,9 @@ if __name__ == "__main__":
     check_streamed_logits(ops)
     check_softmax(ops)
     check_candidates(ops)
+    check_candidates_in_bfloat16(ops)
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = sys.argv[1]
-    check_candidates_in_python(ops)
+    for dtype in (tf.float32, tf.bfloat16):
+        check_candidates_in_python(ops, dtype)
     check_softmax_in_python(ops)
     print("GPU ops agree with those of the processor")

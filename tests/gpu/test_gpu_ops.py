@@ -22,7 +22,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    "name", ["stand_in_program.py", "stand_in_factored.py", "stand_in_hashing.py"]
+    "name",
+    ["stand_in_program.py", "stand_in_factored.py", "stand_in_hashing.py", "stand_in_errors.py"],
 )
 def test_gpu_ops_agree_with_those_of_the_processor(tmp_path, name):
     build_driver(tmp_path)

@@ -107,7 +107,7 @@ def _status_of_gpu() -> str:
     if has_kernel:
         but = (
             "but for exact evaluation, the passes over all classes of ExactSoftmaxHead, the steps "
-            "of the factored head, hash indexes and, in float32, logits and updates of candidates"
+            "of the factored head, hash indexes, and logits and updates of candidates"
         )
     return (
         f"heads on the GPU run on TensorFlow's own ops instead, {but}; GPU products of float32 "

@@ -31,6 +31,11 @@ __device__ inline float NumberAt(const void* numbers, bool is_bfloat16, int64_t 
                      : static_cast<const float*>(numbers)[i];
 }
 
+// Column d of a row of W.
+__device__ inline float KernelAt(const LayerWeights& weights, int64_t row, int64_t d) {
+  return NumberAt(weights.kernel, weights.is_bfloat16, row * weights.width + d);
+}
+
 // 0 where a layer has no bias.
 __device__ inline float BiasOf(const LayerWeights& weights, int64_t row) {
   return weights.bias == nullptr ? 0 : NumberAt(weights.bias, weights.is_bfloat16, row);

@@ -264,9 +264,9 @@ int64_t BucketCandidatesScratchBytes(const HashTables& tables, const core::Bucke
   return scratch.bytes();
 }
 
-const char* OwnBucketCandidates(CUstream_st* stream, const HashTables& tables,
-                                const BucketQueries& queries, void* scratch, int64_t* ids,
-                                int64_t* turns) {
+Error OwnBucketCandidates(CUstream_st* stream, const HashTables& tables,
+                          const BucketQueries& queries, void* scratch, int64_t* ids,
+                          int64_t* turns) {
   Scratch dealt(scratch);
   const Memory memory(tables, queries.queries, true, &dealt);
   BeginChecks(stream, tables, queries, memory.faults);
@@ -277,9 +277,9 @@ const char* OwnBucketCandidates(CUstream_st* stream, const HashTables& tables,
   return LastError();
 }
 
-const char* VotedBucketCandidates(CUstream_st* stream, const HashTables& tables,
-                                  const BucketQueries& with, void* scratch, int64_t* ids,
-                                  int64_t* votes) {
+Error VotedBucketCandidates(CUstream_st* stream, const HashTables& tables,
+                            const BucketQueries& with, void* scratch, int64_t* ids,
+                            int64_t* votes) {
   constexpr int kBitsOfVotes = 32;
   const core::BucketQueries& queries = with.queries;
   const int64_t num_classes = tables.num_classes, budget = queries.budget;

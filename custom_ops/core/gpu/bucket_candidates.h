@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/bucket_candidates.h"
+#include "core/gpu/error.h"
 #include "core/gpu/hash_faults.h"
 #include "core/hash_tables.h"
 
@@ -38,14 +39,14 @@ int64_t BucketCandidatesScratchBytes(const HashTables& tables, const core::Bucke
                                      bool own);
 
 // Begin what core::OwnBucketCandidates and core::BucketVotes::Candidates do. What is at fault is
-// passed over. `marks` may be null. Return null, or what is wrong with a launch. *FaultsIn(scratch)
+// passed over. `marks` may be null. Return what is wrong. *FaultsIn(scratch)
 // tells, on the device, what is refused.
-const char* OwnBucketCandidates(CUstream_st* stream, const HashTables& tables,
-                                const BucketQueries& queries, void* scratch, int64_t* ids,
-                                int64_t* turns);
-const char* VotedBucketCandidates(CUstream_st* stream, const HashTables& tables,
-                                  const BucketQueries& queries, void* scratch, int64_t* ids,
-                                  int64_t* votes);
+Error OwnBucketCandidates(CUstream_st* stream, const HashTables& tables,
+                          const BucketQueries& queries, void* scratch, int64_t* ids,
+                          int64_t* turns);
+Error VotedBucketCandidates(CUstream_st* stream, const HashTables& tables,
+                            const BucketQueries& queries, void* scratch, int64_t* ids,
+                            int64_t* votes);
 
 inline QueryFaults* FaultsIn(void* scratch) { return static_cast<QueryFaults*>(scratch); }
 

@@ -22,11 +22,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t id = ids[i], width = weights.width;
   const bool is_row = IsRow(weights.num_classes, id);
   const float* h = hidden + i / of_example * width;
-  const float* w = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
   float sum = 0;
   if (is_row) {
     for (int64_t d = threadIdx.x % kWarpSize; d < width; d += kWarpSize) {
-      sum = fmaf(h[d], w[d], sum);
+      sum = fmaf(h[d], KernelAt(weights, id, d), sum);
     }
   }
   sum = OfWarp(sum, Sum());
@@ -64,9 +63,8 @@ int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const Candidate
   return scratch.bytes();
 }
 
-const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
-                            const CandidateBatch& batch, void* scratch,
-                            const CandidateLogitsOutputs& outputs) {
+Error CandidateLogits(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
+                      void* scratch, const CandidateLogitsOutputs& outputs) {
   ForgetErrors();
   BeginPairs(stream, weights, batch, batch.labels, batch.num_labels, outputs.true_logits);
   const int64_t n = batch.size * batch.num_candidates;
@@ -76,9 +74,9 @@ const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
   } else if (n > 0) {
     auto* rows = static_cast<float*>(scratch);
     GatherRows(stream, weights, batch.candidates, batch.num_candidates, rows);
-    const char* error = ProductsOfRows(stream, batch.hidden, rows, batch.size, batch.num_candidates,
-                                       weights.width, outputs.candidate_logits);
-    if (error != nullptr) return error;
+    Error error = ProductsOfRows(stream, batch.hidden, rows, batch.size, batch.num_candidates,
+                                 weights.width, outputs.candidate_logits);
+    if (!error.ok()) return error;
   }
   TFX_LAUNCH_THREADS(FinishLogits, n, stream, weights, batch, outputs.candidate_logits,
                      outputs.hits);

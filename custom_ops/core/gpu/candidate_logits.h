@@ -9,6 +9,7 @@
 
 #include "core/candidate_batch.h"
 #include "core/candidate_logits.h"
+#include "core/gpu/error.h"
 
 struct CUstream_st;
 
@@ -18,13 +19,10 @@ namespace tfx::core::gpu {
 // 4 S D for shared candidates, none for an example's own.
 int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const CandidateBatch& batch);
 
-// Begins on a stream what core::CandidateLogits does, with arrays on the device. Returns null, or
-// what is wrong: then outputs are undefined. An id that is not in [0, C) is as padding.
-//
-// REQUIRES: W and b are in float.
-const char* CandidateLogits(CUstream_st* stream, const LayerWeights& weights,
-                            const CandidateBatch& batch, void* scratch,
-                            const CandidateLogitsOutputs& outputs);
+// Begins on a stream what core::CandidateLogits does, with arrays on the device. Returns what
+// is wrong: then outputs are undefined. An id that is not in [0, C) is as padding.
+Error CandidateLogits(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
+                      void* scratch, const CandidateLogitsOutputs& outputs);
 
 }  // namespace tfx::core::gpu
 

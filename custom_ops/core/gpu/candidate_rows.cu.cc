@@ -2,6 +2,7 @@
 
 #include "core/gpu/candidate_rows.h"
 
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/launch_each.h"
@@ -16,9 +17,8 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= n) return;
   const int64_t id = ids[i], width = weights.width;
   const bool is_row = IsRow(weights.num_classes, id);
-  const float* row = static_cast<const float*>(weights.kernel) + (is_row ? id : 0) * width;
   for (int64_t d = threadIdx.x % kWarpSize; d < width; d += kWarpSize) {
-    rows[i * width + d] = is_row ? row[d] : 0.f;
+    rows[i * width + d] = is_row ? KernelAt(weights, id, d) : 0.f;
   }
 }
 

@@ -18,8 +18,8 @@ __device__ inline bool IsRow(int64_t num_classes, int64_t id) {
   return id >= 0 && id < num_classes;
 }
 
-// Begins to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 where an id names none.
-// REQUIRES: W is in float.
+// Begins to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 where an id names none. Those
+// of a W in bfloat16 are widened.
 void GatherRows(CUstream_st* stream, const LayerWeights& weights, const int64_t* ids, int64_t n,
                 float* rows);
 

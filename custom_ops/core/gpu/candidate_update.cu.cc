@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/candidate_rows.h"
 #include "core/gpu/cuda_on_cpu.h"
@@ -47,6 +48,10 @@ struct Memory {
   float* bias_gradient = nullptr;    // [S]
 };
 
+__device__ bool IsRefused(const CandidateFault* fault) {
+  return fault != nullptr && *fault != kNoCandidateFault;
+}
+
 // Threads of a block that goes through n columns.
 dim3 ThreadsFor(int64_t n) {
   return dim3(static_cast<unsigned>(std::clamp<int64_t>(BlocksOf(n, kWarpSize), 1, kWarps)) *
@@ -74,11 +79,10 @@ __global__ void __launch_bounds__(kThreads)
 // Returns the sum of g times entry d of row id, over n pairs of an id and a g.
 __device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, const float* gradient,
                            int64_t n, int64_t d, float sum) {
-  const auto* kernel = static_cast<const float*>(weights.kernel);
   for (int64_t j = 0; j < n; ++j) {
     const int64_t id = ids[j];
     const bool is_row = IsRow(weights.num_classes, id);
-    const float w = is_row ? kernel[id * weights.width + d] : 0.f;
+    const float w = is_row ? KernelAt(weights, id, d) : 0.f;
     sum = fmaf(is_row ? gradient[j] : 0.f, w, sum);
   }
   return sum;
@@ -87,8 +91,9 @@ __device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, cons
 // A block for each example. What shared candidates add to dL/dh is there already.
 __global__ void __launch_bounds__(kThreads)
     AddToHiddenGradient(LayerWeights weights, CandidateBatch batch, CandidateGradients gradients,
-                        float* hidden_gradient) {
+                        const CandidateFault* fault, float* hidden_gradient) {
   const int64_t i = blockIdx.x;
+  const bool is_refused = IsRefused(fault);
   const int64_t label = i * batch.num_labels, candidate = i * batch.num_candidates;
   for (int64_t d = threadIdx.x; d < weights.width; d += blockDim.x) {
     float* const sum = hidden_gradient + i * weights.width + d;
@@ -98,16 +103,16 @@ __global__ void __launch_bounds__(kThreads)
       total = SumOfRows(weights, batch.candidates + candidate, gradients.candidates + candidate,
                         batch.num_candidates, d, total);
     }
-    *sum = total;
+    *sum = is_refused ? 0.f : total;
   }
 }
 
 // A thread for each place, of which the first ones take the touched classes: their learning rates
 // by Adam.
 __global__ void __launch_bounds__(kThreads)
-    CorrectRates(RowRule rule, LayerRows rows, Memory memory) {
+    CorrectRates(RowRule rule, LayerRows rows, const CandidateFault* fault, Memory memory) {
   const int64_t u = OwnIndex();
-  if (u >= *memory.classes.num_classes) return;
+  if (u >= *memory.classes.num_classes || IsRefused(fault)) return;
   const uint64_t row = memory.classes.entries[memory.classes.begins[u]] >> 32;
   memory.kernel_rates[u] = RateOfNextAge(rule, rows.kernel.ages + row);
   if (rows.bias.weights != nullptr) {
@@ -153,8 +158,9 @@ __device__ RowGradient GradientOf(const CandidateBatch& batch, int64_t width,
 // Blocks take classes in turn.
 __global__ void __launch_bounds__(kThreads)
     UpdateClasses(RowRule rule, int64_t width, LayerRows rows, CandidateBatch batch,
-                  CandidateGradients gradients, Memory memory) {
+                  CandidateGradients gradients, const CandidateFault* fault, Memory memory) {
   TFX_SHARED_MEMORY(shared);
+  if (IsRefused(fault)) return;
   const bool is_adam = rule.step.method == RowMethod::kAdam;
   const float clip_norm = rule.step.clip_norm;
   const float learning_rate = *rule.learning_rate, kept = KeptBy(rule);
@@ -187,18 +193,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
-            const CandidateBatch& batch, const CandidateGradients& gradients, const RowRule& rule,
-            const Memory& memory) {
+Error Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+             const CandidateBatch& batch, const CandidateGradients& gradients, const RowRule& rule,
+             const CandidateFault* fault, const Memory& memory) {
   const int64_t num_places = PlacesOf(batch), num_labels = batch.size * batch.num_labels;
-  if (num_places == 0) return;
+  if (num_places == 0) return LastError();
   SortClasses(stream, batch.labels, num_labels, batch.candidates, num_places - num_labels,
               weights.num_classes, memory.classes);
-  if (rule.step.method == RowMethod::kAdam) {
-    TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, memory);
-  }
+  const bool is_adam = rule.step.method == RowMethod::kAdam;
+  if (is_adam) TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, fault, memory);
+  Error error = LastError();
+  if (!error.ok()) return error;
   TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width),
-             kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, memory);
+             kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, fault,
+             memory);
+  error = LastError();
+  return is_adam ? error.AfterChanges() : error;  // of ages
 }
 
 }  // namespace
@@ -209,9 +219,10 @@ int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const Candidate
   return scratch.bytes();
 }
 
-const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
-                            const CandidateBatch& batch, const CandidateGradients& gradients,
-                            const RowRule* rule, void* scratch, float* hidden_gradient) {
+Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
+                      const CandidateBatch& batch, const CandidateGradients& gradients,
+                      const RowRule* rule, const CandidateFault* fault, void* scratch,
+                      float* hidden_gradient) {
   ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(weights, batch, &dealt);
@@ -223,20 +234,20 @@ const char* CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, co
                  memory.gradient, memory.bias_gradient);
     }
     GatherRows(stream, weights, batch.candidates, s, memory.rows);
-    const char* error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
-                                         hidden_gradient);
-    if (error == nullptr && rule != nullptr) {
+    Error error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
+                                   hidden_gradient);
+    if (error.ok() && rule != nullptr) {
       error = ProductsOfColumns(stream, memory.gradient, batch.hidden, s, width, batch.size,
                                 memory.kernel_gradient);
     }
-    if (error != nullptr) return error;
+    if (!error.ok()) return error;
   }
   if (batch.size > 0) {
     TFX_LAUNCH(AddToHiddenGradient, Grid(batch.size), ThreadsFor(weights.width), 0, stream, weights,
-               batch, gradients, hidden_gradient);
+               batch, gradients, fault, hidden_gradient);
   }
-  if (rule != nullptr) Update(stream, weights, rows, batch, gradients, *rule, memory);
-  return LastError();
+  if (rule == nullptr) return LastError();
+  return Update(stream, weights, rows, batch, gradients, *rule, fault, memory);
 }
 
 }  // namespace tfx::core::gpu

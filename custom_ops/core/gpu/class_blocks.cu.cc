@@ -19,14 +19,14 @@ ClassBlocks::ClassBlocks(const LayerWeights& weights, const float* hidden, int64
   hidden_copy_ = scratch->Take<uint16_t>(rounds ? batch * weights.width : 0);
 }
 
-const char* ClassBlocks::Begin(CUstream_st* stream) {
-  if (precision_ != Precision::kBfloat16) return nullptr;
+Error ClassBlocks::Begin(CUstream_st* stream) {
+  if (precision_ != Precision::kBfloat16) return {};
   hidden_ = hidden_copy_;
   Copy(stream, given_hidden_, batch_ * weights_.width, hidden_copy_);
   return LastError();
 }
 
-const char* ClassBlocks::Logits(CUstream_st* stream, int64_t begin, int64_t columns, float* o) {
+Error ClassBlocks::Logits(CUstream_st* stream, int64_t begin, int64_t columns, float* o) {
   const int64_t width = weights_.width;
   kernel_ = weights_.Row(begin);
   if (copies_kernel_) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/gpu/error.h"
 #include "core/gpu/products.h"
 #include "core/gpu/scratch.h"
 
@@ -43,11 +44,11 @@ class ClassBlocks {
   ClassBlocks(const LayerWeights& weights, const float* hidden, int64_t batch, int64_t size,
               Precision precision, Scratch* scratch);
 
-  // To be called once, first. As all methods, returns null, or what is wrong.
-  const char* Begin(CUstream_st* stream);
+  // To be called once, first. As all methods, returns what is wrong.
+  Error Begin(CUstream_st* stream);
 
   // o = h W^T for classes [begin, begin + columns), without biases: [batch, columns].
-  const char* Logits(CUstream_st* stream, int64_t begin, int64_t columns, float* o);
+  Error Logits(CUstream_st* stream, int64_t begin, int64_t columns, float* o);
 
   // As they are multiplied: h [batch, D], and W of the classes of the last call of Logits.
   const void* hidden() const { return hidden_; }

@@ -135,6 +135,14 @@ class Block {
 
 thread_local Block* block_of_this_thread = nullptr;
 
+// Whether the launch is one that is to fail.
+bool Fails() {
+  if (failure.error == cudaSuccess || failure.first-- > 0) return false;
+  last_cuda_error = failure.error;
+  if (failure.only_one) failure.error = cudaSuccess;
+  return true;
+}
+
 void FiberMain() {
   block_of_this_thread->RunKernel();
   block_of_this_thread->EndOfFiber();
@@ -151,7 +159,10 @@ void Block::Begin(Fiber* fiber) {
 
 }  // namespace
 
+Failure failure;
+
 void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel) {
+  if (last_cuda_error != cudaSuccess || Fails()) return;
   Block fibers(block, shared_bytes, kernel);
   block_of_this_thread = &fibers;
   gridDim = grid;
@@ -189,3 +200,10 @@ unsigned Match(uint64_t bits) {
 }
 
 }  // namespace tfx::core::gpu::on_cpu
+
+// For tests in Python, of the library with the ops.
+extern "C" __attribute__((visibility("default"))) void tfx_fail_launches(int error, int first,
+                                                                         bool only_one,
+                                                                         int driver_version) {
+  tfx::core::gpu::on_cpu::failure = {error, first, only_one, driver_version};
+}

@@ -16,7 +16,11 @@
 #include <cuda_runtime.h>
 
 #define TFX_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+  do {                                                             \
+    if (cudaPeekAtLastError() == cudaSuccess) {                    \
+      kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__);  \
+    }                                                              \
+  } while (false)
 #define TFX_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 
 #else
@@ -45,15 +49,34 @@ struct dim3 {
 using cudaStream_t = struct CUstream_st*;
 using cudaError_t = int;
 constexpr cudaError_t cudaSuccess = 0;
-inline thread_local cudaError_t last_cuda_error = cudaSuccess;  // set by tests alone
+constexpr cudaError_t cudaErrorMemoryAllocation = 2;
+constexpr cudaError_t cudaErrorInsufficientDriver = 35;
+constexpr cudaError_t cudaErrorCallRequiresNewerDriver = 36;
+constexpr cudaError_t cudaErrorInvalidDeviceFunction = 98;
+constexpr cudaError_t cudaErrorInvalidKernelImage = 200;
+constexpr cudaError_t cudaErrorNoKernelImageForDevice = 209;
+constexpr cudaError_t cudaErrorInvalidPtx = 218;
+constexpr cudaError_t cudaErrorJitCompilerNotFound = 221;
+constexpr cudaError_t cudaErrorUnsupportedPtxVersion = 222;
+inline thread_local cudaError_t last_cuda_error = cudaSuccess;  // set by failures, and by tests
 inline cudaError_t cudaGetLastError() { return std::exchange(last_cuda_error, cudaSuccess); }
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+inline const char* cudaGetErrorString(cudaError_t) { return "an error of a test"; }
 
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace tfx::core::gpu::on_cpu {
 
 constexpr unsigned kWarp = 32;
+
+// What tests have fail: of the launches from now on all but the first `first`, or only that one.
+// The launches of one thread at a time.
+struct Failure {
+  cudaError_t error = cudaSuccess;
+  int first = 0;
+  bool only_one = false;
+  int driver_version = 13000;  // of the driver that there isn't
+};
+extern Failure failure;
 
 void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 unsigned char* SharedMemory();
@@ -76,6 +99,18 @@ T ShuffleValue(T value, unsigned lane) {
 }
 
 }  // namespace tfx::core::gpu::on_cpu
+
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
+};
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 7 : 5, cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = ::tfx::core::gpu::on_cpu::failure.driver_version, cudaSuccess;
+}
 
 inline void __syncthreads() { ::tfx::core::gpu::on_cpu::WaitForBlock(); }
 inline void __syncwarp() { ::tfx::core::gpu::on_cpu::WaitForWarp(); }

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-const char* Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch, double* ab,
-                      int* is_safe) {
+Error Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch, double* ab,
+                int* is_safe) {
   const int64_t stride = n + columns;
   double *inverse = scratch, *panel = scratch + kPanel * kPanel;
   for (int64_t k = 0; k < n; k += kPanel) {
@@ -62,12 +62,12 @@ const char* Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* s
                stream, rows + k, stride, static_cast<int>(size), inverse, is_safe);
     // The panel X becomes A_kk^-1 X, other rows lose A_ik A_kk^-1 X. The former is the latter with
     // A_kk - I in the place of A_ik.
-    const char* error = AddProduct(stream, {inverse, kPanel}, {rows + right, stride}, size,
-                                   {panel, width, size, width});
-    if (error != nullptr) return error;
+    Error error = AddProduct(stream, {inverse, kPanel}, {rows + right, stride}, size,
+                             {panel, width, size, width});
+    if (!error.ok()) return error;
     error = AddProduct(stream, {ab + k, stride}, {panel, width}, size,
                        {ab + right, stride, n, width, -1, 1});
-    if (error != nullptr) return error;
+    if (!error.ok()) return error;
   }
   return LastError();
 }

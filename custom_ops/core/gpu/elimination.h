@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "core/gpu/error.h"
+
 struct CUstream_st;
 
 namespace tfx::core::gpu {
@@ -23,9 +25,9 @@ constexpr int64_t EliminationScratch(int64_t n, int64_t columns) {
 // A = I - K diag(s), with s > 0 and K positive semidefinite, pivots are above 0 if and only if the
 // eigenvalues of K diag(s) are below 1.
 //
-// Begins on a stream. Returns null, or what is wrong.
-const char* Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch, double* ab,
-                      int* is_safe);
+// Begins on a stream. Returns what is wrong.
+Error Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch, double* ab,
+                int* is_safe);
 
 }  // namespace tfx::core::gpu
 

@@ -94,8 +94,8 @@ AnchorScratch::AnchorScratch(int64_t width, Scratch* scratch)
       slots(scratch->Take<int64_t>(kNumSlots)) {}
 
 template <typename T>
-const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
-                      const AnchorScratch& scratch) {
+Error SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
+                const AnchorScratch& scratch) {
   const int64_t width = state.width, size = width * width;
   TFX_LAUNCH(ChooseSlot<T>, dim3(1), dim3(1), 0, stream, state, scratch.slots);
   const int64_t blocks = std::min(kMostBlocks, BlocksOf(state.rows.num_rows, kThreads));
@@ -103,9 +103,9 @@ const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const 
              scratch.rows);
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     Copy(stream, state.Transition(slot), size, scratch.transition);
-    const char* error = AddProduct(stream, {scratch.transition, width}, {u, width}, width,
-                                   {scratch.product, width, width, width});
-    if (error != nullptr) return error;
+    Error error = AddProduct(stream, {scratch.transition, width}, {u, width}, width,
+                             {scratch.product, width, width, width});
+    if (!error.ok()) return error;
     TFX_LAUNCH_THREADS(SetTransition<T>, size, stream, state, scratch.slots, slot, u,
                        scratch.product);
   }
@@ -113,9 +113,9 @@ const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const 
   return LastError();
 }
 
-template const char* SetAnchor(CUstream_st*, const FactoredState<float>&, const double*,
-                               const AnchorScratch&);
-template const char* SetAnchor(CUstream_st*, const FactoredState<double>&, const double*,
-                               const AnchorScratch&);
+template Error SetAnchor(CUstream_st*, const FactoredState<float>&, const double*,
+                         const AnchorScratch&);
+template Error SetAnchor(CUstream_st*, const FactoredState<double>&, const double*,
+                         const AnchorScratch&);
 
 }  // namespace tfx::core::gpu

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/factored_state.h"
+#include "core/gpu/error.h"
 #include "core/gpu/scratch.h"
 
 struct CUstream_st;
@@ -30,10 +31,10 @@ struct AnchorScratch {
 // before.
 //
 // Cost: O(8 D^3); O(C), and O(D^2) a row of that slot, if there is no empty one.
-// Begins on a stream. Returns null, or what is wrong.
+// Begins on a stream. Returns what is wrong.
 template <typename T>
-const char* SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
-                      const AnchorScratch& scratch);
+Error SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
+                const AnchorScratch& scratch);
 
 }  // namespace tfx::core::gpu
 

@@ -65,9 +65,9 @@ int64_t FactoredStatisticsScratchBytes(const FactoredState<T>& state,
 }
 
 template <typename T>
-const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
-                               const FactoredBatch<T>& batch, bool update_rows, void* memory,
-                               const FactoredStatisticsOutputs<T>& outputs) {
+Error FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
+                         const FactoredBatch<T>& batch, bool update_rows, void* memory,
+                         const FactoredStatisticsOutputs<T>& outputs) {
   const int64_t width = state.width, examples = batch.batch;
   const int64_t num_places = examples * batch.num_labels;
   Scratch scratch(memory);
@@ -78,13 +78,13 @@ const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& stat
   Copy(stream, batch.hidden, examples * width, arrays.hidden);
   Copy(stream, state.gram, width * width, arrays.matrix);
   const Factor64 hidden = {arrays.hidden, width};
-  const char* error = AddProduct(stream, hidden, {arrays.matrix, width}, width,
-                                 {arrays.gram_hidden, width, examples, width});
-  if (error != nullptr) return error;
+  Error error = AddProduct(stream, hidden, {arrays.matrix, width}, width,
+                           {arrays.gram_hidden, width, examples, width});
+  if (!error.ok()) return error;
   Copy(stream, state.u, width * width, arrays.matrix);
   error = AddProduct(stream, hidden, {arrays.matrix, width, true}, width,
                      {arrays.u_hidden, width, examples, width});
-  if (error != nullptr) return error;
+  if (!error.ok()) return error;
   if (examples > 0) {
     TFX_LAUNCH(StatisticsOfExample<T>, Grid(examples), dim3(kThreads), kWarps * sizeof(double),
                stream, state, batch, arrays, outputs);
@@ -95,12 +95,12 @@ const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& stat
   return LastError();
 }
 
-#define TFX_INSTANTIATE(T)                                                       \
-  template int64_t FactoredStatisticsScratchBytes(const FactoredState<T>&,       \
-                                                  const FactoredBatch<T>&);      \
-  template const char* FactoredStatistics(CUstream_st*, const FactoredState<T>&, \
-                                          const FactoredBatch<T>&, bool, void*,  \
-                                          const FactoredStatisticsOutputs<T>&)
+#define TFX_INSTANTIATE(T)                                                  \
+  template int64_t FactoredStatisticsScratchBytes(const FactoredState<T>&,  \
+                                                  const FactoredBatch<T>&); \
+  template Error FactoredStatistics(CUstream_st*, const FactoredState<T>&,  \
+                                    const FactoredBatch<T>&, bool, void*,   \
+                                    const FactoredStatisticsOutputs<T>&)
 TFX_INSTANTIATE(float);
 TFX_INSTANTIATE(double);
 #undef TFX_INSTANTIATE

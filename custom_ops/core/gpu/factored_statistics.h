@@ -9,6 +9,7 @@
 
 #include "core/factored_state.h"
 #include "core/factored_statistics.h"
+#include "core/gpu/error.h"
 
 struct CUstream_st;
 
@@ -20,15 +21,15 @@ int64_t FactoredStatisticsScratchBytes(const FactoredState<T>& state,
                                        const FactoredBatch<T>& batch);
 
 // Begins on a stream what core::FactoredStatistics does, with arrays on the device, in float64.
-// Returns null, or what is wrong.
+// Returns what is wrong.
 //
 // Nothing is refused. The logit of a label that is no class, or whose row is in no slot, is NaN; so
 // are statistics of examples that are not finite.
 // REQUIRES: state.rows is the whole layer.
 template <typename T>
-const char* FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
-                               const FactoredBatch<T>& batch, bool update_rows, void* scratch,
-                               const FactoredStatisticsOutputs<T>& outputs);
+Error FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
+                         const FactoredBatch<T>& batch, bool update_rows, void* scratch,
+                         const FactoredStatisticsOutputs<T>& outputs);
 
 }  // namespace tfx::core::gpu
 

@@ -136,14 +136,16 @@ class Products {
   explicit Products(CUstream_st* stream) : stream_(stream) {}
 
   void Add(const Factor64& a, const Factor64& b, int64_t depth, const ProductSum& c) {
-    Note(error_ == nullptr ? AddProduct(stream_, a, b, depth, c) : nullptr);
+    if (error_.ok()) error_ = AddProduct(stream_, a, b, depth, c);
   }
-  void Note(const char* error) { error_ = error_ == nullptr ? error : error_; }
-  const char* error() const { return error_; }
+  void Note(const Error& error) {
+    if (error_.ok()) error_ = error;
+  }
+  Error error() const { return error_; }
 
  private:
   CUstream_st* stream_;
-  const char* error_ = nullptr;
+  Error error_;
 };
 
 // The products of a step. All shapes are by B and D.
@@ -241,8 +243,8 @@ const FactoredVerdict* VerdictIn(const void* scratch) {
 }
 
 template <typename T>
-const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
-                                bool update, void* memory, T* hidden_gradient) {
+Error BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step, bool update,
+                          void* memory, T* hidden_gradient) {
   const FactoredState<T>& state = step.state;
   const FactoredBatch<T>& batch = step.batch;
   const int64_t size = batch.batch, width = state.width, square = width * width;
@@ -264,7 +266,7 @@ const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments
     TFX_LAUNCH(FinishGradient<T>, Grid(size), dim3(kThreads), kWarps * sizeof(double), stream, step,
                arrays, hidden_gradient);
   }
-  if (!update) return products.error() == nullptr ? LastError() : products.error();
+  if (!update) return products.error().ok() ? LastError() : products.error();
 
   Copy(stream, step.gradients.u_hidden, size * width, arrays.u_hidden);
   Copy(stream, state.u_inverse_transpose, square, arrays.p);
@@ -279,13 +281,12 @@ const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments
              width, step.max_condition);
   TridiagonalUnlessSafe(stream, arrays.scaled, arrays.hidden, size, width, arrays.work,
                         arrays.verdict);
-  return products.error() == nullptr ? LastError() : products.error();
+  return products.error().ok() ? LastError() : products.error();
 }
 
-#define TFX_INSTANTIATE(T)                                                                      \
-  template int64_t FactoredUpdateScratchBytes(const FactoredStepArguments<T>&);                 \
-  template const char* BeginFactoredUpdate(CUstream_st*, const FactoredStepArguments<T>&, bool, \
-                                           void*, T*)
+#define TFX_INSTANTIATE(T)                                                      \
+  template int64_t FactoredUpdateScratchBytes(const FactoredStepArguments<T>&); \
+  template Error BeginFactoredUpdate(CUstream_st*, const FactoredStepArguments<T>&, bool, void*, T*)
 TFX_INSTANTIATE(float);
 TFX_INSTANTIATE(double);
 #undef TFX_INSTANTIATE

@@ -10,6 +10,7 @@
 
 #include "core/factored_state.h"
 #include "core/factored_update.h"
+#include "core/gpu/error.h"
 #include "core/gpu/factored_checks.h"
 
 struct CUstream_st;
@@ -36,10 +37,10 @@ int64_t FactoredUpdateScratchBytes(const FactoredStepArguments<T>& step);
 const FactoredVerdict* VerdictIn(const void* scratch);
 
 // Begins on a stream the gradient [B, D] and, if `update`, the step, all in float64; the state
-// stays as it is. Sets the verdict. Returns null, or what is wrong.
+// stays as it is. Sets the verdict. Returns what is wrong.
 template <typename T>
-const char* BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
-                                bool update, void* scratch, T* hidden_gradient);
+Error BeginFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step, bool update,
+                          void* scratch, T* hidden_gradient);
 
 // Whether a step diverges, from the verdict of the first part: where M is not safe and 2 eta
 // lambda_max(H^T G H) is above 2 - eta lambda, or not a number.
@@ -49,8 +50,8 @@ FactoredOutcome OutcomeOf(const FactoredVerdict& verdict);
 // REQUIRES: the verdict, a copy of that of the first part, refuses nothing; the step does not
 // diverge. The state may be in other buffers now that were copied.
 template <typename T>
-const char* EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
-                              const FactoredVerdict& verdict, void* scratch);
+Error EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
+                        const FactoredVerdict& verdict, void* scratch);
 
 }  // namespace tfx::core::gpu
 

@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <typename T>
-const char* EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
-                              const FactoredVerdict& verdict, void* memory) {
+Error EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,
+                        const FactoredVerdict& verdict, void* memory) {
   const FactoredState<T>& state = step.state;
   const int64_t width = state.width, square = width * width;
   const int64_t num_places = step.batch.batch * step.batch.num_labels;
@@ -111,18 +111,18 @@ const char* EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T
     TFX_LAUNCH_BLOCKS(StepRowsThrough<T>, num_places, stream, step, arrays, verdict.learning_rate);
   }
   if (!is_safe || verdict.needs_anchor != 0) {
-    const char* error = SetAnchor(stream, state, arrays.u, anchor);
-    if (error != nullptr) return error;
+    const Error error = SetAnchor(stream, state, arrays.u, anchor);
+    if (!error.ok()) return error.AfterChanges();
   }
   if (!is_safe) {
     WriteRows(stream, state, step.batch.labels, num_places, arrays.links, arrays.x, false);
   }
-  return LastError();
+  return LastError().AfterChanges();
 }
 
-template const char* EndFactoredUpdate(CUstream_st*, const FactoredStepArguments<float>&,
-                                       const FactoredVerdict&, void*);
-template const char* EndFactoredUpdate(CUstream_st*, const FactoredStepArguments<double>&,
-                                       const FactoredVerdict&, void*);
+template Error EndFactoredUpdate(CUstream_st*, const FactoredStepArguments<float>&,
+                                 const FactoredVerdict&, void*);
+template Error EndFactoredUpdate(CUstream_st*, const FactoredStepArguments<double>&,
+                                 const FactoredVerdict&, void*);
 
 }  // namespace tfx::core::gpu

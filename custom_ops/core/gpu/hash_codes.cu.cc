@@ -146,9 +146,9 @@ HashMemory TakeHashMemory(const HashFamily& family, int64_t begin, int64_t end, 
   return memory;
 }
 
-const char* HashCodes(CUstream_st* stream, const HashFamily& family, int64_t begin, int64_t end,
-                      const HashedRows& rows, const HashMemory& memory, const CodePlaces& places,
-                      HashFaults* faults) {
+Error HashCodes(CUstream_st* stream, const HashFamily& family, int64_t begin, int64_t end,
+                const HashedRows& rows, const HashMemory& memory, const CodePlaces& places,
+                HashFaults* faults) {
   const int64_t first_hash = family.FirstHash(begin);
   const int64_t num_hashes = family.LastHash(end) - first_hash;
   for (int64_t first = 0; first < rows.size; first += memory.rows) {
@@ -159,10 +159,10 @@ const char* HashCodes(CUstream_st* stream, const HashFamily& family, int64_t beg
       TFX_LAUNCH_THREADS(FindWinners, n * num_hashes, stream, family, first_hash, num_hashes,
                          memory.vectors, n, static_cast<int32_t*>(memory.values), faults);
     } else {
-      const char* error =
+      Error error =
           ProductsOfRows(stream, memory.vectors, family.planes + first_hash * family.width, n,
                          num_hashes, family.width, static_cast<float*>(memory.values));
-      if (error != nullptr) return error;
+      if (!error.ok()) return error;
     }
     TFX_LAUNCH_THREADS(PackCodes, n * (end - begin), stream, family, begin, end, rows, first, n,
                        memory, places);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/gpu/error.h"
 #include "core/gpu/hash_faults.h"
 #include "core/gpu/scratch.h"
 #include "core/hash_family.h"
@@ -46,10 +47,10 @@ HashMemory TakeHashMemory(const HashFamily& family, int64_t begin, int64_t end, 
 
 // Begins to compute codes for tables [begin, end), 0 <= begin < end <= L, and sets what it finds
 // in *faults: elements, and the first row that is not finite, whose codes have no meaning.
-// Returns null, or what is wrong with a launch.
-const char* HashCodes(CUstream_st* stream, const HashFamily& family, int64_t begin, int64_t end,
-                      const HashedRows& rows, const HashMemory& memory, const CodePlaces& places,
-                      HashFaults* faults);
+// Returns what is wrong.
+Error HashCodes(CUstream_st* stream, const HashFamily& family, int64_t begin, int64_t end,
+                const HashedRows& rows, const HashMemory& memory, const CodePlaces& places,
+                HashFaults* faults);
 
 // Begins to set *faults, on the device, to kNoFaults.
 void ClearFaults(CUstream_st* stream, HashFaults* faults);

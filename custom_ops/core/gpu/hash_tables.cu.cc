@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-const char* MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now,
-                     int64_t num_classes, int32_t* touched_at) {
+Error MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now, int64_t num_classes,
+               int32_t* touched_at) {
   ForgetErrors();
   TFX_LAUNCH_THREADS(Mark, n, stream, ids, n, now, num_classes, touched_at);
   return LastError();
@@ -216,7 +216,7 @@ int64_t TableUpdateScratchBytes(const TableUpdate& update) {
   return scratch.bytes();
 }
 
-const char* FindChangedRows(CUstream_st* stream, const TableUpdate& update, void* scratch) {
+Error FindChangedRows(CUstream_st* stream, const TableUpdate& update, void* scratch) {
   ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(update, &dealt);
@@ -229,17 +229,17 @@ const char* FindChangedRows(CUstream_st* stream, const TableUpdate& update, void
   return LastError();
 }
 
-const char* HashChangedRows(CUstream_st* stream, const TableUpdate& update, int64_t num_changed,
-                            void* scratch) {
+Error HashChangedRows(CUstream_st* stream, const TableUpdate& update, int64_t num_changed,
+                      void* scratch) {
   ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(update, &dealt);
   constexpr size_t kOfSums = kWarps * sizeof(uint64_t);
   const int64_t num_classes = update.tables.num_classes, num_buckets = update.tables.num_buckets;
-  const char* error = HashCodes(stream, update.family, update.begin, update.end,
-                                {update.weights, memory.changed, num_changed}, memory.hashes,
-                                {memory.codes, 1, num_classes}, &memory.verdict->faults);
-  if (error != nullptr) return error;
+  Error error = HashCodes(stream, update.family, update.begin, update.end,
+                          {update.weights, memory.changed, num_changed}, memory.hashes,
+                          {memory.codes, 1, num_classes}, &memory.verdict->faults);
+  if (!error.ok()) return error;
   for (int64_t t = 0; t < update.end - update.begin; ++t) {
     TFX_LAUNCH_THREADS(CheckTable, std::max(num_classes, num_buckets), stream, update, memory, t);
     TFX_LAUNCH_THREADS(ReadTable, num_classes, stream, update, memory, t);
@@ -249,7 +249,7 @@ const char* HashChangedRows(CUstream_st* stream, const TableUpdate& update, int6
   return LastError();
 }
 
-const char* WriteTables(CUstream_st* stream, const TableUpdate& update, void* scratch) {
+Error WriteTables(CUstream_st* stream, const TableUpdate& update, void* scratch) {
   ForgetErrors();
   Scratch dealt(scratch);
   const Memory memory(update, &dealt);
@@ -262,7 +262,7 @@ const char* WriteTables(CUstream_st* stream, const TableUpdate& update, void* sc
     TFX_LAUNCH_THREADS(WriteTable, std::max(num_classes, num_buckets + 1), stream, update,
                        memory.sort.entries, t);
   }
-  return LastError();
+  return LastError().AfterChanges();
 }
 
 }  // namespace tfx::core::gpu

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/gpu/error.h"
 #include "core/gpu/hash_faults.h"
 #include "core/hash_tables.h"
 
@@ -33,9 +34,9 @@ struct TableVerdict {
 };
 
 // Begins to mark rows ids[0] to ids[n - 1] with the time `now`; an id that is no row is passed
-// over. Returns null, or what is wrong with the launch.
-const char* MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now,
-                     int64_t num_classes, int32_t* touched_at);
+// over. Returns what is wrong.
+Error MarkRows(CUstream_st* stream, const int64_t* ids, int64_t n, int32_t now, int64_t num_classes,
+               int32_t* touched_at);
 
 // 4 C bytes a table, 28 C, and 64 MiB or what a row needs.
 int64_t TableUpdateScratchBytes(const TableUpdate& update);
@@ -45,20 +46,20 @@ inline const TableVerdict* TableVerdictIn(void* scratch) {
 }
 
 // The parts of an update, with the same scratch. Each begins; its end is to be waited for where the
-// verdict is read. They return null, or what is wrong with a launch.
+// verdict is read. They return what is wrong.
 
 // Finds the rows that have changed. Sets num_changed of the verdict, and the fault of a radius.
-const char* FindChangedRows(CUstream_st* stream, const TableUpdate& update, void* scratch);
+Error FindChangedRows(CUstream_st* stream, const TableUpdate& update, void* scratch);
 
 // Finds in which buckets classes come to be. Sets the other faults of the verdict, a corrupt table
 // also where all rows have changed, and how many classes have moved.
 // REQUIRES: no radius is at fault; num_changed is what was found.
-const char* HashChangedRows(CUstream_st* stream, const TableUpdate& update, int64_t num_changed,
-                            void* scratch);
+Error HashChangedRows(CUstream_st* stream, const TableUpdate& update, int64_t num_changed,
+                      void* scratch);
 
 // Writes the tables.
 // REQUIRES: nothing is refused.
-const char* WriteTables(CUstream_st* stream, const TableUpdate& update, void* scratch);
+Error WriteTables(CUstream_st* stream, const TableUpdate& update, void* scratch);
 
 }  // namespace tfx::core::gpu
 

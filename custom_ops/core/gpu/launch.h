@@ -8,17 +8,42 @@
 #include <cstdint>
 
 #include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/error.h"
 
 namespace tfx::core::gpu {
 
 // Forgets what went wrong before, which is no concern of launches from here on.
 inline void ForgetErrors() { cudaGetLastError(); }
 
-// What has gone wrong since ForgetErrors, or null.
-inline const char* LastError() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+inline ErrorKind KindOf(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return ErrorKind::kNone;
+    case cudaErrorMemoryAllocation:
+      return ErrorKind::kMemory;
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidPtx:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorUnsupportedPtxVersion:
+      return ErrorKind::kNoCode;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorCallRequiresNewerDriver:
+      return ErrorKind::kOldDriver;
+    default:
+      return ErrorKind::kOther;
+  }
 }
+
+inline Error ErrorOf(cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  return {KindOf(error), cudaGetErrorString(error)};
+}
+
+// What has gone wrong since ForgetErrors, or since it was last asked for. Where a launch fails,
+// those behind it don't take place (TFX_LAUNCH): what they work on is not there.
+inline Error LastError() { return ErrorOf(cudaGetLastError()); }
 
 inline dim3 Grid(int64_t x, int64_t y = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));

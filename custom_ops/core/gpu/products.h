@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "core/gpu/error.h"
+
 struct CUstream_st;
 
 namespace tfx::core::gpu {
@@ -21,30 +23,29 @@ struct Factor {
 };
 
 // product = left right, or what it was before and that, with sums in float32. All by rows: left
-// [rows, depth], right [depth, columns]. Begins on a stream. Returns null, or what is wrong.
+// [rows, depth], right [depth, columns]. Begins on a stream. Returns what is wrong.
 //
 // The same arguments give the same bits on one kind of device.
-const char* Multiply(CUstream_st* stream, Precision precision, const Factor& left,
-                     const Factor& right, int64_t rows, int64_t columns, int64_t depth, bool adds,
-                     float* product);
+Error Multiply(CUstream_st* stream, Precision precision, const Factor& left, const Factor& right,
+               int64_t rows, int64_t columns, int64_t depth, bool adds, float* product);
 
 // o = h W^T in float32: h [rows, width], W [columns, width], o [rows, columns].
-inline const char* ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
-                                  int64_t columns, int64_t width, float* o) {
+inline Error ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
+                            int64_t columns, int64_t width, float* o) {
   return Multiply(stream, Precision::kFloat32, {h, false}, {w, true}, rows, columns, width, false,
                   o);
 }
 
 // o = g W in float32: g [rows, inner], W [inner, columns], o [rows, columns].
-inline const char* ProductsWithRows(CUstream_st* stream, const float* g, const float* w,
-                                    int64_t rows, int64_t columns, int64_t inner, float* o) {
+inline Error ProductsWithRows(CUstream_st* stream, const float* g, const float* w, int64_t rows,
+                              int64_t columns, int64_t inner, float* o) {
   return Multiply(stream, Precision::kFloat32, {g, false}, {w, false}, rows, columns, inner, false,
                   o);
 }
 
 // o = g^T h in float32: g [inner, rows], h [inner, columns], o [rows, columns].
-inline const char* ProductsOfColumns(CUstream_st* stream, const float* g, const float* h,
-                                     int64_t rows, int64_t columns, int64_t inner, float* o) {
+inline Error ProductsOfColumns(CUstream_st* stream, const float* g, const float* h, int64_t rows,
+                               int64_t columns, int64_t inner, float* o) {
   return Multiply(stream, Precision::kFloat32, {g, true}, {h, false}, rows, columns, inner, false,
                   o);
 }
@@ -67,8 +68,8 @@ struct ProductSum {
 };
 
 // The same in float64: a [rows, depth], b [depth, columns].
-const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
-                       const ProductSum& c);
+Error AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
+                 const ProductSum& c);
 
 }  // namespace tfx::core::gpu
 

@@ -47,21 +47,37 @@ cublasStatus_t Get(Handles* handles, cublasHandle_t* handle) {
   return status;
 }
 
-// What multiply(handle) returns, on a stream, as an error text. cuBLAS goes by columns: a product's
+ErrorKind KindOf(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return ErrorKind::kNone;
+    case CUBLAS_STATUS_ALLOC_FAILED:
+    case CUBLAS_STATUS_NOT_INITIALIZED:  // where there is no memory for its workspace
+      return ErrorKind::kMemory;
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return ErrorKind::kNoCode;
+    default:
+      return ErrorKind::kOther;
+  }
+}
+
+// What multiply(handle) returns, on a stream, as an error. cuBLAS goes by columns: a product's
 // transpose is the product of the factors' transposes, the other way round.
 template <typename Function>
-const char* OnStream(CUstream_st* stream, const Function& multiply) {
+Error OnStream(CUstream_st* stream, const Function& multiply) {
   Handles& handles = TheHandles();
   const std::lock_guard<std::mutex> lock(handles.mutex);
   cublasHandle_t handle;
   cublasStatus_t status = Get(&handles, &handle);
   if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
   if (status == CUBLAS_STATUS_SUCCESS) status = multiply(handle);
-  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasGetStatusString(status);
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return {KindOf(status), cublasGetStatusString(status)};
 }
 
-const char* TextOf(cudaError_t error) {
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+Error ErrorOf(cudaError_t error) {
+  if (error == cudaSuccess) return {};
+  return {ErrorKind::kOther, cudaGetErrorString(error)};
 }
 
 cublasOperation_t OperationOf(bool is_transposed) {
@@ -85,14 +101,13 @@ cublasComputeType_t ComputeTypeOf(Precision precision) {
 
 }  // namespace
 
-const char* Multiply(CUstream_st* stream, Precision precision, const Factor& left,
-                     const Factor& right, int64_t rows, int64_t columns, int64_t depth, bool adds,
-                     float* product) {
-  if (rows == 0 || columns == 0) return nullptr;
+Error Multiply(CUstream_st* stream, Precision precision, const Factor& left, const Factor& right,
+               int64_t rows, int64_t columns, int64_t depth, bool adds, float* product) {
+  if (rows == 0 || columns == 0) return {};
   if (depth == 0) {
-    if (adds) return nullptr;
+    if (adds) return {};
     const size_t bytes = static_cast<size_t>(rows * columns) * sizeof(float);
-    return TextOf(cudaMemsetAsync(product, 0, bytes, stream));
+    return ErrorOf(cudaMemsetAsync(product, 0, bytes, stream));
   }
   return OnStream(stream, [&](cublasHandle_t handle) {
     const float one = 1, before = adds ? 1 : 0;
@@ -106,15 +121,15 @@ const char* Multiply(CUstream_st* stream, Precision precision, const Factor& lef
   });
 }
 
-const char* AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
-                       const ProductSum& c) {
-  if (c.rows == 0 || c.columns == 0) return nullptr;
+Error AddProduct(CUstream_st* stream, const Factor64& a, const Factor64& b, int64_t depth,
+                 const ProductSum& c) {
+  if (c.rows == 0 || c.columns == 0) return {};
   if (depth == 0) {
-    if (c.beta != 0) return nullptr;
+    if (c.beta != 0) return {};
     constexpr size_t kBytes = sizeof(double);
-    return TextOf(cudaMemset2DAsync(c.data, static_cast<size_t>(c.stride) * kBytes, 0,
-                                    static_cast<size_t>(c.columns) * kBytes,
-                                    static_cast<size_t>(c.rows), stream));
+    return ErrorOf(cudaMemset2DAsync(c.data, static_cast<size_t>(c.stride) * kBytes, 0,
+                                     static_cast<size_t>(c.columns) * kBytes,
+                                     static_cast<size_t>(c.rows), stream));
   }
   return OnStream(stream, [&](cublasHandle_t handle) {
     return cublasDgemm(handle, OperationOf(b.is_transposed), OperationOf(a.is_transposed),

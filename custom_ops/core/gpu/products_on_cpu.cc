@@ -31,8 +31,8 @@ float NumberOf(const Factor& factor, Precision precision, int64_t i) {
 
 }  // namespace
 
-const char* Multiply(CUstream_st*, Precision precision, const Factor& left, const Factor& right,
-                     int64_t rows, int64_t columns, int64_t depth, bool adds, float* product) {
+Error Multiply(CUstream_st*, Precision precision, const Factor& left, const Factor& right,
+               int64_t rows, int64_t columns, int64_t depth, bool adds, float* product) {
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       float sum = 0;
@@ -44,11 +44,11 @@ const char* Multiply(CUstream_st*, Precision precision, const Factor& left, cons
       to = adds ? to + sum : sum;
     }
   }
-  return nullptr;
+  return {};
 }
 
-const char* AddProduct(CUstream_st*, const Factor64& a, const Factor64& b, int64_t depth,
-                       const ProductSum& c) {
+Error AddProduct(CUstream_st*, const Factor64& a, const Factor64& b, int64_t depth,
+                 const ProductSum& c) {
   const auto at = [](const Factor64& f, int64_t i, int64_t j) {
     return f.is_transposed ? f.data[j * f.stride + i] : f.data[i * f.stride + j];
   };
@@ -60,7 +60,7 @@ const char* AddProduct(CUstream_st*, const Factor64& a, const Factor64& b, int64
       *to = c.alpha * sum + (c.beta == 0 ? 0 : c.beta * *to);
     }
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace tfx::core::gpu

@@ -283,24 +283,23 @@ int64_t SoftmaxSelectionScratchBytes(const SoftmaxSelectionInputs& inputs, int64
   return scratch.bytes();
 }
 
-const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs,
-                             int64_t room, bool is_first, void* scratch,
-                             const SoftmaxSelectionOutputs& outputs) {
+Error SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
+                       bool is_first, void* scratch, const SoftmaxSelectionOutputs& outputs) {
   ForgetErrors();
   const StreamedLogitsInputs& layer = inputs.layer;
   Scratch pieces(scratch);
   Memory memory(inputs, room, &pieces);
   const Rule rule(layer.keep);
-  const char* error = nullptr;
+  Error error;
   if (layer.batch > 0) {
     const int64_t num_targets = is_first ? layer.batch * layer.num_labels : 0;
     TFX_LAUNCH_THREADS(BeginExamples, std::max(layer.batch, num_targets), stream, layer.batch,
                        num_targets, memory.found, outputs.target_logits);
     error = memory.blocks.Begin(stream);
-    for (int64_t begin = 0; error == nullptr && begin < layer.num_classes; begin += memory.size) {
+    for (int64_t begin = 0; error.ok() && begin < layer.num_classes; begin += memory.size) {
       const int64_t columns = std::min(memory.size, layer.num_classes - begin);
       error = memory.blocks.Logits(stream, begin, columns, memory.logits);
-      if (error != nullptr) break;
+      if (!error.ok()) break;
       TFX_LAUNCH(LookAtBlock, Grid(layer.batch), dim3(kThreads), kSharedBytes, stream, inputs, rule,
                  memory.found, room, is_first, begin, columns, memory.logits, outputs);
     }
@@ -311,13 +310,12 @@ const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& 
     TFX_LAUNCH(FindSizes, Grid(1), dim3(kThreads), kSharedBytes, stream, layer.batch, memory.found,
                outputs.sizes);
   }
-  return error == nullptr ? LastError() : error;
+  return error.ok() ? LastError() : error;
 }
 
-const char* WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
-                         void* scratch, const float* logsumexp,
-                         const SoftmaxSelectionEntries& entries) {
-  if (inputs.layer.batch == 0 || entries.size == 0) return nullptr;
+Error WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
+                   void* scratch, const float* logsumexp, const SoftmaxSelectionEntries& entries) {
+  if (inputs.layer.batch == 0 || entries.size == 0) return {};
   ForgetErrors();
   Scratch pieces(scratch);
   const Memory memory(inputs, room, &pieces);

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "core/gpu/class_blocks.h"
+#include "core/gpu/error.h"
 #include "core/gpu/products.h"
 #include "core/streamed_logits.h"
 
@@ -56,12 +57,11 @@ struct SoftmaxSelectionOutputs {
 //
 // A label that is outside of [-1, num_classes) counts as one without a row here.
 //
-// Returns null, or what is wrong.
+// Returns what is wrong.
 //
 // REQUIRES: what core::StreamedLogits does; k = 0.
-const char* SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs,
-                             int64_t room, bool is_first, void* scratch,
-                             const SoftmaxSelectionOutputs& outputs);
+Error SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
+                       bool is_first, void* scratch, const SoftmaxSelectionOutputs& outputs);
 
 // The entries, [B, S']: by rising class, then padding.
 struct SoftmaxSelectionEntries {
@@ -71,9 +71,8 @@ struct SoftmaxSelectionEntries {
 };
 
 // Begins to write what a sweep with enough room has kept, with the same `room` and `scratch`.
-const char* WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
-                         void* scratch, const float* logsumexp,
-                         const SoftmaxSelectionEntries& entries);
+Error WriteEntries(CUstream_st* stream, const SoftmaxSelectionInputs& inputs, int64_t room,
+                   void* scratch, const float* logsumexp, const SoftmaxSelectionEntries& entries);
 
 }  // namespace tfx::core::gpu
 

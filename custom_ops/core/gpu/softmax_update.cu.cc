@@ -128,34 +128,35 @@ class Pass {
   Pass(CUstream_st* stream, const SoftmaxUpdateInputs& in, Scratch scratch, float* hidden_gradient)
       : stream_(stream), in_(in), memory_(in, &scratch), hidden_gradient_(hidden_gradient) {}
 
-  const char* Run() {
+  Error Run() {
     ForgetErrors();
-    const char* error = memory_.blocks.Begin(stream_);
+    Error error = memory_.blocks.Begin(stream_);
     const int64_t num_classes = in_.weights.num_classes;
-    for (int64_t begin = 0; error == nullptr && begin < num_classes; begin += memory_.size) {
+    for (int64_t begin = 0; error.ok() && begin < num_classes; begin += memory_.size) {
       const Block block = {begin, std::min(memory_.size, num_classes - begin)};
       error = ComputeGradients(block);
-      if (error == nullptr && in_.updates) error = Update(block);
+      if (error.ok() && in_.updates) error = Update(block);
+      if (begin > 0 && in_.updates) error = error.AfterChanges();
     }
-    return error == nullptr ? LastError() : error;
+    return error.ok() ? LastError() : error;
   }
 
  private:
-  const char* ComputeGradients(const Block& block) {
+  Error ComputeGradients(const Block& block) {
     const int64_t batch = in_.batch.size;
-    const char* error = memory_.blocks.Logits(stream_, block.begin, block.columns, memory_.logits);
-    if (error != nullptr || batch == 0) return error;
+    Error error = memory_.blocks.Logits(stream_, block.begin, block.columns, memory_.logits);
+    if (!error.ok() || batch == 0) return error;
     TFX_LAUNCH(ToGradients, Grid(batch, BlocksOf(block.columns, kChunk)), dim3(kThreads), 0,
                stream_, in_.weights, in_.batch, block, memory_.logits, memory_.rounded);
     return Multiply(stream_, in_.precision, {Gradients(), false}, {memory_.blocks.kernel(), false},
                     batch, in_.weights.width, block.columns, block.begin > 0, hidden_gradient_);
   }
 
-  const char* Update(const Block& block) {
-    const char* error =
+  Error Update(const Block& block) {
+    Error error =
         Multiply(stream_, in_.precision, {Gradients(), true}, {memory_.blocks.hidden(), false},
                  block.columns, in_.weights.width, in_.batch.size, false, memory_.kernel_gradient);
-    if (error != nullptr) return error;
+    if (!error.ok()) return error;
     if (in_.weights.bias != nullptr) {
       TFX_LAUNCH(SumRows, Grid(BlocksOf(block.columns, kWarpSize)), dim3(kThreads),
                  kThreads * sizeof(float), stream_, memory_.logits, in_.batch.size, block.columns,
@@ -163,7 +164,7 @@ class Pass {
     }
     TFX_LAUNCH_BLOCKS(StepOnRows, BlocksOf(block.columns, kWarps), stream_, in_.rows, in_.rule,
                       block, memory_.kernel_gradient, memory_.bias_gradient);
-    return nullptr;
+    return LastError();
   }
 
   const void* Gradients() const {
@@ -184,8 +185,8 @@ int64_t SoftmaxUpdateScratchBytes(const SoftmaxUpdateInputs& inputs) {
   return scratch.bytes();
 }
 
-const char* SoftmaxUpdate(CUstream_st* stream, const SoftmaxUpdateInputs& inputs, void* scratch,
-                          float* hidden_gradient) {
+Error SoftmaxUpdate(CUstream_st* stream, const SoftmaxUpdateInputs& inputs, void* scratch,
+                    float* hidden_gradient) {
   return Pass(stream, inputs, Scratch(scratch), hidden_gradient).Run();
 }
 

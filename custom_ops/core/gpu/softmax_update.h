@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/gpu/class_blocks.h"
+#include "core/gpu/error.h"
 #include "core/gpu/products.h"
 #include "core/gpu/row_rule.h"
 #include "core/softmax_update.h"
@@ -32,14 +33,14 @@ struct SoftmaxUpdateInputs {
 int64_t SoftmaxUpdateScratchBytes(const SoftmaxUpdateInputs& inputs);
 
 // Begins on a stream what core::SoftmaxUpdate does, with arrays on the device. The rows of a block
-// change after its part of hidden_gradient [B, D] is there. Returns null, or what is wrong.
+// change after its part of hidden_gradient [B, D] is there. Returns what is wrong.
 //
 // A label that is no row counts as padding. The result does not depend on the order in which
 // threads run. Numbers that are not finite end up in the weights: see that there are none.
 //
 // REQUIRES: what core::SoftmaxUpdate does, but for the labels.
-const char* SoftmaxUpdate(CUstream_st* stream, const SoftmaxUpdateInputs& inputs, void* scratch,
-                          float* hidden_gradient);
+Error SoftmaxUpdate(CUstream_st* stream, const SoftmaxUpdateInputs& inputs, void* scratch,
+                    float* hidden_gradient);
 
 }  // namespace tfx::core::gpu
 

@@ -239,10 +239,9 @@ int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision
   return scratch.bytes();
 }
 
-const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs,
-                           Precision precision, void* scratch,
-                           const StreamedLogitsOutputs& outputs) {
-  if (inputs.batch == 0) return nullptr;
+Error StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, Precision precision,
+                     void* scratch, const StreamedLogitsOutputs& outputs) {
+  if (inputs.batch == 0) return {};
   ForgetErrors();
   Scratch pieces(scratch);
   Memory memory(inputs, precision, &pieces);
@@ -250,16 +249,16 @@ const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inpu
 
   const int64_t num_targets = inputs.batch * inputs.num_labels;
   TFX_LAUNCH_BLOCKS(TargetLogits, BlocksOf(num_targets, kWarps), stream, inputs, outputs);
-  const char* error = memory.blocks.Begin(stream);
-  for (int64_t begin = 0; error == nullptr && begin < inputs.num_classes; begin += memory.size) {
+  Error error = memory.blocks.Begin(stream);
+  for (int64_t begin = 0; error.ok() && begin < inputs.num_classes; begin += memory.size) {
     const int64_t columns = std::min(memory.size, inputs.num_classes - begin);
     error = memory.blocks.Logits(stream, begin, columns, memory.logits);
-    if (error != nullptr) break;
+    if (!error.ok()) break;
     TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, BlocksOf(columns, kChunk)), dim3(kThreads),
                Shared::Bytes(inputs.k, kChunk), stream, inputs, outputs, memory.found,
                memory.logits, begin, columns, num_keys);
   }
-  if (error != nullptr) return error;
+  if (!error.ok()) return error;
   TFX_LAUNCH(MergeChunks, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
              inputs, outputs, memory.found, memory.num_chunks, num_keys);
   return LastError();

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/gpu/error.h"
 #include "core/gpu/products.h"
 #include "core/streamed_logits.h"
 
@@ -24,8 +25,8 @@ constexpr int64_t kMostBest = 1024;
 // which a block of classes has at most 2^11 / B, or one.
 int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision precision);
 
-// Begins on a stream what core::StreamedLogits does, with arrays on the device. Returns null, or
-// what is wrong: then outputs are undefined.
+// Begins on a stream what core::StreamedLogits does, with arrays on the device. Returns what
+// is wrong: then outputs are undefined.
 //
 // A label outside of [-1, num_classes) has no row, as one of another shard. Ids and ranks depend on
 // no order in which threads run; sums over classes are of float64 over chunks of 4,096 in float32.
@@ -33,9 +34,8 @@ int64_t StreamedLogitsScratchBytes(const StreamedLogitsInputs& inputs, Precision
 // Products are of `precision`, float32 or TF32, but for those of target logits: these are float32.
 //
 // REQUIRES: what core::StreamedLogits does; neither rounded nor kept; k <= kMostBest; K < 2^16.
-const char* StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs,
-                           Precision precision, void* scratch,
-                           const StreamedLogitsOutputs& outputs);
+Error StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, Precision precision,
+                     void* scratch, const StreamedLogitsOutputs& outputs);
 
 }  // namespace tfx::core::gpu
 

@@ -86,7 +86,8 @@ Found OnGpu(const Problem& p, bool own, bool gives_marks = true) {
                                      sizeof(uint64_t));
   const auto find = own ? OwnBucketCandidates : VotedBucketCandidates;
   EXPECT(find(nullptr, tables, queries, memory.data(), ids.data(),
-              gives_marks ? marks.data() : nullptr) == nullptr);
+              gives_marks ? marks.data() : nullptr)
+             .ok());
   QueryFaults faults;
   const std::vector<uint64_t> all = memory.Values();
   std::memcpy(&faults, all.data(), sizeof faults);

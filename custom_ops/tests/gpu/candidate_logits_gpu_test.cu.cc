@@ -36,7 +36,10 @@ Results OnProcessor(const CandidateProblem& problem) {
   const ParallelFor one_after_another =
       [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
   Workspace workspace;
-  CandidateLogits(problem.Weights(), problem.Batch(),
+  const std::vector<uint16_t> halves[2] = {test::Halves(problem.kernel),
+                                           test::Halves(problem.bias)};
+  CandidateLogits(problem.is_bfloat16 ? problem.WeightsIn(halves) : problem.Weights(),
+                  problem.Batch(),
                   Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
                   {r.true_logits.data(), r.logits.data(), Bools(r.hits.data())});
   return r;
@@ -46,16 +49,22 @@ Results OnGpu(const CandidateProblem& problem) {
   Results r(problem);
   const test::CandidateBatchOnDevice on_device(problem);
   const DeviceArray<float> w(problem.kernel), b(problem.bias);
+  const DeviceArray<uint16_t> w_halves(test::Halves(problem.kernel)),
+      b_halves(test::Halves(problem.bias));
   const DeviceArray<float> true_logits(r.true_logits), logits(r.logits);
   const DeviceArray<unsigned char> hits(r.hits);
   LayerWeights weights = problem.Weights();
-  weights.kernel = w.data();
-  if (problem.has_bias) weights.bias = b.data();
+  weights.is_bfloat16 = problem.is_bfloat16;
+  weights.kernel = problem.is_bfloat16 ? static_cast<void*>(w_halves.data()) : w.data();
+  if (problem.has_bias) {
+    weights.bias = problem.is_bfloat16 ? static_cast<void*>(b_halves.data()) : b.data();
+  }
   const int64_t bytes = gpu::CandidateLogitsScratchBytes(weights, on_device.batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
-  const char* error = gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
-                                           {true_logits.data(), logits.data(), Bools(hits.data())});
-  EXPECT(error == nullptr);
+  const gpu::Error error =
+      gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
+                           {true_logits.data(), logits.data(), Bools(hits.data())});
+  EXPECT(error.ok());
   r.true_logits = true_logits.Values();
   r.logits = logits.Values();
   r.hits = hits.Values();
@@ -130,6 +139,8 @@ int main() {
       for (double padding : {0.0, 0.4, 1.0}) {
         CandidateProblem problem(size, own, padding, 1, ++seed);
         problem.has_bias = seed % 3 != 0;
+        tfx::core::AgreesWithTheProcessor(problem);
+        problem.is_bfloat16 = true;
         tfx::core::AgreesWithTheProcessor(problem);
       }
     }

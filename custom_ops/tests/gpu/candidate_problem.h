@@ -6,6 +6,7 @@
 #define TFX_LARGEOUT_TESTS_GPU_CANDIDATE_PROBLEM_H_
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -15,6 +16,26 @@
 #include "tests/gpu/device_array.h"
 
 namespace tfx::test {
+
+// The bits of numbers in bfloat16, which they are.
+inline std::vector<uint16_t> Halves(const std::vector<float>& numbers) {
+  std::vector<uint16_t> halves(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &numbers[i], sizeof bits);
+    halves[i] = static_cast<uint16_t>(bits >> 16);
+  }
+  return halves;
+}
+
+inline std::vector<float> Widened(const std::vector<uint16_t>& halves) {
+  std::vector<float> numbers(halves.size());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const uint32_t bits = uint32_t{halves[i]} << 16;
+    std::memcpy(&numbers[i], &bits, sizeof bits);
+  }
+  return numbers;
+}
 
 struct CandidateSizes {
   int64_t classes, width, batch, labels, candidates;
@@ -74,8 +95,15 @@ struct CandidateProblem {
     return {kernel.data(), has_bias ? bias.data() : nullptr, false, size.classes, size.width};
   }
 
+  // W and b as `halves` has them, whose numbers they are.
+  core::LayerWeights WeightsIn(const std::vector<uint16_t> (&halves)[2]) const {
+    return {halves[0].data(), has_bias ? halves[1].data() : nullptr, true, size.classes,
+            size.width};
+  }
+
   CandidateSizes size;
   bool is_own, has_bias = true;
+  bool is_bfloat16 = false;  // W and b are to be; they are whole numbers then
   std::vector<float> kernel, bias, hidden, true_gradient, gradient;
   std::vector<int64_t> labels, candidates;
 };

@@ -13,6 +13,7 @@
 #include "core/gpu/candidate_update.h"
 #include "tests/expect.h"
 #include "tests/gpu/candidate_problem.h"
+#include "tests/gpu/failing_launches.h"
 
 namespace tfx::core {
 namespace {
@@ -60,10 +61,14 @@ struct State {
   }
 
   bool operator==(const State& other) const {
-    return hidden_gradient == other.hidden_gradient && weights[0] == other.weights[0] &&
-           weights[1] == other.weights[1] && first[0] == other.first[0] &&
-           first[1] == other.first[1] && second[0] == other.second[0] &&
-           second[1] == other.second[1] && ages[0] == other.ages[0] && ages[1] == other.ages[1];
+    return hidden_gradient == other.hidden_gradient && HasRowsOf(other);
+  }
+
+  bool HasRowsOf(const State& other) const {
+    return weights[0] == other.weights[0] && weights[1] == other.weights[1] &&
+           first[0] == other.first[0] && first[1] == other.first[1] &&
+           second[0] == other.second[0] && second[1] == other.second[1] &&
+           ages[0] == other.ages[0] && ages[1] == other.ages[1];
   }
 
   std::vector<float> weights[2], first[2], second[2], hidden_gradient;
@@ -74,11 +79,11 @@ int NumSlots(RowMethod method) {
   return method == RowMethod::kSgd ? 0 : method == RowMethod::kAdam ? 2 : 1;
 }
 
-WeightRows RowsOf(RowMethod method, int64_t width, float* weights, float* first, float* second,
-                  uint32_t* ages) {
+WeightRows RowsOf(RowMethod method, int64_t width, void* weights, bool is_bfloat16, float* first,
+                  float* second, uint32_t* ages) {
   const int num_slots = NumSlots(method);
   return {weights,
-          false,
+          is_bfloat16,
           width,
           {num_slots > 0 ? first : nullptr, num_slots > 1 ? second : nullptr},
           method == RowMethod::kAdam ? ages : nullptr};
@@ -94,8 +99,12 @@ State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state
   const Execution execution(set, 1, one_after_another, workspace);
   const RowMethod method = rule == nullptr ? RowMethod::kSgd : rule->method;
   LayerRows rows = {};
+  std::vector<uint16_t> halves[2] = {test::Halves(state.weights[0]),
+                                     test::Halves(state.weights[1])};
   const auto rows_of = [&](int i, int64_t width) {
-    return RowsOf(method, width, state.weights[i].data(), state.first[i].data(),
+    void* const weights_of =
+        problem.is_bfloat16 ? static_cast<void*>(halves[i].data()) : state.weights[i].data();
+    return RowsOf(method, width, weights_of, problem.is_bfloat16, state.first[i].data(),
                   state.second[i].data(), state.ages[i].data());
   };
   rows.kernel = rows_of(0, problem.size.width);
@@ -106,32 +115,46 @@ State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state
   const RowUpdater updater(step, &correction, execution.rows);
   LayerWeights weights = problem.Weights();
   weights.kernel = rows.kernel.weights;
+  weights.is_bfloat16 = problem.is_bfloat16;
   state.hidden_gradient.assign(problem.hidden.size(), 99);
   (problem.is_own ? OwnCandidateUpdate : SharedCandidateUpdate)(
       weights, rows, problem.Batch(), {problem.true_gradient.data(), problem.gradient.data()},
       rule == nullptr ? nullptr : &updater, execution, state.hidden_gradient.data());
+  for (int i = 0; problem.is_bfloat16 && i < 2; ++i) state.weights[i] = test::Widened(halves[i]);
   return state;
 }
 
 // State on the device.
 struct OnDevice {
-  OnDevice(const State& state, int i)
-      : weights(state.weights[i]),
+  OnDevice(const State& state, int i, bool is_bfloat16)
+      : is_bfloat16(is_bfloat16),
+        weights(state.weights[i]),
+        halves(test::Halves(state.weights[i])),
         first(state.first[i]),
         second(state.second[i]),
         ages(state.ages[i]) {}
 
   WeightRows Rows(RowMethod method, int64_t width) const {
-    return RowsOf(method, width, weights.data(), first.data(), second.data(), ages.data());
+    void* const of_type = is_bfloat16 ? static_cast<void*>(halves.data()) : weights.data();
+    return RowsOf(method, width, of_type, is_bfloat16, first.data(), second.data(), ages.data());
   }
 
-  DeviceArray<float> weights, first, second;
+  std::vector<float> Weights() const {
+    return is_bfloat16 ? test::Widened(halves.Values()) : weights.Values();
+  }
+
+  const bool is_bfloat16;
+  const DeviceArray<float> weights;
+  const DeviceArray<uint16_t> halves;
+  DeviceArray<float> first, second;
   DeviceArray<uint32_t> ages;
 };
 
-State OnGpu(const CandidateProblem& problem, const Rule* rule, State state) {
+// Expects that all goes well unless `got` is to have what is wrong.
+State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
+            gpu::Error* got = nullptr) {
   const test::CandidateBatchOnDevice on_device(problem);
-  const OnDevice of_kernel(state, 0), of_bias(state, 1);
+  const OnDevice of_kernel(state, 0, problem.is_bfloat16), of_bias(state, 1, problem.is_bfloat16);
   const DeviceArray<float> true_gradient(problem.true_gradient), gradient(problem.gradient);
   const DeviceArray<float> hidden_gradient(problem.hidden.size());
   const DeviceArray<float> rate(std::vector<float>{rule == nullptr ? 0 : rule->learning_rate});
@@ -142,6 +165,7 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state) {
   LayerWeights weights = problem.Weights();
   weights.kernel = rows.kernel.weights;
   weights.bias = rows.bias.weights;
+  weights.is_bfloat16 = problem.is_bfloat16;
   gpu::RowRule on_gpu = {};
   if (rule != nullptr) {
     on_gpu = {rule->Step(), rate.data(), rule->weight_decay, rule->beta_1, rule->beta_2};
@@ -149,13 +173,14 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state) {
   }
   const int64_t bytes = gpu::CandidateUpdateScratchBytes(weights, on_device.batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
-  const char* error = gpu::CandidateUpdate(
+  const gpu::Error error = gpu::CandidateUpdate(
       nullptr, weights, rows, on_device.batch, {true_gradient.data(), gradient.data()},
-      rule == nullptr ? nullptr : &on_gpu, scratch.data(), hidden_gradient.data());
-  EXPECT(error == nullptr);
+      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(), hidden_gradient.data());
+  EXPECT(got != nullptr || error.ok());
+  if (got != nullptr) *got = error;
   int i = 0;
   for (const OnDevice* part : {&of_kernel, &of_bias}) {
-    state.weights[i] = part->weights.Values();
+    state.weights[i] = part->Weights();
     state.first[i] = part->first.Values();
     state.second[i] = part->second.Values();
     state.ages[i++] = part->ages.Values();
@@ -199,7 +224,10 @@ void AllRules() {
     for (bool own : {false, true}) {
       CandidateProblem problem(one.size, own, one.padding, 1, number);
       problem.has_bias = number % 4 != 3;
-      AgreesWithTheProcessor(problem, kRules[(number + (own ? kNumRules / 2 : 0)) % kNumRules]);
+      const Rule& rule = kRules[(number + (own ? kNumRules / 2 : 0)) % kNumRules];
+      AgreesWithTheProcessor(problem, rule);
+      problem.is_bfloat16 = true;
+      AgreesWithTheProcessor(problem, rule);
     }
     ++number;
   }
@@ -285,6 +313,23 @@ void CorrectionsAreThoseOfTheProcessor() {
   }
 }
 
+#ifndef __CUDACC__
+void LaunchesThatFail() {
+  for (const Rule& rule : kRules) {
+    for (bool own : {false, true}) {
+      const CandidateProblem problem({9, 7, 4, 2, 8}, own, 0.2, 1, 9);
+      const State before(problem);
+      const auto run = [&] {
+        gpu::Error error;
+        const State after = OnGpu(problem, &rule, before, &error);
+        return test::Outcome{error, after.HasRowsOf(before)};
+      };
+      test::FailEachLaunch(run, rule.method != RowMethod::kAdam);
+    }
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace tfx::core
 
@@ -294,5 +339,8 @@ int main() {
   tfx::core::IdsWithoutARow();
   tfx::core::IsAsExactAsFloat32();
   tfx::core::CorrectionsAreThoseOfTheProcessor();
+#ifndef __CUDACC__
+  tfx::core::LaunchesThatFail();
+#endif
   return tfx::test::Result();
 }

@@ -51,7 +51,8 @@ Outcome CodesOf(const HashFamily& family, int64_t begin, int64_t end, const Hash
   const HashMemory dealt = TakeHashMemory(family, begin, end, at_a_time, &scratch);
   ClearFaults(nullptr, faults.data());
   EXPECT(HashCodes(nullptr, device.family(), begin, end, rows, dealt, {codes.data(), num_tables, 1},
-                   faults.data()) == nullptr);
+                   faults.data())
+             .ok());
   return {codes.Values(), faults.Values()[0]};
 }
 

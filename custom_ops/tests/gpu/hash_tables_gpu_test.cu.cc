@@ -45,15 +45,15 @@ TableVerdict UpdateOnGpu(Index* index, const Floats& rows, int64_t begin, int64_
     const std::vector<uint64_t> all = memory.Values();
     std::memcpy(&verdict, all.data(), sizeof verdict);
   };
-  EXPECT(FindChangedRows(nullptr, update, memory.data()) == nullptr);
+  EXPECT(FindChangedRows(nullptr, update, memory.data()).ok());
   wait();
   if (verdict.faults.radius != kNoFault) return verdict;
-  EXPECT(HashChangedRows(nullptr, update, verdict.num_changed, memory.data()) == nullptr);
+  EXPECT(HashChangedRows(nullptr, update, verdict.num_changed, memory.data()).ok());
   wait();
   const bool needs_tables = verdict.num_changed < classes;
   if (verdict.faults.row != kNoFault || verdict.faults.element != kNoFault) return verdict;
   if (needs_tables && verdict.faults.table != kNoFault) return verdict;
-  EXPECT(WriteTables(nullptr, update, memory.data()) == nullptr);
+  EXPECT(WriteTables(nullptr, update, memory.data()).ok());
   index->entries = entries.Values();
   index->starts = starts.Values();
   index->built_at = built_at.Values();
@@ -180,8 +180,8 @@ void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
 void OnlyRowsAreMarked() {
   const DeviceArray<int64_t> ids(std::vector<int64_t>{3, -1, 0, 5, 3, -7, int64_t{1} << 40});
   const DeviceArray<int32_t> touched_at(Ids{1, 1, 1, 1, 1});
-  MarkRows(nullptr, ids.data(), 7, 8, 5, touched_at.data());
-  MarkRows(nullptr, ids.data(), 0, 9, 5, touched_at.data());
+  EXPECT(MarkRows(nullptr, ids.data(), 7, 8, 5, touched_at.data()).ok());
+  EXPECT(MarkRows(nullptr, ids.data(), 0, 9, 5, touched_at.data()).ok());
   EXPECT((touched_at.Values() == Ids{8, 1, 1, 8, 1}));
 }
 

@@ -99,10 +99,10 @@ struct Problem : test::WholeNumbers {
     while (true) {
       const DeviceArray<double> scratch(
           gpu::SoftmaxSelectionScratchBytes(in, room) / sizeof(double) + 1);
-      const char* error =
+      const gpu::Error error =
           gpu::SoftmaxSelection(nullptr, in, room, s.num_sweeps == 0, scratch.data(),
                                 {logsumexp.data(), target_logits.data(), sizes.data()});
-      EXPECT(error == nullptr);
+      EXPECT(error.ok());
       s.logsumexp = logsumexp.Values();
       s.target_logits = target_logits.Values();
       ++s.num_sweeps;
@@ -118,7 +118,7 @@ struct Problem : test::WholeNumbers {
       const DeviceArray<float> weights(n), logits(n), keys(n);
       error = gpu::WriteEntries(nullptr, in, room, scratch.data(), logsumexp.data(),
                                 {s.size, kept.data(), weights.data(), logits.data(), keys.data()});
-      EXPECT(error == nullptr);
+      EXPECT(error.ok());
       s.ids = kept.Values();
       s.weights = weights.Values();
       s.logits = logits.Values();

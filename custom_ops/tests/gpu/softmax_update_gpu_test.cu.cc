@@ -11,6 +11,7 @@
 #include "core/softmax_update.h"
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
+#include "tests/gpu/failing_launches.h"
 #include "tests/softmax_update_problem.h"
 
 namespace tfx::core {
@@ -130,7 +131,8 @@ class Copies {
   std::vector<Copy<uint32_t>> ages_;
 };
 
-State OnGpu(const Problem& p, const Options& o) {
+// Expects that all goes well unless `got` is to have what is wrong.
+State OnGpu(const Problem& p, const Options& o, gpu::Error* got = nullptr) {
   State s(p);
   Copies copies;
   const auto of = [&copies](auto& array) { return copies.Of(array); };
@@ -146,7 +148,9 @@ State OnGpu(const Problem& p, const Options& o) {
   in.precision = o.precision;
   in.numbers_at_a_time = 1;  // so that there are several blocks
   const DeviceArray<double> scratch(gpu::SoftmaxUpdateScratchBytes(in) / sizeof(double) + 1);
-  EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(s.hidden_gradient)) == nullptr);
+  const gpu::Error error = gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(s.hidden_gradient));
+  EXPECT(got != nullptr || error.ok());
+  if (got != nullptr) *got = error;
   copies.Back(&s.kernel);
   copies.Back(&s.bias);
   copies.Back(&s.hidden_gradient);
@@ -269,7 +273,7 @@ void Bfloat16Weights() {
     in.numbers_at_a_time = 1;
     const DeviceArray<double> scratch(gpu::SoftmaxUpdateScratchBytes(in) / sizeof(double) + 1);
     std::vector<float> gradient(p.hidden.size());
-    EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(gradient)) == nullptr);
+    EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(gradient)).ok());
     copies.Back(&gradient);
     EXPECT(gradient == floats.hidden_gradient);
     const auto is_nearest = [](const std::vector<uint16_t>& halves,
@@ -286,6 +290,22 @@ void Bfloat16Weights() {
     EXPECT(is_nearest(b.Values(), floats.bias));
   }
 }
+
+#ifndef __CUDACC__
+void LaunchesThatFail() {
+  Options options;
+  options.is_plain = false;
+  const Problem problem(1, 2, 4100, 1);  // two blocks
+  const auto run = [&] {
+    const State before(problem);
+    gpu::Error error;
+    const State after = OnGpu(problem, options, &error);
+    return test::Outcome{error, after.kernel == before.kernel && after.bias == before.bias &&
+                                    after.ages[0] == before.ages[0]};
+  };
+  test::FailEachLaunch(run, false);
+}
+#endif
 
 }  // namespace
 }  // namespace tfx::core
@@ -304,5 +324,8 @@ int main() {
   tfx::core::OddLabels();
   tfx::core::WholeNumbersToTheBit();
   tfx::core::Bfloat16Weights();
+#ifndef __CUDACC__
+  tfx::core::LaunchesThatFail();
+#endif
   return tfx::test::Result();
 }

@@ -81,10 +81,10 @@ struct Problem : test::WholeNumbers {
     in.target_scores = scores.empty() ? nullptr : target_scores.data();
     const DeviceArray<double> scratch(
         gpu::StreamedLogitsScratchBytes(in, precision) / sizeof(double) + 1);
-    const char* error = gpu::StreamedLogits(
+    const gpu::Error error = gpu::StreamedLogits(
         nullptr, in, precision, scratch.data(),
         {logsumexp.data(), targets.data(), ranks.data(), top.data(), top_ids.data(), nullptr});
-    EXPECT(error == nullptr);
+    EXPECT(error.ok());
     r.logsumexp = logsumexp.Values();
     r.target_logits = targets.Values();
     r.target_ranks = ranks.Values();

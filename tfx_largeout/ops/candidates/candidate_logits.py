@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits_composed import candidate_logits_composed
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import CANDIDATES_GPU_DTYPES, OP_DTYPES
+from tfx_largeout.ops.rows.row_rule import OP_DTYPES
 
 
 class CandidateLogits(NamedTuple):
@@ -58,6 +57,8 @@ def candidate_logits(
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: h is not finite, an id is out of range, or shapes disagree.
+            Our own GPU kernels take such an id for padding and don't wait: what tensors hold is an
+            error of a later call of this function, of `candidate_update` or `streamed_logits`.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     module = op_module(
@@ -66,12 +67,10 @@ def candidate_logits(
         "kernel",
         arguments.kernel,
         OP_DTYPES,
-        CANDIDATES_GPU_DTYPES,
+        OP_DTYPES,
     )
     if module is None:
         return CandidateLogits(*candidate_logits_composed(arguments))
-    if is_on_gpu(arguments.kernel):
-        arguments = arguments.checked()  # the GPU kernel can't refuse what tensors hold
     return CandidateLogits(
         *module.tfx_candidate_logits(
             kernel=arguments.kernel.handle,

@@ -11,10 +11,8 @@ import tensorflow as tf
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_update_composed import candidate_update_composed
 from tfx_largeout.ops.checks import check_dtypes
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import (
-    CANDIDATES_GPU_DTYPES,
     OP_DTYPES,
     RowRule,
     check_slots,
@@ -77,7 +75,8 @@ def candidate_update(
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A number is not finite, an id or the rate is out of range,
-            or shapes disagree. Nothing is changed then.
+            or shapes disagree. Nothing is changed then. Our own GPU kernels don't wait: then dL/dh
+            is 0, and what tensors hold is an error of a later call, as of `candidate_logits`.
     """
     rule.check()
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
@@ -96,16 +95,12 @@ def candidate_update(
         "kernel",
         arguments.kernel,
         OP_DTYPES,
-        CANDIDATES_GPU_DTYPES,
+        OP_DTYPES,
     )
     if module is None:
         slots = (kernel_slots, bias_slots)
         return candidate_update_composed(
             arguments, slots, true_gradient, candidate_gradient, rule, learning_rate, update
-        )
-    if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
-        arguments, true_gradient, candidate_gradient = arguments.checked_step(
-            true_gradient, candidate_gradient, learning_rate, rule.weight_decay
         )
     return module.tfx_candidate_update(
         kernel=arguments.kernel.handle,

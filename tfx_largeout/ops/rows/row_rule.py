@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 OP_DTYPES = (tf.float32, tf.bfloat16)
-"""The dtypes of the variables that the custom ops serve."""
-
-CANDIDATES_GPU_DTYPES = (tf.float32,)
-"""Those that the GPU kernels of the ops on labels and candidates serve."""
+"""The dtypes of the variables that the custom ops serve, on GPUs too where they have kernels."""
 
 _DTYPES = (*OP_DTYPES, tf.float64)
 _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls whose launches fail, on the processor.
+
+#ifndef TFX_LARGEOUT_TESTS_GPU_FAILING_LAUNCHES_H_
+#define TFX_LARGEOUT_TESTS_GPU_FAILING_LAUNCHES_H_
+
+#ifndef __CUDACC__
+
+#include "core/gpu/cuda_on_cpu.h"
+#include "core/gpu/error.h"
+#include "tests/expect.h"
+
+namespace tfx::test {
+
+struct Outcome {
+  core::gpu::Error error;
+  bool is_unchanged;  // what the call may change
+};
+
+// Runs a call from the same state again and again: `run()` returns its outcome. Each time another
+// launch fails, once for a lack of memory. What it changes is as it was unless the error says it
+// may not be, and is so in each case if `never_changes`. Where all launches fail, nothing has
+// changed.
+template <typename Run>
+void FailEachLaunch(const Run& run, bool never_changes) {
+  namespace gpu = core::gpu;
+  gpu::on_cpu::Failure& failure = gpu::on_cpu::failure;
+  int num_launches = 0;
+  for (;; ++num_launches) {
+    failure = {cudaErrorMemoryAllocation, num_launches, true};
+    const Outcome outcome = run();
+    if (failure.error != cudaSuccess) break;  // there are no more launches
+    EXPECT(outcome.error.kind == gpu::ErrorKind::kMemory);
+    EXPECT(outcome.error.may_have_changed ? !never_changes : outcome.is_unchanged);
+  }
+  EXPECT(num_launches > 0);
+  failure = {cudaErrorNoKernelImageForDevice, 0, false};
+  const Outcome outcome = run();
+  failure = {};
+  EXPECT(outcome.error.kind == gpu::ErrorKind::kNoCode && outcome.is_unchanged);
+}
+
+}  // namespace tfx::test
+
+#endif  // __CUDACC__
+
+#endif  // TFX_LARGEOUT_TESTS_GPU_FAILING_LAUNCHES_H_
