@@ -107,6 +107,11 @@ def own_model(code):
     """What a block calls `model`: with a Dense layer that a head may replace, or with a head."""
     if "replace_output" in code:
         return keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
+    if "choose_" in code:
+        head = tlo.heads.SampledHead(CLASSES, tlo.samplers.LogUniform(50), tlo.optimizers.RowSGD(0.1))
+        model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
+        model.compile("adam", tlo.losses.ComplementarySum())
+        return model
     inputs = keras.Input([FEATURES], sparse=True)
     hidden = tlo.layers.SparseDense(WIDTH)(inputs)
     model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(hidden))
@@ -118,6 +123,9 @@ def run_block(code):
     own = {name: CLASSES for name in ("C", "num_classes", "num_words")}
     own |= {"counts": np.arange(CLASSES)[::-1] + 1, "train": examples()}
     own |= {"model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
+    if "choose_" in code:
+        x = np.random.default_rng(0).normal(size=(EXAMPLES, WIDTH)).astype("float32")
+        own |= {"head": own["model"].layers[-1], "x": x, "y": LABELS, "hidden": tf.constant(x)}
     names = {**NAMES, **vars(tlo.statistics), **own, "keras": keras, "np": np, "tf": tf}
     exec(code, names)
     return names
