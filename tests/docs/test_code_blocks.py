@@ -108,7 +108,8 @@ def own_model(code):
     if "replace_output" in code:
         return keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
     if "choose_" in code:
-        head = tlo.heads.SampledHead(CLASSES, tlo.samplers.LogUniform(50), tlo.optimizers.RowSGD(0.1))
+        sampler = tlo.samplers.LogUniform(50)
+        head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowSGD(0.1))
         model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
         model.compile("adam", tlo.losses.ComplementarySum())
         return model
