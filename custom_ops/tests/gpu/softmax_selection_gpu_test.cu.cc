@@ -99,7 +99,7 @@ struct Problem : test::WholeNumbers {
     while (true) {
       const DeviceArray<double> scratch(
           gpu::SoftmaxSelectionScratchBytes(in, room) / sizeof(double) + 1);
-      const gpu::Error error =
+      gpu::Error error =
           gpu::SoftmaxSelection(nullptr, in, room, s.num_sweeps == 0, scratch.data(),
                                 {logsumexp.data(), target_logits.data(), sizes.data()});
       EXPECT(error.ok());
