@@ -206,6 +206,7 @@ def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     assert (folder / "precision.png").exists()
 
 
+@pytest.mark.thorough
 def test_heads_over_workers_come_as_far_as_in_one_process(tiny_data, tmp_path):
     """`tf_nce` can't spread its classes; the other heads go on."""
     common = ["--data", str(tiny_data), "--epochs", "4", *SMALL, *LEARNING, "--num-sampled", "50"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 from child import run_child
 from distribute import checkpoints
 from distribute.run_workers import check_ended_well, end_workers, start_workers
@@ -58,6 +59,7 @@ np.savez(folder / f"killed-{{rank}}.npz", **checkpoints.state(model))
 """
 
 
+@pytest.mark.thorough
 def test_runs_of_two_workers_go_on(tmp_path):
     for kind in KINDS:
         checkpoints.fit(checkpoints.model_of(kind), tmp_path / f"{kind}-of-one", 10)

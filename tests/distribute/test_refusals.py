@@ -83,6 +83,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.thorough
 def test_the_same_error_on_all_workers(tmp_path):
     """One test, so that the workers are started once."""
     ended = run_workers(tmp_path, PROGRAM, 2, str(tmp_path), *EXPECTED)

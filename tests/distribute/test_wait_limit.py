@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from distribute.run_workers import check_ended_well, run_workers
 
 OFTEN = """
@@ -45,6 +46,7 @@ else:
 """
 
 
+@pytest.mark.thorough
 def test_a_worker_that_does_not_take_part_ends_the_wait(tmp_path):
     program = tmp_path / "stands_still.py"
     program.write_text(STANDS_STILL)
