@@ -29,6 +29,22 @@ def integer_argument(name: str, value: Any, at_least: int) -> int:
     return int(value)
 
 
+def integers_argument(name: str, values: Any, at_least: int) -> list[int]:
+    """Returns an argument that is several integers to try, in rising order, each once.
+
+    Args:
+        name: The name of the argument, for the error.
+        values: What the user gave: a sequence of integers, not an empty one.
+        at_least: The smallest value that is allowed.
+
+    Raises:
+        ValueError: There is no such sequence, or one of the values is not such an integer.
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise ValueError(f"{name} must be a sequence of integers; got {values!r}")
+    return sorted({integer_argument(f"each of {name}", value, at_least) for value in values})
+
+
 def number_argument(
     name: str,
     value: Any,

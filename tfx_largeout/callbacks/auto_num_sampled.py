@@ -9,12 +9,8 @@ from typing import Any
 
 import keras
 
-from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.callbacks.choose_num_sampled import (
-    checked_sizes,
-    gradient_errors,
-    sampled_head_of,
-)
+from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
+from tfx_largeout.callbacks.choose_num_sampled import gradient_errors, sampled_head_of
 
 _FIRST_EPOCHS = (0, 1)
 
@@ -60,7 +56,7 @@ class AutoNumSampled(keras.callbacks.Callback):
         super().__init__()
         self.x, self.y = x, y
         self.tolerance = number_argument("tolerance", tolerance, above=0)
-        self.sizes = None if sizes is None else checked_sizes(sizes)
+        self.sizes = None if sizes is None else integers_argument("sizes", sizes, 1)
         self.draws = integer_argument("draws", draws, at_least=2)
         self.epochs = epochs
         if epochs is not None:

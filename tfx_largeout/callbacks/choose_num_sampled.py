@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
 from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import head_output
@@ -120,7 +120,9 @@ def gradient_errors(
     draws = integer_argument("draws", draws, at_least=2)
     require_head_loss(model, asked_by)
     head = sampled_head_of(model, x, asked_by)
-    sizes = _round_sizes(head.num_classes) if sizes is None else checked_sizes(sizes)
+    if sizes is None:
+        sizes = _round_sizes(head.num_classes)
+    sizes = integers_argument("sizes", sizes, at_least=1)
     if sizes[-1] > head.num_classes:
         raise ValueError(
             f"each of sizes must be at most num_classes={head.num_classes}; got {sizes[-1]}"
@@ -152,13 +154,6 @@ def sampled_head_of(model: keras.Model, x: Any, asked_by: str) -> SampledHead | 
         found = "no head" if head is None else type(head).__name__
         raise TypeError(f"{asked_by} needs a model whose last layer is a SampledHead; got {found}")
     return head
-
-
-def checked_sizes(sizes: Sequence[int]) -> list[int]:
-    """Returns numbers of candidates in rising order, each once; raises a ValueError for others."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
-        raise ValueError(f"sizes must be a sequence of integers; got {sizes!r}")
-    return sorted({integer_argument("each of sizes", size, at_least=1) for size in sizes})
 
 
 def _round_sizes(num_classes: int) -> list[int]:

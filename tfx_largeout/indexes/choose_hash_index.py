@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.indexes.hash_index import HashIndex
 from tfx_largeout.indexes.table_trials import Found, TableTrials, found_by
@@ -196,19 +196,13 @@ def _grid(
     like: HashIndex, hashes: Sequence[int] | None, num_tables: Sequence[int], num_classes: int
 ) -> tuple[list[int], list[int]]:
     """Returns the values of K and of L to try."""
-    tables = _integers("num_tables", num_tables)
+    tables = integers_argument("num_tables", num_tables, at_least=1)
     if hashes is not None:
-        all_hashes = _integers("hashes_per_table", hashes)
+        all_hashes = integers_argument("hashes_per_table", hashes, at_least=1)
         _with(like, max(all_hashes), max(tables))  # refuses too many buckets
         return all_hashes, tables
     most = min(MAX_BUCKETS, _BUCKETS_A_CLASS * num_classes) / like.num_ranges
     return list(range(1, max(int(math.log(most, like.family.num_values)), 1) + 1)), tables
-
-
-def _integers(name: str, values: Sequence[int]) -> list[int]:
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        raise ValueError(f"{name} must be a sequence of integers; got {values!r}")
-    return sorted({integer_argument(f"each of {name}", value, at_least=1) for value in values})
 
 
 def _variable(values: Any) -> tf.Variable:

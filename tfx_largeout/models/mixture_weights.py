@@ -15,12 +15,14 @@ class HeldOut(NamedTuple):
 
     Attributes:
         rows: The example of each entry, `[E]`, rising.
+        ranks: The place of each entry among those of its example, `[E]`.
         scores: What the parts give its class, `[E, 3]`; entries of an example by rising class.
         hits: Whether the class is a label of the example, `[E]`.
         num_labels: How many labels each example has, `[B]`.
     """
 
     rows: np.ndarray
+    ranks: np.ndarray
     scores: np.ndarray
     hits: np.ndarray
     num_labels: np.ndarray
@@ -42,7 +44,9 @@ def held_out(parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], labels: np.
     np.add.at(scores, (places, of_part), np.concatenate([part[2] for part in parts]))
     example, _ = np.nonzero(labels >= 0)
     hits = np.isin(keys, example * num_classes + labels[labels >= 0])
-    return HeldOut(keys // num_classes, scores, hits, (labels >= 0).sum(axis=1))
+    rows = keys // num_classes
+    ranks = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    return HeldOut(rows, ranks, scores, hits, (labels >= 0).sum(axis=1))
 
 
 def best_weights(batches: list[HeldOut], k: int, with_third: bool) -> tuple[float, float, float]:
@@ -70,9 +74,8 @@ def _ndcg(batches: list[HeldOut], weights: np.ndarray, k: int) -> float:
     discounts = 1 / np.log2(np.arange(k) + 2)
     ideal = np.append(np.nan, np.cumsum(discounts))
     sums, number = 0.0, 0
-    for rows, scores, hits, num_labels in batches:
+    for rows, ranks, scores, hits, num_labels in batches:
         order = np.lexsort((-(scores @ weights), rows))  # stable: ties by lower class
-        ranks = np.arange(len(rows)) - np.searchsorted(rows, rows)
         first = ranks < k
         gains = np.bincount(
             rows[first], discounts[ranks[first]] * hits[order][first], len(num_labels)

@@ -227,7 +227,7 @@ class NearestNeighborModel(keras.Model):
             )
 
     def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
-        """Returns the vectors that neighbors are looked for with: h, and x if it has a weight."""
+        """Returns the vectors that neighbors are looked for with: h, and x if it is looked at."""
         vectors = [directions(output.flat_hidden)]
         if self._has_features:
             shape = getattr(x, "shape", None)
