@@ -136,6 +136,12 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
             )
 
 
+def in_process(trained: Trained) -> Method:
+    """Gives the op that a process with this package can call: all classes, nothing exported."""
+    reference = index_top_k.exact_search(trained)
+    return Method("tlo.TopK in process, exact", "", reference.search, 0.0, 0.0, -1)
+
+
 def exported(
     name: str, parameters: str, path: Path, width: int, write: Callable[[Path], None]
 ) -> Method:
@@ -228,7 +234,7 @@ def main() -> None:
     exact = index_top_k.exact_search(trained).search(trained.hidden)
     rows = []
     with TemporaryDirectory() as folder:
-        methods = [*exports(trained, Path(folder)), *peers(trained)]
+        methods = [*exports(trained, Path(folder)), in_process(trained), *peers(trained)]
         recalls = [recall(exact, method.search(trained.hidden)) for method in methods]
         for batch, repeats in REPEATS.items():
             repeats = 5 if arguments.quick else repeats

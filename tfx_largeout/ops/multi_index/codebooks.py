@@ -79,31 +79,38 @@ class Codebooks(NamedTuple):
         return vectors[:, :width], vectors[:, width:]
 
 
+def even_blocks(number: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns how many blocks of at most `most` rows hold so many, and the rows of each.
+
+    All have the same number of rows, so that as few as can be are filled up: a few rows that have
+    changed cost no whole block.
+    """
+    blocks = tf.maximum((number + most - 1) // most, 1)
+    return blocks, (number + blocks - 1) // blocks
+
+
 def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the nearest word of each vector, `[n]` int32, and the square of its distance.
 
     Of its n x Q products, some rows are in memory at a time.
     """
-    rows = max(1, _BLOCK_ELEMENTS // int(words.shape[0]))
     number = tf.shape(vectors)[0]
-    padded = tf.pad(vectors, [[0, -number % rows], [0, 0]])
+    blocks, rows = even_blocks(number, max(1, _BLOCK_ELEMENTS // int(words.shape[0])))
+    padded = tf.pad(vectors, [[0, blocks * rows - number], [0, 0]])
     words_and_errors = tf.map_fn(
         lambda block: _nearest_of_block(block, words),
-        tf.reshape(padded, [-1, rows, vectors.shape[1]]),
+        tf.reshape(padded, tf.stack([blocks, rows, vectors.shape[1]])),
         parallel_iterations=1,
-        fn_output_signature=(
-            tf.TensorSpec([rows], tf.int32),
-            tf.TensorSpec([rows], tf.float32),
-        ),
+        fn_output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.float32)),
     )
     nearest, errors = (tf.reshape(x, [-1])[:number] for x in words_and_errors)
     return nearest, errors
 
 
 def _nearest_of_block(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    half_squares = tf.reduce_sum(words**2, axis=1) / 2
+    half_squares = tf.reduce_sum(tf.square(words), axis=1) / 2
     closeness = tf.matmul(vectors, words, transpose_b=True) - half_squares
-    squares = tf.reduce_sum(vectors**2, axis=1)
+    squares = tf.reduce_sum(tf.square(vectors), axis=1)
     nearest = tf.argmax(closeness, axis=1, output_type=tf.int32)
     return nearest, squares - 2 * tf.reduce_max(closeness, axis=1)
 
