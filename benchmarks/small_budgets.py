@@ -18,8 +18,9 @@ example.
 `wordnet/hyper` and `wordnet/lemma` are shipped; a folder holds train and test files of the extreme
 classification format; a file is a text for the n-gram model of examples/, whose "epochs" are 500
 steps each. `--samplers` and `--sizes` choose a part. A row an epoch is written when a run has
-ended, and a second start skips what is there. Seconds are those since the start of a run, whatever
-else the machine did: compare them only where nothing else ran.
+ended, and a second start skips what is there. Seconds are those of the processor, training and
+evaluation, from the start of a run: on one core (`taskset -c 0`) those of a clock, if nothing else
+runs.
 """
 
 from __future__ import annotations
@@ -180,9 +181,9 @@ def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
     model = keras.Model(inputs, head(hidden))
     metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.ExactLoss()]
     model.compile(optimizer, loss=loss, metrics=metrics)
-    start, seconds = time.perf_counter(), []
+    start, seconds = time.process_time(), []
     note = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: seconds.append(time.perf_counter() - start)
+        on_epoch_end=lambda epoch, logs: seconds.append(time.process_time() - start)
     )
     curves = model.fit(
         problem.train,

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import keras
 import numpy as np
@@ -149,10 +150,23 @@ def test_ties_go_to_the_lower_id_within_and_across_blocks(tmp_path, monkeypatch)
     logits = model.predict(X, verbose=0)
     assert len(np.unique(logits)) == 5
     expected = np.argsort(-logits, axis=1, kind="stable")[:, :700]
-    for elements in (2**20, 12 * 128):
+    for elements, stored in ((2**22, 2**18), (12 * 128, 2**18), (2**22, 1300), (12 * 128, 1300)):
         monkeypatch.setattr("tfx_largeout.serving.best_classes._BLOCK_ELEMENTS", elements)
-        result = exported(model, tmp_path / str(elements), k=700)
+        monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", stored)
+        result = exported(model, tmp_path / f"{elements} {stored}", k=700)
         np.testing.assert_array_equal(result["ids"], expected)
+
+
+@pytest.mark.parametrize("rows", ["float32", "int8"])
+def test_blocks_of_stored_classes_give_what_one_does(rows, tmp_path, monkeypatch):
+    model = dense_model(200)
+    whole = exported(model, tmp_path / "whole", activation="softmax", rows=rows)
+    for most in (70, 199):  # three blocks of 67, the last of which lacks a class, and two of 100
+        monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", most)
+        parts = exported(model, tmp_path / str(most), activation="softmax", rows=rows)
+        np.testing.assert_array_equal(parts["ids"], whole["ids"])
+        for name in ("scores", "log_partition"):
+            np.testing.assert_allclose(parts[name], whole[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize("index", [None, "ivf"])
@@ -256,8 +270,8 @@ def test_variables_of_the_layers_below_are_written_once(make, tmp_path):
     model = make()
     tlo.export(model, tmp_path / "model")
     written = tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables"))
-    shapes = sorted(shape for name, shape in written if name.endswith("VARIABLE_VALUE"))
-    assert shapes == sorted(list(weight.shape) for weight in model.weights)
+    sizes = sorted(math.prod(shape) for name, shape in written if name.endswith("VARIABLE_VALUE"))
+    assert sizes == sorted(math.prod(weight.shape) for weight in model.weights)
 
 
 def test_recall_of_lists_grows_to_one(tmp_path):

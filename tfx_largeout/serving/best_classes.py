@@ -8,9 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.serving.stored_columns import StoredColumns
 from tfx_largeout.serving.stored_rows import StoredRows
 
-_BLOCK_ELEMENTS = 2**20  # numbers that a block makes: 4 MiB
+_BLOCK_ELEMENTS = 2**22  # numbers that a turn makes: 16 MiB
 _LEAST_BLOCK = 64
 _GROUP = 32  # columns of which the largest is compared first
 
@@ -29,31 +30,31 @@ class Best(NamedTuple):
     log_partition: tf.Tensor | None
 
 
-def best_of_all(queries: tf.Tensor, rows: StoredRows, k: int, log_partition: bool) -> Best:
+def best_of_all(queries: tf.Tensor, columns: StoredColumns, k: int, log_partition: bool) -> Best:
     """Returns the k best of all classes, ties by lower id.
 
-    Cost: O(B C D) time; memory for a few blocks of 2^20 numbers, or of 64 classes.
+    Cost: O(B C D) time; memory for a few blocks of 2^22 numbers, or of 64 classes.
 
     Args:
         queries: `[B, D]` float32.
-        rows: A row for each class.
+        columns: A column for each class.
         k: 1 <= k <= C.
         log_partition: Whether to compute it.
     """
-    num_classes = int(rows.kernel.shape[0])
+    num_classes = columns.num_classes
     batch = tf.shape(queries)[0]
-    numbers = tf.maximum(batch, rows.numbers_copied)
+    numbers = tf.maximum(batch, columns.numbers_copied)
     block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(numbers, 1), _LEAST_BLOCK)
 
     def body(start, scores, ids, *sums):  # type: ignore[no-untyped-def]
-        end = start + tf.minimum(block, num_classes - start)
-        logits = rows.logits_between(queries, start, end)
-        columns = best_of_many_columns(logits, tf.minimum(k, end - start))
-        scores = tf.concat([scores, tf.gather(logits, columns, batch_dims=1)], axis=1)
-        ids = tf.concat([ids, tf.cast(columns + start, tf.int64)], axis=1)
+        end = tf.minimum(start + block, columns.end_of_block(start))
+        logits = columns.logits_between(queries, start, end)
+        best = best_of_many_columns(logits, tf.minimum(k, end - start))
+        scores = tf.concat([scores, tf.gather(logits, best, batch_dims=1)], axis=1)
+        ids = tf.concat([ids, tf.cast(best + start, tf.int64)], axis=1)
         # Earlier blocks stand first, so that the lower position is the lower id here, too.
-        columns = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
-        scores, ids = (tf.gather(each, columns, batch_dims=1) for each in (scores, ids))
+        best = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
+        scores, ids = (tf.gather(each, best, batch_dims=1) for each in (scores, ids))
         return end, scores, ids, *(_add_exponentials(total, logits) for total in sums)
 
     start = [tf.zeros([], tf.int32), tf.zeros([batch, 0]), tf.zeros([batch, 0], tf.int64)]

@@ -68,7 +68,7 @@ def export(
     Preprocessing layers of the model go along. Of the head only W and b do: no slots of optimizers,
     no tables of an index. docs/serving.md shows how to load and to serve the folder.
 
-    Cost: of a request O(B C D) time, memory for a few blocks of 2^20 logits; with an index
+    Cost: of a request O(B C D) time, memory for a few blocks of 2^22 logits; with an index
     O(B (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of
     B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a
     class, by `rows`; 1.25 times as much with an index; 4 D more with `rescore`. To export with an

@@ -14,6 +14,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
 from tfx_largeout.serving.inverted_file import InvertedFile, build_inverted_file
 from tfx_largeout.serving.linear_scores import LinearScores, linear_scores
+from tfx_largeout.serving.stored_columns import StoredColumns
 from tfx_largeout.serving.stored_rows import check_finite_rows, store_rows
 
 _SCORED_AGAIN = 4  # times k
@@ -72,7 +73,7 @@ class _LinearSearcher(Searcher):
         kernel, bias = scores.kernel, scores.bias
         num_classes = int(kernel.shape[0])
         if options.index is None:
-            self._rows = store_rows(kernel, bias, options.rows)
+            self._columns = StoredColumns(store_rows(kernel, bias, options.rows))
         else:
             self.num_lists = options.num_lists or round(math.sqrt(num_classes))
             self.num_probed = options.num_probed or math.ceil(self.num_lists * _MEAN_PROBED)
@@ -93,7 +94,7 @@ class _LinearSearcher(Searcher):
         queries, shift = self._query(hidden)
         log_partition = self._options.activation == "softmax"
         if self._file is None:
-            best = best_of_all(queries, self._rows, self._num_best, log_partition)
+            best = best_of_all(queries, self._columns, self._num_best, log_partition)
         else:
             best = self._file.best(queries, self._num_best, log_partition, num_probed)
         if self._exact is not None:

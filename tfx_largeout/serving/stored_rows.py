@@ -40,15 +40,6 @@ class StoredRows:
         """How many numbers a row takes in the float32 copy of a block."""
         return 1 if self.kernel.dtype == tf.float32 else self.width
 
-    def logits_between(self, queries: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-        """Returns the logits `[B, end - start]` of queries `[B, D]` and rows [start, end)."""
-        # A slice of whole rows is no copy.
-        rows = tf.cast(tf.convert_to_tensor(self.kernel)[start:end], tf.float32)
-        logits = tf.matmul(queries, rows, transpose_b=True)
-        if self.scale is not None:
-            logits *= tf.convert_to_tensor(self.scale)[start:end]
-        return logits if self.bias is None else logits + tf.convert_to_tensor(self.bias)[start:end]
-
     def logits_at(self, queries: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[B, n]` of queries `[B, D]` and rows `[B, n]` of their own."""
 
