@@ -120,6 +120,7 @@ print(json.dumps(failed))
 """
 
 
+@pytest.mark.thorough
 def test_every_module_can_be_imported_first(tmp_path):
     program = tmp_path / "first.py"
     program.write_text(FIRST)

@@ -51,6 +51,7 @@ def size_of(model):
     return model.layers[-1].sampler.num_sampled
 
 
+@pytest.mark.thorough
 def test_it_takes_what_choose_num_sampled_chooses():
     auto, model = AutoNumSampled(X, Y, TOLERANCE, SIZES, draws=2), model_with(5)
     chosen = tlo.choose_num_sampled(model, X, Y, TOLERANCE, SIZES, draws=2)
@@ -77,6 +78,7 @@ def test_a_step_has_the_new_number():
     assert_same_state(model, other)
 
 
+@pytest.mark.thorough
 def test_a_step_has_the_new_number_in_the_middle_of_training():
     model, other = model_with(12), model_with(12)
     fit(model, AutoNumSampled(X, Y, 9.0, sizes=[7], epochs=[2]), epochs=4)
@@ -95,6 +97,7 @@ def test_the_number_is_saved_with_the_model(tmp_path):
     assert size_of(keras.models.load_model(tmp_path / "model.keras")) == 7
 
 
+@pytest.mark.thorough
 def test_a_tolerance_that_no_number_meets_is_reported_once():
     auto = AutoNumSampled(X, Y, 1e-3, sizes=[5, 9])
     with pytest.warns(RuntimeWarning, match="meets tolerance=0.001; training takes the greatest, "):
@@ -140,6 +143,7 @@ def whole(tmp_path_factory):
     return checkpointed(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill_after", [21, *thorough(4, 12, 30)])
 def test_a_run_that_was_killed_goes_on_as_it_would_have(tmp_path, whole, kill_after):
     model, auto, history = whole

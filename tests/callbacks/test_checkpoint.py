@@ -330,6 +330,7 @@ def test_global_random_states_come_back(tmp_path):
     assert draws == [expected]
 
 
+@pytest.mark.thorough
 def test_a_seed_that_the_head_has_drawn_comes_back(tmp_path):
     def make(seed):
         keras.utils.set_random_seed(5)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from child import start_child
 
 COMMAND = Path(__file__).parents[2] / "tfx_largeout_command.py"
@@ -50,6 +51,7 @@ def test_an_import_that_fails_shows_what_was_held_back(tmp_path):
     assert errors.startswith("a reason\n") and "ImportError: no keras" in errors
 
 
+@pytest.mark.thorough
 def test_scripts_of_launch_see_the_environment_as_it_is(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import os; print(os.environ.get('TF_CPP_MIN_LOG_LEVEL'))")

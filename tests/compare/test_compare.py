@@ -145,6 +145,7 @@ def test_a_second_run_does_not_overwrite_the_first(finished, capsys):
     assert (folder / "results.json").read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_curve(tiny_data, tmp_path):
     curves = []
     for name in ("first", "second"):
@@ -180,6 +181,7 @@ def test_malformed_data_leave_earlier_results_alone(finished, tmp_path):
     assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
+@pytest.mark.thorough
 def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--data", str(tiny_data), *SMALL, *LEARNING, "--num-sampled", "50"]

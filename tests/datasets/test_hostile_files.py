@@ -261,6 +261,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_memory_is_bounded(tmp_path):
     """A GiB is enough for all of these, whatever they promise or unpack to."""
     mib = 1 << 20

@@ -21,7 +21,8 @@ LIMIT = 300  # seconds; a tenth of it where nothing else runs
 WITHIN = {"float32": 1e-4}
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 4])
 def test_workers_take_the_steps_of_one_process(tmp_path, size):
     folders = [tmp_path / "one", tmp_path / "workers"]
     for folder in folders:

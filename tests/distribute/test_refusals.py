@@ -102,6 +102,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
+@pytest.mark.thorough
 def test_a_missing_worker_ends_the_wait(tmp_path):
     program = tmp_path / "connects.py"
     program.write_text(CONNECTS)
@@ -182,6 +183,7 @@ tlo.hessian_free.Trainer(make_worker=Dies).fit(model, x, x[:, :2], verbose=0)
 """
 
 
+@pytest.mark.thorough
 def test_a_death_in_a_product_ends_the_others(tmp_path):
     program = tmp_path / "dies.py"
     program.write_text(FREE_DIES)

@@ -16,12 +16,10 @@ from tfx_largeout.callbacks.model_state import ModelState
 PROGRAM = Path(saved_models.__file__)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kinds",
-    [
-        ("indexed", "factored"),
-        pytest.param(("sampled", "dense", "bfloat16"), marks=pytest.mark.thorough),
-    ],
+    [("indexed", "factored"), ("sampled", "dense", "bfloat16")],
     ids="-".join,
 )
 def test_one_process_loads_what_two_have_saved(kinds, tmp_path):

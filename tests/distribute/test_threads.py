@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 from child import run_child
+from variants import thorough
 
-PROGRAMS = ["threads.py", "threads_of_factored.py", "threads_of_indexes.py"]
+QUICK, LONG = "threads.py", ["threads_of_factored.py", "threads_of_indexes.py"]
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, "threads_of_hessian_free.py"])
+@pytest.mark.parametrize("name", [QUICK, *thorough(*LONG, "threads_of_hessian_free.py")])
 def test_workers_of_one_process(name, tmp_path):
     run(name, tmp_path)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [QUICK, *LONG])
 def test_the_same_with_other_losses_and_sizes(name, tmp_path):
     run(name, tmp_path, "thorough")
 

@@ -18,7 +18,8 @@ OF_CLASSES = ("kernel", "bias", "slots")
 OF_ALL = ("losses", "trunk", "anchor")
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 4])
 def test_workers_train_as_one_process(size, tmp_path):
     number = "every" if size == 4 else "some"
     children = start_workers(tmp_path, PROGRAM, size, str(tmp_path), number)

@@ -24,6 +24,7 @@ assert threads() < before + 50, (before, threads())
 """
 
 
+@pytest.mark.thorough
 def test_collectives_leave_no_threads_behind(tmp_path):
     program = tmp_path / "often.py"
     program.write_text(OFTEN)

@@ -9,10 +9,9 @@ import nbformat
 import pytest
 from child import run_child
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from variants import thorough
 
 DOCS = Path(__file__).parents[2] / "docs"
-QUICK, *LONG = ("first_steps", "candidates", "serving")
+NAMES = ("first_steps", "candidates", "serving")
 
 
 def check(folder, notebook):
@@ -20,10 +19,11 @@ def check(folder, notebook):
 
 
 def test_all_notebooks_are_run():
-    assert {path.stem for path in (DOCS / "notebooks").glob("*.ipynb")} == {QUICK, *LONG}
+    assert {path.stem for path in (DOCS / "notebooks").glob("*.ipynb")} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", [QUICK, *thorough(*LONG)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(tmp_path, name):
     child = check(tmp_path, DOCS / "notebooks" / f"{name}.ipynb")
     assert child.returncode == 0, child.stderr[-2000:]

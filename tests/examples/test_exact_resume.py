@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from child import run_child, start_child
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "exact_resume.py")
@@ -18,6 +19,7 @@ def last_line(folder: Path, name: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_killed_run_prints_the_same(tmp_path):
     expected = last_line(tmp_path, "whole")
     assert expected.startswith("weights: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 from child import run_child
 
 import tfx_largeout as tlo
@@ -25,6 +26,7 @@ print("loaded", len(sys.argv) - 2)
 """
 
 
+@pytest.mark.thorough
 def test_compiled_models_load_in_a_new_process(tmp_path):
     x = np.random.default_rng(0).normal(size=(20, WIDTH)).astype("float32")
     y = np.random.default_rng(1).integers(0, CLASSES, 20)

@@ -309,6 +309,7 @@ def test_state_resumes_exactly(name, tmp_path):
     assert_same(tmp_path)
 
 
+@pytest.mark.thorough
 def test_state_resumes_exactly_in_another_process(tmp_path):
     resumed_run.run("lbfgs, geometric", tmp_path / "whole", 0, 4)
     resumed_run.run("lbfgs, geometric", tmp_path / "halves", 0, 2)

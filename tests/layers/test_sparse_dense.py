@@ -246,9 +246,9 @@ def examples() -> SparseExamples:
     ("form", "arguments"),
     [
         ("functional", {}),
-        ("functional", {"run_eagerly": True}),
+        pytest.param("functional", {"run_eagerly": True}, marks=pytest.mark.thorough),
         ("functional", {"steps_per_execution": 2}),
-        ("sequential", {}),
+        pytest.param("sequential", {}, marks=pytest.mark.thorough),
         ("subclassed", {}),
     ],
 )

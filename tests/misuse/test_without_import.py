@@ -11,6 +11,7 @@ from misuse.case import Case
 LOAD = "import sys, keras; keras.saving.load_model(sys.argv[1])"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", [row for row in HEADS if row.name == "sampled"], ids=lambda r: "")
 def test_loading_without_the_import_names_the_package(row, tmp_path):
     path = tmp_path / "model.keras"

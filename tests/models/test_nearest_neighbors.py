@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from variants import product, thorough
 
 import tfx_largeout as tlo
 
@@ -87,8 +88,7 @@ def ndcg(p, labels, k):
     return np.mean(values)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("feature_weight", [0.0, 0.5])
+@pytest.mark.parametrize(("sparse", "feature_weight"), product([False, True], [0.0, 0.5]))
 def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
     model, (x, y) = a_model(sparse=sparse), some_examples(most=2)
     data = sparse_batches if sparse else batches
@@ -116,6 +116,7 @@ def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
     assert np.any(after[0] != before[0])
 
 
+@pytest.mark.thorough
 def test_weights_chosen_again_and_saved(tmp_path):
     model, (x, y) = a_model(), some_examples()
     both = tlo.NearestNeighborModel(model, 3, feature_weight=0.5)
@@ -145,7 +146,7 @@ def test_weights_stay_where_they_cannot_be_chosen():
         assert (both.weight, both.feature_weight) == (0.4, 0.0)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [True, *thorough(False)])
 def test_features_are_saved(sparse, tmp_path):
     model, (x, y) = a_model(sparse=sparse), some_examples()
     data = (sparse_batches if sparse else batches)(x, y)
@@ -224,7 +225,7 @@ def test_labels_of_the_nearest_come_first_and_ties_by_lower_id():
     np.testing.assert_allclose(scores, [[6 / 7, 6 / 7]], rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["vector", "padded", "ragged"])
+@pytest.mark.parametrize("form", ["vector", *thorough("padded", "ragged")])
 def test_every_form_of_labels(form):
     model, (x, y) = a_model(), some_examples(most=1)
     labels = {"vector": y.to_tensor()[:, 0], "padded": y.to_tensor(-1), "ragged": y}[form]

@@ -459,6 +459,7 @@ np.save(sys.argv[3], model(tf.sparse.from_dense(np.where(x > 0, x, 0))))
 """
 
 
+@pytest.mark.thorough
 def test_the_file_loads_without_this_package(tmp_path):
     x, labels = data()
     model = sparse_model(head_for(WITH_KERNEL[0]))

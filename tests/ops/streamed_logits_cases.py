@@ -8,11 +8,27 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from variants import thorough
 
 from tfx_largeout.ops import library
 
-# Each compiled instruction set of the custom op, and the fallback.
-IMPLEMENTATIONS = ["baseline", "avx2", "avx512", "avx512_bf16", "composed"]
+_INSTRUCTION_SETS = ["baseline", "avx2", "avx512", "avx512_bf16"]
+
+
+def implementations(names) -> list:
+    """Each compiled instruction set of an op, and the fallback.
+
+    A quick run tries the best one that this processor has, and the fallback.
+    """
+    here = _INSTRUCTION_SETS.index(library.instruction_set() or "baseline")
+    own = [name for name in names if _INSTRUCTION_SETS.index(name) <= here][-1]
+    return [
+        *(name if name == own else thorough(name)[0] for name in names),
+        "composed",
+    ]
+
+
+IMPLEMENTATIONS = implementations(_INSTRUCTION_SETS)
 
 
 def use(name, monkeypatch) -> str:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from oracles import softmax
 from samplers.drawing import assert_mean, counts_of_draws, labels_of
-from variants import some_of
+from variants import some_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import Labels
@@ -201,7 +201,9 @@ def model_of(sampler, loss):
     return model
 
 
-@pytest.mark.parametrize("loss", ["ComplementarySum", "ImportanceSampling", "SampledSoftmax"])
+@pytest.mark.parametrize(
+    "loss", ["ComplementarySum", *thorough("ImportanceSampling", "SampledSoftmax")]
+)
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, tmp_path):
     keras.utils.set_random_seed(2)
     model = model_of(ExactSoftmaxSampler(20), getattr(tlo.losses, loss)())

@@ -159,6 +159,7 @@ def test_what_was_found_is_certain(per_example):
             np.testing.assert_allclose(value, 0 if certain else np.log(20 / CLASSES), 1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("similarity", ["inner_product", *thorough("angle")])
 def test_the_probability_to_be_found_corrects_the_sum(similarity):
     """Over the choice of hash functions; without it, the sum is too small."""

@@ -222,6 +222,7 @@ def follows(**options):
     return InvertedMultiIndex(8, first_period=4, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("loss", "index", "per_example"),
     [

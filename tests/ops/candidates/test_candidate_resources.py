@@ -110,6 +110,7 @@ for own in (False, True):
 )
 
 
+@pytest.mark.thorough
 def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
@@ -118,6 +119,7 @@ def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     assert run_program(tmp_path, STATE_WITH_THREADS, "3") == alone
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("own", "name"), product(["own", "shared"], ["baseline", "composed"]))
 def test_memory_is_bounded(name, own, tmp_path, monkeypatch):
@@ -126,6 +128,7 @@ def test_memory_is_bounded(name, own, tmp_path, monkeypatch):
     assert float(run_program(tmp_path, PEAK_OF_STEPS, "2", implementation, own)[0]) < 48
 
 
+@pytest.mark.thorough
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     assert run_program(tmp_path, READ_BEFORE_STEP, "2") == ["True"] * 4
@@ -154,6 +157,7 @@ print(any(thread.is_alive() for thread in threads))
 )
 
 
+@pytest.mark.thorough
 def test_ops_that_lock_the_same_variables_don_t_wait_for_each_other(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     assert run_program(tmp_path, ORDER_OF_LOCKS, "2") == ["False"]

@@ -8,7 +8,6 @@ import sys
 import pytest
 from child import run_program
 from ops.streamed_logits_cases import use
-from variants import thorough
 
 OUTPUTS_WITH_THREADS = """
 import hashlib, sys
@@ -53,6 +52,7 @@ print(status("VmHWM") - before)
 """
 
 
+@pytest.mark.thorough
 def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
@@ -61,8 +61,9 @@ def test_the_result_does_not_depend_on_threads(monkeypatch, tmp_path):
     assert len(set(outputs)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", ["baseline", *thorough("composed")])
+@pytest.mark.parametrize("name", ["baseline", "composed"])
 def test_memory_is_bounded(name, monkeypatch, tmp_path):
     """The logits alone would be 293 MiB, a copy of the kernel 73 MiB."""
     implementation = use(name, monkeypatch)

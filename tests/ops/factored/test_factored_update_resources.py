@@ -8,7 +8,6 @@ import sys
 import pytest
 from child import run_program
 from ops.streamed_logits_cases import use
-from variants import thorough
 
 PREAMBLE = """
 import sys
@@ -103,6 +102,7 @@ print(any((x.numpy() != y).any() for x, y in zip(state, copies)))
 )
 
 
+@pytest.mark.thorough
 def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
@@ -111,14 +111,16 @@ def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", ["baseline", *thorough("composed")])
+@pytest.mark.parametrize("name", ["baseline", "composed"])
 def test_memory_is_bounded(name, tmp_path, monkeypatch):
     """A copy of V alone would be 73 MiB."""
     implementation = use(name, monkeypatch)
     assert float(run_program(tmp_path, PEAK_OF_STEPS, implementation)[0]) < 48
 
 
+@pytest.mark.thorough
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     assert run_program(tmp_path, READ_BEFORE_STEP) == ["True", "True"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from child import run_program
 from ops.hash_index_cases import use
 
@@ -57,6 +58,7 @@ print(all((x.numpy() != y).any() for x, y in zip(index.tables, copies)))
 )
 
 
+@pytest.mark.thorough
 def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")
@@ -65,6 +67,7 @@ def test_the_result_does_not_depend_on_threads(tmp_path, monkeypatch):
     assert run_program(tmp_path, STATE_WITH_THREADS, "3") == alone
 
 
+@pytest.mark.thorough
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     assert run_program(tmp_path, READ_BEFORE_UPDATE, "2") == ["True"] * 2
