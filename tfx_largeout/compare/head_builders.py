@@ -216,6 +216,24 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
     }
 
 
+def midx(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
+    """Returns `SampledHead` with candidates from a softmax over coded rows, and its loss."""
+    sampler = samplers.MIDX(options["num_sampled"], options["num_words"], per_example=_own(options))
+    head = _sampled_head(num_classes, sampler, label_counts, seed, options)
+    return head, losses.ComplementarySum()
+
+
+def midx_options(head_learning_rate: float) -> dict[str, Any]:
+    """Returns the options of a `SampledHead` with `MIDX`."""
+    return {
+        **row_options(head_learning_rate),
+        "bias": "log_frequency",
+        "num_sampled": 100,
+        "num_words": 64,
+        "candidates": "own",
+    }
+
+
 def exact_top_k(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes a `SampledHead` with the exact top-K softmax."""
     sampler = samplers.ExactTopK(options["top_k"])

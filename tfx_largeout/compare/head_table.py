@@ -23,6 +23,8 @@ from tfx_largeout.compare.head_builders import (
     indexed,
     indexed_options,
     lsh_active_set,
+    midx,
+    midx_options,
     row_options,
     sampled,
     sampled_options,
@@ -170,6 +172,13 @@ HEAD_TABLE = (
         sampled_options(0.005, bias="uniform"),
         {},
         sampled(losses.SampledLogistic),
+    ),
+    HeadRow(
+        "midx",
+        "SampledHead: candidates from a softmax over coded rows of the weights",
+        midx_options(0.02),
+        {},
+        midx,
     ),
     HeadRow(
         "lsh_embedding",

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what small_budgets.py has measured: a map of P@1 by sampler and S, and P@1 by seconds.
+
+For each data set of the CSV whose biases began at log class frequencies: on the left P@1 after the
+last epoch, a row a sampler (shared by the batch or own to each example), a column an S; on the
+right P@1 after each epoch against the seconds of the processor until then, for the S of each row
+that is best in the end.
+
+    python benchmarks/small_budgets_figure.py
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import harness
+import matplotlib.pyplot as plt
+import numpy as np
+
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "small_budgets.png"
+
+# Curves of one row of the CSV: {S: [(seconds, P@1 in percent) after each epoch]}.
+Curves = dict[int, list[tuple[float, float]]]
+
+
+def read(path: Path) -> dict[str, dict[str, Curves]]:
+    """Returns by data set and sampler the curves of the loss and rate that were chosen."""
+    runs: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["bias"] == "log_frequency" and not row["perplexity"]:
+                name = row["sampler"] + ("" if row["sharing"] == "all" else f", {row['sharing']}")
+                key = (row["data"], name, row["loss"], row["rate"], row["s"])
+                runs[key].append((float(row["seconds"]), 100 * float(row["precision_at_1"])))
+    chosen: dict[str, dict[str, Curves]] = defaultdict(dict)
+    for data, name in sorted({key[:2] for key in runs}):
+        settings: dict[tuple[str, ...], Curves] = defaultdict(dict)
+        for key, curve in runs.items():
+            if key[:2] == (data, name):
+                settings[key[2:4]][int(key[4])] = curve
+        # The setting that won at the S of tuning alone has the other S.
+        chosen[data][name] = max(settings.values(), key=lambda of: (len(of), _last(of)))
+    return chosen
+
+
+def _last(curves: Curves) -> float:
+    return max(curve[-1][1] for curve in curves.values())
+
+
+def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
+    """Draws P@1 after the last epoch."""
+    names = sorted(of_set, key=lambda name: -_last(of_set[name]))
+    sizes = sorted({s for curves in of_set.values() for s in curves if s})
+    table = np.full((len(names), len(sizes)), np.nan)
+    for row, name in enumerate(names):
+        for s, curve in of_set[name].items():
+            table[row, [sizes.index(s)] if s else slice(None)] = curve[-1][1]
+    image = axes.imshow(table, aspect="auto", cmap="viridis")
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2
+    for (row, column), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            color = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=color)
+    axes.set_xticks(range(len(sizes)), [f"{s:,}" for s in sizes])
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("S")
+    axes.figure.colorbar(image, ax=axes, label="P@1 in percent")
+
+
+def draw_curves(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
+    """Draws P@1 by seconds, for the best S of each sampler."""
+    for number, name in enumerate(sorted(of_set, key=lambda name: -_last(of_set[name]))):
+        s, curve = max(of_set[name].items(), key=lambda item: item[1][-1][1])
+        seconds, values = zip(*curve, strict=True)
+        label = f"{name}, S = {s:,}" if s else name
+        axes.plot(seconds, values, "o-" if number < 10 else "s--", label=label)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.set_xlabel("seconds of one core, training and evaluation")
+    axes.set_ylabel("P@1 in percent")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def main() -> None:
+    chosen = read(harness.RESULTS / "small_budgets.csv")
+    figure, rows = plt.subplots(
+        len(chosen), 2, figsize=(16, 5 * len(chosen)), squeeze=False, layout="constrained"
+    )
+    for axes, (data, of_set) in zip(rows, chosen.items(), strict=True):
+        axes[0].set_title(f"{data}: P@1 after the last epoch")
+        axes[1].set_title(f"{data}: by seconds")
+        draw_map(axes[0], of_set)
+        draw_curves(axes[1], of_set)
+    figure.savefig(FIGURE, dpi=80)
+
+
+if __name__ == "__main__":
+    main()
