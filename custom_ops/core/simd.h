@@ -31,6 +31,7 @@ typedef double Doubles __attribute__((vector_size(4 * kLanes)));  // half as man
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef int8_t Bytes __attribute__((vector_size(kLanes)));
 
 TFX_INLINE Floats Load(const float* from) {
   Floats x;
@@ -54,6 +55,21 @@ TFX_INLINE Words Load(const uint32_t* from) {
   Words x;
   memcpy(&x, from, sizeof(x));
   return x;
+}
+
+// Whole numbers, as floats.
+TFX_INLINE Floats Load(const int8_t* from) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  Bytes x;
+  memcpy(&x, from, sizeof(x));
+  return __builtin_convertvector(__builtin_convertvector(x, Ints), Floats);
+#endif
 }
 
 TFX_INLINE int64_t Min(int64_t x, int64_t y) { return x < y ? x : y; }

@@ -17,16 +17,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-const StreamedLogitsIsa& IsaOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set == InstructionSet::kAvx512Bf16) return avx512_bf16::kStreamedLogits;
-  if (set == InstructionSet::kAvx512) return avx512::kStreamedLogits;
-  if (set == InstructionSet::kAvx2) return avx2::kStreamedLogits;
-#endif
-  (void)set;
-  return baseline::kStreamedLogits;
-}
-
 // How many classes a worker takes at a time. It depends on the problem alone, because the partition
 // function is summed chunk by chunk.
 int64_t ClassesOfChunk(int64_t num_classes, int64_t batch) {
@@ -65,7 +55,7 @@ class StreamedLogitsRun {
   StreamedLogitsRun(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs)
       : in_(inputs),
-        isa_(IsaOf(execution.set)),
+        isa_(StreamedLogitsIsaOf(execution.set)),
         parallel_for_(execution.parallel_for),
         out_(outputs) {
     const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
@@ -272,6 +262,16 @@ class StreamedLogitsRun {
 };
 
 }  // namespace
+
+const StreamedLogitsIsa& StreamedLogitsIsaOf(InstructionSet set) {
+#ifdef __x86_64__
+  if (set == InstructionSet::kAvx512Bf16) return avx512_bf16::kStreamedLogits;
+  if (set == InstructionSet::kAvx512) return avx512::kStreamedLogits;
+  if (set == InstructionSet::kAvx2) return avx2::kStreamedLogits;
+#endif
+  (void)set;
+  return baseline::kStreamedLogits;
+}
 
 void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs) {

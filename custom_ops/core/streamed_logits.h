@@ -39,6 +39,11 @@ struct StreamedLogitsOutputs {
   KeptProbabilities* kept;  // where `keep` is given: all but labels
 };
 
+struct StreamedLogitsIsa;  // see core/streamed_logits_isa.h
+
+// REQUIRES: Supports(set).
+const StreamedLogitsIsa& StreamedLogitsIsaOf(InstructionSet set);
+
 // Fills the outputs. The result depends neither on the number of workers nor on their order.
 //
 // Classes that are those of a shard: ids, and ties among equal logits, are those of the whole

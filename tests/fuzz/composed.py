@@ -12,6 +12,7 @@ from fuzz.calls import Call, Outcome, run
 
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.bounded_top_k import BoundedRows, bounded_top_k
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
@@ -297,6 +298,16 @@ def _multi_index_draws(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
     return lambda: multi_index_draws(first, second, lists, uniform, implementation="composed")
 
 
+def _bounded_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    hidden, bias, kernel, *rows = inputs.values()
+    bias = None if bias.shape == [0] else bias
+    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say([row.dtype for row in rows] == [tf.int8, tf.float32, tf.float32])
+    return lambda: bounded_top_k(
+        hidden, kernel, bias, BoundedRows(*rows), attributes["k"], implementation="composed"
+    )
+
+
 def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, kernel, bias, labels, scores, *numbers = inputs.values()
     scores = None if scores.shape == [0, 0] else scores
@@ -316,6 +327,7 @@ def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
 
 
 _FUNCTIONS = {
+    "TfxBoundedTopK": _bounded_top_k,
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
     "TfxMeanOfRows": _mean_of_rows,

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 from fuzz.calls import Call, Variable
 
+from tfx_largeout.indexes import RowBounds
+
 Rng = np.random.Generator
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
@@ -422,6 +424,24 @@ def _streamed_logits(rng: Rng, op: str = "TfxStreamedLogits") -> Call:
     return Call(op, inputs, attributes)
 
 
+def _bounded_top_k(rng: Rng) -> Call:
+    call = _streamed_logits(rng, "TfxResourceStreamedLogits")
+    kernel = call.inputs["kernel"].values
+    if rng.random() < 0.5:  # enough classes for bounds to be used
+        kernel = np.tile(kernel, (8, 1))
+    rows = RowBounds()
+    rows.rebuild(tf.Variable(kernel))
+    inputs = {
+        "hidden": call.inputs["hidden"],
+        "bias": _integers(rng, len(kernel) if rng.random() < 0.5 else 0).astype(kernel.dtype),
+        "kernel": Variable(kernel),
+        "rows": Variable(rows.quanta.numpy()),
+        "scales": Variable(rows.scales.numpy()),
+        "errors": Variable(rows.errors.numpy()),
+    }
+    return Call("TfxBoundedTopK", inputs, call.attributes)
+
+
 def _resource_streamed_logits(rng: Rng) -> Call:
     return _streamed_logits(rng, "TfxResourceStreamedLogits")
 
@@ -435,6 +455,7 @@ def _phase_seconds(rng: Rng) -> Call:
 
 
 PROBLEMS: dict[str, Callable[[Rng], Call]] = {
+    "TfxBoundedTopK": _bounded_top_k,
     "TfxBucketCandidates": _bucket_candidates,
     "TfxCandidateLogits": _candidate_logits,
     "TfxMeanOfRows": _mean_of_rows,

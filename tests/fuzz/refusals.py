@@ -362,6 +362,18 @@ def _of_streamed_logits(op: str) -> list[Refusal]:
     ]
 
 
+def _of_bounded_top_k(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "hidden", _without_columns, "hidden must "),
+        Refusal(op, "kernel", lambda w: w[0], r"kernel.* must (have rank|be \[C, D\])"),
+        Refusal(op, "bias", lambda b: b[1:], "bias must "),
+        Refusal(op, "k", _to(_LARGE), "k must be .*1099511627776"),
+        Refusal(op, "rows", lambda q: q[:, :, 1:], "rows must be "),
+        Refusal(op, "scales", lambda s: s[:, 1:], "scales must be "),
+        Refusal(op, "errors", lambda e: e[0], "errors must be "),
+    ]
+
+
 def _of_handles(op: str, name: str) -> list[Refusal]:
     """What is no variable."""
     message = f"{name} must be the handle of"
@@ -423,10 +435,12 @@ REFUSALS = [
     *_of_bucket_candidates("TfxBucketCandidates"),
     *_of_streamed_logits("TfxStreamedLogits"),
     *_of_streamed_logits("TfxResourceStreamedLogits"),
+    *_of_bounded_top_k("TfxBoundedTopK"),
     *_of_handles("TfxFactoredSettle", "v"),
     *_of_handles("TfxCandidateLogits", "kernel"),
     *_of_handles("TfxSoftmaxSelection", "kernel"),
     *_of_handles("TfxMeanOfRows", "variable"),
+    *_of_handles("TfxBoundedTopK", "errors"),
     *_of_handles("TfxSoftmaxUpdate", "kernel"),
     *_of_handles("TfxRowUpdate", "variable"),
     *_of_handles("TfxHashIndexUpdate", "entries"),

@@ -10,6 +10,7 @@ from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.hash_index import HashIndex
 from tfx_largeout.indexes.inverted_multi_index import InvertedMultiIndex
+from tfx_largeout.indexes.row_bounds import RowBounds
 from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.indexes.wta_hash import WTAHash
 
@@ -19,6 +20,7 @@ __all__ = [
     "HashIndex",
     "Index",
     "InvertedMultiIndex",
+    "RowBounds",
     "SimHash",
     "WTAHash",
     "choose_hash_index",

@@ -12,7 +12,34 @@ from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.indexes.index_shard import IndexShard
 
 
-class Index(DerivedState):
+class OverRows(DerivedState):
+    """What is built over the rows of a W of one shape. `build` sets `_shape`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._shape: tuple[int, int] | None = None
+
+    def check_built_for(self, kernel: Any) -> None:
+        """Checks that the index was built for a W of this shape.
+
+        Raises:
+            RuntimeError: It was not built.
+            ValueError: It was built for another shape.
+        """
+        self.require_built()
+        if tuple(kernel.shape) != self._shape:
+            raise ValueError(
+                f"kernel must be [C, D] = {list(self._shape or [])}, for which the index was "
+                f"built; got shape {list(kernel.shape)}"
+            )
+
+    def require_built(self) -> None:
+        """Raises a RuntimeError if the index was not built."""
+        if not self.built:
+            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
+
+
+class Index(OverRows):
     """What follows W while it is trained, and is asked which classes a step should look at.
 
     A head calls `spread` and `build` when it is built, `build_once` before each draw, and `update`
@@ -31,7 +58,6 @@ class Index(DerivedState):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._shape: tuple[int, int] | None = None
         self._shard: Any = None  # an IndexShard, once it is built
 
     def spread(self, shard: IndexShard) -> None:
@@ -63,22 +89,3 @@ class Index(DerivedState):
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well it serves, scalars."""
         raise NotImplementedError
-
-    def check_built_for(self, kernel: Any) -> None:
-        """Checks that the index was built for a W of this shape.
-
-        Raises:
-            RuntimeError: It was not built.
-            ValueError: It was built for another shape.
-        """
-        self.require_built()
-        if tuple(kernel.shape) != self._shape:
-            raise ValueError(
-                f"kernel must be [C, D] = {list(self._shape or [])}, for which the index was "
-                f"built; got shape {list(kernel.shape)}"
-            )
-
-    def require_built(self) -> None:
-        """Raises a RuntimeError if the index was not built."""
-        if not self.built:
-            raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")

@@ -13,7 +13,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.over_workers import whole_hidden
-from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes import HashIndex, RowBounds
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
 
@@ -29,11 +29,15 @@ class TopK(keras.layers.Layer):
     lower id. The layer shares the head's weights. (`keras.models.clone_model` makes a head of its
     own for it: Keras clones each layer by its configuration.)
 
-    With an index, only the classes that it finds are looked at; they are ranked by their exact
+    With a `HashIndex`, only the classes that it finds are looked at; they are ranked by their exact
     logits. What the index misses is missing: measure the recall against the exact layer. Where
     fewer than k are found, -inf and -1 follow (0 with an activation).
 
-    Cost: O(B C D) time; memory independent of C. With an index O(B `num_found` D).
+    With a `RowBounds` the result is that of the exact layer, bit by bit, as long as W is that of
+    its last `rebuild`: it does not follow W. It is sooner there for a few examples; with
+    `activation="softmax"` it is not, as probabilities need all logits.
+
+    Cost: O(B C D) time; memory independent of C. With a `HashIndex` O(B `num_found` D).
 
     Args:
         head: A head.
@@ -42,18 +46,19 @@ class TopK(keras.layers.Layer):
             with an index among those that it finds; `"sigmoid"` for each class's own logistic
             probability.
         index: `head.index`, which a `SampledHead` may have and keeps up to date; or a `HashIndex`
-            of your own, after `index.rebuild(head.kernel, head.bias)`. Default None: exact.
-        num_found: How many classes the index finds at most, k <= `num_found` <= C. Default: 1,000
-            or 10 k, the greater, or C.
+            or `RowBounds` of your own, after `index.rebuild(head.kernel, head.bias)`. Default None:
+            exact.
+        num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
+            1,000 or 10 k, the greater, or C.
         **kwargs: `name`, `dtype`, as for any Keras layer.
 
     Raises:
         TypeError: `head` is not a head, or `index` is no index; at the first call: the head has no
             W to find rows of.
-        ValueError: `k`, `activation` or `num_found` is out of range; at the first call: the index
-            was built for a W of another shape.
-        RuntimeError: At the first call: `index` was not built; or it is not the head's own, where
-            several workers have the classes.
+        ValueError: `k`, `activation` or `num_found` is out of range, or `num_found` is given with
+            a `RowBounds`; at the first call: the index was built for a W of another shape.
+        RuntimeError: At the first call: `index` was not built; or it is a `HashIndex` and not the
+            head's own, where several workers have the classes.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
@@ -64,7 +69,7 @@ class TopK(keras.layers.Layer):
         head: Head,
         k: int,
         activation: str | None = None,
-        index: HashIndex | None = None,
+        index: HashIndex | RowBounds | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -116,7 +121,7 @@ class TopKModel(keras.Model):
         model: keras.Model,
         k: int,
         activation: str | None = None,
-        index: HashIndex | None = None,
+        index: HashIndex | RowBounds | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -153,7 +158,7 @@ def top_k_model(
     model: keras.Model,
     k: int,
     activation: str | None = None,
-    index: HashIndex | None = None,
+    index: HashIndex | RowBounds | None = None,
     num_found: int | None = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
@@ -191,21 +196,25 @@ def top_classes(
     output: HeadOutput,
     k: int,
     activation: str | None = None,
-    index: HashIndex | None = None,
+    index: HashIndex | RowBounds | None = None,
     num_found: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(scores, ids)`, both `[..., k]`, of the k best classes behind a head's output."""
+    if isinstance(index, RowBounds):
+        scores, ids = _top_bounded(output.head, output.flat_hidden, k, index, activation)
+        return output.unflatten(scores), output.unflatten(ids)
     if index is None:
         top = output.head.top_k(output.flat_hidden, k)
     else:
         top = _top_found(output.head, output.flat_hidden, k, index, num_found)
-    scores = top.scores
+    return output.unflatten(_activated(top, activation)), output.unflatten(top.ids)
+
+
+def _activated(top: TopScores, activation: str | None) -> tf.Tensor:
     if activation == "softmax":
-        probabilities = tf.exp(scores - top.log_partition[:, tf.newaxis])
-        scores = tf.where(top.ids < 0, tf.zeros_like(scores), probabilities)
-    elif activation == "sigmoid":
-        scores = tf.sigmoid(scores)
-    return output.unflatten(scores), output.unflatten(top.ids)
+        probabilities = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
+        return tf.where(top.ids < 0, tf.zeros_like(top.scores), probabilities)
+    return tf.sigmoid(top.scores) if activation == "sigmoid" else top.scores
 
 
 def _check_activation(activation: str | None) -> None:
@@ -213,13 +222,37 @@ def _check_activation(activation: str | None) -> None:
         raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
 
 
+def _kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
+    """Returns a head whose rows the index is over.
+
+    Raises:
+        TypeError: It has none.
+        ValueError: The index was built for others.
+        RuntimeError: It was not built.
+    """
+    if not isinstance(head, KernelHead):
+        raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
+    index.check_built_for(head.kernel)
+    return head
+
+
+def _top_bounded(
+    head: Head, hidden: tf.Tensor, k: int, index: RowBounds, activation: str | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    head = _kernel_head(head, index)
+    if activation == "softmax" or not head.workers.alone:
+        top = head.top_k(hidden, k)
+        return _activated(top, activation), top.ids
+    best = index.top_k(hidden, head.kernel, head.bias, k)
+    scores = tf.sigmoid(best.top_scores) if activation == "sigmoid" else best.top_scores
+    return scores, best.top_ids
+
+
 def _top_found(
     head: Head, hidden: tf.Tensor, k: int, index: HashIndex, num_found: int | None
 ) -> TopScores:
-    if not isinstance(head, KernelHead):
-        raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
+    head = _kernel_head(head, index)
     _check_num_found(num_found, head)
-    index.check_built_for(head.kernel)
     most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
     if not head.workers.alone and not _is_of(index, head):
         raise RuntimeError(
@@ -240,8 +273,12 @@ def _top_found(
 def _check_index(index: Any, num_found: int | None, k: int) -> None:
     if num_found is not None:
         integer_argument("num_found", num_found, at_least=k)
-    if index is not None and not isinstance(index, HashIndex):
-        raise TypeError(f"index must be a HashIndex or None; got {index!r}")
+    if index is not None and not isinstance(index, (HashIndex, RowBounds)):
+        raise TypeError(f"index must be a HashIndex, a RowBounds or None; got {index!r}")
+    if isinstance(index, RowBounds) and num_found is not None:
+        raise ValueError(
+            f"num_found must be None with a RowBounds, which is exact; got {num_found}"
+        )
 
 
 def _check_num_found(num_found: int | None, head: Head) -> None:
@@ -251,12 +288,12 @@ def _check_num_found(num_found: int | None, head: Head) -> None:
         )
 
 
-def _is_of(index: HashIndex | None, layer: Any) -> bool:
+def _is_of(index: HashIndex | RowBounds | None, layer: Any) -> bool:
     """Says whether a layer is a head that keeps this index up to date."""
     return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
 
 
-def _index_config(index: HashIndex | None, layers: Iterable[Any]) -> Any:
+def _index_config(index: HashIndex | RowBounds | None, layers: Iterable[Any]) -> Any:
     """Returns the configuration of an index; of that of a head among the layers, the head's name.
 
     The loaded layer must share the index of the loaded head, and not get a copy, which training
@@ -268,7 +305,7 @@ def _index_config(index: HashIndex | None, layers: Iterable[Any]) -> Any:
     return keras.saving.serialize_keras_object(index)
 
 
-def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | None:
+def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | RowBounds | None:
     """Returns the index for what `_index_config` returned: a new one, or that of the loaded head.
 
     Raises:

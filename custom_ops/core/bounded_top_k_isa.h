@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of bounded_top_k that is compiled once an instruction set, and the plain structs that it
+// shares with core/bounded_top_k.cc.
+
+#ifndef TFX_LARGEOUT_CORE_BOUNDED_TOP_K_ISA_H_
+#define TFX_LARGEOUT_CORE_BOUNDED_TOP_K_ISA_H_
+
+#include <stdint.h>
+
+#include "core/logit_operands.h"
+#include "core/top_k_heap.h"
+
+namespace tfx::core {
+
+constexpr int64_t kClassesOfBlock = 16;
+
+// The rows of W as whole numbers q_c, in N blocks of 16 classes, and how far off they are. Row c is
+// near scale_c q_c; error_c bounds the error for |h| = 1, of the rows and of the arithmetic with
+// them: see core/bounded_top_k.h.
+struct BoundedRows {
+  const int8_t* rows;   // [N, D, 16], 0 behind the last class
+  const float* scales;  // [N, 16]
+  const float* errors;  // [N, 16], at least 0
+};
+
+struct BoundsPass {
+  BoundedRows bounded;
+  LogitRows layer;  // of which b is read
+  int64_t num_classes;
+  int64_t k;
+  const float* hidden;   // h: [B, D]
+  int64_t batch;         // B
+  const float* norms;    // [B]: |h|, rounded up
+  float error_of_bias;   // for a bias of 1
+  float smallest_error;  // what numbers that are too small for a float may make
+};
+
+// What one worker finds for an example.
+struct BoundsWorker {
+  ScoredClass* heap;       // [k]: the largest lower bounds
+  int64_t heap_size;       // at most k
+  float threshold;         // the k-th largest lower bound, or -infinity
+  ScoredClass* survivors;  // classes whose upper bounds, their scores, were not below the threshold
+  int64_t num_survivors;
+};
+
+struct BoundedTopKIsa {
+  // Bounds the logits of the classes of blocks [begin, end). An upper bound is NaN where nothing is
+  // known. `workers` are those of one worker for each example.
+  // REQUIRES: the lists of survivors have room for these classes.
+  void (*bounds)(const BoundsPass& pass, int64_t begin, int64_t end, BoundsWorker* workers);
+};
+
+namespace baseline {
+extern const BoundedTopKIsa kBoundedTopK;
+}
+#ifdef __x86_64__
+namespace avx2 {
+extern const BoundedTopKIsa kBoundedTopK;
+}
+namespace avx512 {
+extern const BoundedTopKIsa kBoundedTopK;
+}
+#endif
+
+}  // namespace tfx::core
+
+#endif  // TFX_LARGEOUT_CORE_BOUNDED_TOP_K_ISA_H_

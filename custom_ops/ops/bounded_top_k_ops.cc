@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfx {
+namespace {
+
+namespace tf = tensorflow;
+using tf::shape_inference::InferenceContext;
+using tf::shape_inference::ShapeHandle;
+
+absl::Status BoundedTopKShape(InferenceContext* c) {
+  ShapeHandle hidden, unused;
+  int64_t k;
+  TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &hidden));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+  c->set_output(0, c->Matrix(c->Dim(hidden, 0), k));
+  c->set_output(1, c->Matrix(c->Dim(hidden, 0), k));
+  c->set_output(2, c->Vector(c->Dim(hidden, 0)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TfxBoundedTopK")
+    .Input("hidden: float")
+    .Input("bias: dtype")
+    .Input("kernel: resource")
+    .Input("rows: resource")
+    .Input("scales: resource")
+    .Input("errors: resource")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("k: int >= 0")
+    .Output("top_scores: float")
+    .Output("top_ids: int64")
+    .Output("num_candidates: int64")
+    .SetIsStateful()
+    .SetShapeFn(BoundedTopKShape)
+    .Doc(R"doc(
+The best k of all classes by the logits o = W h + b, as TfxStreamedLogits gives them, bit by bit.
+
+For a few examples, W is read only where rows of whole numbers, with what bounds their error, can't
+rule a class out. The bounds must be those of W: of others, classes may be missing. The variables are
+read in place under their shared locks.
+
+hidden: h, [B, D].
+bias: b, [C], or [0] for none.
+kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
+rows: handle of int8 [N, D, 16], N = ceil(C / 16): row c is rows[c / 16, :, c % 16], 0 behind the last.
+scales: handle of float [N, 16]: what a row is multiplied with to be near that of W.
+errors: handle of float [N, 16], at least 0: a bound of the error of a logit for |h| = 1.
+k: how many of the best classes to return, at most C.
+top_scores: [B, k], falling, ties by lower id.
+top_ids: [B, k].
+num_candidates: [B]: how many classes got their logit from W; C where bounds were not used.
+)doc");
+
+}  // namespace tfx
