@@ -31,6 +31,7 @@ def pytest_collection_finish():
 def fresh_session():
     yield
     keras.backend.clear_session()
+    gc.freeze()  # the next collection need not look at what this one has left
 
 
 @pytest.fixture(autouse=True)

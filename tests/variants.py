@@ -22,6 +22,15 @@ def each_once(*axes: Sequence[Any]) -> list[Any]:
     return [_parameter([axis[turn % len(axis)] for axis in axes], True) for turn in turns]
 
 
+def every_third(parameters: list[Any], offset: int = 0) -> list[Any]:
+    """Combinations of which a quick run tries every third."""
+    marks = pytest.mark.thorough
+    return [
+        each if place % 3 == offset else pytest.param(*each.values, id=each.id, marks=marks)
+        for place, each in enumerate(parameters)
+    ]
+
+
 def product(*axes: Sequence[Any]) -> list[Any]:
     """All combinations, of which a quick run tries those of `each_once`, but of `thorough`."""
     quick_axes = [[place for place, value in enumerate(axis) if _is_quick(value)] for axis in axes]

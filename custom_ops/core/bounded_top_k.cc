@@ -77,8 +77,8 @@ class BoundedTopKRun {
     execution_.Run({{"bounds", {{num_chunks, bound}}}});
     for (int64_t b = 0; b < in_.batch && !fails_; ++b) CollectCandidates(b);
     if (fails_) return false;
-    for (int64_t b = 0; b < in_.batch; ++b) Rank(b);
-    return true;
+    for (int64_t b = 0; b < in_.batch && !fails_; ++b) Rank(b);
+    return !fails_;
   }
 
  private:
@@ -159,8 +159,10 @@ class BoundedTopKRun {
         [&](int64_t begin, int64_t end) {
           std::vector<float> scratch(in_.width);
           for (int64_t i = begin; i < end; ++i) {
-            best[i].score = logits_isa_.target_logit(logits_, panel_, static_cast<int32_t>(b),
-                                                     best[i].id, scratch.data());
+            const float logit = logits_isa_.target_logit(logits_, panel_, static_cast<int32_t>(b),
+                                                         best[i].id, scratch.data());
+            if (logit > best[i].score) fails_ = true;  // W is not that of the bounds
+            best[i].score = logit;
           }
         },
         100 + in_.width * std::min<int64_t>(in_.batch, 4) / 4);

@@ -156,6 +156,7 @@ def test_a_run_that_was_killed_goes_on_as_it_would_have(tmp_path, whole, kill_af
     assert_same_state(model, other)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_number_in_the_script_is_refused(tmp_path):
     checkpointed(tmp_path)
     with pytest.raises(ValueError, match="the checkpoint must be one of this model"):

@@ -127,8 +127,9 @@ def assert_same_state(model, other):
 @pytest.mark.parametrize(
     ("kind", "every"),
     [
-        *(("keras", "epoch"), ("index", 4), ("factored", 4)),
-        # What is kept of these is of kinds that others have.
+        *(("keras", "epoch"), ("factored", 4)),
+        # What is kept of these is of kinds that others have, but of an index, which takes long.
+        pytest.param("index", 4, marks=pytest.mark.thorough),
         pytest.param("keras", 4, marks=pytest.mark.thorough),
         pytest.param("dense", 4, marks=pytest.mark.thorough),
         pytest.param("sampled", 4, marks=pytest.mark.thorough),
@@ -163,6 +164,7 @@ def test_a_run_under_it_is_the_run_without_it(tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.thorough
 def test_sparse_examples(tmp_path):
     splits = np.arange(EXAMPLES + 1)
     examples = SparseExamples(
@@ -192,6 +194,7 @@ def test_sparse_examples(tmp_path):
     assert_same_state(model, whole)
 
 
+@pytest.mark.thorough
 def test_models_that_are_built_by_their_first_batch(tmp_path):
     def make():
         keras.utils.set_random_seed(5)
@@ -486,6 +489,7 @@ def begun(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_other_models(begun):
     loss = tlo.losses.SampledSoftmax
     refused(

@@ -228,6 +228,7 @@ def model_with_one_long_row(length_ranges):
     return model
 
 
+@pytest.mark.thorough
 def test_short_rows_that_share_a_bucket_are_no_alarm():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

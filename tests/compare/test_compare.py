@@ -171,6 +171,7 @@ def test_malformed_data_are_named_once(tmp_path, capsys):
     assert not output.exists()
 
 
+@pytest.mark.thorough
 def test_malformed_data_leave_earlier_results_alone(finished, tmp_path):
     folder, _, _ = finished
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}

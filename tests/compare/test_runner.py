@@ -76,6 +76,7 @@ def test_malformed_data_stop_everything(tmp_path):
         run(tmp_path, "send('failed', error='train.txt:3: bad', data_at_fault=True); exit(1)")
 
 
+@pytest.mark.thorough
 def test_the_worker_is_of_the_package_that_runs_whatever_the_current_folder_holds(
     tmp_path, monkeypatch
 ):

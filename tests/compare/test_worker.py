@@ -14,6 +14,7 @@ subprocess.run([sys.executable, "-c", child], check=True)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS has no such floor")
 def test_peak_memory_is_not_that_of_the_process_which_started_this_one(tmp_path):
     child = run_child(tmp_path, "-c", PEAK_OF_A_CHILD)

@@ -151,6 +151,7 @@ def check_the_others_end(folder, size, number, limit, failing=1):
         children[failing].communicate()
 
 
+@pytest.mark.thorough
 def test_the_death_of_one_ends_the_others(tmp_path):
     check_the_others_end(tmp_path, 2, signal.SIGKILL, 60)
 

@@ -27,6 +27,7 @@ def write_examples(file: Path, number: int, seed: int) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", ["exact", *thorough("sampled")])
 def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):
     write_examples(tmp_path / "train.txt", 2000, seed=0)

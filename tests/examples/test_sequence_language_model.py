@@ -45,6 +45,7 @@ def options(text: Path, **others: object) -> list[str]:
     return [str(text), *(str(part) for name in chosen for part in (f"--{name}", chosen[name]))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", ["sampled", *thorough("tied", "exact", "dense")])
 @pytest.mark.parametrize("trunk", ["transformer", *thorough("lstm")])
 def test_learns_a_small_text(example, tmp_path, trunk, head):

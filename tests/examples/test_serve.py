@@ -288,6 +288,7 @@ def test_health_and_page(server):
     assert b"//" not in page.replace(b"// ", b"") and b"src=" not in page, "all of it is here"
 
 
+@pytest.mark.thorough
 def test_sigterm_lets_requests_end(model, tmp_path):
     with Server(tmp_path, model, "--max-delay-ms=5000") as server, ThreadPoolExecutor(1) as client:
         server.wait_for(200)

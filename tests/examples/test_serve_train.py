@@ -41,6 +41,7 @@ def assert_same(rows, expected):
     np.testing.assert_array_equal(rows.dense_shape, expected.dense_shape)
 
 
+@pytest.mark.thorough
 def test_texts_of_the_words_of_definitions_have_their_rows(train):
     counts, test = load_wordnet("hyper")
     words, _ = wordnet_names("hyper")

@@ -44,6 +44,7 @@ def test_calls_that_once_found_something(call):
     assert finding(call, run_op(call), composed) is None
 
 
+@pytest.mark.thorough
 def test_random_calls():
     reports = list(run_calls(1, 0, _CALLS, _COMPARE_EVERY))
     assert [report.index for report in reports] == list(range(_CALLS))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import hierarchical_softmax as oracle
-from variants import each_once, product, some_of, thorough
+from variants import each_once, every_third, product, some_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import (
@@ -277,6 +277,7 @@ def count_blocks(monkeypatch):
     return blocks
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tree", ["frequency clusters", "huffman"])
 def test_neither_a_training_step_nor_the_exact_loss_sweeps_over_all_classes(tree, count_blocks):
     head = make_head(tree)
@@ -335,7 +336,7 @@ def rank_and_top(head, hidden, labels, k):
 
 @pytest.mark.parametrize(
     ("tree", "block_and_k"),
-    product(list(TREES), [(2**14, 0), (2**14, 5), (8, 1), (8, CLASSES), (1, 5)]),
+    every_third(product(list(TREES), [(2**14, 0), (2**14, 5), (8, 1), (8, CLASSES), (1, 5)])),
 )
 def test_ranks_and_best_classes_are_exact(tree, block_and_k, monkeypatch):
     block, k = block_and_k
@@ -358,7 +359,7 @@ def test_ranks_and_best_classes_are_exact(tree, block_and_k, monkeypatch):
         np.testing.assert_array_equal(log_partition, np.zeros(BATCH))
 
 
-@pytest.mark.parametrize(("tree", "block"), each_once(list(TREES), [2**14, 3]))
+@pytest.mark.parametrize(("tree", "block"), every_third(each_once(list(TREES), [2**14, 3])))
 def test_ties_go_to_the_lower_id(tree, block, monkeypatch):
     monkeypatch.setattr(sweep, "_BLOCK_CLASSES", block)
     head = make_head(tree, use_bias=False)

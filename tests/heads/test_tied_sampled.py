@@ -219,6 +219,7 @@ def test_evaluation_is_exact():
     np.testing.assert_allclose(scores, -np.sort(-logits, axis=1)[:, :3], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_probe_looks_and_counts_no_draw():
     x, y = data()
     ends = []

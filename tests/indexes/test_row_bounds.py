@@ -262,6 +262,15 @@ def test_it_does_not_follow_w_until_it_is_rebuilt():
         np.testing.assert_array_equal(left, right)
 
 
+@needs_ops
+def test_bounds_of_another_w_are_found_out():
+    head = head_of(normal(3001, 8), normal(3001, seed=1))
+    index = index_of(head)
+    head.kernel.assign(normal(3001, 8, seed=3))
+    candidates = check_same(head, index, normal(4, 8, seed=2), 5)
+    np.testing.assert_array_equal(candidates, 3001)  # a logit was above its bound: all were read
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_w_that_is_not_finite_is_refused_and_nothing_changes(in_graph):
     head = head_of(normal(40000, 8))

@@ -17,6 +17,7 @@ from conformance.heads_table import HEADS
 from placement.gpu_kernels import count_waits, host_nodes, host_variables, nodes_of
 from samplers import samplers_table
 from samplers.drawing import labels_of, weights_of
+from variants import some_of
 
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_rule import RowRule
@@ -60,7 +61,7 @@ WAITS = {
 }
 
 ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed")}
-every_head = pytest.mark.parametrize("name", ROWS)
+every_head = some_of("name", list(ROWS), 3)
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,7 @@ def test_nothing_is_left_to_the_host_but_what_is_named(name):
             assert not any(CLASSES in (shape.dims or []) for shape in node.shapes), node
 
 
+@pytest.mark.thorough
 def test_what_is_named_is_there():
     """So that a name goes when what it is for has gone."""
     found = {(n.place, n.op) for name in ROWS for g in graphs(name).values() for n in host_nodes(g)}
@@ -122,7 +124,7 @@ def test_a_step_waits_no_more_often(name):
     assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
 
 
-@pytest.mark.parametrize("row", samplers_table.SAMPLERS, ids=lambda row: row.name)
+@some_of("row", samplers_table.SAMPLERS, 6)
 def test_samplers_draw_on_the_gpu(row):
     sampler = samplers_table.built(row)
 

@@ -398,6 +398,7 @@ def test_an_index_serves_one_head(kind):
         head_with(kind(5), index).build((None, WIDTH))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [LSHEmbedding, *thorough(LSHLabel, WTATopK, ExactTopK)])
 def test_a_sampler_serves_several_heads(kind):
     """Training is as with a sampler for each head."""

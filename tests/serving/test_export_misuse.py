@@ -225,6 +225,7 @@ def test_recall_of_empty_batches_or_another_folder(tmp_path):
         tlo.serving.recall(model, tmp_path / "other", X)
 
 
+@pytest.mark.thorough
 def test_the_benchmark_needs_more_examples_than_a_request_has(tmp_path):
     rows = np.zeros((70, 4), np.float32)
     np.savez(tmp_path / "few.npz", w=rows, b=rows[:, 0], h=rows[:64])

@@ -218,7 +218,8 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
 
 def midx(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Returns `SampledHead` with candidates from a softmax over coded rows, and its loss."""
-    sampler = samplers.MIDX(options["num_sampled"], options["num_words"], per_example=_own(options))
+    words = min(options["num_words"], num_classes)
+    sampler = samplers.MIDX(options["num_sampled"], words, per_example=_own(options))
     head = _sampled_head(num_classes, sampler, label_counts, seed, options)
     return head, losses.ComplementarySum()
 

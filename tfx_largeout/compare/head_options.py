@@ -111,7 +111,7 @@ HEAD_OPTIONS = (
     HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
     HeadOption("num_found", positive_integer, "candidate classes taken from an index"),
     HeadOption("candidates", one_of(("own", "shared")), "an example's own, or shared by the batch"),
-    HeadOption("num_words", positive_integer, "words of each of two codebooks, Q"),
+    HeadOption("num_words", positive_integer, "words of each of two codebooks, at most C, Q"),
     HeadOption("top_k", positive_integer, "candidate classes with the greatest logits, K"),
     HeadOption(
         "hash_family",

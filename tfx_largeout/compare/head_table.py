@@ -176,7 +176,7 @@ HEAD_TABLE = (
     HeadRow(
         "midx",
         "SampledHead: candidates from a softmax over coded rows of the weights",
-        midx_options(0.02),
+        midx_options(0.005),
         {},
         midx,
     ),

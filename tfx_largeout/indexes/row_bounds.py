@@ -44,8 +44,9 @@ class RowBounds(OverRows):
     bit by bit.
 
     **It does not follow W.** The bounds are those of the W of the last `rebuild`: call it after
-    training, and after each other change of W. With an older W classes may be missing, and nothing
-    says so. The bias may change: it is read as it is.
+    training, and after each other change of W. With an older W classes may be missing. Where a
+    logit that is looked at is above its bound, all of W is read after all; after a small change
+    there may be none. The bias may change: it is read as it is.
 
     It pays for a few examples, which are bound by how fast W is read. The exact pass over all of W
     runs instead for more than 8 examples; k > C / 32; an h that is not finite, or longer than 2^50;
