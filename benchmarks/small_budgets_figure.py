@@ -18,6 +18,7 @@ from pathlib import Path
 import harness
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "small_budgets.png"
 
@@ -77,6 +78,7 @@ def draw_curves(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
         label = f"{name}, S = {s:,}" if s else name
         axes.plot(seconds, values, "o-" if number < 10 else "s--", label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("seconds of one core, training and evaluation")
