@@ -2,14 +2,14 @@
 """Requests to exported models: the ten best classes of one example, and of 64.
 
 The question: how long requests to an exact export and to one with lists take, beside
-`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what lists miss. No answer
-has been published yet. Beside it in the same run, where they are installed: faiss
-(inverted lists) and hnswlib (a graph), which search for (h, 1) among the (w, b). All start from the
-hidden activations of test examples.
+`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what lists miss; and what
+`TopK` takes in a process with this package. docs/serving.md has what came out. Beside it in the
+same run, where they are installed: faiss (inverted lists) and hnswlib (a graph), which search for
+(h, 1) among the (w, b). All start from the hidden activations of test examples.
 
     pip install "tfx_largeout[peers]"                       # optional: faiss-cpu and hnswlib
-    python benchmarks/serving.py                            # WordNet, 139,536 classes: 10 minutes
-    python benchmarks/serving.py --classes 1000000          # a stream of made-up examples
+    python benchmarks/serving.py                            # WordNet, 139,536 classes: 5 minutes
+    python benchmarks/serving.py --classes 1000000          # a made-up stream: 10 minutes
     python benchmarks/serving.py --weights FILE.npz         # arrays w [C, D], b [C] and h [N, D]
     python benchmarks/serving.py --quick                    # small, nothing is written
 
