@@ -169,6 +169,21 @@ def test_blocks_of_stored_classes_give_what_one_does(rows, tmp_path, monkeypatch
             np.testing.assert_allclose(parts[name], whole[name], rtol=1e-5)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("rows", ["float32", "int8"])
+def test_lite_rt_runs_the_exact_form(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", 70)
+    expected = exported(dense_model(200), tmp_path / "model", rows=rows)
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(tmp_path / "model"), signature_keys=["serving_default"]
+    )
+    with pytest.warns(UserWarning, match="tf.lite.Interpreter is deprecated"):
+        interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    result = interpreter.get_signature_runner("serving_default")(inputs=X)
+    np.testing.assert_array_equal(result["ids"], expected["ids"])
+    np.testing.assert_allclose(result["scores"], expected["scores"], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("index", [None, "ivf"])
 @pytest.mark.parametrize(
     ("activation", "k"), [(None, 1), ("softmax", 100), ("sigmoid", 200)], ids=str

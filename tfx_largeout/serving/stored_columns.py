@@ -43,9 +43,10 @@ class StoredColumns:
         last = tf.where(end == self.num_classes, self._of_block, first + end - start)
 
         def part(table: tf.Variable) -> tf.Tensor:
-            return tf.convert_to_tensor(table)[number][..., first:last]
+            return tf.convert_to_tensor(table)[number][first:last]  # LiteRT has no ellipsis
 
-        logits = tf.matmul(queries, tf.cast(part(self.kernel), tf.float32))
+        block = tf.convert_to_tensor(self.kernel)[number][:, first:last]
+        logits = tf.matmul(queries, tf.cast(block, tf.float32))
         if self.scale is not None:
             logits *= part(self.scale)
         if self.bias is not None:
