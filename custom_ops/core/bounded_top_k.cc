@@ -64,7 +64,7 @@ class BoundedTopKRun {
     pass_.smallest_error = static_cast<float>(std::ldexp(4 * width + 64, -126));
     for (BoundsWorker& worker : workers_) {
       worker = {execution.Take<ScoredClass>(in_.k), 0, -kInfinity,
-                execution.Take<ScoredClass>(most_candidates_ + kClassesOfChunk), 0};
+                execution.Take<BoundedClass>(most_candidates_ + kClassesOfChunk), 0};
     }
     PackPanel(layer);
   }
@@ -124,9 +124,9 @@ class BoundedTopKRun {
 
   // Leaves survivors out that are below what has become of the threshold.
   static void RuleOut(float threshold, BoundsWorker* worker) {
-    ScoredClass* end = worker->survivors + worker->num_survivors;
+    BoundedClass* end = worker->survivors + worker->num_survivors;
     end = std::remove_if(worker->survivors, end,
-                         [=](const ScoredClass& bound) { return bound.score < threshold; });
+                         [=](const BoundedClass& bound) { return bound.upper < threshold; });
     worker->num_survivors = end - worker->survivors;
   }
 
@@ -144,7 +144,7 @@ class BoundedTopKRun {
     }
     for (size_t w = b; w < workers_.size(); w += in_.batch) {
       RuleOut(threshold, &workers_[w]);
-      const ScoredClass* survivors = workers_[w].survivors;
+      const BoundedClass* survivors = workers_[w].survivors;
       candidates_[b].insert(candidates_[b].end(), survivors, survivors + workers_[w].num_survivors);
     }
     const auto number = static_cast<int64_t>(candidates_[b].size());
@@ -153,16 +153,18 @@ class BoundedTopKRun {
 
   // Ranks an example's candidates by their logits.
   void Rank(int64_t b) {
-    std::vector<ScoredClass>& best = candidates_[b];
+    const std::vector<BoundedClass>& candidates = candidates_[b];
+    std::vector<ScoredClass> best(candidates.size());
     execution_.parallel_for(
         static_cast<int64_t>(best.size()),
         [&](int64_t begin, int64_t end) {
           std::vector<float> scratch(in_.width);
           for (int64_t i = begin; i < end; ++i) {
+            const BoundedClass& bounds = candidates[i];
             const float logit = logits_isa_.target_logit(logits_, panel_, static_cast<int32_t>(b),
-                                                         best[i].id, scratch.data());
-            if (logit > best[i].score) fails_ = true;  // W is not that of the bounds
-            best[i].score = logit;
+                                                         bounds.id, scratch.data());
+            if (logit < bounds.lower || logit > bounds.upper) fails_ = true;  // of another W
+            best[i] = {logit, bounds.id};
           }
         },
         100 + in_.width * std::min<int64_t>(in_.batch, 4) / 4);
@@ -181,9 +183,9 @@ class BoundedTopKRun {
   const StreamedLogitsIsa& logits_isa_;
   const int64_t most_candidates_;
   std::atomic<bool> fails_{false};
-  std::vector<BoundsWorker> workers_;                 // [num_workers, B]
-  std::vector<std::vector<ScoredClass>> candidates_;  // of each example
-  float* norms_;                                      // [B]
+  std::vector<BoundsWorker> workers_;                  // [num_workers, B]
+  std::vector<std::vector<BoundedClass>> candidates_;  // of each example
+  float* norms_;                                       // [B]
   BoundsPass pass_;
   Panel panel_;
   StreamedLogitsPass logits_;

@@ -29,7 +29,7 @@ struct BoundedTopKOutputs {
 // Sets the best k with the ids and the bits of StreamedLogits, which does the work where bounds
 // don't pay or don't hold: for more than 8 examples; for k above C / 32; where h has a NaN or is
 // longer than 2^50; where more than an eighth of the classes can't be ruled out; and where a logit
-// is above its bound, as it is for another W.
+// is out of its bounds, as it is for another W.
 //
 // error_c must be at least
 //

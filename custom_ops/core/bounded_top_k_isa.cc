@@ -62,10 +62,11 @@ void OfferBounds(Floats lower, uint32_t lanes, int64_t first_class, int64_t k,
   if (worker->heap_size == k) worker->threshold = worker->heap[0].score;
 }
 
-void AddSurvivors(Floats upper, uint32_t lanes, int64_t first_class, BoundsWorker* worker) {
+void AddSurvivors(Floats lower, Floats upper, uint32_t lanes, int64_t first_class,
+                  BoundsWorker* worker) {
   for (; lanes != 0; lanes &= lanes - 1) {
     const int lane = __builtin_ctz(lanes);
-    worker->survivors[worker->num_survivors++] = {upper[lane],
+    worker->survivors[worker->num_survivors++] = {lower[lane], upper[lane],
                                                   static_cast<int32_t>(first_class + lane)};
   }
 }
@@ -86,7 +87,7 @@ TFX_INLINE void Bound(const BoundsPass& pass, Floats dot, int64_t first_class, c
   if (lanes == 0) return;
   const int64_t rest = pass.num_classes - first_class;
   if (rest < kLanes) lanes &= (1u << (rest > 0 ? rest : 0)) - 1;
-  AddSurvivors(upper, lanes, first_class, worker);
+  AddSurvivors(lower, upper, lanes, first_class, worker);
   OfferBounds(lower, lanes & Greater(lower, threshold), first_class, pass.k, worker);
 }
 

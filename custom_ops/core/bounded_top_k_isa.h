@@ -36,12 +36,18 @@ struct BoundsPass {
   float smallest_error;  // what numbers that are too small for a float may make
 };
 
+// A class, and what its logit lies between.
+struct BoundedClass {
+  float lower, upper;
+  int32_t id;
+};
+
 // What one worker finds for an example.
 struct BoundsWorker {
-  ScoredClass* heap;       // [k]: the largest lower bounds
-  int64_t heap_size;       // at most k
-  float threshold;         // the k-th largest lower bound, or -infinity
-  ScoredClass* survivors;  // classes whose upper bounds, their scores, were not below the threshold
+  ScoredClass* heap;        // [k]: the largest lower bounds
+  int64_t heap_size;        // at most k
+  float threshold;          // the k-th largest lower bound, or -infinity
+  BoundedClass* survivors;  // classes whose upper bounds were not below the threshold
   int64_t num_survivors;
 };
 

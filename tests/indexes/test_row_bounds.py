@@ -268,7 +268,7 @@ def test_bounds_of_another_w_are_found_out():
     index = index_of(head)
     head.kernel.assign(normal(3001, 8, seed=3))
     candidates = check_same(head, index, normal(4, 8, seed=2), 5)
-    np.testing.assert_array_equal(candidates, 3001)  # a logit was above its bound: all were read
+    np.testing.assert_array_equal(candidates, 3001)  # a logit was out of its bounds: all were read
 
 
 @pytest.mark.parametrize("in_graph", [False, True])

@@ -45,7 +45,7 @@ class RowBounds(OverRows):
 
     **It does not follow W.** The bounds are those of the W of the last `rebuild`: call it after
     training, and after each other change of W. With an older W classes may be missing. Where a
-    logit that is looked at is above its bound, all of W is read after all; after a small change
+    logit that is looked at is out of its bounds, all of W is read after all; after a small change
     there may be none. The bias may change: it is read as it is.
 
     It pays for a few examples, which are bound by how fast W is read. The exact pass over all of W
