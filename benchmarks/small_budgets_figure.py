@@ -27,7 +27,7 @@ Curves = dict[int, list[tuple[float, float]]]
 
 
 def read(path: Path) -> dict[str, dict[str, Curves]]:
-    """Returns by data set and sampler the curves of the loss and rate that were chosen."""
+    """Returns by data set and sampler, the best first, the curves of the chosen loss and rate."""
     runs: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -43,7 +43,11 @@ def read(path: Path) -> dict[str, dict[str, Curves]]:
                 settings[key[2:4]][int(key[4])] = curve
         # The setting that won at the S of tuning alone has the other S.
         chosen[data][name] = max(settings.values(), key=lambda of: (len(of), _last(of)))
-    return chosen
+    return {data: dict(sorted(of_set.items(), key=_badness)) for data, of_set in chosen.items()}
+
+
+def _badness(item: tuple[str, Curves]) -> float:
+    return -_last(item[1])
 
 
 def _last(curves: Curves) -> float:
@@ -52,11 +56,10 @@ def _last(curves: Curves) -> float:
 
 def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
     """Draws P@1 after the last epoch."""
-    names = sorted(of_set, key=lambda name: -_last(of_set[name]))
     sizes = sorted({s for curves in of_set.values() for s in curves if s})
-    table = np.full((len(names), len(sizes)), np.nan)
-    for row, name in enumerate(names):
-        for s, curve in of_set[name].items():
+    table = np.full((len(of_set), len(sizes)), np.nan)
+    for row, curves in enumerate(of_set.values()):
+        for s, curve in curves.items():
             table[row, [sizes.index(s)] if s else slice(None)] = curve[-1][1]
     image = axes.imshow(table, aspect="auto", cmap="viridis")
     middle = (np.nanmin(table) + np.nanmax(table)) / 2
@@ -65,15 +68,15 @@ def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
             color = "white" if value < middle else "black"
             axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=color)
     axes.set_xticks(range(len(sizes)), [f"{s:,}" for s in sizes])
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(of_set)), list(of_set))
     axes.set_xlabel("S")
     axes.figure.colorbar(image, ax=axes, label="P@1 in percent")
 
 
 def draw_curves(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
     """Draws P@1 by seconds, for the best S of each sampler."""
-    for number, name in enumerate(sorted(of_set, key=lambda name: -_last(of_set[name]))):
-        s, curve = max(of_set[name].items(), key=lambda item: item[1][-1][1])
+    for number, (name, curves) in enumerate(of_set.items()):
+        s, curve = max(curves.items(), key=lambda item: item[1][-1][1])
         seconds, values = zip(*curve, strict=True)
         label = f"{name}, S = {s:,}" if s else name
         axes.plot(seconds, values, "o-" if number < 10 else "s--", label=label)

@@ -22,10 +22,7 @@ def implementations(names) -> list:
     """
     here = _INSTRUCTION_SETS.index(library.instruction_set() or "baseline")
     own = [name for name in names if _INSTRUCTION_SETS.index(name) <= here][-1]
-    return [
-        *(name if name == own else thorough(name)[0] for name in names),
-        "composed",
-    ]
+    return [*thorough(*(name for name in names if name != own)), own, "composed"]
 
 
 IMPLEMENTATIONS = implementations(_INSTRUCTION_SETS)

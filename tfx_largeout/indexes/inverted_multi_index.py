@@ -15,7 +15,7 @@ from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.pair_softmax import CodedClasses, PairSoftmax
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.multi_index.class_lists import ClassLists, whole_weights
-from tfx_largeout.ops.multi_index.codebooks import Codebooks, even_blocks
+from tfx_largeout.ops.multi_index.codebooks import Codebooks, map_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.ops.signed_numbers import signed, unsigned
 from tfx_largeout.run_time_checks import Check, after
@@ -336,18 +336,11 @@ class InvertedMultiIndex(Index):
 
 def _codes_of(kernel: tf.Variable, ids: tf.Tensor, books: Codebooks) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the codes of rows of W, read in blocks, and their squared distances."""
-    number = tf.size(ids)
-    blocks, rows = even_blocks(number, _BLOCK_ROWS)
-    filling = tf.zeros([blocks * rows - number], tf.int64)  # a GPU can't pad int64
-    padded = tf.reshape(tf.concat([ids, filling], axis=0), tf.stack([blocks, rows]))
 
     def of_block(some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return books.codes(tf.cast(gather(kernel, some), tf.float32))
 
-    signature = (tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.float32))
-    coded = tf.map_fn(of_block, padded, parallel_iterations=1, fn_output_signature=signature)
-    codes, distances = (tf.reshape(x, [-1])[:number] for x in coded)
-    return codes, distances
+    return map_blocks(of_block, ids, _BLOCK_ROWS)
 
 
 def _check_rows(ids: tf.Tensor, squares: tf.Tensor) -> Check:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -118,9 +118,9 @@ class RowBounds(OverRows):
 
     def _store(self, first: tf.Tensor, rows: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
         """Stores the bounds of rows from `first` on; returns how many blocks there are so far."""
-        bounded = _quantized(rows)
-        ids = first // CLASSES_OF_BLOCK + tf.range(tf.shape(bounded.scales, tf.int64)[0])
-        for variable, values in zip((self.quanta, self.scales, self.errors), bounded, strict=True):
+        bounds = _quantized(rows)
+        ids = first // CLASSES_OF_BLOCK + tf.range(tf.shape(bounds[0], tf.int64)[0])
+        for variable, values in zip((self.quanta, self.scales, self.errors), bounds, strict=True):
             scatter_update(bare_variable(variable), ids, values)
         return blocks + tf.size(ids, tf.int64)
 
@@ -135,23 +135,15 @@ class RowBounds(OverRows):
         )
 
 
-class _Bounded(NamedTuple):
-    """As `BoundedRows`, of some blocks."""
-
-    rows: tf.Tensor
-    scales: tf.Tensor
-    errors: tf.Tensor
-
-
-def _quantized(rows: tf.Tensor) -> _Bounded:
-    """Returns rows of float32 `[16 n, D]` as whole numbers, and bounds of their errors."""
+def _quantized(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns rows of float32 `[16 n, D]` as `BoundedRows` has them: numbers, scales, errors."""
     largest = tf.reduce_max(tf.abs(rows), axis=1)
     scales = tf.where(largest > _MOST_QUANTUM * _LEAST_SCALE, largest, 1) / _MOST_QUANTUM
     quanta = tf.round(rows / scales[:, tf.newaxis])
     quanta = tf.clip_by_value(quanta, -_MOST_QUANTUM, _MOST_QUANTUM)
     width = rows.shape[1]
     by_block = tf.reshape(tf.cast(quanta, tf.int8), [-1, CLASSES_OF_BLOCK, width])
-    return _Bounded(
+    return (
         tf.transpose(by_block, [0, 2, 1]),
         tf.reshape(scales, [-1, CLASSES_OF_BLOCK]),
         tf.reshape(_errors(rows, quanta, scales), [-1, CLASSES_OF_BLOCK]),

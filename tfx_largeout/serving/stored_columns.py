@@ -30,7 +30,11 @@ class StoredColumns:
         self.kernel = variable(np.ascontiguousarray(self._in_blocks(rows.kernel).swapaxes(1, 2)))
         self.bias = None if rows.bias is None else variable(self._in_blocks(rows.bias))
         self.scale = None if rows.scale is None else variable(self._in_blocks(rows.scale))
-        self.numbers_copied = rows.numbers_copied
+
+    @property
+    def numbers_copied(self) -> int:
+        """How many numbers a class takes in the float32 copy of a block."""
+        return 1 if self.kernel.dtype == tf.float32 else int(self.kernel.shape[1])
 
     def end_of_block(self, start: tf.Tensor) -> tf.Tensor:
         """Returns the end of the block that a class lies in."""

@@ -35,11 +35,6 @@ class StoredRows:
     def width(self) -> int:
         return int(self.kernel.shape[1])
 
-    @property
-    def numbers_copied(self) -> int:
-        """How many numbers a row takes in the float32 copy of a block."""
-        return 1 if self.kernel.dtype == tf.float32 else self.width
-
     def logits_at(self, queries: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[B, n]` of queries `[B, D]` and rows `[B, n]` of their own."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -79,14 +80,28 @@ class Codebooks(NamedTuple):
         return vectors[:, :width], vectors[:, width:]
 
 
-def even_blocks(number: tf.Tensor, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how many blocks of at most `most` rows hold so many, and the rows of each.
+def map_blocks(
+    visit: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], rows: tf.Tensor, most: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what `visit` makes of rows `[n, ...]`, block by block: `[n]` int32, `[n]` float32.
 
-    All have the same number of rows, so that as few as can be are filled up: a few rows that have
-    changed cost no whole block.
+    Blocks have at most `most` rows, and all the same number, so that as few as can be are filled
+    up, with zeros: a few rows cost no whole block.
     """
+    number, shape = tf.shape(rows)[0], tf.shape(rows)[1:]
     blocks = tf.maximum((number + most - 1) // most, 1)
-    return blocks, (number + blocks - 1) // blocks
+    size = (number + blocks - 1) // blocks
+    # A GPU can't pad int64.
+    filling = tf.zeros(tf.concat([[blocks * size - number], shape], axis=0), rows.dtype)
+    filled = tf.concat([rows, filling], axis=0)
+    by_block = tf.map_fn(
+        visit,
+        tf.reshape(filled, tf.concat([[blocks, size], shape], axis=0)),
+        parallel_iterations=1,
+        fn_output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.float32)),
+    )
+    first, second = (tf.reshape(x, [-1])[:number] for x in by_block)
+    return first, second
 
 
 def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -94,17 +109,8 @@ def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
     Of its n x Q products, some rows are in memory at a time.
     """
-    number = tf.shape(vectors)[0]
-    blocks, rows = even_blocks(number, max(1, _BLOCK_ELEMENTS // int(words.shape[0])))
-    padded = tf.pad(vectors, [[0, blocks * rows - number], [0, 0]])
-    words_and_errors = tf.map_fn(
-        lambda block: _nearest_of_block(block, words),
-        tf.reshape(padded, tf.stack([blocks, rows, vectors.shape[1]])),
-        parallel_iterations=1,
-        fn_output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.float32)),
-    )
-    nearest, errors = (tf.reshape(x, [-1])[:number] for x in words_and_errors)
-    return nearest, errors
+    most = max(1, _BLOCK_ELEMENTS // int(words.shape[0]))
+    return map_blocks(lambda block: _nearest_of_block(block, words), vectors, most)
 
 
 def _nearest_of_block(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
