@@ -34,8 +34,18 @@ def fresh_session():
     gc.freeze()  # the next collection need not look at what this one has left
 
 
+@pytest.fixture(autouse=True, scope="module")
+def start_of_rng(request):
+    """Where a module's own generator `RNG` stands when its first test starts; None without one."""
+    generator = getattr(request.module, "RNG", None)
+    return generator and generator.bit_generator.state
+
+
 @pytest.fixture(autouse=True)
-def fixed_seed_and_float32():
+def fixed_seed_and_float32(request, start_of_rng):
+    """A test draws the same numbers whichever tests ran before it."""
     keras.utils.set_random_seed(7)
+    if start_of_rng:
+        request.module.RNG.bit_generator.state = start_of_rng
     yield
     keras.config.set_dtype_policy("float32")

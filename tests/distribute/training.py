@@ -21,6 +21,8 @@ X = RNG.integers(0, WORDS, [EXAMPLES, LENGTH]).astype("int32")
 COUNTS = RNG.integers(1, 4, EXAMPLES)
 FLAT = RNG.zipf(1.3, COUNTS.sum()) % CLASSES
 WEIGHTS = np.where(RNG.uniform(size=EXAMPLES) < 0.1, 0, RNG.uniform(0.5, 1.5, EXAMPLES))
+# Drawn here, once: what a run draws would depend on the runs before it in its process.
+NEXT = np.where(RNG.uniform(size=X.shape) < 0.2, 5, X).astype("int64")
 
 
 def batches(examples: int = EXAMPLES, weighted: bool = True) -> tf.data.Dataset:
@@ -307,8 +309,7 @@ RUNS = {"some": some_runs, "every": every_run}
 
 def positions_run() -> dict[str, np.ndarray]:
     """A label each position."""
-    labels = np.where(RNG.uniform(size=X.shape) < 0.2, 5, X).astype("int64")
-    positions = tf.data.Dataset.from_tensor_slices((X % 7, labels)).batch(BATCH)
+    positions = tf.data.Dataset.from_tensor_slices((X % 7, NEXT)).batch(BATCH)
     model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
     return trained(model, data=tlo.distribute.shard(positions))
 
