@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to exported models: the ten best classes of one example, and of 64.
 
-The question: how long requests to an exact export and to one with lists take, beside
-`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what lists miss; and what
+The question: how long requests to an exact export and to one with lists or hash tables take, beside
+`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what is missed; and what
 `TopK` takes in a process with this package. docs/serving.md has what came out. Beside it in the
 same run, where they are installed: faiss (inverted lists) and hnswlib (a graph), which search for
 (h, 1) among the (w, b). All start from the hidden activations of test examples.
@@ -44,6 +44,7 @@ REPEATS = {1: 300, 64: 60}  # requests of so many examples
 TURN = 10  # requests
 MOST_FOR_GRAPH = 200_000  # classes: building takes minutes a million
 BASE = "keras export of Dense and top_k"
+HASHES, TABLES, RANGES = 5, 50, 8  # of the hash index
 
 
 class Method(NamedTuple):
@@ -136,6 +137,30 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
             yield exported(
                 "tlo.export, ivf", parameters, folder / name, width, lambda p, w=write: w(folder=p)
             )
+    yield from hash_exports(headed, folder)
+
+
+def hash_exports(headed: keras.Sequential, folder: Path) -> Iterator[Method]:
+    """Gives exports with the tables of a hash index."""
+    head = headed.layers[-1]
+    index = tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(), HASHES, TABLES, similarity="inner_product", length_ranges=RANGES
+    )
+    index.rebuild(head.kernel, head.bias)
+    for num_found, probed in ((1000, TABLES), (1000, TABLES // 5), (4000, TABLES)):
+        num_found = min(num_found, head.num_classes)
+        write = functools.partial(
+            tlo.export, headed, k=BEST, index=index, num_found=num_found, num_probed=probed
+        )
+        parameters = f"K = {HASHES} ranges = {RANGES} num_found = {num_found} num_probed = {probed}"
+        name = f"hash_{num_found}_{probed}"
+        yield exported(
+            "tlo.export, hash",
+            parameters,
+            folder / name,
+            int(head.kernel.shape[1]),
+            lambda p, w=write: w(folder=p),
+        )
 
 
 def in_process(trained: Trained, exact: Search) -> Iterator[Method]:

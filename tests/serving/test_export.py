@@ -98,7 +98,7 @@ def test_every_head_gives_its_best_classes_where_the_package_is_not_installed(tm
         np.testing.assert_allclose(results[name]["log_partition"], sums, atol=1e-5)
 
 
-def test_inputs_names_and_lists_where_the_package_is_not_installed(tmp_path):
+def test_inputs_names_lists_and_tables_where_the_package_is_not_installed(tmp_path):
     sparse, text, listed = sparse_model(), text_model(), dense_model()
     x = tf.sparse.from_dense(np.maximum(np.random.default_rng(1).normal(size=(6, 40)), 0))
     x = tf.cast(x, tf.float32)
@@ -114,22 +114,32 @@ def test_inputs_names_and_lists_where_the_package_is_not_installed(tmp_path):
     np.savez(tmp_path / "text.npz", inputs=words.numpy().astype("S"))
     tlo.export(listed, tmp_path / "listed", K, index="ivf", rows="int8", rescore=True)
     np.savez(tmp_path / "listed.npz", inputs=X, num_probed=np.int32(7))
-    signatures = {"sparse": "serving_default", "text": "serving_default"}
+    hashed = dense_model()
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 3, 8, similarity="inner_product")
+    index.rebuild(hashed.layers[-1].kernel, hashed.layers[-1].bias)
+    tlo.export(hashed, tmp_path / "hashed", K, index=index, activation="softmax")
+    np.savez(tmp_path / "hashed.npz", inputs=X)
+    signatures = dict.fromkeys(["sparse", "text", "hashed"], "serving_default")
     results = serve(tmp_path, {**signatures, "listed": "with_num_probed"})
     assert_same(results["sparse"], tlo.top_k_model(sparse, K)(x))
     assert_same(results["text"], tlo.top_k_model(text, K)(words))
     assert_same(results["listed"], tlo.top_k_model(listed, K)(X))
+    assert_same(results["hashed"], tlo.top_k_model(hashed, K, "softmax", index)(X))
     np.testing.assert_array_equal(
         results["text"]["names"], np.array(NAMES)[results["text"]["ids"]].astype("S")
     )
 
 
-def test_a_session_runs_it_as_servers_in_cpp_do(tmp_path):
+@pytest.mark.parametrize("form", ["lists", pytest.param("tables", marks=pytest.mark.thorough)])
+def test_a_session_runs_it_as_servers_in_cpp_do(form, tmp_path):
     model = dense_model()
-    tlo.export(model, tmp_path / "ivf", K, index="ivf", names=NAMES)
-    expected = tlo.top_k_model(model, K)(X)
+    index = tlo.indexes.HashIndex(tlo.indexes.DWTAHash(2), 2, 7)
+    index.rebuild(model.layers[-1].kernel, model.layers[-1].bias)
+    given_index = "ivf" if form == "lists" else index
+    tlo.export(model, tmp_path / "model", K, index=given_index, names=NAMES)
+    expected = tlo.top_k_model(model, K, index=None if form == "lists" else index)(X)
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(tmp_path / "ivf"))
+        meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(tmp_path / "model"))
         signature = meta.signature_def["with_num_probed"]
         tensors = {name: info.name for name, info in signature.outputs.items()}
         given = {"inputs": X, "num_probed": 7}

@@ -228,14 +228,24 @@ class HashIndex(Index):
         most = (self.max_drift or 1) * self.num_tables * self._shard.num_classes
         self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
 
-    def codes(self, vectors: tf.Tensor) -> tf.Tensor:
+    def codes(self, vectors: tf.Tensor, implementation: str = "auto") -> tf.Tensor:
         """Returns the buckets of vectors `[n, D]` in each table, `[n, L]`; -1 where there is none.
+
+        Args:
+            vectors: What queries are.
+            implementation: As `hash_codes`.
 
         Raises:
             tf.errors.InvalidArgumentError: A vector is not finite.
         """
         vectors = self.hashed_queries(vectors)
-        return hash_codes(vectors, self._functions(), self.num_tables, self.hashes_per_table)
+        return hash_codes(
+            vectors,
+            self._functions(),
+            self.num_tables,
+            self.hashes_per_table,
+            implementation=implementation,
+        )
 
     def hashed_queries(self, vectors: tf.Tensor) -> tf.Tensor:
         """Returns the vectors that are hashed for queries `[n, D]`, float32."""

@@ -17,6 +17,9 @@ from tfx_largeout.indexes import HashIndex, RowBounds
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
 
+SEED = (0, 0)
+"""With which an index is asked: the same classes are found each time."""
+
 # This key marks the configuration of an index that is the head's own.
 _OF_HEAD = "index_of_head"
 
@@ -84,7 +87,7 @@ class TopK(keras.layers.Layer):
         self.activation = activation
         self.index, self.num_found = index, num_found
         _check_index(index, num_found, self.k)
-        _check_num_found(num_found, head)
+        _check_num_found(num_found, head.num_classes)
         self.supports_jit = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -222,7 +225,7 @@ def _check_activation(activation: str | None) -> None:
         raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
 
 
-def _kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
+def kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
     """Returns a head whose rows the index is over.
 
     Raises:
@@ -239,7 +242,7 @@ def _kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
 def _top_bounded(
     head: Head, hidden: tf.Tensor, k: int, index: RowBounds, activation: str | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    head = _kernel_head(head, index)
+    head = kernel_head(head, index)
     if activation == "softmax" or not head.workers.alone:
         top = head.top_k(hidden, k)
         return _activated(top, activation), top.ids
@@ -251,19 +254,18 @@ def _top_bounded(
 def _top_found(
     head: Head, hidden: tf.Tensor, k: int, index: HashIndex, num_found: int | None
 ) -> TopScores:
-    head = _kernel_head(head, index)
-    _check_num_found(num_found, head)
-    most = min(max(1000, 10 * k), head.num_classes) if num_found is None else num_found
-    if not head.workers.alone and not _is_of(index, head):
+    head = kernel_head(head, index)
+    most = most_found(head.num_classes, k, num_found)
+    if not head.workers.alone and not is_of(index, head):
         raise RuntimeError(
             "index must be that of the head, where its classes are spread over "
             f"{head.workers.size} workers; got another one"
         )
     batch = whole_hidden(head, hidden)
-    if _is_of(index, head):
+    if is_of(index, head):
         index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
     queries = tf.cast(batch.hidden, tf.float32)[:, tf.newaxis]
-    found = index.candidates(queries, most, tf.constant([0, 0]), per_example=True)
+    found = index.candidates(queries, most, tf.constant(SEED), per_example=True)
     if head.workers.alone:
         return top_candidates(head.kernel, head.bias, hidden, found, k)
     best = head.rows.best_of(batch.hidden, head.kernel, head.bias, found, k)
@@ -281,14 +283,22 @@ def _check_index(index: Any, num_found: int | None, k: int) -> None:
         )
 
 
-def _check_num_found(num_found: int | None, head: Head) -> None:
-    if num_found is not None and num_found > head.num_classes:
-        raise ValueError(
-            f"num_found must be at most num_classes={head.num_classes}; got {num_found}"
-        )
+def most_found(num_classes: int, k: int, num_found: int | None) -> int:
+    """Returns how many classes an index finds at most.
+
+    Raises:
+        ValueError: `num_found` is above C.
+    """
+    _check_num_found(num_found, num_classes)
+    return min(max(1000, 10 * k), num_classes) if num_found is None else num_found
 
 
-def _is_of(index: HashIndex | RowBounds | None, layer: Any) -> bool:
+def _check_num_found(num_found: int | None, num_classes: int) -> None:
+    if num_found is not None and num_found > num_classes:
+        raise ValueError(f"num_found must be at most num_classes={num_classes}; got {num_found}")
+
+
+def is_of(index: HashIndex | RowBounds | None, layer: Any) -> bool:
     """Says whether a layer is a head that keeps this index up to date."""
     return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
 
@@ -300,7 +310,7 @@ def _index_config(index: HashIndex | RowBounds | None, layers: Iterable[Any]) ->
     would leave behind.
     """
     for layer in layers:
-        if _is_of(index, layer):
+        if is_of(index, layer):
             return {_OF_HEAD: layer.name}
     return keras.saving.serialize_keras_object(index)
 

@@ -19,6 +19,7 @@ from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.without_logits import without_logits
+from tfx_largeout.indexes import HashIndex
 from tfx_largeout.layers.top_k import output_of_model
 from tfx_largeout.serving.class_names import ClassNames, checked_names
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
@@ -37,13 +38,14 @@ def export(
     folder: str | Path,
     k: int = 10,
     *,
-    index: str | None = None,
+    index: str | HashIndex | None = None,
     activation: str | None = None,
     rows: str = "float32",
     rescore: bool = False,
     names: Iterable[str] | None = None,
     num_lists: int | None = None,
     num_probed: int | None = None,
+    num_found: int | None = None,
     seed: int = 0,
     input_signature: Any = None,
 ) -> None:
@@ -62,24 +64,33 @@ def export(
     `TopK`, ties by lower id. With `index="ivf"`, rows of W lie in lists around the centers of
     k-means; a request looks into the `num_probed` lists nearest to h, and gives what it looks at
     its logit, so that classes in other lists are missed: `tlo.serving.recall` measures how many.
-    The signature `with_num_probed` then has one more input, the int32 scalar `num_probed`. Where
-    there are fewer than k, -inf and -1 follow (0 with an activation, and the name "").
+    With a `HashIndex`, a request reads the buckets of `num_probed` of its tables, and gives the
+    first `num_found` classes in them their logits: scores and ids are those of `TopK` with that
+    index. In both cases the signature `with_num_probed` has one more input, the int32 scalar
+    `num_probed`; where there are fewer than k, -inf and -1 follow (0 with an activation, and the
+    name "").
 
     Preprocessing layers of the model go along. Of the head only W and b do: no slots of optimizers,
-    no tables of an index. docs/serving.md shows how to load and to serve the folder.
+    no tables of an index but the one that is asked for. docs/serving.md shows how to load and to
+    serve the folder.
 
-    Cost: of a request O(B C D) time, memory for a few blocks of 2^22 logits; with an index
+    Cost: of a request O(B C D) time, memory for a few blocks of 2^22 logits; with lists
     O(B (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of
     B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a
-    class, by `rows`; 1.25 times as much with an index; 4 D more with `rescore`. To export with an
-    index takes memory for about three more W, and O(C `num_lists` D) time.
+    class, by `rows`; 1.25 times as much with lists; 4 D more with `rescore`. To export with lists
+    takes memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L tables of K
+    hashes: O(B (L (K D + what buckets have) + `num_found` D)) time, and 4 (C + buckets) bytes a
+    table beside W.
 
     Args:
         model: A built model whose only output is a head's.
         folder: Where to write: a folder that is not there, or empty. TensorFlow Serving wants a
             number as its name, the version: `"models/words/1"`.
         k: The number of classes, 1 <= k <= C. Default 10.
-        index: None (default): exact; `"ivf"`: an inverted file.
+        index: None (default): exact; `"ivf"`: an inverted file; or a `HashIndex`: `head.index`,
+            which a `SampledHead` may have, or your own after `index.rebuild(head.kernel,
+            head.bias)`. Its tables are written as they are: those of `head.index` may be behind W
+            by a period of steps, until `rebuild`.
         activation: None for logits (default); `"softmax"` for probabilities among all classes, or
             with an index among those that are looked at; `"sigmoid"` for each class's own.
         rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale a row.
@@ -88,7 +99,10 @@ def export(
             beside, and count by them in `log_partition`. Default False.
         names: C strings, the names of the classes, of one line each: they become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
-        num_probed: How many of them a request looks into if it doesn't say. Default: a sixteenth.
+        num_probed: How many lists, or tables of a `HashIndex`, a request looks into if it doesn't
+            say. Default: a sixteenth of the lists, all tables.
+        num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
+            1,000 or 10 k, the greater, or C.
         seed: Of k-means: the same one gives the same lists.
         input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,
             nested as there. Needed for a model that is neither functional nor sequential.
@@ -97,21 +111,24 @@ def export(
     `[N, 2]` int64, `x_values` `[N]` and `x_dense_shape` `[2]` int64.
 
     Raises:
-        TypeError: The model does not end in a head; `names` are not strings.
+        TypeError: The model does not end in a head; `names` are not strings; the head has no W for
+            the `HashIndex`.
         ValueError: An argument is unknown, out of range or not for this head or index; the model
-            is not built, or needs `input_signature`, or has ops that only this process has.
+            is not built, or needs `input_signature`, or has ops that only this process has; the
+            `HashIndex` was built for a W of another shape, or its tables are corrupt.
         FileExistsError: `folder` has files in it, or is a file.
-        RuntimeError: Several workers have the classes. Save the model by `tlo.save_model`, and
-            export it in one process.
+        RuntimeError: Several workers have the classes: save the model by `tlo.save_model`, and
+            export it in one process. Or the `HashIndex` was not built.
 
     Nothing is written where an error is raised.
 
     References:
-        Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV.
+        Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV;
+        Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3 (hash tables).
     """
     path = Path(folder).resolve()  # a link stays, and what it points to is written
     options = _checked_options(
-        SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, seed)
+        SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, num_found, seed)
     )
     _check_model(model)
     _check_free(path)
@@ -189,11 +206,11 @@ def _endpoints(
         return answer(tensors, None if number is None else tf.constant(number))
 
     def with_num_probed(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        most = searcher.num_lists
+        most = searcher.most_probed
         check = tf.debugging.Assert(
             (tensors[-1] >= 1) & (tensors[-1] <= most),
             [
-                f"num_probed must be at least 1 and at most {most}, the number of lists; got",
+                f"num_probed must be at least 1 and at most {most}, as many as there are; got",
                 tensors[-1],
             ],
         )
@@ -204,7 +221,7 @@ def _endpoints(
         return tf.function(function, input_signature=[*inputs.specs, *more], autograph=False)
 
     endpoints = {DEFAULT: endpoint(by_default)}
-    if searcher.num_lists is not None:
+    if searcher.most_probed is not None:
         number = tf.TensorSpec([], tf.int32, NUM_PROBED)
         endpoints[WITH_NUM_PROBED] = endpoint(with_num_probed, number)
     return endpoints
@@ -259,8 +276,9 @@ def _tables_below(model: keras.Model, head: Head) -> list[Any]:
 def _checked_options(options: SearchOptions) -> SearchOptions:
     k = integer_argument("k", options.k, at_least=1)
     integer_argument("seed", options.seed, at_least=0)
-    if options.index not in (None, "ivf"):
-        raise ValueError(f"index must be None or 'ivf'; got {options.index!r}")
+    is_hash = isinstance(options.index, HashIndex)
+    if not is_hash and options.index not in (None, "ivf"):
+        raise ValueError(f"index must be None, 'ivf' or a HashIndex; got {options.index!r}")
     if options.activation not in (None, "softmax", "sigmoid"):
         raise ValueError(
             f"activation must be None, 'softmax' or 'sigmoid'; got {options.activation!r}"
@@ -276,7 +294,17 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
             continue
         if options.index is None:
             raise ValueError(f"{name} must be None without an index; got {value!r}")
+        if is_hash and name == "num_lists":
+            raise ValueError(
+                f"num_lists must be None with a HashIndex, which has none; got {value!r}"
+            )
         integer_argument(name, value, at_least=1)
+    if options.num_found is not None:
+        if not is_hash:
+            raise ValueError(
+                f"num_found must be None without a HashIndex; got {options.num_found!r}"
+            )
+        integer_argument("num_found", options.num_found, at_least=k)
     return dataclasses.replace(options, k=k)
 
 

@@ -34,7 +34,7 @@ def recall(
         folder: Where `export` has written it. Its k counts.
         data: Examples: a `tf.data.Dataset` of batches, `x` or `(x, y)`; or x, in what
             `tf.data.Dataset.from_tensor_slices` takes.
-        num_probed: How many lists to look into. Default: as the exported model does.
+        num_probed: How many lists or tables to look into. Default: as the exported model does.
         input_signature: As for `export`.
 
     Raises:

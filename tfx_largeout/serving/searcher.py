@@ -10,15 +10,18 @@ import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
+from tfx_largeout.indexes import HashIndex
+from tfx_largeout.layers.top_k import is_of, kernel_head, most_found
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
+from tfx_largeout.serving.hash_lookup import HashLookup, check_tables
 from tfx_largeout.serving.inverted_file import InvertedFile, build_inverted_file
 from tfx_largeout.serving.linear_scores import LinearScores, linear_scores
 from tfx_largeout.serving.stored_columns import StoredColumns
 from tfx_largeout.serving.stored_rows import check_finite_rows, store_rows
 
 _SCORED_AGAIN = 4  # times k
-_MEAN_PROBED = 1 / 16  # of the lists, by default
+_MEAN_PROBED = 1 / 16  # of the lists, by default; of tables, all
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,13 @@ class SearchOptions:
     """What is to be found, and how, as the arguments of `export` of the same names say."""
 
     k: int
-    index: str | None
+    index: str | HashIndex | None
     activation: str | None
     rows: str
     rescore: bool
     num_lists: int | None
     num_probed: int | None
+    num_found: int | None
     seed: int
 
 
@@ -39,11 +43,11 @@ class Searcher:
     """The k best classes of h, in TensorFlow's own ops.
 
     Attributes:
-        num_lists: Of the inverted file; None: there is none, all classes are looked at.
-        num_probed: How many of them are, if nothing is said.
+        most_probed: How many lists or tables there are; None: all classes are looked at.
+        num_probed: How many of them are looked into, if nothing is said.
     """
 
-    num_lists: int | None = None
+    most_probed: int | None = None
     num_probed: int | None = None
 
     def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
@@ -69,34 +73,39 @@ class _TreeSearcher(Searcher):
 class _LinearSearcher(Searcher):
     def __init__(self, scores: LinearScores, options: SearchOptions) -> None:
         self._query, self._options = scores.query, options
-        self._file: InvertedFile | None = None
+        self._parts: InvertedFile | HashLookup | None = None
         kernel, bias = scores.kernel, scores.bias
         num_classes = int(kernel.shape[0])
         if options.index is None:
             self._columns = StoredColumns(store_rows(kernel, bias, options.rows))
+        elif isinstance(options.index, HashIndex):
+            self._probe(options.index.num_tables, options.index.num_tables, "tables")
+            rows = store_rows(kernel, bias, options.rows)
+            num_found = most_found(num_classes, options.k, options.num_found)
+            self._parts = HashLookup(rows, options.index, num_found)
         else:
-            self.num_lists = options.num_lists or round(math.sqrt(num_classes))
-            self.num_probed = options.num_probed or math.ceil(self.num_lists * _MEAN_PROBED)
-            if self.num_probed > self.num_lists:
-                raise ValueError(
-                    f"num_probed must be at most the number of lists, {self.num_lists}; "
-                    f"got {self.num_probed}"
-                )
-            self._file = build_inverted_file(
-                kernel, bias, options.rows, self.num_lists, options.seed
-            )
+            num_lists = options.num_lists or round(math.sqrt(num_classes))
+            self._probe(num_lists, math.ceil(num_lists * _MEAN_PROBED), "lists")
+            self._parts = build_inverted_file(kernel, bias, options.rows, num_lists, options.seed)
         self._exact = store_rows(kernel, bias, "float32") if options.rescore else None
         self._num_best = options.k
         if options.rescore:
             self._num_best = min(_SCORED_AGAIN * options.k, num_classes)
 
+    def _probe(self, most: int, default: int, what: str) -> None:
+        self.most_probed, self.num_probed = most, self._options.num_probed or default
+        if self.num_probed > most:
+            raise ValueError(
+                f"num_probed must be at most the number of {what}, {most}; got {self.num_probed}"
+            )
+
     def best(self, hidden: tf.Tensor, num_probed: tf.Tensor | None) -> Best:
         queries, shift = self._query(hidden)
         log_partition = self._options.activation == "softmax"
-        if self._file is None:
+        if self._parts is None:
             best = best_of_all(queries, self._columns, self._num_best, log_partition)
         else:
-            best = self._file.best(queries, self._num_best, log_partition, num_probed)
+            best = self._parts.best(queries, self._num_best, log_partition, num_probed)
         if self._exact is not None:
             best = scored_again(queries, self._exact, best, self._options.k)
         sums = None if best.log_partition is None else best.log_partition + shift
@@ -107,8 +116,10 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
     """Returns how the best classes of a head are found.
 
     Raises:
-        TypeError: The head is of a kind that can't be exported.
-        ValueError: The options are not for this head; W or b have a NaN or an infinity.
+        TypeError: The head is of a kind that can't be exported, or has no W for the index.
+        ValueError: The options are not for this head; W or b have a NaN or an infinity; the index
+            was built for a W of another shape, or its tables are corrupt.
+        RuntimeError: The index was not built.
     """
     for name, value in (("k", options.k), ("num_lists", options.num_lists)):
         if value is not None and value > head.num_classes:
@@ -116,6 +127,8 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
     scores = linear_scores(head)
     if scores is not None:
         check_finite_rows(scores.kernel, scores.bias)
+        if isinstance(options.index, HashIndex):
+            _check_index(head, options.index)
         return _LinearSearcher(scores, options)
     if not isinstance(head, HierarchicalSoftmaxHead):
         raise TypeError(f"the head must have rows W, or be a tree; got {type(head).__name__}")
@@ -125,3 +138,10 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
             f"no products of rows; got index={options.index!r}, rows={options.rows!r}"
         )
     return _TreeSearcher(head, options)
+
+
+def _check_index(head: Head, index: HashIndex) -> None:
+    owner = kernel_head(head, index)
+    if is_of(index, owner):
+        index.build_once(owner.kernel, owner.bias)  # it has perhaps not drawn candidates yet
+    check_tables(index)

@@ -133,9 +133,11 @@ def _visited(
     table = tf.cast(tf.broadcast_to(table_order[:, tf.newaxis], tf.shape(by_table)), tf.int64)
     first_bucket = tf.repeat(tf.range(num_ranges, dtype=tf.int64), rotations.shape[0]) * num_buckets
     code = tf.cast(tf.maximum(by_table, 0), tf.int64) + first_bucket[:, tf.newaxis]
-    starts = tf.cast(signed(tables.starts.read_value()), tf.int64)
-    begin = tf.gather_nd(starts, tf.stack([table, code], axis=-1))
-    end = tf.gather_nd(starts, tf.stack([table, code + 1], axis=-1))
+    starts = signed(tables.starts.read_value())
+    begin, end = (
+        tf.cast(tf.gather_nd(starts, tf.stack([table, each], axis=-1)), tf.int64)
+        for each in (code, code + 1)
+    )
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
     # A bucket that is corrupt counts as one that holds one class, C.
     size = tf.where(good, end - begin, 1)
