@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import harness
 import index_top_k  # sets what faiss's threads need, before TensorFlow is imported
@@ -166,21 +166,34 @@ def hash_exports(headed: keras.Sequential, folder: Path) -> Iterator[Method]:
 def in_process(trained: Trained, exact: Search) -> Iterator[Method]:
     """Gives what a process with this package can call: all classes, nothing exported."""
     yield Method("tlo.TopK in process, exact", "", exact, 0.0, 0.0, -1)
+    yield with_index("tlo.TopK in process, bounds", "", tlo.indexes.RowBounds(), trained.head)
+    lists = round(trained.head.num_classes**0.5)
+    for part in (64, 16, 4):
+        probed = max(lists // part, 1)
+        index = tlo.indexes.InvertedFile(lists, probed)
+        parameters = f"num_lists = {lists} num_probed = {probed}"
+        yield with_index("tlo.TopK in process, lists", parameters, index, trained.head)
+        yield without_graph(parameters, index, trained.head)
+
+
+def with_index(name: str, parameters: str, index: Any, head: tlo.heads.Head) -> Method:
+    """Builds an index, which `TopK` asks."""
     begin = time.perf_counter()
-    index = tlo.indexes.RowBounds()
-    index.rebuild(trained.head.kernel, trained.head.bias)
+    index.rebuild(head.kernel, head.bias)
     seconds = time.perf_counter() - begin
-    layer = tlo.TopK(trained.head, BEST, index=index)
+    layer = tlo.TopK(head, BEST, index=index)
     run = tf.function(lambda hidden: layer(hidden)[1], autograph=False)
-    size = sum(weight.numpy().nbytes for weight in index.weights)
-    yield Method(
-        "tlo.TopK in process, bounds",
-        "",
-        lambda hidden: np.asarray(run(hidden).numpy()),
-        seconds,
-        size / 1e6,
-        -1,
-    )
+    size = sum(weight.numpy().nbytes for weight in index.weights) / 1e6
+    return Method(name, parameters, lambda hidden: run(hidden).numpy(), seconds, size, -1)
+
+
+def without_graph(parameters: str, index: Any, head: tlo.heads.Head) -> Method:
+    """Asks an index itself, by a call of an op."""
+
+    def search(hidden: tf.Tensor) -> np.ndarray:
+        return index.top_k(hidden, head.kernel, head.bias, BEST).top_ids.numpy()
+
+    return Method("InvertedFile.top_k, eager", parameters, search, 0.0, 0.0, -1)
 
 
 def exported(

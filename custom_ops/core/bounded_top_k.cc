@@ -9,33 +9,12 @@
 #include <limits>
 #include <vector>
 
-#include "core/streamed_logits_isa.h"
-
 namespace tfx::core {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kMostExamples = 8;  // a panel of streamed logits, whatever the instruction set
-constexpr int64_t kMostWidth = int64_t{1} << 20;
 constexpr int64_t kClassesOfChunk = 32 * kClassesOfBlock;
-
-const BoundedTopKIsa& IsaOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set >= InstructionSet::kAvx512) return avx512::kBoundedTopK;
-  if (set == InstructionSet::kAvx2) return avx2::kBoundedTopK;
-#endif
-  (void)set;
-  return baseline::kBoundedTopK;
-}
-
-// All classes get their logits.
-void FromAllRows(const StreamedLogitsInputs& inputs, const Execution& execution,
-                 const BoundedTopKOutputs& outputs) {
-  float* logsumexp = execution.Take<float>(inputs.batch);
-  StreamedLogits(inputs, execution,
-                 {logsumexp, nullptr, nullptr, outputs.top_scores, outputs.top_ids, nullptr});
-  std::fill_n(outputs.num_candidates, inputs.batch, inputs.num_classes);
-}
 
 class BoundedTopKRun {
  public:
@@ -44,34 +23,22 @@ class BoundedTopKRun {
       : in_(inputs),
         execution_(execution),
         out_(outputs),
-        bounds_isa_(IsaOf(execution.set)),
-        logits_isa_(StreamedLogitsIsaOf(execution.set)),
+        isa_(BoundedTopKIsaOf(execution.set)),
         most_candidates_(in_.num_classes / 8),
         workers_(execution.num_workers * in_.batch),
-        candidates_(in_.batch) {
-    const LogitRows layer = {in_.kernel, in_.bias, in_.is_bfloat16, false, in_.width};
-    const auto width = static_cast<double>(in_.width);
-    const double roundings = width / 64 + 24;  // that a bias goes through
-    norms_ = execution.Take<float>(in_.batch);
-    pass_.bounded = bounded;
-    pass_.layer = layer;
-    pass_.num_classes = in_.num_classes;
-    pass_.k = in_.k;
-    pass_.hidden = in_.hidden;
-    pass_.batch = in_.batch;
-    pass_.norms = norms_;
-    pass_.error_of_bias = static_cast<float>(1.01 * std::ldexp(roundings, -24));
-    pass_.smallest_error = static_cast<float>(std::ldexp(4 * width + 64, -126));
+        candidates_(in_.batch),
+        norms_(execution.Take<float>(in_.batch)),
+        pass_(BoundsPassOf(in_, bounded, norms_)),
+        logits_(in_, StreamedLogitsIsaOf(execution.set), 0, in_.batch, PackedHidden()) {
     for (BoundsWorker& worker : workers_) {
       worker = {execution.Take<ScoredClass>(in_.k), 0, -kInfinity,
                 execution.Take<BoundedClass>(most_candidates_ + kClassesOfChunk), 0};
     }
-    PackPanel(layer);
   }
 
   // Returns false if bounds don't hold, or too many classes can't be ruled out.
   bool Run() {
-    if (!TakeNorms()) return false;
+    if (!TakeNorms(in_, norms_)) return false;
     const int64_t num_chunks = (in_.num_classes + kClassesOfChunk - 1) / kClassesOfChunk;
     const auto bound = [this](int64_t chunk, int worker) { BoundChunk(chunk, worker); };
     execution_.Run({{"bounds", {{num_chunks, bound}}}});
@@ -82,32 +49,9 @@ class BoundedTopKRun {
   }
 
  private:
-  // The panel that StreamedLogits has for so few examples.
-  void PackPanel(const LogitRows& layer) {
-    panel_ = {};
-    panel_.examples = static_cast<int32_t>(in_.batch);
-    panel_.lanes = panel_.examples <= logits_isa_.vector_lanes ? logits_isa_.vector_lanes
-                                                               : logits_isa_.panel_lanes;
-    panel_.hidden_rows = in_.hidden;
-    auto* hidden = execution_.Take<float>(panel_.lanes * in_.width);
-    panel_.hidden = hidden;
-    logits_isa_.pack_panel(panel_, in_.width, false, hidden);
-    logits_ = {&panel_, 1, layer, 0, in_.k, false, 0, in_.shard.first, in_.shard.stride};
-  }
-
-  // Returns false if an h is too long, or has a NaN.
-  bool TakeNorms() {
-    for (int64_t b = 0; b < in_.batch; ++b) {
-      double square = 0;
-      for (int64_t d = 0; d < in_.width; ++d) {
-        const double h = in_.hidden[b * in_.width + d];
-        square += h * h;
-      }
-      if (!(square <= std::ldexp(1, 100))) return false;
-      const double norm = std::sqrt(square) * (1 + std::ldexp(1, -20)) + std::ldexp(1, -100);
-      norms_[b] = static_cast<float>(norm);
-    }
-    return true;
+  float* PackedHidden() {
+    const int32_t lanes = RowLogits::Lanes(StreamedLogitsIsaOf(execution_.set), in_.batch);
+    return execution_.Take<float>(lanes * in_.width);
   }
 
   void BoundChunk(int64_t chunk, int worker) {
@@ -119,15 +63,7 @@ class BoundedTopKRun {
       if (own[b].num_survivors > most_candidates_) fails_ = true;
     }
     if (fails_) return;
-    bounds_isa_.bounds(pass_, chunk * kBlocks, std::min((chunk + 1) * kBlocks, num_blocks), own);
-  }
-
-  // Leaves survivors out that are below what has become of the threshold.
-  static void RuleOut(float threshold, BoundsWorker* worker) {
-    BoundedClass* end = worker->survivors + worker->num_survivors;
-    end = std::remove_if(worker->survivors, end,
-                         [=](const BoundedClass& bound) { return bound.upper < threshold; });
-    worker->num_survivors = end - worker->survivors;
+    isa_.bounds(pass_, chunk * kBlocks, std::min((chunk + 1) * kBlocks, num_blocks), own);
   }
 
   // Those survivors of all workers that the k-th largest of all lower bounds doesn't rule out.
@@ -161,8 +97,7 @@ class BoundedTopKRun {
           std::vector<float> scratch(in_.width);
           for (int64_t i = begin; i < end; ++i) {
             const BoundedClass& bounds = candidates[i];
-            const float logit = logits_isa_.target_logit(logits_, panel_, static_cast<int32_t>(b),
-                                                         bounds.id, scratch.data());
+            const float logit = logits_(b, bounds.id, scratch.data());
             if (logit < bounds.lower || logit > bounds.upper) fails_ = true;  // of another W
             best[i] = {logit, bounds.id};
           }
@@ -179,16 +114,14 @@ class BoundedTopKRun {
   const StreamedLogitsInputs& in_;
   const Execution& execution_;
   const BoundedTopKOutputs& out_;
-  const BoundedTopKIsa& bounds_isa_;
-  const StreamedLogitsIsa& logits_isa_;
+  const BoundedTopKIsa& isa_;
   const int64_t most_candidates_;
   std::atomic<bool> fails_{false};
   std::vector<BoundsWorker> workers_;                  // [num_workers, B]
   std::vector<std::vector<BoundedClass>> candidates_;  // of each example
   float* norms_;                                       // [B]
   BoundsPass pass_;
-  Panel panel_;
-  StreamedLogitsPass logits_;
+  RowLogits logits_;
 };
 
 }  // namespace
@@ -197,9 +130,9 @@ void BoundedTopK(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                  const Execution& execution, const BoundedTopKOutputs& outputs) {
   const Workspace::Scope scope(execution.workspace);
   const bool pays = inputs.batch > 0 && inputs.batch <= kMostExamples && inputs.k > 0 &&
-                    inputs.k <= inputs.num_classes / 32 && inputs.width <= kMostWidth;
+                    inputs.k <= inputs.num_classes / 32 && inputs.width <= kMostWidthOfBounds;
   if (pays && BoundedTopKRun(inputs, bounded, execution, outputs).Run()) return;
-  FromAllRows(inputs, execution, outputs);
+  TopKOfAllRows(inputs, execution, outputs);
 }
 
 }  // namespace tfx::core

@@ -12,19 +12,9 @@
 #ifndef TFX_LARGEOUT_CORE_BOUNDED_TOP_K_H_
 #define TFX_LARGEOUT_CORE_BOUNDED_TOP_K_H_
 
-#include <cstdint>
-
-#include "core/bounded_top_k_isa.h"
-#include "core/execution.h"
-#include "core/streamed_logits.h"
+#include "core/bounded_logits.h"
 
 namespace tfx::core {
-
-struct BoundedTopKOutputs {
-  float* top_scores;        // [B, k]
-  int64_t* top_ids;         // [B, k]
-  int64_t* num_candidates;  // [B]: how many classes got their logit from W
-};
 
 // Sets the best k with the ids and the bits of StreamedLogits, which does the work where bounds
 // don't pay or don't hold: for more than 8 examples; for k above C / 32; where h has a NaN or is

@@ -17,8 +17,8 @@ constexpr int kMostTogether = kLanes / 2;           // examples, whose sums stay
 
 // sums[i][v] = <q_c, h_i> for the classes c of vector v of a block. Where there would be few sums
 // there are several chains of each, so that additions don't wait for one another.
-template <int kExamples>
-TFX_INLINE void Dots(const int8_t* rows, int64_t width, const float* hidden,
+template <int kExamples, typename Element>
+TFX_INLINE void Dots(const Element* rows, int64_t width, const float* hidden,
                      Floats (*sums)[kVectors]) {
   constexpr int kChains = kExamples * kVectors < 4 ? 4 / (kExamples * kVectors) : 1;
   Floats parts[kChains][kExamples][kVectors] = {};
@@ -86,7 +86,7 @@ TFX_INLINE void Bound(const BoundsPass& pass, Floats dot, int64_t first_class, c
   uint32_t lanes = ~Greater(threshold, upper) & ((1u << kLanes) - 1);  // also NaN
   if (lanes == 0) return;
   const int64_t rest = pass.num_classes - first_class;
-  if (rest < kLanes) lanes &= (1u << (rest > 0 ? rest : 0)) - 1;
+  if (pass.bounded.classes == nullptr && rest < kLanes) lanes &= (1u << (rest > 0 ? rest : 0)) - 1;
   AddSurvivors(lower, upper, lanes, first_class, worker);
   OfferBounds(lower, lanes & Greater(lower, threshold), first_class, pass.k, worker);
 }
@@ -107,17 +107,33 @@ void BoundExamples(const BoundsPass& pass, int64_t block, const float* bias, int
   }
 }
 
+// The biases of a block of classes that are in order.
+TFX_INLINE const float* BiasesInOrder(const BoundsPass& pass, int64_t first, float* scratch) {
+  const int64_t size = Min(kClassesOfBlock, pass.num_classes - first);
+  const float* bias = Biases(pass.layer, first, size, scratch);
+  if (size == kClassesOfBlock) return bias;
+  memmove(scratch, bias, size * sizeof(float));  // what is behind the last class is not looked at
+  memset(scratch + size, 0, (kClassesOfBlock - size) * sizeof(float));
+  return scratch;
+}
+
+// The biases of a block of any classes; -infinity where there is none.
+TFX_INLINE const float* BiasesOf(const BoundsPass& pass, const int32_t* classes, float* scratch) {
+  for (int i = 0; i < kClassesOfBlock; ++i) {
+    const bool is_class = classes[i] >= 0 && classes[i] < pass.num_classes;
+    float bias;
+    scratch[i] = is_class ? *Biases(pass.layer, classes[i], 1, &bias) : -INFINITY;
+  }
+  return scratch;
+}
+
 void Bounds(const BoundsPass& pass, int64_t begin, int64_t end, BoundsWorker* workers) {
+  const int32_t* classes = pass.bounded.classes;
   float biases[kClassesOfBlock];
   for (int64_t block = begin; block < end; ++block) {
     const int64_t first = block * kClassesOfBlock;
-    const int64_t size = Min(kClassesOfBlock, pass.num_classes - first);
-    const float* bias = Biases(pass.layer, first, size, biases);
-    if (size < kClassesOfBlock) {  // what is behind the last class is not looked at
-      memmove(biases, bias, size * sizeof(float));
-      memset(biases + size, 0, (kClassesOfBlock - size) * sizeof(float));
-      bias = biases;
-    }
+    const float* bias = classes == nullptr ? BiasesInOrder(pass, first, biases)
+                                           : BiasesOf(pass, classes + first, biases);
     for (int64_t i = 0; i < pass.batch;) {
       const int64_t rest = pass.batch - i;
       const int64_t together = rest >= kMostTogether ? kMostTogether
@@ -134,9 +150,20 @@ void Bounds(const BoundsPass& pass, int64_t begin, int64_t end, BoundsWorker* wo
   }
 }
 
+void Closeness(const RowLists& lists, int64_t width, const float* hidden, float length, float* to) {
+  for (int64_t first = 0; first < lists.num_lists; first += kClassesOfBlock) {
+    Floats sums[1][kVectors];
+    Dots<1>(lists.centers + first * width, width, hidden, sums);
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t at = first + v * kLanes;
+      Store(to + at, sums[0][v] + Load(lists.offsets + at) - Load(lists.penalties + at) * length);
+    }
+  }
+}
+
 }  // namespace
 
 extern const BoundedTopKIsa kBoundedTopK;
-const BoundedTopKIsa kBoundedTopK = {Bounds};
+const BoundedTopKIsa kBoundedTopK = {Bounds, Closeness};
 
 }  // namespace tfx::core::TFX_ISA

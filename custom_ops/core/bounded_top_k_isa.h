@@ -19,9 +19,21 @@ constexpr int64_t kClassesOfBlock = 16;
 // near scale_c q_c; error_c bounds the error for |h| = 1, of the rows and of the arithmetic with
 // them: see core/bounded_top_k.h.
 struct BoundedRows {
-  const int8_t* rows;   // [N, D, 16], 0 behind the last class
-  const float* scales;  // [N, 16]
-  const float* errors;  // [N, 16], at least 0
+  const int8_t* rows;                // [N, D, 16], 0 where there is no class
+  const float* scales;               // [N, 16]
+  const float* errors;               // [N, 16], at least 0
+  const int32_t* classes = nullptr;  // [N, 16]: whose row it is; -1: none. Null: row c is c
+};
+
+// L lists of classes, one behind the other in the blocks of BoundedRows. List l is as close to h as
+// <center_l, h> + offset_l - |(h, 1)| penalty_l.
+struct RowLists {
+  const float* centers;    // [ceil(L / 16), D, 16]
+  const float* offsets;    // [ceil(L / 16), 16]
+  const float* penalties;  // [ceil(L / 16), 16]
+  const int32_t* ends;     // [L]: the block behind the last one of a list
+  int64_t num_lists;       // L
+  int64_t num_blocks;      // N, of BoundedRows
 };
 
 struct BoundsPass {
@@ -39,7 +51,7 @@ struct BoundsPass {
 // A class, and what its logit lies between.
 struct BoundedClass {
   float lower, upper;
-  int32_t id;
+  int32_t id;  // the place of its row in BoundedRows
 };
 
 // What one worker finds for an example.
@@ -56,6 +68,10 @@ struct BoundedTopKIsa {
   // known. `workers` are those of one worker for each example.
   // REQUIRES: the lists of survivors have room for these classes.
   void (*bounds)(const BoundsPass& pass, int64_t begin, int64_t end, BoundsWorker* workers);
+
+  // Sets `to`, which has room for whole blocks, to how close lists are to h: see RowLists.
+  void (*closeness)(const RowLists& lists, int64_t width, const float* hidden, float length,
+                    float* to);
 };
 
 namespace baseline {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "core/bounded_top_k.h"
+#include "core/probed_top_k.h"
 #include "kernels/cpu_op.h"
 #include "kernels/locked_variables.h"
 #include "kernels/streamed_logits_checks.h"
@@ -27,18 +31,35 @@ absl::Status CheckBounds(const char* name, const tf::Tensor& bounds, tf::DataTyp
 template <typename T>
 class BoundedTopKOp : public tf::OpKernel {
  public:
-  explicit BoundedTopKOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
-  }
+  explicit BoundedTopKOp(tf::OpKernelConstruction* context)
+      : BoundedTopKOp(context, {"kernel", "rows", "scales", "errors"}) {}
 
   void Compute(tf::OpKernelContext* context) override {
     LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, {"kernel", "rows", "scales", "errors"},
-                                           LockedVariables::Mode::kShared, 2));
+    OP_REQUIRES_OK(context, variables.Lock(context, names_, LockedVariables::Mode::kShared, 2));
     core::Workspace workspace;
     OP_REQUIRES_OK(context, RunOnCpu(context, workspace, [&](const core::Execution& execution) {
                      return Run(context, variables, execution);
                    }));
+  }
+
+ protected:
+  BoundedTopKOp(tf::OpKernelConstruction* context, std::vector<std::string> names)
+      : tf::OpKernel(context), names_(std::move(names)) {
+    OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
+  }
+
+  // The number of blocks that the bounds must have.
+  virtual int64_t Blocks(const LockedVariables& variables) const {
+    const int64_t num_classes = variables.tensor(0)->dim_size(0);
+    return (num_classes + core::kClassesOfBlock - 1) / core::kClassesOfBlock;
+  }
+
+  virtual absl::Status Search(const LockedVariables&, const core::StreamedLogitsInputs& inputs,
+                              const core::BoundedRows& bounded, const core::Execution& execution,
+                              const core::BoundedTopKOutputs& outputs) const {
+    core::BoundedTopK(inputs, bounded, execution, outputs);
+    return absl::OkStatus();
   }
 
  private:
@@ -50,7 +71,7 @@ class BoundedTopKOp : public tf::OpKernel {
     const tf::Tensor labels(tf::DT_INT64, {batch, 0}), scores(tf::DT_FLOAT, {0, 0});
     TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, scores, k_));
     const int64_t num_classes = kernel.dim_size(0), width = kernel.dim_size(1);
-    const int64_t blocks = (num_classes + core::kClassesOfBlock - 1) / core::kClassesOfBlock;
+    const int64_t blocks = Blocks(variables);
     const tf::TensorShape shape({blocks, core::kClassesOfBlock});
     TF_RETURN_IF_ERROR(CheckBounds("rows", *variables.tensor(1), tf::DT_INT8,
                                    {blocks, width, core::kClassesOfBlock}));
@@ -70,22 +91,72 @@ class BoundedTopKOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {batch, k_}, &top_scores));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {batch, k_}, &top_ids));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {batch}, &num_candidates));
-    core::BoundedTopK(
-        inputs,
+    return Search(
+        variables, inputs,
         {variables.tensor(1)->flat<int8_t>().data(), variables.tensor(2)->flat<float>().data(),
          variables.tensor(3)->flat<float>().data()},
         execution,
         {top_scores->flat<float>().data(), top_ids->flat<int64_t>().data(),
          num_candidates->flat<int64_t>().data()});
-    return absl::OkStatus();
   }
 
+  const std::vector<std::string> names_;
   int64_t k_;
 };
 
-#define TFX_REGISTER(T)    \
-  REGISTER_KERNEL_BUILDER( \
-      Name("TfxBoundedTopK").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), BoundedTopKOp<T>)
+template <typename T>
+class ProbedTopKOp : public BoundedTopKOp<T> {
+ public:
+  explicit ProbedTopKOp(tf::OpKernelConstruction* context)
+      : BoundedTopKOp<T>(context, {"kernel", "rows", "scales", "errors", "classes", "centers",
+                                   "offsets", "penalties", "ends"}) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_probed", &num_probed_));
+  }
+
+ private:
+  int64_t Blocks(const LockedVariables& variables) const override {
+    const tf::Tensor& rows = *variables.tensor(1);
+    return rows.dims() > 0 ? rows.dim_size(0) : 0;
+  }
+
+  absl::Status Search(const LockedVariables& variables, const core::StreamedLogitsInputs& inputs,
+                      const core::BoundedRows& bounded, const core::Execution& execution,
+                      const core::BoundedTopKOutputs& outputs) const override {
+    const tf::Tensor &classes = *variables.tensor(4), &centers = *variables.tensor(5);
+    const tf::Tensor &offsets = *variables.tensor(6), &penalties = *variables.tensor(7);
+    const tf::Tensor& ends = *variables.tensor(8);
+    const int64_t blocks = Blocks(variables), num_lists = ends.NumElements();
+    const int64_t blocks_of_lists = (num_lists + core::kClassesOfBlock - 1) / core::kClassesOfBlock;
+    TF_RETURN_IF_ERROR(
+        CheckBounds("classes", classes, tf::DT_INT32, {blocks, core::kClassesOfBlock}));
+    TF_RETURN_IF_ERROR(CheckBounds("ends", ends, tf::DT_INT32, {num_lists}));
+    TF_RETURN_IF_ERROR(CheckBounds("centers", centers, tf::DT_FLOAT,
+                                   {blocks_of_lists, inputs.width, core::kClassesOfBlock}));
+    const tf::TensorShape of_lists({blocks_of_lists, core::kClassesOfBlock});
+    TF_RETURN_IF_ERROR(CheckBounds("offsets", offsets, tf::DT_FLOAT, of_lists));
+    TF_RETURN_IF_ERROR(CheckBounds("penalties", penalties, tf::DT_FLOAT, of_lists));
+    if (num_probed_ > num_lists) {
+      return InvalidArgument("num_probed must be at most the number of lists, ", num_lists,
+                             "; got ", num_probed_);
+    }
+    core::BoundedRows in_lists = bounded;
+    in_lists.classes = classes.flat<int32_t>().data();
+    core::ProbedTopK(
+        inputs, in_lists,
+        {centers.flat<float>().data(), offsets.flat<float>().data(), penalties.flat<float>().data(),
+         ends.flat<int32_t>().data(), num_lists, blocks},
+        num_probed_, execution, outputs);
+    return absl::OkStatus();
+  }
+
+  int64_t num_probed_;
+};
+
+#define TFX_REGISTER(T)                                                                            \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name("TfxBoundedTopK").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), BoundedTopKOp<T>); \
+  REGISTER_KERNEL_BUILDER(Name("TfxProbedTopK").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), \
+                          ProbedTopKOp<T>)
 
 TFX_REGISTER(float);
 TFX_REGISTER(tf::bfloat16);

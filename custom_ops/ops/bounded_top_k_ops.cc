@@ -57,4 +57,49 @@ top_ids: [B, k].
 num_candidates: [B]: how many classes got their logit from W; C where bounds were not used.
 )doc");
 
+REGISTER_OP("TfxProbedTopK")
+    .Input("hidden: float")
+    .Input("bias: dtype")
+    .Input("kernel: resource")
+    .Input("rows: resource")
+    .Input("scales: resource")
+    .Input("errors: resource")
+    .Input("classes: resource")
+    .Input("centers: resource")
+    .Input("offsets: resource")
+    .Input("penalties: resource")
+    .Input("ends: resource")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("k: int >= 0")
+    .Attr("num_probed: int >= 1")
+    .Output("top_scores: float")
+    .Output("top_ids: int64")
+    .Output("num_candidates: int64")
+    .SetIsStateful()
+    .SetShapeFn(BoundedTopKShape)
+    .Doc(R"doc(
+The best k classes of the lists closest to h, by the logits o = W h + b.
+
+List l is as close as <center_l, h> + offset_l - |(h, 1)| penalty_l. Where the lists have fewer than k classes, -infinity
+and -1 follow. All classes are looked at where bounds or lists turn out not to be those of W. The
+variables are read in place under their shared locks.
+
+hidden: h, [B, D].
+bias: b, [C], or [0] for none.
+kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
+rows: handle of int8 [N, D, 16], the rows of all lists, one list after the other, in whole blocks.
+scales: handle of float [N, 16]: what a row is multiplied with to be near that of W.
+errors: handle of float [N, 16], at least 0: a bound of the error of a logit for |h| = 1.
+classes: handle of int32 [N, 16]: whose row it is; -1 for none.
+centers: handle of float [ceil(L / 16), D, 16].
+offsets: handle of float [ceil(L / 16), 16].
+penalties: handle of float [ceil(L / 16), 16].
+ends: handle of int32 [L]: the block behind the last one of each list.
+k: how many of the best classes to return, at most C.
+num_probed: how many lists an example looks into, at most L.
+top_scores: [B, k], falling, ties by lower id.
+top_ids: [B, k].
+num_candidates: [B]: how many classes got their logit from W; C where all were looked at.
+)doc");
+
 }  // namespace tfx

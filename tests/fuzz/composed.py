@@ -15,6 +15,7 @@ from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.bounded_top_k import BoundedRows, bounded_top_k
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
+from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
@@ -308,6 +309,19 @@ def _bounded_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callab
     )
 
 
+def _probed_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    hidden, bias, kernel, *tables = inputs.values()
+    bias = None if bias.shape == [0] else bias
+    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    dtypes = [tf.int8, tf.float32, tf.float32, tf.int32, *[tf.float32] * 3, tf.int32]
+    _say([table.dtype for table in tables] == dtypes)
+    _say(tables[-1].shape.rank == 1)
+    rows, lists = BoundedRows(*tables[:3]), ClassesOfLists(*tables[3:])
+    return lambda: probed_top_k(
+        hidden, kernel, bias, rows, lists, **attributes, implementation="composed"
+    )
+
+
 def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, kernel, bias, labels, scores, *numbers = inputs.values()
     scores = None if scores.shape == [0, 0] else scores
@@ -344,6 +358,7 @@ _FUNCTIONS = {
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxMultiIndexDraws": _multi_index_draws,
     "TfxResourceStreamedLogits": _streamed_logits,
+    "TfxProbedTopK": _probed_top_k,
     "TfxRowUpdate": _row_update,
     "TfxStreamedLogits": _streamed_logits,
 }

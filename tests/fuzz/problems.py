@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from fuzz.calls import Call, Variable
 
-from tfx_largeout.indexes import RowBounds
+from tfx_largeout.indexes import InvertedFile, RowBounds
 
 Rng = np.random.Generator
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -442,6 +442,22 @@ def _bounded_top_k(rng: Rng) -> Call:
     return Call("TfxBoundedTopK", inputs, call.attributes)
 
 
+def _probed_top_k(rng: Rng) -> Call:
+    """Looks into all lists, so that the result is that of all classes."""
+    call = _bounded_top_k(rng)
+    while not len(call.inputs["kernel"].values):  # of no classes there are no lists
+        call = _bounded_top_k(rng)
+    inputs = {name: call.inputs[name] for name in ("hidden", "bias", "kernel")}
+    classes = len(inputs["kernel"].values)
+    index = InvertedFile(min(_size(rng, least=1), classes))
+    index.rebuild(tf.Variable(inputs["kernel"].values))
+    tables = (*index.rows, index.classes, index.centers, index.offsets, index.penalties, index.ends)
+    names = ("rows", "scales", "errors", "classes", "centers", "offsets", "penalties", "ends")
+    inputs |= {name: Variable(table.numpy()) for name, table in zip(names, tables, strict=True)}
+    attributes = {**call.attributes, "num_probed": len(inputs["ends"].values)}
+    return Call("TfxProbedTopK", inputs, attributes)
+
+
 def _resource_streamed_logits(rng: Rng) -> Call:
     return _streamed_logits(rng, "TfxResourceStreamedLogits")
 
@@ -474,6 +490,7 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxMultiIndexDraws": _multi_index_draws,
     "TfxPhaseSeconds": _phase_seconds,
     "TfxResourceStreamedLogits": _resource_streamed_logits,
+    "TfxProbedTopK": _probed_top_k,
     "TfxRowUpdate": _row_update,
     "TfxStreamedLogits": _streamed_logits,
 }

@@ -374,6 +374,17 @@ def _of_bounded_top_k(op: str) -> list[Refusal]:
     ]
 
 
+def _of_probed_top_k(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "classes", lambda c: c[:, 1:], "classes must be "),
+        Refusal(op, "centers", lambda c: c[:, :, 1:], "centers must be "),
+        Refusal(op, "offsets", lambda c: c[0], "offsets must be "),
+        Refusal(op, "penalties", lambda p: p[1:], "penalties must be "),
+        Refusal(op, "ends", lambda e: e[:0], "must be "),
+        Refusal(op, "num_probed", _to(_LARGE), "num_probed must be at most .*1099511627776"),
+    ]
+
+
 def _of_handles(op: str, name: str) -> list[Refusal]:
     """What is no variable."""
     message = f"{name} must be the handle of"
@@ -436,11 +447,14 @@ REFUSALS = [
     *_of_streamed_logits("TfxStreamedLogits"),
     *_of_streamed_logits("TfxResourceStreamedLogits"),
     *_of_bounded_top_k("TfxBoundedTopK"),
+    *_of_bounded_top_k("TfxProbedTopK"),
+    *_of_probed_top_k("TfxProbedTopK"),
     *_of_handles("TfxFactoredSettle", "v"),
     *_of_handles("TfxCandidateLogits", "kernel"),
     *_of_handles("TfxSoftmaxSelection", "kernel"),
     *_of_handles("TfxMeanOfRows", "variable"),
     *_of_handles("TfxBoundedTopK", "errors"),
+    *_of_handles("TfxProbedTopK", "ends"),
     *_of_handles("TfxSoftmaxUpdate", "kernel"),
     *_of_handles("TfxRowUpdate", "variable"),
     *_of_handles("TfxHashIndexUpdate", "entries"),

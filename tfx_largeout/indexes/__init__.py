@@ -9,6 +9,7 @@ from tfx_largeout.indexes.choose_hash_index import choose_hash_index
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.hash_index import HashIndex
+from tfx_largeout.indexes.inverted_file import InvertedFile
 from tfx_largeout.indexes.inverted_multi_index import InvertedMultiIndex
 from tfx_largeout.indexes.row_bounds import RowBounds
 from tfx_largeout.indexes.sim_hash import SimHash
@@ -19,6 +20,7 @@ __all__ = [
     "HashFamily",
     "HashIndex",
     "Index",
+    "InvertedFile",
     "InvertedMultiIndex",
     "RowBounds",
     "SimHash",

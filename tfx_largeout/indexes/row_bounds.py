@@ -9,26 +9,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.indexes.base import OverRows
+from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
 from tfx_largeout.indexes.table_schedule import HOST
-from tfx_largeout.ops.exact.bounded_top_k import (
-    CLASSES_OF_BLOCK,
-    BoundedRows,
-    BoundedTopK,
-    bounded_top_k,
-)
+from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK, bounded_top_k
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.run_time_checks import Check, after
 
-_MOST_QUANTUM = 127.0  # of int8
 _BLOCK_ELEMENTS = 2**18  # how many weights are made whole numbers at a time: 2 MiB in float64
-_LEAST_SCALE = 2.0**-120  # far above what a processor may take for 0
-_LONGEST = 2.0**70  # of rows for which no sum overflows
-_ROUNDING = 2.0**-24  # of a float32
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class RowBounds(OverRows):
+class RowBounds(QuantizedRows):
     """Rows of W in a quarter of their bytes, and how far off they are: exact best classes, sooner.
 
     Filter and refine. A row is kept as whole numbers q_c = round(w_c / s_c), s_c = max_d |w_cd| /
@@ -77,11 +68,7 @@ class RowBounds(OverRows):
         """
         num_classes, width = input_shape
         self._shape = (num_classes, width)
-        blocks = -(-num_classes // CLASSES_OF_BLOCK)
-        with tf.device(HOST):
-            self.quanta = self._add("quanta", (blocks, width, CLASSES_OF_BLOCK), "int8", 0)
-            self.scales = self._add("scales", (blocks, CLASSES_OF_BLOCK), "float32", 0)
-            self.errors = self._add("errors", (blocks, CLASSES_OF_BLOCK), "float32", float("inf"))
+        self.add_rows(-(-num_classes // CLASSES_OF_BLOCK), width)
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
@@ -113,54 +100,15 @@ class RowBounds(OverRows):
             k: The number of classes, 0 <= k <= C.
         """
         self.check_built_for(kernel)
-        rows = BoundedRows(*(bare_variable(x) for x in (self.quanta, self.scales, self.errors)))
-        return bounded_top_k(hidden, kernel, bias, rows, k)
+        return bounded_top_k(hidden, kernel, bias, self.rows, k)
 
     def _store(self, first: tf.Tensor, rows: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
         """Stores the bounds of rows from `first` on; returns how many blocks there are so far."""
-        bounds = _quantized(rows)
+        bounds = quantized(rows)
         ids = first // CLASSES_OF_BLOCK + tf.range(tf.shape(bounds[0], tf.int64)[0])
         for variable, values in zip((self.quanta, self.scales, self.errors), bounds, strict=True):
             scatter_update(bare_variable(variable), ids, values)
         return blocks + tf.size(ids, tf.int64)
-
-    def _add(self, name: str, shape: tuple[int, ...], dtype: str, value: float) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            dtype=dtype,
-            initializer=keras.initializers.Constant(value),
-            trainable=False,
-            autocast=False,
-        )
-
-
-def _quantized(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns rows of float32 `[16 n, D]` as `BoundedRows` has them: numbers, scales, errors."""
-    largest = tf.reduce_max(tf.abs(rows), axis=1)
-    scales = tf.where(largest > _MOST_QUANTUM * _LEAST_SCALE, largest, 1) / _MOST_QUANTUM
-    quanta = tf.round(rows / scales[:, tf.newaxis])
-    quanta = tf.clip_by_value(quanta, -_MOST_QUANTUM, _MOST_QUANTUM)
-    width = rows.shape[1]
-    by_block = tf.reshape(tf.cast(quanta, tf.int8), [-1, CLASSES_OF_BLOCK, width])
-    return (
-        tf.transpose(by_block, [0, 2, 1]),
-        tf.reshape(scales, [-1, CLASSES_OF_BLOCK]),
-        tf.reshape(_errors(rows, quanta, scales), [-1, CLASSES_OF_BLOCK]),
-    )
-
-
-def _errors(rows: tf.Tensor, quanta: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """Returns what bounds the error of logits for |h| = 1: see `core/bounded_top_k.h`, `[n]`."""
-    rows, quanta, scales = (tf.cast(x, tf.float64) for x in (rows, quanta, scales))
-    lengths = tf.norm(rows, axis=1)
-    residuals = tf.norm(rows - scales[:, tf.newaxis] * quanta, axis=1)
-    rounding = (rows.shape[1] + 8) * _ROUNDING
-    rounding = rounding / (1 - rounding)
-    errors = (1 + rounding) * residuals + 2 * rounding * lengths
-    errors = errors * (1 + 2.0**-20) + 2.0**-110
-    unknown = tf.constant(float("inf"), tf.float64)
-    return tf.cast(tf.where(lengths > _LONGEST, unknown, errors), tf.float32)
 
 
 def _check_finite_rows(kernel: tf.Variable) -> Check:

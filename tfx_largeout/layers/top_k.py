@@ -13,7 +13,8 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.over_workers import whole_hidden
-from tfx_largeout.indexes import HashIndex, RowBounds
+from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes.quantized_rows import QuantizedRows
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
 
@@ -40,6 +41,9 @@ class TopK(keras.layers.Layer):
     its last `rebuild`: it does not follow W. It is sooner there for a few examples; with
     `activation="softmax"` it is not, as probabilities need all logits.
 
+    With an `InvertedFile` the result is that of the lists it looks into, and what is in others is
+    missing. It does not follow W either, and all classes are looked at with `activation="softmax"`.
+
     Cost: O(B C D) time; memory independent of C. With a `HashIndex` O(B `num_found` D).
 
     Args:
@@ -48,9 +52,9 @@ class TopK(keras.layers.Layer):
         activation: None for logits (default); `"softmax"` for probabilities among all C classes, or
             with an index among those that it finds; `"sigmoid"` for each class's own logistic
             probability.
-        index: `head.index`, which a `SampledHead` may have and keeps up to date; or a `HashIndex`
-            or `RowBounds` of your own, after `index.rebuild(head.kernel, head.bias)`. Default None:
-            exact.
+        index: `head.index`, which a `SampledHead` may have and keeps up to date; or a
+            `HashIndex`, `RowBounds` or `InvertedFile` of your own, after
+            `index.rebuild(head.kernel, head.bias)`. Default None: exact.
         num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
             1,000 or 10 k, the greater, or C.
         **kwargs: `name`, `dtype`, as for any Keras layer.
@@ -59,7 +63,8 @@ class TopK(keras.layers.Layer):
         TypeError: `head` is not a head, or `index` is no index; at the first call: the head has no
             W to find rows of.
         ValueError: `k`, `activation` or `num_found` is out of range, or `num_found` is given with
-            a `RowBounds`; at the first call: the index was built for a W of another shape.
+            an index that is no `HashIndex`; at the first call: the index was built for a W of
+            another shape.
         RuntimeError: At the first call: `index` was not built; or it is a `HashIndex` and not the
             head's own, where several workers have the classes.
 
@@ -72,7 +77,7 @@ class TopK(keras.layers.Layer):
         head: Head,
         k: int,
         activation: str | None = None,
-        index: HashIndex | RowBounds | None = None,
+        index: HashIndex | QuantizedRows | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -124,7 +129,7 @@ class TopKModel(keras.Model):
         model: keras.Model,
         k: int,
         activation: str | None = None,
-        index: HashIndex | RowBounds | None = None,
+        index: HashIndex | QuantizedRows | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -161,7 +166,7 @@ def top_k_model(
     model: keras.Model,
     k: int,
     activation: str | None = None,
-    index: HashIndex | RowBounds | None = None,
+    index: HashIndex | QuantizedRows | None = None,
     num_found: int | None = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
@@ -199,12 +204,12 @@ def top_classes(
     output: HeadOutput,
     k: int,
     activation: str | None = None,
-    index: HashIndex | RowBounds | None = None,
+    index: HashIndex | QuantizedRows | None = None,
     num_found: int | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `(scores, ids)`, both `[..., k]`, of the k best classes behind a head's output."""
-    if isinstance(index, RowBounds):
-        scores, ids = _top_bounded(output.head, output.flat_hidden, k, index, activation)
+    if isinstance(index, QuantizedRows):
+        scores, ids = _top_of_quantized(output.head, output.flat_hidden, k, index, activation)
         return output.unflatten(scores), output.unflatten(ids)
     if index is None:
         top = output.head.top_k(output.flat_hidden, k)
@@ -225,7 +230,7 @@ def _check_activation(activation: str | None) -> None:
         raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
 
 
-def kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
+def kernel_head(head: Head, index: HashIndex | QuantizedRows) -> KernelHead:
     """Returns a head whose rows the index is over.
 
     Raises:
@@ -239,8 +244,8 @@ def kernel_head(head: Head, index: HashIndex | RowBounds) -> KernelHead:
     return head
 
 
-def _top_bounded(
-    head: Head, hidden: tf.Tensor, k: int, index: RowBounds, activation: str | None
+def _top_of_quantized(
+    head: Head, hidden: tf.Tensor, k: int, index: QuantizedRows, activation: str | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     head = kernel_head(head, index)
     if activation == "softmax" or not head.workers.alone:
@@ -275,11 +280,13 @@ def _top_found(
 def _check_index(index: Any, num_found: int | None, k: int) -> None:
     if num_found is not None:
         integer_argument("num_found", num_found, at_least=k)
-    if index is not None and not isinstance(index, (HashIndex, RowBounds)):
-        raise TypeError(f"index must be a HashIndex, a RowBounds or None; got {index!r}")
-    if isinstance(index, RowBounds) and num_found is not None:
+    if index is not None and not isinstance(index, (HashIndex, QuantizedRows)):
+        raise TypeError(
+            f"index must be a HashIndex, a RowBounds, an InvertedFile or None; got {index!r}"
+        )
+    if isinstance(index, QuantizedRows) and num_found is not None:
         raise ValueError(
-            f"num_found must be None with a RowBounds, which is exact; got {num_found}"
+            f"num_found must be None for an index of type {type(index).__name__}; got {num_found}"
         )
 
 
@@ -298,12 +305,12 @@ def _check_num_found(num_found: int | None, num_classes: int) -> None:
         raise ValueError(f"num_found must be at most num_classes={num_classes}; got {num_found}")
 
 
-def is_of(index: HashIndex | RowBounds | None, layer: Any) -> bool:
+def is_of(index: HashIndex | QuantizedRows | None, layer: Any) -> bool:
     """Says whether a layer is a head that keeps this index up to date."""
     return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
 
 
-def _index_config(index: HashIndex | RowBounds | None, layers: Iterable[Any]) -> Any:
+def _index_config(index: HashIndex | QuantizedRows | None, layers: Iterable[Any]) -> Any:
     """Returns the configuration of an index; of that of a head among the layers, the head's name.
 
     The loaded layer must share the index of the loaded head, and not get a copy, which training
@@ -315,7 +322,7 @@ def _index_config(index: HashIndex | RowBounds | None, layers: Iterable[Any]) ->
     return keras.saving.serialize_keras_object(index)
 
 
-def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | RowBounds | None:
+def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | QuantizedRows | None:
     """Returns the index for what `_index_config` returned: a new one, or that of the loaded head.
 
     Raises:

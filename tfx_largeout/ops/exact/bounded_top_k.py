@@ -86,10 +86,7 @@ def bounded_top_k(
     hidden = tf.convert_to_tensor(hidden)
     module = op_module(implementation, "tfx_bounded_top_k", "kernel", kernel, OP_DTYPES)
     if module is None:
-        none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        best = streamed_logits(hidden, kernel, bias, none, k, implementation=implementation)
-        every = tf.fill(tf.shape(hidden)[:1], tf.constant(num_classes, tf.int64))
-        return BoundedTopK(best.top_scores, best.top_ids, every)
+        return every_class(hidden, kernel, bias, k, implementation)
     outputs = module.tfx_bounded_top_k(
         hidden=tf.cast(hidden, tf.float32),
         bias=tf.zeros([0], kernel.dtype) if bias is None else tf.convert_to_tensor(bias),
@@ -100,3 +97,13 @@ def bounded_top_k(
         k=k,
     )
     return BoundedTopK(*outputs)
+
+
+def every_class(
+    hidden: tf.Tensor, kernel: tf.Variable, bias: Any, k: int, implementation: str
+) -> BoundedTopK:
+    """Returns the k best classes where all of them are looked at."""
+    none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+    best = streamed_logits(hidden, kernel, bias, none, k, implementation=implementation)
+    every = tf.fill(tf.shape(hidden)[:1], tf.constant(kernel.shape[0], tf.int64))
+    return BoundedTopK(best.top_scores, best.top_ids, every)

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/bounded_logits.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tfx::core {
+namespace {
+
+LogitRows LayerOf(const StreamedLogitsInputs& inputs) {
+  return {inputs.kernel, inputs.bias, inputs.is_bfloat16, false, inputs.width};
+}
+
+}  // namespace
+
+const BoundedTopKIsa& BoundedTopKIsaOf(InstructionSet set) {
+#ifdef __x86_64__
+  if (set >= InstructionSet::kAvx512) return avx512::kBoundedTopK;
+  if (set == InstructionSet::kAvx2) return avx2::kBoundedTopK;
+#endif
+  (void)set;
+  return baseline::kBoundedTopK;
+}
+
+bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms) {
+  for (int64_t b = 0; b < inputs.batch; ++b) {
+    double square = 0;
+    for (int64_t d = 0; d < inputs.width; ++d) {
+      const double h = inputs.hidden[b * inputs.width + d];
+      square += h * h;
+    }
+    if (!(square <= std::ldexp(1, 100))) return false;
+    const double norm = std::sqrt(square) * (1 + std::ldexp(1, -20)) + std::ldexp(1, -100);
+    norms[b] = static_cast<float>(norm);
+  }
+  return true;
+}
+
+BoundsPass BoundsPassOf(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
+                        const float* norms) {
+  const auto width = static_cast<double>(inputs.width);
+  const double roundings = width / 64 + 24;  // that a bias goes through
+  BoundsPass pass;
+  pass.bounded = bounded;
+  pass.layer = LayerOf(inputs);
+  pass.num_classes = inputs.num_classes;
+  pass.k = inputs.k;
+  pass.hidden = inputs.hidden;
+  pass.batch = inputs.batch;
+  pass.norms = norms;
+  pass.error_of_bias = static_cast<float>(1.01 * std::ldexp(roundings, -24));
+  pass.smallest_error = static_cast<float>(std::ldexp(4 * width + 64, -126));
+  return pass;
+}
+
+void RuleOut(float threshold, BoundsWorker* worker) {
+  BoundedClass* end = worker->survivors + worker->num_survivors;
+  end = std::remove_if(worker->survivors, end,
+                       [=](const BoundedClass& bound) { return bound.upper < threshold; });
+  worker->num_survivors = end - worker->survivors;
+}
+
+void TopKOfAllRows(const StreamedLogitsInputs& inputs, const Execution& execution,
+                   const BoundedTopKOutputs& outputs) {
+  float* logsumexp = execution.Take<float>(inputs.batch);
+  StreamedLogits(inputs, execution,
+                 {logsumexp, nullptr, nullptr, outputs.top_scores, outputs.top_ids, nullptr});
+  std::fill_n(outputs.num_candidates, inputs.batch, inputs.num_classes);
+}
+
+RowLogits::RowLogits(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa,
+                     int64_t first, int64_t number, float* packed)
+    : isa_(isa) {
+  panel_.examples = static_cast<int32_t>(number);
+  panel_.lanes = Lanes(isa, number);
+  panel_.hidden_rows = inputs.hidden + first * inputs.width;
+  panel_.hidden = packed;
+  isa.pack_panel(panel_, inputs.width, false, packed);
+  pass_ = {
+      &panel_, 1, LayerOf(inputs), 0, inputs.k, false, 0, inputs.shard.first, inputs.shard.stride};
+}
+
+}  // namespace tfx::core

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/probed_top_k.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace tfx::core {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class ProbedTopKRun {
+ public:
+  ProbedTopKRun(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
+                const RowLists& lists, int64_t num_probed, const Execution& execution,
+                const BoundedTopKOutputs& outputs)
+      : in_(inputs),
+        lists_(lists),
+        num_probed_(num_probed),
+        execution_(execution),
+        out_(outputs),
+        isa_(BoundedTopKIsaOf(execution.set)),
+        logits_isa_(StreamedLogitsIsaOf(execution.set)),
+        norms_(execution.Take<float>(in_.batch)),
+        pass_(BoundsPassOf(in_, bounded, norms_)) {}
+
+  // Returns false if bounds or lists don't hold.
+  bool Run() {
+    if (!TakeNorms(in_, norms_)) return false;
+    const int64_t rows = lists_.num_lists + in_.num_classes * num_probed_ / lists_.num_lists;
+    execution_.parallel_for(
+        in_.batch,
+        [this](int64_t begin, int64_t end) {
+          Scratch scratch;
+          for (int64_t b = begin; b < end && !fails_; ++b) Search(b, &scratch);
+        },
+        1000 + rows * in_.width / 16);
+    return !fails_;
+  }
+
+ private:
+  struct Scratch {
+    std::vector<float> closeness;
+    std::vector<ScoredClass> lists;
+    std::vector<ScoredClass> heap;
+    std::vector<BoundedClass> survivors;
+    std::vector<ScoredClass> best;
+    std::vector<float> packed, row;
+  };
+
+  void Search(int64_t b, Scratch* scratch) {
+    ChooseLists(b, scratch);
+    const int64_t room = RoomFor(scratch->lists);
+    if (fails_) return;
+    scratch->heap.resize(in_.k);
+    scratch->survivors.resize(room);
+    BoundsWorker worker = {scratch->heap.data(), 0, -kInfinity, scratch->survivors.data(), 0};
+    BoundsPass pass = pass_;
+    pass.hidden += b * in_.width;
+    pass.batch = 1;
+    pass.norms += b;
+    for (const ScoredClass& list : scratch->lists) {
+      isa_.bounds(pass, BeginOf(list.id), lists_.ends[list.id], &worker);
+    }
+    RuleOut(worker.threshold, &worker);
+    Rank(b, worker, scratch);
+  }
+
+  // The closest lists, closest first.
+  void ChooseLists(int64_t b, Scratch* scratch) const {
+    const int64_t blocks = (lists_.num_lists + kClassesOfBlock - 1) / kClassesOfBlock;
+    scratch->closeness.resize(blocks * kClassesOfBlock);
+    isa_.closeness(lists_, in_.width, in_.hidden + b * in_.width,
+                   static_cast<float>(std::hypot(norms_[b], 1.0)), scratch->closeness.data());
+    scratch->lists.resize(lists_.num_lists);
+    for (int64_t l = 0; l < lists_.num_lists; ++l) {
+      scratch->lists[l] = {scratch->closeness[l], static_cast<int32_t>(l)};
+    }
+    const auto end = scratch->lists.begin() + num_probed_;
+    std::partial_sort(scratch->lists.begin(), end, scratch->lists.end(), RanksAbove);
+    scratch->lists.resize(num_probed_);
+  }
+
+  int64_t BeginOf(int64_t list) const { return list == 0 ? 0 : lists_.ends[list - 1]; }
+
+  // The number of rows of some lists.
+  int64_t RoomFor(const std::vector<ScoredClass>& lists) {
+    int64_t blocks = 0;
+    for (const ScoredClass& list : lists) {
+      const int64_t begin = BeginOf(list.id), end = lists_.ends[list.id];
+      if (begin < 0 || begin > end || end > lists_.num_blocks) {
+        fails_ = true;
+        return 0;
+      }
+      blocks += end - begin;
+    }
+    return blocks * kClassesOfBlock;
+  }
+
+  // Ranks those that were not ruled out by their logits.
+  void Rank(int64_t b, const BoundsWorker& found, Scratch* scratch) {
+    scratch->packed.resize(RowLogits::Lanes(logits_isa_, 1) * in_.width);
+    scratch->row.resize(in_.width);
+    const RowLogits logits(in_, logits_isa_, b, 1, scratch->packed.data());
+    std::vector<ScoredClass>& best = scratch->best;
+    best.clear();
+    for (int64_t i = 0; i < found.num_survivors; ++i) {
+      const BoundedClass& bounds = found.survivors[i];
+      const int32_t id = pass_.bounded.classes[bounds.id];
+      if (id < 0 || id >= in_.num_classes) continue;
+      const float logit = logits(0, id, scratch->row.data());
+      if (logit < bounds.lower || logit > bounds.upper) fails_ = true;  // of another W
+      best.push_back({logit, id});
+    }
+    const int64_t number = std::min<int64_t>(in_.k, best.size());
+    std::partial_sort(best.begin(), best.begin() + number, best.end(), RanksAbove);
+    out_.num_candidates[b] = static_cast<int64_t>(best.size());
+    best.resize(in_.k, {-kInfinity, -1});
+    for (int64_t i = 0; i < in_.k; ++i) {
+      out_.top_scores[b * in_.k + i] = best[i].score;
+      out_.top_ids[b * in_.k + i] = best[i].id;
+    }
+  }
+
+  const StreamedLogitsInputs& in_;
+  const RowLists& lists_;
+  const int64_t num_probed_;
+  const Execution& execution_;
+  const BoundedTopKOutputs& out_;
+  const BoundedTopKIsa& isa_;
+  const StreamedLogitsIsa& logits_isa_;
+  std::atomic<bool> fails_{false};
+  float* norms_;  // [B]
+  BoundsPass pass_;
+};
+
+}  // namespace
+
+void ProbedTopK(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
+                const RowLists& lists, int64_t num_probed, const Execution& execution,
+                const BoundedTopKOutputs& outputs) {
+  const Workspace::Scope scope(execution.workspace);
+  const bool pays = inputs.batch > 0 && inputs.k > 0 && inputs.width <= kMostWidthOfBounds;
+  if (pays && ProbedTopKRun(inputs, bounded, lists, num_probed, execution, outputs).Run()) {
+    return;
+  }
+  TopKOfAllRows(inputs, execution, outputs);
+}
+
+}  // namespace tfx::core

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/probed_top_k.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tests/bounded_top_k_problem.h"
+#include "tests/expect.h"
+
+namespace tfx::core {
+
+constexpr int64_t kRows = kClassesOfBlock;
+
+// Class c is in list c % L; list 0 is the closest, then list 1.
+struct Lists {
+  Lists(const Problem& problem, int64_t num_lists) : ends(num_lists) {
+    const StreamedLogitsInputs& in = problem.inputs;
+    const Bounds in_order(problem.kernel, in.num_classes, in.width);
+    std::vector<int64_t> order;
+    for (int64_t l = 0; l < num_lists; ++l) {
+      for (int64_t c = l; c < in.num_classes; c += num_lists) order.push_back(c);
+      while (order.size() % kRows != 0) order.push_back(-1);
+      ends[l] = static_cast<int32_t>(order.size() / kRows);
+    }
+    classes.assign(order.begin(), order.end());
+    rows.resize(order.size() * in.width);
+    scales.resize(order.size());
+    errors.resize(order.size());
+    for (size_t at = 0; at < order.size(); ++at) {
+      const int64_t c = order[at];
+      if (c < 0) continue;
+      scales[at] = in_order.scales[c];
+      errors[at] = in_order.errors[c];
+      for (int64_t d = 0; d < in.width; ++d) {
+        rows[(at / kRows * in.width + d) * kRows + at % kRows] =
+            in_order.rows[(c / kRows * in.width + d) * kRows + c % kRows];
+      }
+    }
+    const int64_t blocks = (num_lists + kRows - 1) / kRows;
+    centers.resize(blocks * in.width * kRows);
+    for (int64_t i = 0; i < blocks && in.width > 0; ++i) {
+      std::fill_n(centers.begin() + i * in.width * kRows, kRows, 1.0f);
+    }
+    offsets.assign(blocks * kRows, 3);
+    for (int64_t l = 0; l < blocks * kRows; ++l) penalties.push_back(static_cast<float>(l));
+  }
+
+  std::vector<int32_t> classes, ends;
+  std::vector<int8_t> rows;
+  std::vector<float> scales, errors, centers, offsets, penalties;
+};
+
+Results Probed(const Problem& problem, const Lists& lists, int64_t num_probed, InstructionSet set) {
+  Results r(problem.inputs.batch, problem.inputs.k);
+  const ParallelFor on_threads = OneThreadAnIndex;
+  Workspace workspace;
+  const auto num_lists = static_cast<int64_t>(lists.ends.size());
+  const auto num_blocks = static_cast<int64_t>(lists.classes.size()) / kRows;
+  ProbedTopK(problem.inputs,
+             {lists.rows.data(), lists.scales.data(), lists.errors.data(), lists.classes.data()},
+             {lists.centers.data(), lists.offsets.data(), lists.penalties.data(), lists.ends.data(),
+              num_lists, num_blocks},
+             num_probed, Execution(set, 2, on_threads, workspace),
+             {r.scores.data(), r.ids.data(), r.num_candidates.data()});
+  return r;
+}
+
+// The exact best of the classes of the first lists, others taken out by their bias.
+Results Expected(Problem problem, int64_t num_lists, int64_t num_probed, InstructionSet set) {
+  for (int64_t c = 0; c < problem.inputs.num_classes; ++c) {
+    if (c % num_lists >= num_probed) problem.bias[c] = -std::numeric_limits<float>::infinity();
+  }
+  problem.inputs.bias = problem.bias.data();
+  return problem.Exact(set);
+}
+
+void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, int64_t num_lists,
+          int64_t num_probed) {
+  const Problem problem(batch, width, num_classes, k);
+  const Lists lists(problem, num_lists);
+  for (InstructionSet set : kInstructionSets) {
+    if (!Supports(set)) continue;
+    const Results found = Probed(problem, lists, num_probed, set);
+    const Results expected = Expected(problem, num_lists, num_probed, set);
+    for (size_t i = 0; i < expected.ids.size(); ++i) {
+      const bool is_there = expected.scores[i] > -INFINITY;
+      EXPECT(found.ids[i] == (is_there ? expected.ids[i] : -1));
+      EXPECT(!is_there || std::abs(found.scores[i] - expected.scores[i]) <=
+                              1e-5f * (1 + std::abs(expected.scores[i])));
+      EXPECT(is_there || found.scores[i] == -INFINITY);
+    }
+  }
+}
+
+// What is no list, or of another W, is looked at as if there were no lists.
+void TestWhatDoesNotHold() {
+  const auto exact_after = [](auto change) {
+    Problem problem(3, 9, 3001, 5);
+    Lists lists(problem, 20);
+    change(&problem, &lists);
+    for (InstructionSet set : kInstructionSets) {
+      if (!Supports(set)) continue;
+      const Results found = Probed(problem, lists, 3, set), expected = problem.Exact(set);
+      EXPECT(found.ids == expected.ids);
+      EXPECT(found.num_candidates == std::vector<int64_t>(3, 3001));
+    }
+  };
+  exact_after([](Problem* p, Lists*) { p->hidden[10] = NAN; });
+  exact_after([](Problem* p, Lists*) { p->hidden[10] = 1e30f; });
+  exact_after([](Problem* p, Lists*) {
+    for (float& w : p->kernel) w = -w;
+  });
+  exact_after([](Problem*, Lists* lists) { lists->ends[0] = -1; });
+  exact_after([](Problem*, Lists* lists) { lists->ends[1] = 1 << 30; });
+  exact_after([](Problem*, Lists* lists) { lists->ends[1] = 0; });
+}
+
+}  // namespace tfx::core
+
+int main() {
+  using tfx::core::Test;
+  for (int64_t num_probed : {1, 3, 40}) {
+    Test(1, 64, 5003, 10, 40, num_probed);
+    Test(20, 33, 5003, 10, 40, num_probed);
+  }
+  Test(0, 4, 100, 1, 3, 1);
+  Test(2, 4, 100, 0, 3, 3);
+  Test(2, 4, 100, 100, 3, 2);  // more than these lists have
+  Test(1, 1, 17, 3, 17, 2);
+  Test(1, 0, 301, 2, 5, 2);
+  tfx::core::TestWhatDoesNotHold();
+  return tfx::test::Result();
+}

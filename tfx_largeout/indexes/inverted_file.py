@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InvertedFile: lists of rows of W around centers, of which a query looks into a few."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
+from tfx_largeout.indexes.row_lists import RowLists, make_row_lists, rows_and_biases
+from tfx_largeout.indexes.table_schedule import HOST
+from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK
+from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+
+_MEAN_PROBED = 1 / 16  # of the lists, by default
+_BLOCKS_AT_A_TIME = 2**10
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class InvertedFile(QuantizedRows):
+    """Lists of rows of W: the best classes of those near a query, approximately and fast.
+
+    Classes lie in `num_lists` lists around centers of k-means, by the distance of
+
+        (w_c, b_c, sqrt(max(R^2 - |w_c|^2 - b_c^2, 0))),
+
+    with R the 0.99 quantile of the lengths of (w, b): where all rows have the same length, the
+    largest logit is the smallest distance. A query looks into the `num_probed` lists whose centers
+    are nearest, and gets the k best classes of these by their logits w_c . h + b_c. A class of
+    another list is missed: measure the recall against the exact layer. Within the lists, rows are
+    kept and ruled out as `RowBounds` does it.
+
+    **It does not follow W**: call `rebuild` after training, and after each other change of W. Where
+    a logit is out of its bounds, all of W is read after all. Biases are read as they are, but lists
+    are those of the biases of `rebuild`.
+
+    The exact pass over all of W runs instead where an h is not finite, or longer than 2^50; without
+    the custom ops, on a GPU, for W of float16 or float64; and where classes are spread over several
+    workers.
+
+    Cost: about D + 16 bytes a class, which are weights on the processor and saved with the model; a
+    query O((num_lists + C num_probed / num_lists) D), each on one thread. `rebuild`, which is not
+    for graphs: k-means over a sample of 64 `num_lists` rows, and O(C num_lists D); memory for three
+    more W.
+
+    Args:
+        num_lists: 1 to C; default sqrt(C), rounded.
+        num_probed: How many lists a query looks into, 1 to `num_lists`; default a sixteenth,
+            rounded up.
+        seed: Of k-means; the same one gives the same lists.
+        **kwargs: `name`, as for any Keras layer.
+
+    Raises:
+        RuntimeError: It is asked before `rebuild` has run.
+        ValueError: An argument is out of range, or W has another shape than at first.
+
+    References:
+        Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV
+        (the inverted file). Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner
+        product search, section 4.2 (the last coordinate).
+    """
+
+    def __init__(
+        self,
+        num_lists: int | None = None,
+        num_probed: int | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value in (("num_lists", num_lists), ("num_probed", num_probed)):
+            if value is not None:
+                integer_argument(name, value, at_least=1)
+        self.num_lists, self.num_probed = num_lists, num_probed
+        self.seed = integer_argument("seed", seed, at_least=0)
+
+    def build(self, input_shape: tuple[int, int]) -> None:
+        """Makes room. All classes are looked at before `rebuild` has run.
+
+        Args:
+            input_shape: (C, D), the shape of W.
+        """
+        num_classes, width = input_shape
+        lists, _ = self._numbers(num_classes)
+        # Each list fills whole blocks.
+        blocks = num_classes // CLASSES_OF_BLOCK + lists
+        blocks_of_lists = -(-lists // CLASSES_OF_BLOCK)
+        self._shape = (num_classes, width)
+        self.add_rows(blocks, width)
+        with tf.device(HOST):
+            self.classes = self.add("classes", (blocks, CLASSES_OF_BLOCK), "int32", -1)
+            shape = (blocks_of_lists, width, CLASSES_OF_BLOCK)
+            self.centers = self.add("centers", shape, "float32", 0)
+            shape = (blocks_of_lists, CLASSES_OF_BLOCK)
+            self.offsets = self.add("offsets", shape, "float32", 0)
+            self.penalties = self.add("penalties", shape, "float32", 0)
+            self.ends = self.add("ends", (lists,), "int32", -1)  # none of lists
+        self.built = True
+
+    def rebuild(self, kernel: Any, bias: Any = None) -> None:
+        """Makes all lists anew from W and b.
+
+        Args:
+            kernel: W `[C, D]`, a variable.
+            bias: b `[C]`, or None.
+
+        Raises:
+            ValueError: W or b is not finite, or W has another shape than at first. The lists are
+                as before then.
+            RuntimeError: It is called in a graph.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError("rebuild must be called outside of graphs; got a call in a graph")
+        kernel = bare_variable(kernel)
+        if self.built:
+            self.check_built_for(kernel)
+        num_classes, width = map(int, kernel.shape)
+        lists, _ = self._numbers(num_classes)
+        points = rows_and_biases(kernel, None if bias is None else bare_variable(bias))
+        if not np.isfinite(points).all():
+            wrong = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
+            raise ValueError(f"kernel and bias must be finite; got one that is not in row {wrong}")
+        made = make_row_lists(points, lists, self.seed)
+        if not self.built:
+            self.build((num_classes, width))
+        self._store(points[:, :width], made)
+
+    def top_k(self, hidden: Any, kernel: Any, bias: Any, k: int) -> BoundedTopK:
+        """Returns the best k classes of the lists near each example: see `probed_top_k`.
+
+        Args:
+            hidden: `[N, D]`.
+            kernel: W `[C, D]`, as `rebuild` got it.
+            bias: b `[C]`, or None.
+            k: The number of classes, 0 <= k <= C.
+        """
+        self.check_built_for(kernel)
+        tables = (self.classes, self.centers, self.offsets, self.penalties, self.ends)
+        lists = ClassesOfLists(*(bare_variable(table) for table in tables))
+        _, num_probed = self._numbers(int(kernel.shape[0]))
+        return probed_top_k(hidden, kernel, bias, self.rows, lists, k, num_probed)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_lists": self.num_lists,
+            "num_probed": self.num_probed,
+            "seed": self.seed,
+        }
+
+    def _numbers(self, num_classes: int) -> tuple[int, int]:
+        """Returns the number of lists, and how many of them are looked into."""
+        lists = self.num_lists or round(math.sqrt(num_classes))
+        if lists > num_classes:
+            raise ValueError(f"num_lists must be at most C={num_classes}; got {lists}")
+        probed = self.num_probed or math.ceil(lists * _MEAN_PROBED)
+        if probed > lists:
+            raise ValueError(f"num_probed must be at most num_lists={lists}; got {probed}")
+        return lists, probed
+
+    def _store(self, rows: np.ndarray, made: RowLists) -> None:
+        """Stores rows of W in the order of their lists, in blocks."""
+        blocks = -(-made.sizes // CLASSES_OF_BLOCK)
+        ends = np.cumsum(blocks)
+        first = (ends - blocks)[made.lists[made.order]] * CLASSES_OF_BLOCK
+        classes = np.full(tuple(self.classes.shape), -1, np.int32)
+        classes.reshape(-1)[first + made.ranks] = made.order
+        tables = [table.numpy() for table in (self.quanta, self.scales, self.errors)]
+        for begin in range(0, len(classes), _BLOCKS_AT_A_TIME):
+            place = slice(begin, begin + _BLOCKS_AT_A_TIME)
+            ids = classes[place].reshape(-1)
+            of_block = tf.constant(rows[ids] * (ids >= 0)[:, np.newaxis])
+            for table, values in zip(tables, quantized(of_block), strict=True):
+                table[place] = values
+        weights = (self.quanta, self.scales, self.errors)
+        for weight, table in zip(weights, tables, strict=True):
+            weight.assign(table)
+        self.classes.assign(classes)
+        self.ends.assign(ends)
+        self.centers.assign(_in_blocks(made.centers[:, :-1]).transpose(0, 2, 1))
+        self.offsets.assign(_in_blocks(made.centers[:, -1]))
+        self.penalties.assign(_in_blocks(made.penalties))
+
+
+def _in_blocks(values: np.ndarray) -> np.ndarray:
+    """Returns values `[L, ...]` as `[ceil(L / 16), 16, ...]`, with zeros behind the last."""
+    blocks = -(-len(values) // CLASSES_OF_BLOCK)
+    whole = np.zeros((blocks * CLASSES_OF_BLOCK, *values.shape[1:]), np.float32)
+    whole[: len(values)] = values
+    return whole.reshape(blocks, CLASSES_OF_BLOCK, *values.shape[1:])
