@@ -184,7 +184,7 @@ def test_an_index_must_fit_the_head(indexed):
     with pytest.raises(ValueError, match=r"kernel must be \[C, D\] = \[29, 8\], for which the ind"):
         tlo.TopK(head, 3, index=other)(hidden)
     with pytest.raises(
-        TypeError, match="index must be a HashIndex, a RowBounds or None; got 'head'"
+        TypeError, match="index must be a HashIndex, a RowBounds, an InvertedFile or None; got 'head'"
     ):
         tlo.TopK(head, 3, index="head")
 

@@ -31,8 +31,9 @@ class InvertedFile(QuantizedRows):
         (w_c, b_c, sqrt(max(R^2 - |w_c|^2 - b_c^2, 0))),
 
     with R the 0.99 quantile of the lengths of (w, b): where all rows have the same length, the
-    largest logit is the smallest distance. A query looks into the `num_probed` lists whose centers
-    are nearest, and gets the k best classes of these by their logits w_c . h + b_c. A class of
+    largest logit is the smallest distance. A query looks into the `num_probed` lists with the
+    largest <c, (h, 1)> - |(h, 1)| min(|c|, R)^2 / (2 R), those nearest to (h, 1) stretched to the
+    length R, and gets the k best classes of these by their logits w_c . h + b_c. A class of
     another list is missed: measure the recall against the exact layer. Within the lists, rows are
     kept and ruled out as `RowBounds` does it.
 
@@ -44,7 +45,7 @@ class InvertedFile(QuantizedRows):
     the custom ops, on a GPU, for W of float16 or float64; and where classes are spread over several
     workers.
 
-    Cost: about D + 16 bytes a class, which are weights on the processor and saved with the model; a
+    Cost: about D + 12 bytes a class and 5 D a list, which are weights on the processor and saved with the model; a
     query O((num_lists + C num_probed / num_lists) D), each on one thread. `rebuild`, which is not
     for graphs: k-means over a sample of 64 `num_lists` rows, and O(C num_lists D); memory for three
     more W.
@@ -95,11 +96,11 @@ class InvertedFile(QuantizedRows):
         self.add_rows(blocks, width)
         with tf.device(HOST):
             self.classes = self.add("classes", (blocks, CLASSES_OF_BLOCK), "int32", -1)
+            of_lists = (blocks_of_lists, CLASSES_OF_BLOCK)
             shape = (blocks_of_lists, width, CLASSES_OF_BLOCK)
             self.centers = self.add("centers", shape, "float32", 0)
-            shape = (blocks_of_lists, CLASSES_OF_BLOCK)
-            self.offsets = self.add("offsets", shape, "float32", 0)
-            self.penalties = self.add("penalties", shape, "float32", 0)
+            self.offsets = self.add("offsets", of_lists, "float32", 0)
+            self.penalties = self.add("penalties", of_lists, "float32", 0)
             self.ends = self.add("ends", (lists,), "int32", -1)  # none of lists
         self.built = True
 

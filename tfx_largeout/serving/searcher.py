@@ -15,9 +15,9 @@ from tfx_largeout.layers.top_k import is_of, kernel_head, most_found
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
 from tfx_largeout.serving.hash_lookup import HashLookup, check_tables
-from tfx_largeout.serving.inverted_file import InvertedFile, build_inverted_file
 from tfx_largeout.serving.linear_scores import LinearScores, linear_scores
 from tfx_largeout.serving.stored_columns import StoredColumns
+from tfx_largeout.serving.stored_lists import StoredLists, store_lists
 from tfx_largeout.serving.stored_rows import check_finite_rows, store_rows
 
 _SCORED_AGAIN = 4  # times k
@@ -73,7 +73,7 @@ class _TreeSearcher(Searcher):
 class _LinearSearcher(Searcher):
     def __init__(self, scores: LinearScores, options: SearchOptions) -> None:
         self._query, self._options = scores.query, options
-        self._parts: InvertedFile | HashLookup | None = None
+        self._parts: StoredLists | HashLookup | None = None
         kernel, bias = scores.kernel, scores.bias
         num_classes = int(kernel.shape[0])
         if options.index is None:
@@ -86,7 +86,7 @@ class _LinearSearcher(Searcher):
         else:
             num_lists = options.num_lists or round(math.sqrt(num_classes))
             self._probe(num_lists, math.ceil(num_lists * _MEAN_PROBED), "lists")
-            self._parts = build_inverted_file(kernel, bias, options.rows, num_lists, options.seed)
+            self._parts = store_lists(kernel, bias, options.rows, num_lists, options.seed)
         self._exact = store_rows(kernel, bias, "float32") if options.rescore else None
         self._num_best = options.k
         if options.rescore:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An inverted file: lists of rows of W around centers, of which a query looks into a few."""
+"""Lists of rows of W around centers as an exported model keeps them: an inverted file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COPIED_ELEMENTS = 2**20  # numbers of rows that are copied at a time: 4 MiB
 _INFINITY = float("inf")
 
 
-class InvertedFile:
+class StoredLists:
     """Lists of classes whose rows lie close together, and the best of the lists near a query.
 
     Lists are those of `RowLists`. What a query looks at gets its logit; a class in another list is
@@ -104,9 +104,9 @@ class InvertedFile:
         return made.concat()
 
 
-def build_inverted_file(
+def store_lists(
     kernel: tf.Variable, bias: tf.Variable | None, dtype: str, num_lists: int, seed: int
-) -> InvertedFile:
+) -> StoredLists:
     """Returns an inverted file of the rows of W `[C, D]` and b, which it keeps in a dtype.
 
     A list has room for 1.25 C / `num_lists` classes; what is left of it is filled up with zeros,
@@ -125,6 +125,6 @@ def build_inverted_file(
     biases[there] = points[ids[there], width]
     blocks = (points[of_list, :width] * (of_list >= 0)[:, np.newaxis] for of_list in ids)
     rows = store_blocks(blocks, (ids.size, width), variable(biases.reshape(-1)), dtype)
-    return InvertedFile(
+    return StoredLists(
         rows, variable(ids), variable(made.centers), variable(made.penalties.astype(np.float32))
     )

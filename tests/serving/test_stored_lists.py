@@ -7,7 +7,7 @@ import tensorflow as tf
 from serving.models import WIDTH, K, X, clustered_model, exported
 
 import tfx_largeout as tlo
-from tfx_largeout.serving.inverted_file import build_inverted_file
+from tfx_largeout.serving.stored_lists import store_lists
 
 
 @pytest.mark.parametrize("what", ["bias", "row"])
@@ -25,7 +25,7 @@ def test_recall_where_one_row_is_much_longer_than_others(what, tmp_path):
 
 def test_no_ids_of_all_that_is_looked_at_are_in_memory():
     head = clustered_model(6000).layers[-1]
-    file = build_inverted_file(head.kernel.value, head.bias.value, "float32", 10, 0)
+    file = store_lists(head.kernel.value, head.bias.value, "float32", 10, 0)
     probed = 4 * file.length
 
     @tf.function(input_signature=[tf.TensorSpec([3, WIDTH])])
