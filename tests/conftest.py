@@ -10,13 +10,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import pytest
+from variants import leave_for_thorough_runs
 
 
 def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="also the tests that take long")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config, items):
+    leave_for_thorough_runs(items)
     if not config.getoption("--thorough"):
         long = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=long)

@@ -1,14 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of tests, of which a quick run tries some and a thorough one all."""
+"""Parameters of tests: of many, a quick run tries `QUICK_CASES`, and a thorough one all."""
 
 from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+QUICK_CASES = 2
+
+
+def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
+    """Marks as thorough what a quick run leaves out of the cases of a test.
+
+    It keeps those whose ids have the smallest checksums: of each test other ones, and the same
+    each time. A test with the mark `all_cases` keeps all.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("thorough") and not item.get_closest_marker("all_cases"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for of_one_test in cases.values():
+        of_one_test.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        for item in of_one_test[QUICK_CASES:]:
+            item.add_marker(pytest.mark.thorough)
 
 
 def thorough(*values: Any) -> list[Any]:
@@ -16,55 +35,25 @@ def thorough(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
+def cases_of(name: str, values: Sequence[Any]) -> Callable[..., Any]:
+    """Marks a test of a parameter whose values name their cases."""
+    return pytest.mark.parametrize(name, [_parameter([value]) for value in values])
+
+
 def each_once(*axes: Sequence[Any]) -> list[Any]:
     """Combinations in which each value of each axis comes up, the shorter axes again and again."""
     turns = range(max(map(len, axes)))
-    return [_parameter([axis[turn % len(axis)] for axis in axes], True) for turn in turns]
-
-
-def every_third(parameters: list[Any], offset: int = 0) -> list[Any]:
-    """Combinations of which a quick run tries every third."""
-    marks = pytest.mark.thorough
-    return [
-        each if place % 3 == offset else pytest.param(*each.values, id=each.id, marks=marks)
-        for place, each in enumerate(parameters)
-    ]
+    return [_parameter([axis[turn % len(axis)] for axis in axes]) for turn in turns]
 
 
 def product(*axes: Sequence[Any]) -> list[Any]:
-    """All combinations, of which a quick run tries those of `each_once`, but of `thorough`."""
-    quick_axes = [[place for place, value in enumerate(axis) if _is_quick(value)] for axis in axes]
-    turns = range(max(map(len, quick_axes)))
-    quick = {tuple(axis[turn % len(axis)] for axis in quick_axes) for turn in turns}
-    combinations = itertools.product(*(list(enumerate(axis)) for axis in axes))
-    return [
-        _parameter(
-            [_value_of(value) for _, value in pairs], tuple(place for place, _ in pairs) in quick
-        )
-        for pairs in combinations
-    ]
+    """All combinations; those with a value of `thorough` are thorough."""
+    return [_parameter(values) for values in itertools.product(*axes)]
 
 
-def some_of(name: str, values: Sequence[Any], number: int = 1) -> Callable[..., Any]:
-    """Marks a test of a parameter; a quick run tries so many values, of each test other ones."""
-
-    def mark(test: Callable[..., Any]) -> Callable[..., Any]:
-        start = zlib.crc32(test.__name__.encode())
-        quick = {(start + turn * len(values) // number) % len(values) for turn in range(number)}
-        parameters = [_parameter([value], place in quick) for place, value in enumerate(values)]
-        return pytest.mark.parametrize(name, parameters)(test)
-
-    return mark
-
-
-def _is_quick(value: Any) -> bool:
-    return not getattr(value, "marks", ())  # what `thorough` returns has one
-
-
-def _value_of(value: Any) -> Any:
-    return value if _is_quick(value) else value.values[0]
-
-
-def _parameter(values: Sequence[Any], quick: bool) -> Any:
-    names = [getattr(v, "name", None) or getattr(v, "__name__", None) or str(v) for v in values]
-    return pytest.param(*values, id="-".join(names), marks=() if quick else pytest.mark.thorough)
+def _parameter(values: Sequence[Any]) -> Any:
+    is_quick = [not getattr(value, "marks", ()) for value in values]  # `thorough` returns marks
+    bare = [v if q else v.values[0] for v, q in zip(values, is_quick, strict=True)]
+    names = [getattr(v, "name", None) or getattr(v, "__name__", None) or str(v) for v in bare]
+    marks = () if all(is_quick) else pytest.mark.thorough
+    return pytest.param(*bare, id="-".join(names), marks=marks)

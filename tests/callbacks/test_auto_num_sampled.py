@@ -90,6 +90,7 @@ def test_a_step_has_the_new_number_in_the_middle_of_training():
     assert_same_state(model, other)
 
 
+@pytest.mark.thorough
 def test_the_number_is_saved_with_the_model(tmp_path):
     model = model_with(12)
     fit(model, AutoNumSampled(X, Y, 9.0, sizes=[7]))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
-from variants import some_of
+from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.callbacks import Checkpoint
@@ -211,6 +211,7 @@ def test_models_that_are_built_by_their_first_batch(tmp_path):
     assert_same_state(model, whole)
 
 
+@pytest.mark.thorough
 def test_several_steps_an_execution(tmp_path):
     def make():
         return model_of(steps_per_execution=2)
@@ -226,6 +227,7 @@ def test_several_steps_an_execution(tmp_path):
         fit(model_of(steps_per_execution=3), Checkpoint(tmp_path / "other", 4))
 
 
+@pytest.mark.thorough
 def test_the_state_of_other_callbacks_is_kept(tmp_path):
     class Warm(keras.callbacks.Callback):
         """A rate that follows from a count of the callback's own."""
@@ -350,6 +352,7 @@ def test_a_seed_that_the_head_has_drawn_comes_back(tmp_path):
     assert_same_state(first, second)
 
 
+@pytest.mark.thorough
 def test_a_finished_run_is_not_trained_again(tmp_path):
     first, second, longer = model_of(), model_of(), model_of()
     expected = fit(first, Checkpoint(tmp_path / "run"))
@@ -442,6 +445,7 @@ def hessian_free(folder, after=None, trainer=None):
     return model, {name: values for name, values in history.items() if "seconds" not in name}
 
 
+@pytest.mark.thorough
 def test_hessian_free_training(tmp_path):
     whole, expected = hessian_free(tmp_path / "whole")
     for after in (3, 2):
@@ -511,6 +515,7 @@ def test_checkpoints_of_other_models(begun):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_another_tree(tmp_path):
     def tree(counts):
         head = tlo.heads.HierarchicalSoftmaxHead(
@@ -533,6 +538,7 @@ def test_checkpoints_of_other_data(begun):
     refused(begun, "data must be those of the checkpoint", of=lambda e: of_epoch(e + 1))
 
 
+@pytest.mark.thorough
 def test_another_global_seed_where_batches_depend_on_it(tmp_path):
     def shuffled(epoch):
         data = tf.data.Dataset.from_tensor_slices((X, Y))
@@ -668,7 +674,7 @@ def test_variables_of_no_layer(tmp_path):
         fit(model, Checkpoint(tmp_path), epochs=1)
 
 
-@some_of("kind", list(HEADS), 2)
+@cases_of("kind", list(HEADS))
 def test_nothing_is_missing_for_our_heads(kind, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

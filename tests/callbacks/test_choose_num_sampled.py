@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import some_of
+from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout import choose_num_sampled, losses, samplers
@@ -67,7 +67,7 @@ def error_of(model, num_sampled, examples, draws=20):
     return float(tf.sqrt(tf.reduce_mean(squares) / tf.reduce_sum(exact**2)))
 
 
-@some_of("kind", list(SAMPLERS))
+@cases_of("kind", list(SAMPLERS))
 def test_the_tolerance_is_met_on_held_out_examples_and_not_with_less(kind):
     model = sampled(kind)
     tolerance = 0.25
@@ -115,6 +115,7 @@ def test_without_any_gradient_there_is_no_error():
     assert _error(zeros + 1, zeros[0]).error == np.inf
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["log_uniform", "midx"])
 def test_it_is_repeatable_and_changes_nothing(kind, caplog):
     model = sampled(kind)

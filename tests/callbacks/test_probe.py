@@ -197,6 +197,7 @@ def test_health_of_an_index_is_logged():
     assert head.index.health(head.kernel, head.bias)["stale"] == 0
 
 
+@pytest.mark.thorough
 def test_health_of_codes_is_logged():
     index = tlo.indexes.InvertedMultiIndex(5, first_period=1e6)
     sampler = tlo.samplers.MIDX(8)
@@ -208,6 +209,7 @@ def test_health_of_codes_is_logged():
     assert values["probe_index_stale"] > 0  # nothing was coded anew
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("zeros", [False, True])
 def test_an_index_that_has_degenerated_is_reported_once(zeros):
     head = indexed(SimHash(), 1)  # two buckets
@@ -236,6 +238,7 @@ def test_short_rows_that_share_a_bucket_are_no_alarm():
     assert probe.history[-1]["probe_index_largest_bucket"] == pytest.approx(1 / CLASSES)
 
 
+@pytest.mark.thorough
 def test_short_rows_that_share_a_bucket_with_the_long_ones_are_reported():
     with pytest.warns(RuntimeWarning, match="by inner products more length_ranges"):
         probe_run(model_with_one_long_row(length_ranges=1))

@@ -27,6 +27,7 @@ def test_tensorflow_starts_without_a_word(tmp_path):
     assert "complementary_sum" in output
 
 
+@pytest.mark.thorough
 def test_errors_of_the_command_are_shown(tmp_path):
     code, _, errors = run(tmp_path, "compare", "--budget", "0")
     assert code == 2

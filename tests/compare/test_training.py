@@ -97,6 +97,7 @@ def test_only_whole_batches_if_there_is_one(tiny_data, tmp_path, batch_size, ste
     assert events[-1][1]["step"] == 2 * steps_per_epoch
 
 
+@pytest.mark.thorough
 def test_a_note_says_that_the_custom_ops_are_not_in_use(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
     (note, *_) = events_of_a_short_training(tiny_data, tmp_path, 1000)

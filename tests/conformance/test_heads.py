@@ -9,14 +9,13 @@ import pytest
 import tensorflow as tf
 from conformance.heads_table import HEADS
 from oracles import softmax as oracle
-from variants import each_once, every_third, product, some_of, thorough
+from variants import cases_of, each_once, product, thorough
 
 import tfx_largeout as tlo
 
 CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
 
-every_head = some_of("row", HEADS, 2)
-a_quarter_of_them_quick = some_of("row", HEADS, 4)
+every_head = cases_of("row", HEADS)
 
 
 # Data and models
@@ -125,7 +124,7 @@ def train_and_check(model, row, x, labels):
 # Training
 
 
-@pytest.mark.parametrize(("row", "make_model"), every_third(each_once(HEADS, KINDS)))
+@pytest.mark.parametrize(("row", "make_model"), each_once(HEADS, KINDS))
 def test_trains_in_every_kind_of_model(row, make_model):
     train_and_check(compiled(make_model(row), row), row, *examples())
 
@@ -143,9 +142,7 @@ def test_steps_per_execution_makes_every_update(row):
     assert int(model.optimizer.iterations) == 6 * EXAMPLES // BATCH
 
 
-@pytest.mark.parametrize(
-    ("row", "policy"), every_third(product(HEADS, ["bfloat16", "mixed_bfloat16"]))
-)
+@pytest.mark.parametrize(("row", "policy"), product(HEADS, ["bfloat16", "mixed_bfloat16"]))
 def test_trains_in_bfloat16(row, policy):
     x, labels = examples()
     keras.config.set_dtype_policy(policy)
@@ -175,6 +172,7 @@ def test_trains_on_a_frozen_trunk_and_leaves_it_alone(row):
     np.testing.assert_array_equal(model.get_layer("trunk").kernel.numpy(), before)
 
 
+@pytest.mark.thorough
 @every_head
 def test_an_unbuilt_sequential_model_trains(row):
     x, labels = examples()
@@ -212,7 +210,8 @@ def test_two_heads_on_one_trunk(row):
         assert np.any(kernel_of(row, head) != old)
 
 
-@some_of("row", HEADS)
+@pytest.mark.thorough
+@cases_of("row", HEADS)
 def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
     x, labels = examples()
     inputs = keras.Input((WIDTH,))
@@ -304,7 +303,7 @@ def test_a_training_graph_never_computes_the_logits_that_call_returns(row):
 # Evaluation and prediction
 
 
-@a_quarter_of_them_quick
+@every_head
 @pytest.mark.parametrize("eagerly", [False, *thorough(True)], ids=["graph", "eager"])
 def test_evaluate_is_exact_and_never_updates(row, eagerly):
     x, labels = examples()
@@ -337,7 +336,7 @@ def test_predict_gives_the_logits(row):
     np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("row", "make_model"), every_third(each_once(HEADS, KINDS), 1))
+@pytest.mark.parametrize(("row", "make_model"), each_once(HEADS, KINDS))
 def test_top_k_model_gives_the_best_classes(row, make_model):
     x, _ = examples()
     model = make_model(row)
@@ -377,9 +376,7 @@ def label_forms(labels):
     }
 
 
-@pytest.mark.parametrize(
-    ("row", "form"), every_third(each_once(HEADS, list(label_forms(np.arange(1)))), 2)
-)
+@pytest.mark.parametrize(("row", "form"), each_once(HEADS, list(label_forms(np.arange(1)))))
 def test_every_form_of_labels_trains_and_means_the_same(row, form):
     x, labels = examples()
     shaped = label_forms(labels)[form]
@@ -407,7 +404,8 @@ def test_several_labels_an_example(row):
     assert exact_loss(row, model, x, lists) < 0.97 * start
 
 
-@some_of("row", HEADS)
+@pytest.mark.thorough
+@cases_of("row", HEADS)
 def test_ids_above_two_to_the_24_survive(row):
     classes = 2**24 + 4
     head = row.make_head(classes, kernel_initializer="zeros")
@@ -486,7 +484,7 @@ def test_several_labels_a_position(row):
 # Saving
 
 
-@a_quarter_of_them_quick
+@every_head
 def test_keras_file_round_trip_and_further_training(row, tmp_path):
     x, labels = examples()
     model = compiled(functional(row), row)

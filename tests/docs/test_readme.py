@@ -31,6 +31,7 @@ def test_all_examples_are_run():
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", [QUICK, *thorough(*LONG)])
 def test_an_example_learns_and_finds_the_best_classes(tmp_path, start):
     measure, least = EXAMPLES[start]

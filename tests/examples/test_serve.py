@@ -302,6 +302,7 @@ def test_sigterm_lets_requests_end(model, tmp_path):
     assert "Application shutdown complete" in errors and "Traceback" not in errors
 
 
+@pytest.mark.thorough
 def test_is_not_ready_while_the_model_loads_and_ends_if_it_can_not(tmp_path):
     (tmp_path / "model").mkdir()
     graph = tmp_path / "model" / "saved_model.pb"

@@ -26,6 +26,7 @@ def write_users(file: Path, number: int, seed: int) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thorough
 def test_finds_the_items_of_users_and_writes_a_servable(tmp_path):
     write_users(tmp_path / "train.txt", 1500, seed=0)
     write_users(tmp_path / "test.txt", 100, seed=1)

@@ -102,6 +102,7 @@ def test_a_file_that_is_cut_off(checkpoints, tmp_path):
             CheckpointFile(path)
 
 
+@pytest.mark.thorough
 def test_a_damaged_newest_one_is_skipped(checkpoints, tmp_path):
     kind = "sampled"
     whole, folder = fit(kind, tmp_path / "whole", epochs=2), tmp_path / "run"

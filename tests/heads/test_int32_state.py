@@ -90,6 +90,7 @@ def with_int32(path, dtype):
     return changed
 
 
+@pytest.mark.thorough
 @every_head
 def test_a_keras_file(name, tmp_path):
     path = tmp_path / "model.keras"
@@ -103,6 +104,7 @@ def test_a_keras_file(name, tmp_path):
     assert_same(model, loaded)
 
 
+@pytest.mark.thorough
 @every_head
 def test_a_checkpoint(name):
     dtype, _, _, kinds = HEADS[name]
@@ -123,6 +125,7 @@ def test_a_checkpoint(name):
     assert_same(model, fresh)
 
 
+@pytest.mark.thorough
 @every_head
 def test_int32_in_the_place_of_floats_is_refused(name):
     state = ModelState(trained(name, steps=1))

@@ -299,6 +299,7 @@ def test_several_workers_take_the_steps_of_one(shards):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["refused", *thorough("lbfgs, geometric", "diagonal, variance")])
 def test_state_resumes_exactly(name, tmp_path):
     """At a place where the gradient of a refused step is to be used again."""

@@ -192,6 +192,7 @@ def frequencies():
     return found / INDEXES
 
 
+@pytest.mark.thorough
 def test_a_class_is_found_as_theorem_1_says(frequencies):
     collision = 1 - np.arccos(COSINES) / np.pi
     p = 1 - (1 - collision**HASHES) ** TABLES

@@ -346,6 +346,7 @@ np.savez(sys.argv[2], *best)
 """
 
 
+@pytest.mark.thorough
 def test_the_number_of_threads_does_not_matter(tmp_path):
     program = tmp_path / "threads.py"
     program.write_text(THREADS)

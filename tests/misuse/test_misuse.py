@@ -24,6 +24,7 @@ def pairs():
 PAIRS = list(pairs())
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize(("misuse", "row"), PAIRS)
 def test_misuse(misuse, row, tmp_path):
     case = Case(row, tmp_path)

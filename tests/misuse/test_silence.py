@@ -12,14 +12,14 @@ import tensorflow as tf
 from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
 from misuse.misuse_table import factored, row_updating, sampled, self_updating, tree
-from variants import some_of, thorough
+from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
 
 
 def rows(concerns):
-    return some_of("row", [row for row in HEADS if concerns(row)])
+    return cases_of("row", [row for row in HEADS if concerns(row)])
 
 
 def counts_steps(row):
@@ -151,6 +151,7 @@ def test_a_loaded_model_goes_on_at_the_rate_it_had(case):
     assert noted.seen == [pytest.approx(last, rel=1e-6)]
 
 
+@pytest.mark.thorough
 @rows(counts_steps)
 def test_another_optimizer_of_the_model_sets_another_reference(case):
     model = case.make_model()
@@ -159,6 +160,7 @@ def test_another_optimizer_of_the_model_sets_another_reference(case):
     np.testing.assert_array_equal(second, first)
 
 
+@pytest.mark.thorough
 @rows(counts_steps)
 def test_after_loading_another_optimizer_sets_another_reference_too(case):
     model = case.make_model()
@@ -344,6 +346,7 @@ def test_who_updates_by_looking_is_warned_once(case):
     assert model.optimizer.iterations == 9
 
 
+@pytest.mark.thorough
 @rows(self_updating)
 def test_gradient_accumulation_updates_with_each_part_and_does_not_warn(case):
     optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
@@ -392,7 +395,7 @@ def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
 # Dtypes and shapes
 
 
-@some_of("name", sorted(tlo.heads.SampledHead.trained_by))
+@cases_of("name", sorted(tlo.heads.SampledHead.trained_by))
 def test_every_loss_of_candidates_trains_in_float64(name):
     keras.config.set_dtype_policy("float64")
     head = tlo.heads.SampledHead(

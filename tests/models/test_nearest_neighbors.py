@@ -88,6 +88,7 @@ def ndcg(p, labels, k):
     return np.mean(values)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sparse", "feature_weight"), product([False, True], [0.0, 0.5]))
 def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
     model, (x, y) = a_model(sparse=sparse), some_examples(most=2)
@@ -146,6 +147,7 @@ def test_weights_stay_where_they_cannot_be_chosen():
         assert (both.weight, both.feature_weight) == (0.4, 0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [True, *thorough(False)])
 def test_features_are_saved(sparse, tmp_path):
     model, (x, y) = a_model(sparse=sparse), some_examples()
@@ -225,6 +227,7 @@ def test_labels_of_the_nearest_come_first_and_ties_by_lower_id():
     np.testing.assert_allclose(scores, [[6 / 7, 6 / 7]], rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["vector", *thorough("padded", "ragged")])
 def test_every_form_of_labels(form):
     model, (x, y) = a_model(), some_examples(most=1)

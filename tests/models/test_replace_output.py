@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from child import run_child
 from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
-from variants import some_of
+from variants import cases_of
 
 import tfx_largeout as tlo
 
@@ -392,7 +392,7 @@ def test_heads_that_are_refused(case):
     assert model.layers[-1].name == "last"
 
 
-@some_of("row", WITH_KERNEL, 2)
+@cases_of("row", WITH_KERNEL)
 def test_weights_that_are_refused_change_nothing(row):
     head = head_for(row)
     with pytest.raises(ValueError, match="must be built before its weights are read or set"):

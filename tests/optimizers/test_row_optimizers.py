@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import some_of
+from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
@@ -153,7 +153,7 @@ WORDS = np.random.default_rng(0).integers(0, ROWS, (64, 4))
 NEXT = (WORDS.sum(axis=1) % ROWS).astype("int64")
 
 
-@some_of("name", OPTIMIZERS)
+@cases_of("name", OPTIMIZERS)
 def test_a_model_with_embedding_and_a_head_of_tensorflow_trains(name):
     model = embedding_model(PAIRS[name][0]())
     before = model.evaluate(WORDS, NEXT, verbose=0)

@@ -17,7 +17,7 @@ from conformance.heads_table import HEADS
 from placement.gpu_kernels import count_waits, host_nodes, host_variables, nodes_of
 from samplers import samplers_table
 from samplers.drawing import labels_of, weights_of
-from variants import some_of
+from variants import cases_of
 
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_rule import RowRule
@@ -61,7 +61,7 @@ WAITS = {
 }
 
 ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed")}
-every_head = some_of("name", list(ROWS), 3)
+every_head = cases_of("name", list(ROWS))
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_a_step_waits_no_more_often(name):
     assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
 
 
-@some_of("row", samplers_table.SAMPLERS, 6)
+@cases_of("row", samplers_table.SAMPLERS)
 def test_samplers_draw_on_the_gpu(row):
     sampler = samplers_table.built(row)
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from oracles import hash_index as oracle
 from samplers.drawing import assert_mean
-from variants import some_of, thorough
+from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
@@ -271,7 +271,7 @@ def test_zero_rows_and_zero_queries_find_nothing():
     assert present(ids[1])
 
 
-@some_of("index", list(small_index), 2)
+@cases_of("index", list(small_index))
 @pytest.mark.parametrize(
     "sampler",
     [LSHEmbedding(10, Uniform(5), per_example=True), Uniform(30)],

@@ -12,7 +12,7 @@ import tensorflow as tf
 from oracles import inverted_multi_index as oracle
 from oracles import softmax
 from samplers.drawing import assert_mean, labels_of
-from variants import some_of
+from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import HashIndex, InvertedMultiIndex
@@ -101,7 +101,7 @@ def test_the_probabilities_of_all_classes_add_up_to_one(quantization, per_exampl
 
 
 @quantizations
-@some_of("num_words", [8, 1, 7, 40], 2)
+@cases_of("num_words", [8, 1, 7, 40])
 def test_classes_are_drawn_as_often_as_is_said(quantization, num_words):
     index = index_of(quantization=quantization, num_words=num_words)
     draws, hidden = 20_000, 2 * HIDDEN[:3]

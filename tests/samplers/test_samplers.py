@@ -19,7 +19,7 @@ from samplers.drawing import (
     weights_of,
 )
 from samplers.samplers_table import CLASSES, SAMPLERS, built
-from variants import some_of, thorough
+from variants import cases_of, thorough
 
 from tfx_largeout import losses
 from tfx_largeout.labels import Labels
@@ -28,8 +28,7 @@ from tfx_largeout.statistics import CandidateStatistics
 DRAWS, LABEL = 4000, 3
 LABELS = [[0, 5, -1], [39, -1, -1], [-1, 7, 2]]
 
-every_sampler = pytest.mark.parametrize("row", SAMPLERS, ids=lambda row: row.name)
-a_third_of_them_quick = some_of("row", SAMPLERS, 8)
+every_sampler = cases_of("row", SAMPLERS)
 
 
 @functools.cache
@@ -40,7 +39,7 @@ def draws_of(row):
 # Form
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_shapes_dtypes_and_padding(row):
     sampler = built(row)
     ids, log_expected, true_log_expected = draw(sampler, LABELS)
@@ -86,7 +85,7 @@ def test_the_same_seed_gives_the_same_and_another_another(row, dtype):
         assert first.ids.shape != other.ids.shape or np.any(first.ids != other.ids)
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_graph_equals_eager_with_unknown_shapes(row):
     sampler = built(row)
 
@@ -107,7 +106,7 @@ def test_graph_equals_eager_with_unknown_shapes(row):
             np.testing.assert_allclose(one, two, rtol=1e-6)
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_it_may_be_built_inside_a_graph(row):
     sampler = row.make()
 
@@ -167,7 +166,7 @@ def test_the_complementary_sum_is_unbiased(row):
 # Configuration
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_config_round_trip(row):
     sampler = built(row)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(sampler)))
@@ -178,7 +177,7 @@ def test_config_round_trip(row):
     np.testing.assert_array_equal(draw(copy, LABELS).ids, draw(sampler, LABELS).ids)
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_build_is_for_one_number_of_classes(row):
     sampler = row.make()
     with pytest.raises(ValueError, match=r"build\(num_classes\) must be called before sample"):
@@ -189,7 +188,7 @@ def test_build_is_for_one_number_of_classes(row):
         sampler.build(41)
 
 
-@a_third_of_them_quick
+@every_sampler
 def test_the_seed_is_checked(row):
     sampler = built(row)
     with pytest.raises(ValueError, match=r"seed must have shape \[2\].* got shape \(3,\)"):

@@ -366,6 +366,7 @@ def test_a_sparse_request_of_another_width_is_refused(tmp_path):
         )
 
 
+@pytest.mark.thorough
 def test_a_model_goes_on_training_and_its_export_stays(tmp_path):
     model = trained(next(row for row in ROWS if row.name == "sampled"))
     tlo.export(model, tmp_path / "before", K)
