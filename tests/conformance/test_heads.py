@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import HEADS
+from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
 from oracles import softmax as oracle
 from variants import cases_of, each_once, product, thorough
 
@@ -119,6 +119,23 @@ def train_and_check(model, row, x, labels):
     np.testing.assert_allclose(
         model.evaluate(x, labels, batch_size=BATCH, verbose=0), end, rtol=1e-5
     )
+
+
+# In short
+
+
+@pytest.mark.all_cases
+@cases_of("row", [row for row in HEADS if row.name in FIRST_OF_A_CLASS])
+def test_trains_ranks_and_is_saved(row, tmp_path):
+    """What further tests try one by one, so that a quick run tries it with every class of heads."""
+    x, labels = examples()
+    model = compiled(functional(row), row)
+    train_and_check(model, row, x, labels)
+    _, ids = tlo.top_k_model(model, 5)(x)
+    np.testing.assert_array_equal(ids, oracle.top_k(all_logits(row, model, x), 5))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), model(x))
 
 
 # Training
