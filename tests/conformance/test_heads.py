@@ -269,6 +269,7 @@ def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
     assert list((tmp_path / "runs").rglob("events.out.*"))
 
 
+@pytest.mark.thorough
 @every_head
 def test_a_custom_loop_trains(row):
     x, labels = examples()
@@ -421,7 +422,6 @@ def test_several_labels_an_example(row):
     assert exact_loss(row, model, x, lists) < 0.97 * start
 
 
-@pytest.mark.thorough
 @cases_of("row", HEADS)
 def test_ids_above_two_to_the_24_survive(row):
     classes = 2**24 + 4
@@ -501,6 +501,7 @@ def test_several_labels_a_position(row):
 # Saving
 
 
+@pytest.mark.thorough
 @every_head
 def test_keras_file_round_trip_and_further_training(row, tmp_path):
     x, labels = examples()

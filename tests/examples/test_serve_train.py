@@ -103,6 +103,7 @@ def test_texts_are_cut_as_the_data_were(train):
     np.testing.assert_allclose(tf.sparse.to_dense(layer(tf.constant(TEXTS))), expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_trains_and_exports(tmp_path):
     options = ("--config=lemma", "--epochs=1", "--examples=1500", "-k=20")
     done = run_child(tmp_path, str(FOLDER / "train.py"), "words", *options)

@@ -396,6 +396,7 @@ def test_best_classes_skip_clusters_that_are_out_of_reach(monkeypatch):
     np.testing.assert_array_equal(ids[0], expected)
 
 
+@pytest.mark.thorough
 @every_tree
 def test_no_examples(tree):
     head = make_head(tree)
@@ -417,6 +418,7 @@ def test_the_loss_is_the_same_number_in_training_and_evaluation():
 # Saving
 
 
+@pytest.mark.thorough
 @every_tree
 @pytest.mark.parametrize("optimizer", [RowAdam, *thorough(RowAdagrad)])
 def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tree, optimizer, tmp_path):

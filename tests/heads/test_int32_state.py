@@ -104,7 +104,6 @@ def test_a_keras_file(name, tmp_path):
     assert_same(model, loaded)
 
 
-@pytest.mark.thorough
 @every_head
 def test_a_checkpoint(name):
     dtype, _, _, kinds = HEADS[name]

@@ -164,6 +164,7 @@ def by_checkpoint(model, make, folder):
     return other
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "save"), product(list(OPTIMIZERS), [by_keras_file, by_weights, by_checkpoint])
 )

@@ -145,6 +145,7 @@ def test_hardly_any_other_is_better(target):
     assert chosen["recall"] > max(recalls) - 0.05
 
 
+@pytest.mark.thorough
 def test_it_is_repeatable_and_changes_nothing(caplog):
     kernel, bias, hidden = problem()
     weights = keras.Variable(kernel), keras.Variable(bias)

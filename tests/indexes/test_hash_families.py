@@ -200,6 +200,7 @@ def test_a_class_is_found_as_theorem_1_says(frequencies):
     assert 0.1 < p[2] < 0.6  # there is something to see
 
 
+@pytest.mark.thorough
 def test_nearer_classes_are_found_more_often_as_theorem_2_says(frequencies):
     assert np.all(np.diff(frequencies) >= 0)
     assert np.all(np.diff(frequencies[1:5]) > 0)

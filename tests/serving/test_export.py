@@ -98,6 +98,7 @@ def test_every_head_gives_its_best_classes_where_the_package_is_not_installed(tm
         np.testing.assert_allclose(results[name]["log_partition"], sums, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_inputs_names_lists_and_tables_where_the_package_is_not_installed(tmp_path):
     sparse, text, listed = sparse_model(), text_model(), dense_model()
     x = tf.sparse.from_dense(np.maximum(np.random.default_rng(1).normal(size=(6, 40)), 0))
