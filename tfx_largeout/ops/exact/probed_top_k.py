@@ -69,7 +69,8 @@ def probed_top_k(
         implementation: As `row_update`; the op is for float32 and bfloat16 on the processor.
 
     Raises:
-        ValueError: An argument has a wrong shape or value.
+        ValueError: An argument has a wrong shape or value; by the op, for a table of another shape,
+            tf.errors.InvalidArgumentError.
         TypeError: An argument has a wrong dtype.
         RuntimeError: `implementation="op"` and the library is not there.
         LookupError: A gradient is asked for.
@@ -78,30 +79,18 @@ def probed_top_k(
     num_probed = integer_argument("num_probed", num_probed, at_least=1)
     kernel = bare_variable(kernel)
     require_shape("kernel", "[C, D]", kernel, [None, None])
-    width, blocks = kernel.shape[1], bounded.rows.shape[0]
     (num_lists,) = lists.ends.shape
-    blocks_of_lists = -(-num_lists // CLASSES_OF_BLOCK)
     if num_probed > num_lists:
         raise ValueError(
             f"num_probed must be at most the number of lists, {num_lists}; got {num_probed}"
         )
-    shapes: dict[str, list[int | None]] = {
-        "rows": [blocks, width, CLASSES_OF_BLOCK],
-        "scales": [blocks, CLASSES_OF_BLOCK],
-        "errors": [blocks, CLASSES_OF_BLOCK],
-        "classes": [blocks, CLASSES_OF_BLOCK],
-        "centers": [blocks_of_lists, width, CLASSES_OF_BLOCK],
-        "offsets": [blocks_of_lists, CLASSES_OF_BLOCK],
-        "penalties": [blocks_of_lists, CLASSES_OF_BLOCK],
-    }
-    tables = {**bounded._asdict(), **lists._asdict()}
-    for name, shape in shapes.items():
-        require_shape(name, "in blocks of 16, with D of kernel", tables[name], shape)
     hidden = tf.convert_to_tensor(hidden)
     module = op_module(implementation, "tfx_probed_top_k", "kernel", kernel, OP_DTYPES)
+    tables = {**bounded._asdict(), **lists._asdict()}
     if module is None:
+        _check_shapes(tables, kernel.shape[1])
         return every_class(hidden, kernel, bias, k, implementation)
-    outputs = module.tfx_probed_top_k(
+    outputs = module.tfx_probed_top_k(  # which checks shapes itself, in less time
         hidden=tf.cast(hidden, tf.float32),
         bias=tf.zeros([0], kernel.dtype) if bias is None else tf.convert_to_tensor(bias),
         kernel=kernel.handle,
@@ -110,3 +99,18 @@ def probed_top_k(
         num_probed=num_probed,
     )
     return BoundedTopK(*outputs)
+
+
+def _check_shapes(tables: dict[str, tf.Variable], width: int) -> None:
+    blocks, lists = tables["rows"].shape[0], -(-tables["ends"].shape[0] // CLASSES_OF_BLOCK)
+    shapes: dict[str, list[int | None]] = {
+        "rows": [blocks, width, CLASSES_OF_BLOCK],
+        "scales": [blocks, CLASSES_OF_BLOCK],
+        "errors": [blocks, CLASSES_OF_BLOCK],
+        "classes": [blocks, CLASSES_OF_BLOCK],
+        "centers": [lists, width, CLASSES_OF_BLOCK],
+        "offsets": [lists, CLASSES_OF_BLOCK],
+        "penalties": [lists, CLASSES_OF_BLOCK],
+    }
+    for name, shape in shapes.items():
+        require_shape(name, "in blocks of 16, with D of kernel", tables[name], shape)
