@@ -5,6 +5,7 @@
 #ifndef TFX_LARGEOUT_CORE_BOUNDED_LOGITS_H_
 #define TFX_LARGEOUT_CORE_BOUNDED_LOGITS_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/bounded_top_k_isa.h"
@@ -30,6 +31,12 @@ bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms);
 // What bounds are computed from, for all examples. `norms` is what TakeNorms sets.
 BoundsPass BoundsPassOf(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                         const float* norms);
+
+// Says whether a logit is not what the bounds of its class allow: they are those of another W.
+inline bool IsOutOfBounds(const BoundedClass& bounds, float logit) {
+  if (std::isnan(logit)) return !std::isnan(bounds.lower);  // NaN as a bound: nothing is known
+  return logit < bounds.lower || logit > bounds.upper;
+}
 
 // Leaves survivors out that are below what has become of the threshold.
 void RuleOut(float threshold, BoundsWorker* worker);

@@ -98,7 +98,7 @@ class BoundedTopKRun {
           for (int64_t i = begin; i < end; ++i) {
             const BoundedClass& bounds = candidates[i];
             const float logit = logits_(b, bounds.id, scratch.data());
-            if (logit < bounds.lower || logit > bounds.upper) fails_ = true;  // of another W
+            if (IsOutOfBounds(bounds, logit)) fails_ = true;
             best[i] = {logit, bounds.id};
           }
         },

@@ -30,7 +30,7 @@ class ProbedTopKRun {
 
   // Returns false if bounds or lists don't hold.
   bool Run() {
-    if (!TakeNorms(in_, norms_)) return false;
+    if (!AreLists() || !TakeNorms(in_, norms_)) return false;
     const int64_t rows = lists_.num_lists + in_.num_classes * num_probed_ / lists_.num_lists;
     execution_.parallel_for(
         in_.batch,
@@ -54,10 +54,8 @@ class ProbedTopKRun {
 
   void Search(int64_t b, Scratch* scratch) {
     ChooseLists(b, scratch);
-    const int64_t room = RoomFor(scratch->lists);
-    if (fails_) return;
     scratch->heap.resize(in_.k);
-    scratch->survivors.resize(room);
+    scratch->survivors.resize(RoomFor(scratch->lists));
     BoundsWorker worker = {scratch->heap.data(), 0, -kInfinity, scratch->survivors.data(), 0};
     BoundsPass pass = pass_;
     pass.hidden += b * in_.width;
@@ -87,18 +85,35 @@ class ProbedTopKRun {
 
   int64_t BeginOf(int64_t list) const { return list == 0 ? 0 : lists_.ends[list - 1]; }
 
-  // The number of rows of some lists.
-  int64_t RoomFor(const std::vector<ScoredClass>& lists) {
-    int64_t blocks = 0;
-    for (const ScoredClass& list : lists) {
-      const int64_t begin = BeginOf(list.id), end = lists_.ends[list.id];
-      if (begin < 0 || begin > end || end > lists_.num_blocks) {
-        fails_ = true;
-        return 0;
-      }
-      blocks += end - begin;
+  // Says whether ends rise, and lists have room for all classes.
+  bool AreLists() const {
+    int64_t end = 0;
+    for (int64_t l = 0; l < lists_.num_lists; ++l) {
+      if (lists_.ends[l] < end) return false;
+      end = lists_.ends[l];
     }
+    return end <= lists_.num_blocks && end * kClassesOfBlock >= in_.num_classes;
+  }
+
+  // The number of rows of some lists.
+  int64_t RoomFor(const std::vector<ScoredClass>& lists) const {
+    int64_t blocks = 0;
+    for (const ScoredClass& list : lists) blocks += lists_.ends[list.id] - BeginOf(list.id);
     return blocks * kClassesOfBlock;
+  }
+
+  bool IsClass(int32_t id) const { return id >= 0 && id < in_.num_classes; }
+
+  // The number of classes of some lists.
+  int64_t ClassesIn(const std::vector<ScoredClass>& lists) const {
+    int64_t number = 0;
+    for (const ScoredClass& list : lists) {
+      const int32_t* classes = pass_.bounded.classes;
+      number += std::count_if(classes + BeginOf(list.id) * kClassesOfBlock,
+                              classes + int64_t{lists_.ends[list.id]} * kClassesOfBlock,
+                              [this](int32_t id) { return IsClass(id); });
+    }
+    return number;
   }
 
   // Ranks those that were not ruled out by their logits.
@@ -111,12 +126,14 @@ class ProbedTopKRun {
     for (int64_t i = 0; i < found.num_survivors; ++i) {
       const BoundedClass& bounds = found.survivors[i];
       const int32_t id = pass_.bounded.classes[bounds.id];
-      if (id < 0 || id >= in_.num_classes) continue;
+      if (!IsClass(id)) continue;
       const float logit = logits(0, id, scratch->row.data());
-      if (logit < bounds.lower || logit > bounds.upper) fails_ = true;  // of another W
+      if (IsOutOfBounds(bounds, logit)) fails_ = true;
       best.push_back({logit, id});
     }
     const int64_t number = std::min<int64_t>(in_.k, best.size());
+    // Fewer than there are: bounds of no W.
+    if (number < in_.k && number < ClassesIn(scratch->lists)) fails_ = true;
     std::partial_sort(best.begin(), best.begin() + number, best.end(), RanksAbove);
     out_.num_candidates[b] = static_cast<int64_t>(best.size());
     best.resize(in_.k, {-kInfinity, -1});

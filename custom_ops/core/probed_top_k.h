@@ -19,7 +19,8 @@ namespace tfx::core {
 // logit: the lower id first.
 //
 // StreamedLogits does the work, over all classes, where h has a NaN or is longer than 2^50; where a
-// logit is out of its bounds, as it is for another W; and where ends are none of lists.
+// logit is out of its bounds, as it is for another W; and where ends don't rise, or have no room
+// for all classes. Classes out of range are taken for none.
 //
 // Cost: for each example L D + (classes of its lists) D multiplications, on one worker, which reads
 // D + 12 bytes a class. Memory: 12 bytes a worker for each class of these lists.

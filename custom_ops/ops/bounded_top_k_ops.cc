@@ -81,7 +81,7 @@ REGISTER_OP("TfxProbedTopK")
 The best k classes of the lists closest to h, by the logits o = W h + b.
 
 List l is as close as <center_l, h> + offset_l - |(h, 1)| penalty_l. Where the lists have fewer than k classes, -infinity
-and -1 follow. All classes are looked at where bounds or lists turn out not to be those of W. The
+and -1 follow. All classes are looked at where a logit is out of its bounds, or ends don't rise. The
 variables are read in place under their shared locks.
 
 hidden: h, [B, D].

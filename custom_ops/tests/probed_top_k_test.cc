@@ -114,6 +114,12 @@ void TestWhatDoesNotHold() {
   exact_after([](Problem* p, Lists*) {
     for (float& w : p->kernel) w = -w;
   });
+  exact_after([](Problem* p, Lists*) { std::fill_n(p->kernel.begin(), 9 * 2000, NAN); });
+  exact_after([](Problem*, Lists* lists) {
+    std::fill(lists->errors.begin(), lists->errors.end(), -INFINITY);
+  });
+  exact_after([](Problem*, Lists* lists) { std::fill_n(lists->ends.begin(), 20, 0); });
+  exact_after([](Problem*, Lists* lists) { lists->ends[19] = lists->ends[18] - 1; });
   exact_after([](Problem*, Lists* lists) { lists->ends[0] = -1; });
   exact_after([](Problem*, Lists* lists) { lists->ends[1] = 1 << 30; });
   exact_after([](Problem*, Lists* lists) { lists->ends[1] = 0; });

@@ -177,7 +177,12 @@ def test_another_w_is_found_out_and_a_rebuild_follows_it():
     hidden = normal(2, WIDTH, seed=2)
     head.kernel.assign(normal(CLASSES, WIDTH, seed=3))
     check_same(head, index, hidden, 5)  # a logit was out of its bounds: all were looked at
+    best = tlo.TopK(head, 1)(hidden[:1])[1].numpy()[0, 0]
     index.rebuild(head.kernel, head.bias)
+    kernel = head.kernel.numpy()
+    head.kernel.assign(np.where(np.arange(CLASSES)[:, np.newaxis] == best, np.nan, kernel))
+    check_same(head, index, hidden[:1], 1)  # a NaN where there was a number is out of its bounds
+    head.kernel.assign(kernel)
     again = index_of(head, 30, 3)
     for left, right in zip(index.weights, again.weights, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -189,7 +194,7 @@ def test_before_a_rebuild_and_with_damaged_lists_all_classes_are_looked_at():
     index.build((CLASSES, WIDTH))
     hidden = normal(2, WIDTH, seed=2)
     check_same(head, index, hidden, 5)
-    for ends in (np.full(30, 10**9), np.arange(30)[::-1] * 5, np.full(30, -7)):
+    for ends in (np.zeros(30), np.full(30, 10**9), np.arange(30)[::-1] * 5, np.full(30, -7)):
         index.rebuild(head.kernel)
         index.ends.assign(ends)
         check_same(head, index, hidden, 5)
@@ -243,6 +248,11 @@ def test_refusals():
         ValueError, match="num_found must be None for an index of type InvertedFile; got 10"
     ):
         tlo.TopK(head, 3, index=index_of(head), num_found=10)
+    with pytest.raises(ValueError, match="num_probed must be at most num_lists=4; got 5"):
+        tlo.indexes.InvertedFile(4, 5)
+    for bias in (np.zeros(1), np.zeros(49), np.float32(0)):
+        with pytest.raises(ValueError, match=r"bias must be \[C\]|bias must have"):
+            tlo.indexes.InvertedFile().rebuild(head.kernel, bias)
     index = index_of(head, 5, 2)
     before = [weight.numpy() for weight in index.weights]
     other = head_of(normal(49, 8))
@@ -253,7 +263,7 @@ def test_refusals():
     kernel = normal(50, 8)
     kernel[33, 2] = np.nan
     head.kernel.assign(kernel)
-    with pytest.raises(ValueError, match="must be finite; got one that is not in row 33"):
+    with pytest.raises(ValueError, match="finite in float32; got one that is not in row 33"):
         index.rebuild(head.kernel)
     with pytest.raises(RuntimeError, match="outside of graphs"):
         tf.function(lambda: index.rebuild(head.kernel), autograph=False)()

@@ -14,6 +14,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
 from tfx_largeout.indexes.row_lists import RowLists, make_row_lists, rows_and_biases
 from tfx_largeout.indexes.table_schedule import HOST
+from tfx_largeout.ops.checks import require_shape
 from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK
 from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -45,8 +46,8 @@ class InvertedFile(QuantizedRows):
     the custom ops, on a GPU, for W of float16 or float64; and where classes are spread over several
     workers.
 
-    Cost: about D + 12 bytes a class and 5 D a list, which are weights on the processor and saved
-    with the model; a query O((num_lists + C num_probed / num_lists) D), each on one thread.
+    Cost: about D + 12 bytes a class and 20 D + 200 a list, which are weights on the processor and
+    saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one thread.
     `rebuild`, which is not for graphs: k-means over a sample of 64 `num_lists` rows, and O(C
     num_lists D); memory for three more W.
 
@@ -58,7 +59,7 @@ class InvertedFile(QuantizedRows):
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
-        RuntimeError: It is asked before `rebuild` has run.
+        RuntimeError: It is asked before `build` or `rebuild` has run.
         ValueError: An argument is out of range, or W has another shape than at first.
 
     References:
@@ -78,6 +79,8 @@ class InvertedFile(QuantizedRows):
         for name, value in (("num_lists", num_lists), ("num_probed", num_probed)):
             if value is not None:
                 integer_argument(name, value, at_least=1)
+        if num_lists is not None and num_probed is not None:
+            _check_num_probed(num_probed, num_lists)
         self.num_lists, self.num_probed = num_lists, num_probed
         self.seed = integer_argument("seed", seed, at_least=0)
 
@@ -119,14 +122,20 @@ class InvertedFile(QuantizedRows):
         if not tf.executing_eagerly():
             raise RuntimeError("rebuild must be called outside of graphs; got a call in a graph")
         kernel = bare_variable(kernel)
+        require_shape("kernel", "[C, D]", kernel, [None, None])
         if self.built:
             self.check_built_for(kernel)
         num_classes, width = map(int, kernel.shape)
+        if bias is not None:
+            bias = tf.convert_to_tensor(bias)
+            require_shape("bias", "[C] with C of kernel", bias, [num_classes])
         lists, _ = self._numbers(num_classes)
-        points = rows_and_biases(kernel, None if bias is None else bare_variable(bias))
+        points = rows_and_biases(kernel, bias)
         if not np.isfinite(points).all():
             wrong = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
-            raise ValueError(f"kernel and bias must be finite; got one that is not in row {wrong}")
+            raise ValueError(
+                f"kernel and bias must be finite in float32; got one that is not in row {wrong}"
+            )
         made = make_row_lists(points, lists, self.seed)
         if not self.built:
             self.build((num_classes, width))
@@ -161,8 +170,7 @@ class InvertedFile(QuantizedRows):
         if lists > num_classes:
             raise ValueError(f"num_lists must be at most C={num_classes}; got {lists}")
         probed = self.num_probed or math.ceil(lists * _MEAN_PROBED)
-        if probed > lists:
-            raise ValueError(f"num_probed must be at most num_lists={lists}; got {probed}")
+        _check_num_probed(probed, lists)
         return lists, probed
 
     def _store(self, rows: np.ndarray, made: RowLists) -> None:
@@ -179,14 +187,21 @@ class InvertedFile(QuantizedRows):
             of_block = tf.constant(rows[ids] * (ids >= 0)[:, np.newaxis])
             for table, values in zip(tables, quantized(of_block), strict=True):
                 table[place] = values
+        # All classes are looked at until everything is there.
+        self.ends.assign(np.full(ends.shape, -1))
         weights = (self.quanta, self.scales, self.errors)
         for weight, table in zip(weights, tables, strict=True):
             weight.assign(table)
         self.classes.assign(classes)
-        self.ends.assign(ends)
         self.centers.assign(_in_blocks(made.centers[:, :-1]).transpose(0, 2, 1))
         self.offsets.assign(_in_blocks(made.centers[:, -1]))
         self.penalties.assign(_in_blocks(made.penalties))
+        self.ends.assign(ends)
+
+
+def _check_num_probed(num_probed: int, num_lists: int) -> None:
+    if num_probed > num_lists:
+        raise ValueError(f"num_probed must be at most num_lists={num_lists}; got {num_probed}")
 
 
 def _in_blocks(values: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ class RowBounds(QuantizedRows):
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
-        RuntimeError: It is asked before `rebuild` has run.
+        RuntimeError: It is asked before `build` or `rebuild` has run.
         ValueError: W has another shape than at first.
 
     References:

@@ -56,13 +56,14 @@ class RowLists(NamedTuple):
     """`[num_lists]`, min(|c|, R)^2 / (2 R) of whole centers."""
 
 
-def rows_and_biases(kernel: tf.Variable, bias: tf.Variable | None) -> np.ndarray:
+def rows_and_biases(kernel: tf.Variable, bias: tf.Tensor | tf.Variable | None) -> np.ndarray:
     """Returns (w, b, 0) of all rows, `[C, D + 2]` float32, with room for the last coordinate."""
     num_classes, width = kernel.shape
     points = np.zeros((num_classes, width + 2), np.float32)
     block = max(_BLOCK_ELEMENTS // max(width, 1), 1)
     for first in range(0, num_classes, block):
-        points[first : first + block, :width] = kernel[first : first + block].numpy()
+        with np.errstate(over="ignore"):  # of float64: to infinity
+            points[first : first + block, :width] = kernel[first : first + block].numpy()
     if bias is not None:
         points[:, width] = bias.numpy()
     return points
@@ -78,7 +79,7 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
         num_lists: At most C.
         seed: The same one gives the same lists.
     """
-    squares = np.einsum("cd,cd->c", points[:, :-1], points[:, :-1])
+    squares = np.einsum("cd,cd->c", points[:, :-1], points[:, :-1], dtype=np.float64)
     square = np.quantile(squares, _LENGTHS)
     points[:, -1] = np.sqrt(np.maximum(square - squares, 0))
     num_classes = len(points)

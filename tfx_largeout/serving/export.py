@@ -277,7 +277,8 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
     k = integer_argument("k", options.k, at_least=1)
     integer_argument("seed", options.seed, at_least=0)
     is_hash = isinstance(options.index, HashIndex)
-    if not is_hash and options.index not in (None, "ivf"):
+    is_lists = isinstance(options.index, str) and options.index == "ivf"
+    if options.index is not None and not is_hash and not is_lists:
         raise ValueError(f"index must be None, 'ivf' or a HashIndex; got {options.index!r}")
     if options.activation not in (None, "softmax", "sigmoid"):
         raise ValueError(

@@ -53,7 +53,7 @@ def probed_top_k(
     W. Where the lists have fewer than k classes, -inf and -1 follow.
 
     All classes are looked at where an h is not finite or longer than 2^50; where a logit is out of
-    its bounds, as it is for another W; where `ends` are none of lists; and without the custom op.
+    its bounds, as it is for another W; where `ends` don't rise; and without the custom op.
 
     Cost: for each example L D + R D multiplications, R being the number of classes of its lists, of
     which D + 12 bytes a class are read. Memory: 12 R bytes a thread.
@@ -69,7 +69,7 @@ def probed_top_k(
         implementation: As `row_update`; the op is for float32 and bfloat16 on the processor.
 
     Raises:
-        ValueError: An argument has a wrong shape or value; by the op, for a table of another shape,
+        ValueError: An argument has a wrong shape or value; where only the op looks at it, that is a
             tf.errors.InvalidArgumentError.
         TypeError: An argument has a wrong dtype.
         RuntimeError: `implementation="op"` and the library is not there.
