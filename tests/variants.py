@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 QUICK_CASES = 2
+_MARKED = type(pytest.param(0))  # what has marks, as those of `thorough`
 
 
 def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
@@ -47,13 +48,12 @@ def each_once(*axes: Sequence[Any]) -> list[Any]:
 
 
 def product(*axes: Sequence[Any]) -> list[Any]:
-    """All combinations; those with a value of `thorough` are thorough."""
+    """All combinations, with the marks of their values."""
     return [_parameter(values) for values in itertools.product(*axes)]
 
 
 def _parameter(values: Sequence[Any]) -> Any:
-    is_quick = [not getattr(value, "marks", ()) for value in values]  # `thorough` returns marks
-    bare = [v if q else v.values[0] for v, q in zip(values, is_quick, strict=True)]
+    marked = [value for value in values if isinstance(value, _MARKED)]
+    bare = [value.values[0] if isinstance(value, _MARKED) else value for value in values]
     names = [getattr(v, "name", None) or getattr(v, "__name__", None) or str(v) for v in bare]
-    marks = () if all(is_quick) else pytest.mark.thorough
-    return pytest.param(*bare, id="-".join(names), marks=marks)
+    return pytest.param(*bare, id="-".join(names), marks=[m for v in marked for m in v.marks])
