@@ -60,7 +60,7 @@ def _of_composed(call: Call, op: Outcome, composed: Outcome) -> str | None:
     if op.error is not None or not call.is_tame:
         return None
     pairs = list(zip(op.outputs, composed.outputs, strict=True))
-    if call.op == "TfxBoundedTopK":
+    if call.op in ("TfxBoundedTopK", "TfxProbedTopK"):
         pairs.pop()  # how many classes were looked at, which is not the same
     is_rounded = call.op == "TfxSoftmaxUpdate" and call.attributes["products"] == "bfloat16"
     tolerances = _ROUNDED_TOLERANCES if is_rounded else _TOLERANCES
