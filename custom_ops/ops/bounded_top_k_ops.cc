@@ -80,9 +80,9 @@ REGISTER_OP("TfxProbedTopK")
     .Doc(R"doc(
 The best k classes of the lists closest to h, by the logits o = W h + b.
 
-List l is as close as <center_l, h> + offset_l - |(h, 1)| penalty_l. Where the lists have fewer than k classes, -infinity
-and -1 follow. All classes are looked at where a logit is out of its bounds, or ends don't rise. The
-variables are read in place under their shared locks.
+List l is as close as <center_l, h> + offset_l - |(h, 1)| penalty_l. Where the lists have fewer than
+k classes, -infinity and -1 follow. All classes are looked at where a logit is out of its bounds, or
+ends don't rise. The variables are read in place under their shared locks.
 
 hidden: h, [B, D].
 bias: b, [C], or [0] for none.

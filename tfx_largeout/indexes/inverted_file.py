@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import keras
@@ -12,14 +11,19 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
-from tfx_largeout.indexes.row_lists import RowLists, make_row_lists, rows_and_biases
+from tfx_largeout.indexes.row_lists import (
+    RowLists,
+    default_num_lists,
+    default_num_probed,
+    make_row_lists,
+    rows_and_biases,
+)
 from tfx_largeout.indexes.table_schedule import HOST
 from tfx_largeout.ops.checks import require_shape
 from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK
 from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
-_MEAN_PROBED = 1 / 16  # of the lists, by default
 _BLOCKS_AT_A_TIME = 2**10
 
 
@@ -166,10 +170,10 @@ class InvertedFile(QuantizedRows):
 
     def _numbers(self, num_classes: int) -> tuple[int, int]:
         """Returns the number of lists, and how many of them are looked into."""
-        lists = self.num_lists or round(math.sqrt(num_classes))
+        lists = self.num_lists or default_num_lists(num_classes)
         if lists > num_classes:
             raise ValueError(f"num_lists must be at most C={num_classes}; got {lists}")
-        probed = self.num_probed or math.ceil(lists * _MEAN_PROBED)
+        probed = self.num_probed or default_num_probed(lists)
         _check_num_probed(probed, lists)
         return lists, probed
 

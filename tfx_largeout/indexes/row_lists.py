@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.indexes.k_means import k_means, lists_of_points
 
+_MEAN_PROBED = 1 / 16  # of the lists, by default
 _ROOM = 1.25  # a list has room for so many times the mean number of classes
 _LENGTHS = 0.99  # the quantile of lengths of rows that is R
 _BLOCK_ELEMENTS = 2**22
@@ -56,6 +57,16 @@ class RowLists(NamedTuple):
     """`[num_lists]`, min(|c|, R)^2 / (2 R) of whole centers."""
 
 
+def default_num_lists(num_classes: int) -> int:
+    """Returns how many lists there are if nothing is said."""
+    return round(math.sqrt(num_classes))
+
+
+def default_num_probed(num_lists: int) -> int:
+    """Returns how many lists a query looks into if nothing is said."""
+    return math.ceil(num_lists * _MEAN_PROBED)
+
+
 def rows_and_biases(kernel: tf.Variable, bias: tf.Tensor | tf.Variable | None) -> np.ndarray:
     """Returns (w, b, 0) of all rows, `[C, D + 2]` float32, with room for the last coordinate."""
     num_classes, width = kernel.shape
@@ -91,4 +102,5 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
     ranks = np.arange(num_classes) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     squares_of_centers = np.minimum(np.einsum("cd,cd->c", centers, centers), square)
     penalties = squares_of_centers / (2 * max(np.sqrt(square), np.finfo(np.float32).tiny))
+    penalties = penalties.astype(np.float32)
     return RowLists(lists, order, ranks, sizes, length, centers[:, :-1], penalties)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -11,6 +10,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes.row_lists import default_num_lists, default_num_probed
 from tfx_largeout.layers.top_k import is_of, kernel_head, most_found
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
@@ -21,7 +21,6 @@ from tfx_largeout.serving.stored_lists import StoredLists, store_lists
 from tfx_largeout.serving.stored_rows import check_finite_rows, store_rows
 
 _SCORED_AGAIN = 4  # times k
-_MEAN_PROBED = 1 / 16  # of the lists, by default; of tables, all
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class _LinearSearcher(Searcher):
             num_found = most_found(num_classes, options.k, options.num_found)
             self._parts = HashLookup(rows, options.index, num_found)
         else:
-            num_lists = options.num_lists or round(math.sqrt(num_classes))
-            self._probe(num_lists, math.ceil(num_lists * _MEAN_PROBED), "lists")
+            num_lists = options.num_lists or default_num_lists(num_classes)
+            self._probe(num_lists, default_num_probed(num_lists), "lists")
             self._parts = store_lists(kernel, bias, options.rows, num_lists, options.seed)
         self._exact = store_rows(kernel, bias, "float32") if options.rescore else None
         self._num_best = options.k

@@ -125,6 +125,4 @@ def store_lists(
     biases[there] = points[ids[there], width]
     blocks = (points[of_list, :width] * (of_list >= 0)[:, np.newaxis] for of_list in ids)
     rows = store_blocks(blocks, (ids.size, width), variable(biases.reshape(-1)), dtype)
-    return StoredLists(
-        rows, variable(ids), variable(made.centers), variable(made.penalties.astype(np.float32))
-    )
+    return StoredLists(rows, variable(ids), variable(made.centers), variable(made.penalties))
