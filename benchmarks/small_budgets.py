@@ -49,7 +49,8 @@ from tfx_largeout.compare.settings import DataSettings
 OUTPUT = harness.RESULTS / "small_budgets.csv"
 BATCH, HIDDEN, SEED = 512, 128, 0
 TUNED_AT, SIZES = 30, (10, 30, 100, 300, 1000, 3000)
-RATES = (0.005, 0.01, 0.02)
+RATES = (0.005, 0.01, 0.02, 0.04, 0.08)
+RATES_OF_ALL = 3  # the larger ones only while the largest that was tried is the best
 STEPS_OF_TEXT, HELD_OUT, ORDER, EMBEDDING, HIDDEN_OF_TEXT = 500, 10_000, 6, 100, 300
 
 DRAWN = ("ComplementarySum", "SampledSoftmax")  # losses for candidates with known probabilities
@@ -253,8 +254,12 @@ def runs_of(
         ]
         yield from runs
         best = table.best(runs, text)
-        runs = [best._replace(rate=rate) for rate in RATES]
-        yield from runs
+        runs = []
+        for rate in RATES:
+            runs.append(best._replace(rate=rate))
+            yield runs[-1]
+            if len(runs) >= RATES_OF_ALL and table.best(runs, text) != runs[-1]:
+                break
         best = table.best(runs, text)
         yield from (best._replace(s=size) for size in sizes if sampler != FULL)
 
