@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tfx::core {
 namespace {
@@ -59,6 +60,18 @@ void RuleOut(float threshold, BoundsWorker* worker) {
   end = std::remove_if(worker->survivors, end,
                        [=](const BoundedClass& bound) { return bound.upper < threshold; });
   worker->num_survivors = end - worker->survivors;
+}
+
+void WriteBest(int64_t b, int64_t k, std::vector<ScoredClass>* classes,
+               const BoundedTopKOutputs& outputs) {
+  const int64_t number = std::min<int64_t>(k, classes->size());
+  outputs.num_candidates[b] = static_cast<int64_t>(classes->size());
+  std::partial_sort(classes->begin(), classes->begin() + number, classes->end(), RanksAbove);
+  classes->resize(k, {-std::numeric_limits<float>::infinity(), -1});
+  for (int64_t i = 0; i < k; ++i) {
+    outputs.top_scores[b * k + i] = (*classes)[i].score;
+    outputs.top_ids[b * k + i] = (*classes)[i].id;
+  }
 }
 
 void TopKOfAllRows(const StreamedLogitsInputs& inputs, const Execution& execution,

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "core/bounded_top_k_isa.h"
 #include "core/execution.h"
@@ -40,6 +41,11 @@ inline bool IsOutOfBounds(const BoundedClass& bounds, float logit) {
 
 // Leaves survivors out that are below what has become of the threshold.
 void RuleOut(float threshold, BoundsWorker* worker);
+
+// Sorts the classes that got their logit, and writes the best k of example b; where there are
+// fewer, scores of -infinity and ids of -1.
+void WriteBest(int64_t b, int64_t k, std::vector<ScoredClass>* classes,
+               const BoundedTopKOutputs& outputs);
 
 // All classes get their logits.
 void TopKOfAllRows(const StreamedLogitsInputs& inputs, const Execution& execution,

@@ -103,12 +103,7 @@ class BoundedTopKRun {
           }
         },
         100 + in_.width * std::min<int64_t>(in_.batch, 4) / 4);
-    std::partial_sort(best.begin(), best.begin() + in_.k, best.end(), RanksAbove);
-    for (int64_t i = 0; i < in_.k; ++i) {
-      out_.top_scores[b * in_.k + i] = best[i].score;
-      out_.top_ids[b * in_.k + i] = best[i].id;
-    }
-    out_.num_candidates[b] = static_cast<int64_t>(best.size());
+    WriteBest(b, in_.k, &best, out_);
   }
 
   const StreamedLogitsInputs& in_;

@@ -53,7 +53,10 @@ class ProbedTopKRun {
   };
 
   void Search(int64_t b, Scratch* scratch) {
-    ChooseLists(b, scratch);
+    if (!ChooseLists(b, scratch)) {
+      fails_ = true;
+      return;
+    }
     scratch->heap.resize(in_.k);
     scratch->survivors.resize(RoomFor(scratch->lists));
     BoundsWorker worker = {scratch->heap.data(), 0, -kInfinity, scratch->survivors.data(), 0};
@@ -68,19 +71,21 @@ class ProbedTopKRun {
     Rank(b, worker, scratch);
   }
 
-  // The closest lists, closest first.
-  void ChooseLists(int64_t b, Scratch* scratch) const {
+  // The closest lists, closest first. Returns false if a center is not a number.
+  bool ChooseLists(int64_t b, Scratch* scratch) const {
     const int64_t blocks = (lists_.num_lists + kClassesOfBlock - 1) / kClassesOfBlock;
     scratch->closeness.resize(blocks * kClassesOfBlock);
     isa_.closeness(lists_, in_.width, in_.hidden + b * in_.width,
                    static_cast<float>(std::hypot(norms_[b], 1.0)), scratch->closeness.data());
     scratch->lists.resize(lists_.num_lists);
     for (int64_t l = 0; l < lists_.num_lists; ++l) {
+      if (std::isnan(scratch->closeness[l])) return false;
       scratch->lists[l] = {scratch->closeness[l], static_cast<int32_t>(l)};
     }
     const auto end = scratch->lists.begin() + num_probed_;
     std::partial_sort(scratch->lists.begin(), end, scratch->lists.end(), RanksAbove);
     scratch->lists.resize(num_probed_);
+    return true;
   }
 
   int64_t BeginOf(int64_t list) const { return list == 0 ? 0 : lists_.ends[list - 1]; }
@@ -134,13 +139,7 @@ class ProbedTopKRun {
     const int64_t number = std::min<int64_t>(in_.k, best.size());
     // Fewer than there are: bounds of no W.
     if (number < in_.k && number < ClassesIn(scratch->lists)) fails_ = true;
-    std::partial_sort(best.begin(), best.begin() + number, best.end(), RanksAbove);
-    out_.num_candidates[b] = static_cast<int64_t>(best.size());
-    best.resize(in_.k, {-kInfinity, -1});
-    for (int64_t i = 0; i < in_.k; ++i) {
-      out_.top_scores[b * in_.k + i] = best[i].score;
-      out_.top_ids[b * in_.k + i] = best[i].id;
-    }
+    WriteBest(b, in_.k, &best, out_);
   }
 
   const StreamedLogitsInputs& in_;

@@ -159,6 +159,17 @@ def test_an_example_that_is_not_finite(value):
     check_same(head, index_of(head, 30, 2), hidden, 5)
 
 
+@pytest.mark.parametrize("table", ["centers", "offsets", "penalties"])
+def test_a_center_that_is_not_a_number_is_found_out(table):
+    head = head_of(clustered(), normal(CLASSES, seed=1))
+    index = index_of(head, 30, 2)
+    weight = getattr(index, table)
+    values = weight.numpy()
+    values.flat[0] = np.nan
+    weight.assign(values)
+    check_same(head, index, normal(3, WIDTH, seed=2), 5)  # all classes were looked at
+
+
 @needs_ops
 @pytest.mark.parametrize("scale", [1e-30, 1e10])
 @pytest.mark.parametrize("bias", [None, 1e6])

@@ -46,9 +46,9 @@ class InvertedFile(QuantizedRows):
     a logit is out of its bounds, all of W is read after all. Biases are read as they are, but lists
     are those of the biases of `rebuild`.
 
-    The exact pass over all of W runs instead where an h is not finite, or longer than 2^50; without
-    the custom ops, on a GPU, for W of float16 or float64; and where classes are spread over several
-    workers.
+    The exact pass over all of W runs instead where an h is not finite, or longer than 2^50, or a
+    center is not a number; without the custom ops, on a GPU, for W of float16 or float64; and where
+    classes are spread over several workers.
 
     Cost: about D + 12 bytes a class and 20 D + 200 a list, which are weights on the processor and
     saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one thread.
