@@ -101,7 +101,8 @@ class Clock(keras.callbacks.Callback):
 
     def __init__(self, budget: float) -> None:
         super().__init__()
-        self.budget, self.seconds, self.all_seconds = budget, 0.0, []
+        self.budget, self.seconds = budget, 0.0
+        self.all_seconds: list[float] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.start = time.process_time()
