@@ -17,10 +17,10 @@ example.
 
 `wordnet/hyper` and `wordnet/lemma` are shipped; a folder holds train and test files of the extreme
 classification format; a file is a text for the n-gram model of examples/, whose "epochs" are 500
-steps each. `--samplers` and `--sizes` choose a part. A row an epoch is written when a run has
-ended, and a second start skips what is there. Seconds are those of the processor, training and
-evaluation, from the start of a run: on one core (`taskset -c 0`) those of a clock, if nothing else
-runs.
+steps each. `--samplers`, `--sharing` and `--sizes` choose a part. A row an epoch is written when a
+run has ended, and a second start skips what is there. Seconds are those of the processor, training
+and evaluation, from the start of a run: on one core (`taskset -c 0`) those of a clock, if nothing
+else runs.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ STEPS_OF_TEXT, HELD_OUT, ORDER, EMBEDDING, HIDDEN_OF_TEXT = 500, 10_000, 6, 100,
 DRAWN = ("ComplementarySum", "SampledSoftmax")  # losses for candidates with known probabilities
 SOFTMAX, EXACT = ("SoftmaxCrossentropy",), ("ComplementarySum", "ImportanceSampling")
 FULL = "full_softmax"
+SHARING = ("shared", "own", "all")  # candidates of the batch, of each example, all classes
 
 
 class Kind(NamedTuple):
@@ -244,24 +245,21 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
 
 
 def runs_of(
-    data: str, text: bool, sampler: str, sizes: list[int], bias: str, table: Table
+    data: str, text: bool, sampler: str, sharing: str, sizes: list[int], bias: str, table: Table
 ) -> Iterator[Run]:
     """Gives the losses at S = 30, then the rates of the best, then its other S."""
-    for sharing in KINDS[sampler].sharing:
-        s = 0 if sampler == FULL else TUNED_AT
-        runs = [
-            Run(data, sampler, sharing, s, loss, RATES[0], bias) for loss in KINDS[sampler].losses
-        ]
-        yield from runs
-        best = table.best(runs, text)
-        runs = []
-        for rate in RATES:
-            runs.append(best._replace(rate=rate))
-            yield runs[-1]
-            if len(runs) >= RATES_OF_ALL and table.best(runs, text) != runs[-1]:
-                break
-        best = table.best(runs, text)
-        yield from (best._replace(s=size) for size in sizes if sampler != FULL)
+    s = 0 if sampler == FULL else TUNED_AT
+    runs = [Run(data, sampler, sharing, s, loss, RATES[0], bias) for loss in KINDS[sampler].losses]
+    yield from runs
+    best = table.best(runs, text)
+    runs = []
+    for rate in RATES:
+        runs.append(best._replace(rate=rate))
+        yield runs[-1]
+        if len(runs) >= RATES_OF_ALL and table.best(runs, text) != runs[-1]:
+            break
+    best = table.best(runs, text)
+    yield from (best._replace(s=size) for size in sizes if sampler != FULL)
 
 
 def main() -> None:
@@ -269,6 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", help="wordnet/hyper, wordnet/lemma, NAME=FOLDER or FILE")
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--sharing", nargs="+", choices=SHARING, default=list(SHARING))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--bias", choices=["log_frequency", "zeros"], default="log_frequency")
     parser.add_argument("--output", type=Path, default=OUTPUT)
@@ -281,13 +280,21 @@ def main() -> None:
         return
     table = Table(arguments.output)
     for data, source in sources.items():
-        for sampler in arguments.samplers:
-            runs = runs_of(data, is_text(source), sampler, arguments.sizes, arguments.bias, table)
-            for run in runs:
+        rows = [
+            (sampler, sharing)
+            for sampler in arguments.samplers
+            for sharing in KINDS[sampler].sharing
+            if sharing in arguments.sharing
+        ]
+        for sampler, sharing in rows:
+            text = is_text(source)
+            for run in runs_of(
+                data, text, sampler, sharing, arguments.sizes, arguments.bias, table
+            ):
                 if not table.has(run):
                     # In a process of its own, whose memory goes with it.
-                    rows = harness.in_child(*arguments.sets, "--run", json.dumps(run))
-                    table.add(json.loads(rows))
+                    ended = harness.in_child(*arguments.sets, "--run", json.dumps(run))
+                    table.add(json.loads(ended))
                     shown = ("precision_at_1", "exact_loss", "seconds")
                     print(*run, *(table.rows[-1][name] for name in shown), flush=True)
 

@@ -34,8 +34,12 @@ def batches(x, y, size=16):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
 
 
-def expected(model, x, y, queries, n, temperature, weight, feature_weight, most):
-    """Returns p of all classes `[B, C]`: the formula, in float64, with `most` of the softmax."""
+def expected(model, x, y, queries, n, temperature, weight, feature_weight, most, floor=0.003):
+    """Returns s of all classes `[B, C]`: the formula, in float64, with `most` of the softmax."""
+
+    def evidence(p):
+        return p if floor is None else np.log(1 + p / floor)
+
     trunk, head = model.layers[0], model.layers[1]
     h, h_i = (np.float64(trunk(array)) for array in (queries, x))
     logits = h @ np.float64(head.kernel).T + np.float64(head.bias)
@@ -43,14 +47,16 @@ def expected(model, x, y, queries, n, temperature, weight, feature_weight, most)
     softmax /= softmax.sum(axis=1, keepdims=True)
     softmax[softmax < -np.sort(-softmax, axis=1)[:, most - 1 : most]] = 0
     mean = sum(map(len, y)) / len(y)
-    p = (1 - weight - feature_weight) * softmax
+    scores = (1 - weight - feature_weight) * evidence(softmax)
     for w, (z, z_i) in ((weight, (h, h_i)), (feature_weight, (np.float64(queries), np.float64(x)))):
+        p = np.zeros_like(softmax)
         for row, cosine in enumerate(directions(z) @ directions(z_i).T):
             near = [i for i in np.argsort(-cosine, kind="stable")[:n] if cosine[i] > 0]
             share = np.exp(cosine[near] / temperature)
             for i, a in zip(near, share / share.sum(), strict=True):
-                p[row, y[i]] += w * a / mean
-    return p
+                p[row, y[i]] += a / mean
+        scores += w * evidence(p)
+    return scores
 
 
 def directions(rows):
@@ -62,18 +68,21 @@ def sparse_batches(x, y, size=16):
     return batches(x, y, size).map(lambda x, y: (tf.sparse.from_dense(x), y))
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("weight", "feature_weight"), [(0.3, 0.3), (0.0, 1.0), (0.6, 0.1)])
-def test_neighbors_by_features_as_well(sparse, weight, feature_weight, monkeypatch):
+@pytest.mark.parametrize(
+    ("weight", "feature_weight", "floor"), [(0.3, 0.3, 0.003), (0.0, 1.0, 0.5), (0.6, 0.1, None)]
+)
+def test_neighbors_by_features_as_well(sparse, weight, feature_weight, floor, monkeypatch):
     monkeypatch.setattr("tfx_largeout.models.example_vectors._BLOCK_ELEMENTS", 4 * EXAMPLES)
     model, (x, y) = a_model(sparse=sparse), some_examples()
     queries = np.random.default_rng(1).normal(size=(9, WIDTH)).astype("float32")
     x[x < 0], queries[queries < 0], queries[3] = 0, 0, 0  # one query has no features
-    both = tlo.NearestNeighborModel(model, 5, 7, 0.2, weight, feature_weight)
+    both = tlo.NearestNeighborModel(model, 5, 7, 0.2, weight, feature_weight, floor)
     both.adapt((sparse_batches if sparse else batches)(x, y))
     given = tf.sparse.from_dense(queries) if sparse else tf.constant(queries)
     scores, ids = both(given)
-    p = expected(model, x, y.to_list(), queries, 7, 0.2, weight, feature_weight, 100)
+    p = expected(model, x, y.to_list(), queries, 7, 0.2, weight, feature_weight, 100, floor)
     np.testing.assert_allclose(scores, np.take_along_axis(p, ids.numpy(), axis=1), rtol=2e-5)
     np.testing.assert_allclose(scores, -np.sort(-p, axis=1)[:, :5], rtol=2e-5)
 
@@ -89,19 +98,23 @@ def ndcg(p, labels, k):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("sparse", "feature_weight"), product([False, True], [0.0, 0.5]))
-def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
+@pytest.mark.parametrize(
+    ("sparse", "feature_weight", "floor"), product([False, True], [0.0, 0.5], [0.003, None])
+)
+def test_weights_are_chosen_by_ndcg(sparse, feature_weight, floor):
     model, (x, y) = a_model(sparse=sparse), some_examples(most=2)
     data = sparse_batches if sparse else batches
     rng = np.random.default_rng(2)
     queries = (x + rng.normal(0, 0.7, x.shape)).astype("float32")  # labels are those of the origin
-    both = tlo.NearestNeighborModel(model, 3, 7, 0.2, 0.5, feature_weight)
+    both = tlo.NearestNeighborModel(model, 3, 7, 0.2, 0.5, feature_weight, floor)
     both.adapt(data(x, y))
     before = both.predict(data(queries, y), verbose=0)
     chosen = both.choose_weights(data(queries, y))
     tried = {
         (i, j): ndcg(
-            expected(model, x, y.to_list(), queries, 7, 0.2, i / 10, j / 10, 100), y.to_list(), 3
+            expected(model, x, y.to_list(), queries, 7, 0.2, i / 10, j / 10, 100, floor),
+            y.to_list(),
+            3,
         )
         for i in range(11)
         for j in range(11 - i if feature_weight else 1)
@@ -112,7 +125,8 @@ def test_weights_are_chosen_by_ndcg(sparse, feature_weight):
     assert tried[round(10 * both.weight), round(10 * both.feature_weight)] == tried[best]
     assert (chosen["weight"], chosen["feature_weight"]) == (both.weight, both.feature_weight)
     after = both.predict(data(queries, y), verbose=0)
-    p = expected(model, x, y.to_list(), queries, 7, 0.2, both.weight, both.feature_weight, 100)
+    weights = both.weight, both.feature_weight
+    p = expected(model, x, y.to_list(), queries, 7, 0.2, *weights, 100, floor)
     np.testing.assert_allclose(after[0], -np.sort(-p, axis=1)[:, :3], rtol=2e-5)
     assert np.any(after[0] != before[0])
 
@@ -171,7 +185,7 @@ def test_what_has_nothing_in_common_is_no_neighbor(sparse):
     queries = np.array([[0, 0.1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], "float32")
     scores, ids = both(tf.sparse.from_dense(queries) if sparse else tf.constant(queries))
     assert ids[0, 0] == 7
-    np.testing.assert_allclose(scores, [[1], [0]], atol=1e-6)
+    np.testing.assert_allclose(scores, [[np.log(1 + 1 / 0.003)], [0]], rtol=1e-6)
 
 
 def test_features_of_another_width():
@@ -220,7 +234,7 @@ def test_labels_of_the_nearest_come_first_and_ties_by_lower_id():
     model = a_model()
     x = np.eye(WIDTH, dtype="float32")
     y = tf.ragged.constant([[7, 3], [9], [4], [5], [6], [8]], tf.int64)
-    both = tlo.NearestNeighborModel(model, 2, num_neighbors=1, weight=1.0)
+    both = tlo.NearestNeighborModel(model, 2, num_neighbors=1, weight=1.0, floor=None)
     both.adapt(batches(x, y))
     scores, ids = both.predict(x[:1], verbose=0)
     np.testing.assert_array_equal(ids, [[3, 7]])
@@ -247,7 +261,7 @@ def test_a_sequence_head_and_a_factored_head():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8, 3, WIDTH)).astype("float32")
     y = rng.integers(0, CLASSES, (8, 3))
-    both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0)
+    both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0, floor=None)
     both.adapt([(x, y)])
     scores, ids = both.predict(x, verbose=0)
     assert both.stored == {"label_splits": (25,), "labels": (24,), "hidden": (24, 5)}
@@ -264,7 +278,9 @@ def test_no_examples_in_a_batch():
 
 def test_it_adapts_again_and_is_loaded_as_it_was(tmp_path):
     model, (x, y) = a_model(), some_examples()
-    both = tlo.NearestNeighborModel(model, 4, num_neighbors=9, temperature=0.3, weight=0.7)
+    both = tlo.NearestNeighborModel(
+        model, 4, num_neighbors=9, temperature=0.3, weight=0.7, floor=0.1
+    )
     both.adapt(batches(x, y))
     before = both.predict(x, verbose=0)
     model.layers[0].kernel.assign(2 * model.layers[0].kernel)
@@ -288,6 +304,7 @@ def test_what_is_refused():
             (1, 1, 0.1, 0.5, 0.6),
             "feature_weight must be at most 1 - weight, with weight=0.5; got 0.6",
         ),
+        ((1, 1, 0.1, 0.5, 0.5, 0.0), "floor must be .* above 0"),
     ):
         with pytest.raises(ValueError, match=text):
             tlo.NearestNeighborModel(model, *arguments)

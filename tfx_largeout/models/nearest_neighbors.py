@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NearestNeighborModel: a softmax, mixed with the labels of the nearest training examples."""
+"""NearestNeighborModel: a softmax, pooled with the labels of the nearest training examples."""
 
 from __future__ import annotations
 
@@ -32,17 +32,22 @@ _Part: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # example, class, sco
 class NearestNeighborModel(keras.Model):
     """The k best classes by a trained model and by the training examples that are nearest to x.
 
-    p(c | x) = (1 - w - v) softmax_c(W h + b) + w N_c(h) + v N_c(x)
+    s(c | x) = (1 - w - v) l(softmax_c(W h + b)) + w l(N_c(h)) + v l(N_c(x))
+    l(p) = log(1 + p / floor), or p without a floor
     N_c(z) = 1 / m sum_{i in N(z)} a_i 1[c in Y_i]
     a_i = exp(cos(z, z_i) / t) / sum_{j in N(z)} exp(cos(z, z_j) / t)
 
     h is what the head of the model gets, x the features that the model gets; N(z) are the examples
     whose z_i have the largest cosine with z, above 0, Y_i their labels, and m is the mean number of
-    labels of an example, so that the p of all classes add up to about 1, or less where nothing is
+    labels of an example, so that the N of all classes add up to about 1, or less where nothing is
     near. The softmax knows what examples
     have in common, neighbors what is rare: with few examples a class the mixture is better than
     either. Neighbors by x find what training has blurred: the same rare word. How much each should
     count differs between data sets: `choose_weights` finds w and v on held-out examples.
+
+    The logarithms rank as a product of powers of p + floor does, a logarithmic opinion pool: a
+    class that all three find likely is ahead of one that a single part is sure of. floor is what a
+    part without an opinion counts for. Without one it is a mixture of distributions.
 
     `adapt` looks at the training examples once, after training. All of them are compared with x.
     Of the softmax the 100 best classes count, or k, if that is more; that of others is taken for 0.
@@ -60,6 +65,8 @@ class NearestNeighborModel(keras.Model):
         weight: w, 0 <= w <= 1. Default 0.5.
         feature_weight: v, 0 <= v <= 1 - w. Above 0, x must be one matrix `[B, F]`, dense or sparse,
             with a row for each of h, and no entry twice. Default 0.
+        floor: Above 0: the larger, the more s is as a mixture of distributions; None: it is one.
+            Default 0.003.
         stored: What `adapt` has stored, for files: the shapes by their names. Default: nothing.
         **kwargs: As `keras.Model`.
 
@@ -70,8 +77,9 @@ class NearestNeighborModel(keras.Model):
 
     References:
         Khandelwal, Levy, Jurafsky, Zettlemoyer, Lewis 2020, Generalization through memorization:
-        nearest neighbor language models, equations 2 and 3, with cosines for their distances and
-        with sets of labels.
+        nearest neighbor language models, equations 2 and 3, which have no floor, with cosines for
+        their distances and with sets of labels. Genest, Zidek 1986, Combining probability
+        distributions: the logarithmic opinion pool.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class NearestNeighborModel(keras.Model):
         temperature: float = 0.1,
         weight: float = 0.5,
         feature_weight: float = 0.0,
+        floor: float | None = 0.003,
         stored: Mapping[str, Sequence[int]] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -97,6 +106,7 @@ class NearestNeighborModel(keras.Model):
                 f"feature_weight must be at most 1 - weight, with weight={self.weight}; "
                 f"got {feature_weight}"
             )
+        self.floor = None if floor is None else number_argument("floor", floor, above=0)
         self._stored: dict[str, Any] = {}
         if stored is not None:
             self._make_weights({name: tuple(shape) for name, shape in stored.items()})
@@ -164,7 +174,8 @@ class NearestNeighborModel(keras.Model):
         batches = []
         for pair in _pairs(data):
             parts, labels = tf.nest.map_structure(lambda tensor: tensor.numpy(), of_batch(*pair))
-            batches.append(held_out(parts, labels))
+            batch = held_out(parts, labels)
+            batches.append(batch._replace(scores=np.asarray(self._evidence(batch.scores))))
         weight, feature_weight, ndcg = best_weights(batches, self.k, self._has_features)
         self.weight, self.feature_weight = weight, feature_weight
         self.predict_function = None  # it was traced with the weights before
@@ -177,14 +188,15 @@ class NearestNeighborModel(keras.Model):
         self.built = True
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `(p, ids)`, both `[..., k]`, by falling p, ties by lower id."""
+        """Returns `(s, ids)`, both `[..., k]`, by falling s, ties by lower id."""
         output = self._output(inputs)
-        classes = _Sums(output.head.num_classes, tf.shape(output.flat_hidden)[0])
+        parts = self._parts(output, inputs)
+        keys, scores = _class_by_class(parts, output.head.num_classes)
         rest = max(0.0, 1 - self.weight - self.feature_weight)
-        weights = (rest, self.weight, self.feature_weight)
-        for weight, (rows, ids, scores) in zip(weights, self._parts(output, inputs), strict=False):
-            classes.add(rows, ids, weight * scores)
-        scores, ids = classes.best(self.k)
+        weights = tf.constant([rest, self.weight, self.feature_weight][: len(parts)])
+        scores = tf.reduce_sum(weights * self._evidence(scores), axis=1)
+        rows, ids = keys // output.head.num_classes, keys % output.head.num_classes
+        scores, ids = _best(rows, ids, scores, tf.shape(output.flat_hidden)[0], self.k)
         return output.unflatten(scores), output.unflatten(ids)
 
     def get_config(self) -> dict[str, Any]:
@@ -196,6 +208,7 @@ class NearestNeighborModel(keras.Model):
             "temperature": self.temperature,
             "weight": self.weight,
             "feature_weight": self.feature_weight,
+            "floor": self.floor,
             "stored": self.stored,
         }
 
@@ -271,6 +284,10 @@ class NearestNeighborModel(keras.Model):
         vectors = zip(("hidden", "features"), self._vectors(output, x), strict=False)
         return [_softmax(output, self.k), *(self._neighbors(*named) for named in vectors)]
 
+    def _evidence(self, scores: tf.Tensor) -> tf.Tensor:
+        """Returns l(p) of the scores p of parts."""
+        return scores if self.floor is None else tf.math.log1p(scores / self.floor)
+
     def _neighbors(self, name: str, vectors: Vectors) -> _Part:
         splits, labels = (
             tf.convert_to_tensor(self._stored[name]) for name in ("label_splits", "labels")
@@ -301,33 +318,33 @@ def _softmax(output: HeadOutput, k: int) -> _Part:
     return rows, tf.reshape(top.ids, [-1]), tf.cast(tf.reshape(probabilities, [-1]), tf.float32)
 
 
-class _Sums:
-    """Scores of a few classes of each row, added up."""
+def _class_by_class(parts: list[_Part], num_classes: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what was found, rows * num_classes + classes `[E]`, rising, and the scores of parts.
 
-    def __init__(self, num_classes: int, num_rows: tf.Tensor) -> None:
-        self.num_classes, self.num_rows = num_classes, num_rows
-        self._keys: list[tf.Tensor] = []
-        self._scores: list[tf.Tensor] = []
+    Scores are `[E, parts]`, 0 where a part did not find the class, and added up where it did so
+    several times.
+    """
+    keys = [tf.cast(rows, tf.int64) * num_classes + ids for rows, ids, _ in parts]
+    columns = [
+        scores[:, tf.newaxis] * tf.one_hot(part, len(parts))
+        for part, (_, _, scores) in enumerate(parts)
+    ]
+    keys, scores = tf.concat(keys, 0), tf.concat(columns, 0)
+    order = tf.argsort(keys, stable=True)
+    keys = tf.gather(keys, order)
+    is_new = tf.concat([[True], keys[1:] != keys[:-1]], 0)[: tf.size(keys)]
+    places = tf.cumsum(tf.cast(is_new, tf.int32)) - 1
+    return tf.boolean_mask(keys, is_new), tf.math.segment_sum(tf.gather(scores, order), places)
 
-    def add(self, rows: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor) -> None:
-        self._keys.append(tf.cast(rows, tf.int64) * self.num_classes + ids)
-        self._scores.append(scores)
 
-    def best(self, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The k largest sums of each row, which has as many classes."""
-        keys, scores = tf.concat(self._keys, 0), tf.concat(self._scores, 0)
-        order = tf.argsort(keys, stable=True)
-        keys = tf.gather(keys, order)
-        is_new = tf.concat([[True], keys[1:] != keys[:-1]], 0)[: tf.size(keys)]
-        sums = tf.math.segment_sum(
-            tf.gather(scores, order), tf.cumsum(tf.cast(is_new, tf.int32)) - 1
-        )
-        keys = tf.boolean_mask(keys, is_new)
-        rows, ids = keys // self.num_classes, keys % self.num_classes
-        num_rows = tf.cast(self.num_rows, tf.int64)
-        scores, ids = (
-            tf.RaggedTensor.from_value_rowids(values, rows, num_rows).to_tensor(-1)
-            for values in (sums, ids)
-        )
-        top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also where there is no row
-        return top.values, tf.gather(ids, top.indices, batch_dims=1)
+def _best(
+    rows: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, num_rows: tf.Tensor, k: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the k largest scores of each row, which has as many, and their classes."""
+    num_rows = tf.cast(num_rows, tf.int64)
+    scores, ids = (
+        tf.RaggedTensor.from_value_rowids(values, rows, num_rows).to_tensor(-1)
+        for values in (scores, ids)
+    )
+    top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also where there is no row
+    return top.values, tf.gather(ids, top.indices, batch_dims=1)
