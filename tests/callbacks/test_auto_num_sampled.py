@@ -170,6 +170,7 @@ def test_a_checkpoint_of_another_number_in_the_script_is_refused(tmp_path):
         ({"tolerance": -1}, "tolerance must be a finite number above 0; got -1"),
         ({"draws": 0}, "draws must be an integer of at least 2; got 0"),
         ({"sizes": [0]}, "each of sizes must be an integer of at least 1; got 0"),
+        ({"epochs": 3}, "epochs must be a sequence of integers; got 3"),
         ({"epochs": [-1]}, "each of epochs must be an integer of at least 0; got -1"),
     ],
 )

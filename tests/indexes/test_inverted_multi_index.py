@@ -185,6 +185,9 @@ def test_rebuild_after_w_was_assigned():
 
 def test_health():
     kernel = tf.Variable(rows(0))
+    index = InvertedMultiIndex(4)
+    index.build(kernel.shape)
+    assert float(index.health(kernel)["largest_pair"]) == 0  # nothing is coded yet
     index = built_index(kernel, num_words=1)
     values = {name: float(value) for name, value in index.health(kernel).items()}
     total = (rows(0) ** 2).sum()
@@ -333,6 +336,7 @@ def test_an_index_that_was_not_made_is_refused():
         ({"growth": 0.5}, ValueError, "growth must be .* at least 1; got 0.5"),
         ({"codebook_rounds": 0}, ValueError, "codebook_rounds must be an integer .* got 0"),
         ({"seed": -1}, ValueError, "seed must be an integer of at least 0; got -1"),
+        ({"seed": 2**63}, ValueError, r"seed must be below 2\*\*63; got 9223372036854775808"),
     ],
 )
 def test_arguments(options, error, message):

@@ -42,6 +42,16 @@ def test_activations(model, x):
         )
 
 
+def test_inputs_are_not_rounded_by_a_policy_where_the_model_does_not():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    layers = [keras.Input([1], dtype="float32"), keras.layers.Embedding(2000, 8)]
+    model = keras.Sequential([*layers, keras.layers.Flatten(), tlo.heads.DenseHead(50)])
+    ids = np.arange(257, 1200, 7, dtype="float32")[:, None]  # bfloat16 has 8 bits
+    logits = model.predict(ids, verbose=0)
+    top = tlo.top_k_model(model, 1).predict(ids, verbose=0)[1]
+    np.testing.assert_array_equal(top[:, 0], np.argmax(logits, axis=1))
+
+
 def test_sequences():
     hidden = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
     head = tlo.heads.DenseHead(11)

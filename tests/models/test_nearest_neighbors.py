@@ -10,6 +10,8 @@ import tensorflow as tf
 from variants import product, thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.layers.top_k import output_of_model
+from tfx_largeout.models.example_vectors import directions as directions_of
 
 WIDTH, CLASSES, EXAMPLES = 6, 150, 40
 
@@ -194,6 +196,55 @@ def test_features_of_another_width():
     vectors = tf.sparse.from_dense(np.ones([2, WIDTH + 1], "float32"))
     with pytest.raises(ValueError, match="x must have the 6 features that adapt saw; got 7"):
         both._vectors(both._output(tf.sparse.from_dense(np.ones([2, WIDTH], "float32"))), vectors)
+
+
+@pytest.mark.parametrize(("then", "now"), [("dense", "sparse"), ("sparse", "dense")])
+def test_features_of_another_kind(then, now):
+    model = a_model()  # it takes both
+    data = {"dense": batches, "sparse": sparse_batches}
+    both = tlo.NearestNeighborModel(a_model(sparse=then == "sparse"), 1, feature_weight=0.5)
+    both.adapt(data[then](*some_examples()))
+    x = tf.constant(np.ones([2, WIDTH], "float32"))
+    vectors = {"dense": x, "sparse": tf.sparse.from_dense(x)}[now]
+    with pytest.raises(ValueError, match=f"x must be {then}, as adapt saw it; got a {now} tensor"):
+        both._vectors(output_of_model(model, x), vectors)
+
+
+def test_a_weight_of_features_that_are_not_stored():
+    both = tlo.NearestNeighborModel(a_model(), 1)
+    both.adapt(batches(*some_examples()))
+    both.feature_weight = 0.5
+    with pytest.raises(ValueError, match=r"feature_weight must be 0, .* stored; got 0.5"):
+        both(np.ones([2, WIDTH], "float32"))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_lengths_whose_squares_are_no_numbers(sparse, scale):
+    rows = np.float32(scale) * np.array([[3, 4, 0], [0, 0, 0], [0, -1, 0]], "float32")
+    unit = directions_of(tf.sparse.from_dense(rows) if sparse else tf.constant(rows))
+    unit = tf.sparse.to_dense(unit) if sparse else unit
+    np.testing.assert_allclose(unit, [[0.6, 0.8, 0], [0, 0, 0], [0, -1, 0]], rtol=1e-6)
+
+
+def test_numbers_that_are_ids_are_not_rounded_by_a_policy():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    layers = [keras.Input([1], dtype="float32"), keras.layers.Embedding(300, 8)]
+    head = tlo.heads.DenseHead(CLASSES)
+    model = keras.Sequential([*layers, keras.layers.Flatten(), head])
+    x, y = np.arange(256, 276, dtype="float32")[:, None], np.arange(20)
+    both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0)
+    both.adapt([(x, y)])
+    np.testing.assert_array_equal(both.predict(x, verbose=0)[1][:, 0], y)
+
+
+def test_sparse_features_with_a_policy():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model, (x, y) = a_model(sparse=True), some_examples()
+    both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=0.0, feature_weight=1.0)
+    both.adapt(sparse_batches(x, y))
+    ids = both.predict(sparse_batches(x, y), verbose=0)[1][:, 0]
+    np.testing.assert_array_equal(ids, [min(labels) for labels in y.to_list()])
 
 
 def test_weights_whose_sum_is_rounded():

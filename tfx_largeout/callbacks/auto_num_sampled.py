@@ -23,10 +23,10 @@ class AutoNumSampled(keras.callbacks.Callback):
     Which epochs these are does not depend on time: the same run has the same S. If no S that is
     tried meets the tolerance, it is the greatest of them, and there is a warning, once.
 
-    The sampler with its S is part of the head's configuration and saved with it. The logs of each
-    epoch have `num_sampled` and `num_sampled_error`, and `history` has each choice. To go on from a
-    `Checkpoint`, name it there, and put it first: `Checkpoint(..., callbacks=[auto])`, which saves
-    x and y, if they are arrays, with each checkpoint.
+    The sampler with its S is part of the head's configuration and saved with it. From the first
+    choice on, the logs of each epoch have `num_sampled` and `num_sampled_error`; `history` has each
+    choice. To go on from a `Checkpoint`, name it there, and put it first: `Checkpoint(...,
+    callbacks=[auto])`, which saves x and y, if they are arrays, with each checkpoint.
 
     Cost: as `choose_num_sampled`, log2 of the number of epochs times, and at most as many traces.
 
@@ -58,9 +58,7 @@ class AutoNumSampled(keras.callbacks.Callback):
         self.tolerance = number_argument("tolerance", tolerance, above=0)
         self.sizes = None if sizes is None else integers_argument("sizes", sizes, 1)
         self.draws = integer_argument("draws", draws, at_least=2)
-        self.epochs = epochs
-        if epochs is not None:
-            self.epochs = [integer_argument("each of epochs", each, at_least=0) for each in epochs]
+        self.epochs = None if epochs is None else integers_argument("epochs", epochs, 0)
         self.history: list[dict[str, Any]] = []
         self._warned = False
         self._head: Any = None

@@ -117,6 +117,8 @@ class InvertedMultiIndex(Index):
         self.growth = number_argument("growth", growth, at_least=1)
         self.codebook_rounds = integer_argument("codebook_rounds", codebook_rounds, at_least=1)
         self.seed = integer_argument("seed", seed, at_least=0)
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63; got {seed}")
 
     def check_shape(self, num_classes: int, width: int) -> None:
         if self.num_words > num_classes:
@@ -250,7 +252,7 @@ class InvertedMultiIndex(Index):
         distances, squares = (tf.reduce_sum(x) for x in (tf.maximum(distances, 0), rows**2))
         return {
             "occupied": tf.reduce_mean(tf.cast(masses > 0, tf.float32)),
-            "largest_pair": tf.reduce_max(masses) / tf.reduce_sum(masses),
+            "largest_pair": tf.math.divide_no_nan(tf.reduce_max(masses), tf.reduce_sum(masses)),
             "distortion": tf.minimum(tf.math.divide_no_nan(distances, squares), 1),
             "stale": tf.reduce_mean(tf.cast(is_stale, tf.float32)),
         }

@@ -133,7 +133,7 @@ class TopKModel(keras.Model):
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the model casts its inputs itself, or does not
         self.k = integer_argument("k", k, at_least=1)
         _check_activation(activation)
         self.model = model

@@ -16,11 +16,19 @@ Vectors: TypeAlias = tf.Tensor | tf.SparseTensor
 
 
 def directions(vectors: Vectors) -> Vectors:
-    """Returns the rows of `[N, F]`, dense or sparse, at length 1 in float32; zeros stay zeros."""
+    """Returns the rows of `[N, F]`, dense or sparse, at length 1 in float32; zeros stay zeros.
+
+    By way of rows whose largest entry is 1: squares of others can be 0, or infinite.
+    """
     if not isinstance(vectors, tf.SparseTensor):
-        return tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=1)
+        dense = tf.cast(vectors, tf.float32)
+        largest = tf.reduce_max(tf.abs(dense), axis=1, keepdims=True)
+        return tf.math.l2_normalize(tf.math.divide_no_nan(dense, largest), axis=1)
     values, rows = tf.cast(vectors.values, tf.float32), vectors.indices[:, 0]
-    squares = tf.math.unsorted_segment_sum(values**2, rows, vectors.dense_shape[0])
+    number = vectors.dense_shape[0]
+    largest = tf.math.unsorted_segment_max(tf.abs(values), rows, number)
+    values = tf.math.divide_no_nan(values, tf.gather(largest, rows))
+    squares = tf.math.unsorted_segment_sum(values**2, rows, number)
     scale = tf.math.rsqrt(tf.maximum(squares, 1e-12))
     return tf.SparseTensor(vectors.indices, values * tf.gather(scale, rows), vectors.dense_shape)
 

@@ -72,7 +72,8 @@ class NearestNeighborModel(keras.Model):
 
     Raises:
         TypeError: At the first call: the model does not end in a head.
-        ValueError: An argument is out of range; x is not a matrix, and `feature_weight` above 0.
+        ValueError: An argument is out of range; x is not a matrix, or not as `adapt` saw it, and
+            `feature_weight` above 0.
         RuntimeError: It is called before `adapt`; the classes are spread over several workers.
 
     References:
@@ -94,7 +95,7 @@ class NearestNeighborModel(keras.Model):
         stored: Mapping[str, Sequence[int]] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the model casts its inputs itself, or does not
         self.model = model
         self.k = integer_argument("k", k, at_least=1)
         self.num_neighbors = integer_argument("num_neighbors", num_neighbors, at_least=1)
@@ -236,7 +237,12 @@ class NearestNeighborModel(keras.Model):
         for name, shape in shapes.items() if not self._stored else ():
             dtype = "float32" if name in _FLOATS else "int64"
             self._stored[name] = self.add_weight(
-                name=name, shape=shape, dtype=dtype, initializer="zeros", trainable=False
+                name=name,
+                shape=shape,
+                dtype=dtype,
+                initializer="zeros",
+                trainable=False,
+                autocast=False,
             )
 
     def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
@@ -251,20 +257,28 @@ class NearestNeighborModel(keras.Model):
                     f" got {got}"
                 )
             is_sparse = isinstance(x, tf.SparseTensor)
-            width = self._stored_width(is_sparse)
-            if width not in (None, x.shape[1]):
-                raise ValueError(
-                    f"x must have the {width} features that adapt saw; got {x.shape[1]}"
-                )
+            self._check_features(is_sparse, x.shape[1])
             vectors.append(directions(x if is_sparse else tf.convert_to_tensor(x)))
         return vectors
 
-    def _stored_width(self, is_sparse: bool) -> int | None:
-        """F of the features that are stored; None before `adapt`."""
-        stored = self.stored or {}
-        if is_sparse and "features_splits" in stored:
-            return stored["features_splits"][0] - 1
-        return stored["features"][1] if not is_sparse and "features" in stored else None
+    def _check_features(self, is_sparse: bool, width: int) -> None:
+        """Refuses features of another kind than those that are stored; before `adapt` none are."""
+        if self.stored is None:
+            return
+        if "features_splits" in self.stored:
+            kind, stored_width = "sparse", self.stored["features_splits"][0] - 1
+        elif "features" in self.stored:
+            kind, stored_width = "dense", self.stored["features"][1]
+        else:
+            raise ValueError(
+                "feature_weight must be 0, as it was when adapt was called: no features are "
+                f"stored; got {self.feature_weight}"
+            )
+        got = "sparse" if is_sparse else "dense"
+        if got != kind:
+            raise ValueError(f"x must be {kind}, as adapt saw it; got a {got} tensor")
+        if width != stored_width:
+            raise ValueError(f"x must have the {stored_width} features that adapt saw; got {width}")
 
     def _output(self, inputs: Any) -> HeadOutput:
         output = output_of_model(self.model, inputs)
