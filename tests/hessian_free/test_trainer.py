@@ -289,13 +289,14 @@ def test_several_workers_take_the_steps_of_one(shards):
             cg_sample=GeometricSample(20, 1.3),
             **arguments,
         )
-        histories.append(trainer.fit(model, x, y, epochs=4, verbose=0).history)
+        # In later iterations losses to compare differ by rounding alone, which is the processor's.
+        histories.append(trainer.fit(model, x, y, epochs=3, verbose=0).history)
         weights.append(np.concatenate([w.reshape(-1) for w in model.get_weights()]))
     for name in ("damping", "gradient_sample", "cg_sample", "data_points", "cg_iterations"):
         assert histories[0][name] == histories[1][name]
-    np.testing.assert_allclose(*weights, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(*weights, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        histories[0]["line_search_loss"], histories[1]["line_search_loss"], rtol=1e-4
+        histories[0]["line_search_loss"], histories[1]["line_search_loss"], rtol=1e-6
     )
 
 
