@@ -21,6 +21,7 @@ namespace tfx::core {
 
 constexpr int64_t kSlots = 8;
 constexpr double kMaxCondition = 4;
+constexpr double kLeastScale = 1e-3;
 
 struct Shape {
   int64_t classes, width, batch, num_labels;
@@ -237,12 +238,21 @@ struct Naive {
     weights = next;
   }
 
+  // The largest root mean square of an example's logits. The error of a target is measured in it:
+  // the only target of a batch can be near 0, where its terms cancel.
+  double LogitScale(const Shape& shape) const {
+    double scale = kLeastScale;
+    for (double square : squares) scale = std::max(scale, std::sqrt(square / shape.classes));
+    return scale;
+  }
+
   Matrix weights, hidden_gradient, targets, squares, sums;
 };
 
+// The largest difference, in units of the largest entry wanted or of `scale` if that is larger.
 template <typename T>
-double Distance(const std::vector<T>& got, const Matrix& want) {
-  double worst = 0, scale = 1e-3;
+double Distance(const std::vector<T>& got, const Matrix& want, double scale = kLeastScale) {
+  double worst = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     worst = std::max(worst, std::abs(got[i] - want[i]));
     scale = std::max(scale, std::abs(want[i]));

@@ -18,7 +18,7 @@ namespace tfx::core {
 
 template <typename T>
 void ExpectSame(Factored<T>& factored, const Naive& naive, const Shape& shape) {
-  EXPECT(Distance(factored.targets, naive.targets) < kTolerance<T>);
+  EXPECT(Distance(factored.targets, naive.targets, naive.LogitScale(shape)) < kTolerance<T>);
   EXPECT(Distance(factored.squares, naive.squares) < kTolerance<T>);
   EXPECT(Distance(factored.sums, naive.sums) < kTolerance<T>);
   EXPECT(Distance(factored.hidden_gradient, naive.hidden_gradient) < kTolerance<T>);

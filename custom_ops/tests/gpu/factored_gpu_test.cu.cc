@@ -150,7 +150,7 @@ struct FactoredOnGpu {
 template <typename T>
 void ExpectSame(const FactoredOnGpu<T>& factored, const Naive& naive, const Shape& shape) {
   EXPECT(factored.verdict.Refusal() == FactoredRefusal::kNone);
-  EXPECT(Distance(factored.targets, naive.targets) < kTolerance<T>);
+  EXPECT(Distance(factored.targets, naive.targets, naive.LogitScale(shape)) < kTolerance<T>);
   EXPECT(Distance(factored.squares, naive.squares) < kTolerance<T>);
   EXPECT(Distance(factored.sums, naive.sums) < kTolerance<T>);
   EXPECT(Distance(factored.hidden_gradient, naive.hidden_gradient) < kTolerance<T>);
