@@ -16,6 +16,8 @@ import tfx_largeout as tlo
 CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
 
 every_head = cases_of("row", HEADS)
+# Where the other rows of a class only repeat its code.
+every_class = cases_of("row", [row for row in HEADS if row.name in FIRST_OF_A_CLASS])
 
 
 # Data and models
@@ -125,7 +127,7 @@ def train_and_check(model, row, x, labels):
 
 
 @pytest.mark.all_cases
-@cases_of("row", [row for row in HEADS if row.name in FIRST_OF_A_CLASS])
+@every_class
 def test_trains_ranks_and_is_saved(row, tmp_path):
     """What further tests try one by one, so that a quick run tries it with every class of heads."""
     x, labels = examples()
@@ -146,12 +148,12 @@ def test_trains_in_every_kind_of_model(row, make_model):
     train_and_check(compiled(make_model(row), row), row, *examples())
 
 
-@every_head
+@every_class
 def test_trains_eagerly(row):
     train_and_check(compiled(functional(row), row, run_eagerly=True), row, *examples())
 
 
-@every_head
+@every_class
 def test_steps_per_execution_makes_every_update(row):
     x, labels = examples()
     model = compiled(functional(row), row, steps_per_execution=4)
@@ -171,7 +173,7 @@ def test_trains_in_bfloat16(row, policy):
     assert kernel_of(row, head_of(model)).dtype.name == own
 
 
-@every_head
+@every_class
 def test_trains_without_a_trunk(row):
     x, labels = examples()
     model = compiled(keras.Sequential([keras.Input((WIDTH,)), row.make_head(CLASSES)]), row)
@@ -180,7 +182,7 @@ def test_trains_without_a_trunk(row):
     assert model.evaluate(x, labels, verbose=0) < 0.95 * start
 
 
-@every_head
+@every_class
 def test_trains_on_a_frozen_trunk_and_leaves_it_alone(row):
     model = functional(row)
     model.get_layer("trunk").trainable = False
@@ -190,7 +192,7 @@ def test_trains_on_a_frozen_trunk_and_leaves_it_alone(row):
 
 
 @pytest.mark.thorough
-@every_head
+@every_class
 def test_an_unbuilt_sequential_model_trains(row):
     x, labels = examples()
     model = compiled(keras.Sequential([trunk(), row.make_head(CLASSES)]), row)
@@ -199,7 +201,7 @@ def test_an_unbuilt_sequential_model_trains(row):
     assert last < first
 
 
-@every_head
+@every_class
 def test_a_frozen_head_is_not_updated_but_its_trunk_is(row):
     x, labels = examples()
     model = functional(row)
@@ -211,7 +213,7 @@ def test_a_frozen_head_is_not_updated_but_its_trunk_is(row):
     assert np.any(model.get_layer("trunk").kernel.numpy() != trunk_kernel)
 
 
-@every_head
+@every_class
 def test_two_heads_on_one_trunk(row):
     x, labels = examples()
     inputs = keras.Input((WIDTH,))
@@ -228,7 +230,7 @@ def test_two_heads_on_one_trunk(row):
 
 
 @pytest.mark.thorough
-@cases_of("row", HEADS)
+@every_class
 def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
     x, labels = examples()
     inputs = keras.Input((WIDTH,))
@@ -270,7 +272,7 @@ def test_keras_callbacks_and_outputs_by_name(row, tmp_path):
 
 
 @pytest.mark.thorough
-@every_head
+@every_class
 def test_a_custom_loop_trains(row):
     x, labels = examples()
     model, loss, optimizer = functional(row), row.make_loss(), row.make_optimizer()
@@ -422,7 +424,7 @@ def test_several_labels_an_example(row):
     assert exact_loss(row, model, x, lists) < 0.97 * start
 
 
-@cases_of("row", HEADS)
+@every_head
 def test_ids_above_two_to_the_24_survive(row):
     classes = 2**24 + 4
     head = row.make_head(classes, kernel_initializer="zeros")
@@ -515,7 +517,7 @@ def test_keras_file_round_trip_and_further_training(row, tmp_path):
     train_and_check(loaded, row, x, labels)
 
 
-@every_head
+@every_class
 def test_saved_model_round_trip(row, tmp_path):
     x, _ = examples()
     model = functional(row)
@@ -542,7 +544,7 @@ def test_checkpoint_round_trip(row, tmp_path):
     assert int(other.optimizer.iterations) == int(model.optimizer.iterations)
 
 
-@every_head
+@every_class
 def test_clone_model(row):
     x, labels = examples()
     model = functional(row)
@@ -554,7 +556,7 @@ def test_clone_model(row):
 # What is refused
 
 
-@every_head
+@every_class
 def test_a_loss_that_meets_no_head(row):
     x, labels = examples()
     model = keras.Sequential([keras.Input((WIDTH,)), trunk(), keras.layers.Dense(CLASSES)])
@@ -563,7 +565,7 @@ def test_a_loss_that_meets_no_head(row):
         model.fit(x, labels, verbose=0)
 
 
-@every_head
+@every_class
 def test_a_loss_behind_an_activation_meets_no_head(row):
     x, labels = examples()
     model = functional(row)
@@ -572,7 +574,7 @@ def test_a_loss_behind_an_activation_meets_no_head(row):
         compiled(model, row).fit(x, labels, verbose=0)
 
 
-@every_head
+@every_class
 def test_a_loss_of_another_family(row):
     x, labels = examples()
     model = functional(row)
@@ -583,7 +585,7 @@ def test_a_loss_of_another_family(row):
         model.fit(x, labels, verbose=0)
 
 
-@every_head
+@every_class
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
@@ -617,7 +619,7 @@ def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
     assert_same_state(before, state_of(model)[: len(before)])
 
 
-@every_head
+@every_class
 def test_float16_is_refused(row):
     with pytest.raises(ValueError, match="must not get float16"):
         row.make_head(CLASSES, dtype="mixed_float16")
@@ -626,7 +628,7 @@ def test_float16_is_refused(row):
         functional(row, dtype="float32")
 
 
-@every_head
+@every_class
 def test_more_than_one_replica_is_refused(row, monkeypatch):
     head = row.make_head(CLASSES)
     x = np.ones((2, WIDTH), "float32")
@@ -638,7 +640,7 @@ def test_more_than_one_replica_is_refused(row, monkeypatch):
         head(x)
 
 
-@every_head
+@every_class
 def test_xla_is_refused(row):
     model = functional(row)
     compiled_call = tf.function(lambda x: model(x, training=True), jit_compile=True)
@@ -646,14 +648,14 @@ def test_xla_is_refused(row):
         compiled_call(tf.ones((2, WIDTH)))
 
 
-@every_head
+@every_class
 def test_keras_warns_of_jit_compile_and_trains_without_it(row):
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
         model = compiled(functional(row), row, jit_compile=True)
     train_and_check(model, row, *examples())
 
 
-@every_head
+@every_class
 def test_an_exact_loss_has_no_gradient(row):
     x, labels = examples()
     model = functional(row)
@@ -663,7 +665,7 @@ def test_an_exact_loss_has_no_gradient(row):
         tape.gradient(value, model.trainable_variables)
 
 
-@every_head
+@every_class
 @pytest.mark.parametrize("num_classes", [1, 0, -3, 2.5, "many"])
 def test_num_classes_is_checked(row, num_classes):
     with pytest.raises(ValueError, match="num_classes must be an integer of at least 2; got"):
