@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from variants import thorough
+from variants import each_once
 
 import tfx_largeout as tlo
 
@@ -46,8 +46,9 @@ def options(text: Path, **others: object) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("head", ["sampled", *thorough("tied", "exact", "dense")])
-@pytest.mark.parametrize("trunk", ["transformer", *thorough("lstm")])
+@pytest.mark.parametrize(
+    ("head", "trunk"), each_once(["sampled", "tied", "exact", "dense"], ["transformer", "lstm"])
+)
 def test_learns_a_small_text(example, tmp_path, trunk, head):
     (tmp_path / "text.txt").write_text(TEXT * 30)
     history = example.main(

@@ -22,9 +22,13 @@ def rows(concerns):
     return cases_of("row", [row for row in HEADS if concerns(row)])
 
 
+def first_of_a_class(row):
+    return row.name in FIRST_OF_A_CLASS
+
+
 def counts_steps(row):
     """The heads of the package that update themselves, each class once: it is their code."""
-    return row.name in FIRST_OF_A_CLASS and (row_updating(row) or factored(row))
+    return first_of_a_class(row) and (row_updating(row) or factored(row))
 
 
 @pytest.fixture
@@ -359,7 +363,7 @@ def test_gradient_accumulation_updates_with_each_part_and_does_not_warn(case):
 # Metrics, monitors
 
 
-@rows(lambda row: True)
+@rows(first_of_a_class)
 @pytest.mark.parametrize("eagerly", [False, *thorough(True)], ids=["graph", "eager"])
 def test_training_logs_have_no_metric_that_training_does_not_measure(case, eagerly):
     metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.Perplexity()]
@@ -411,7 +415,7 @@ def test_every_loss_of_candidates_trains_in_float64(name):
     assert head.kernel.dtype == "float64"
 
 
-@rows(lambda row: True)
+@rows(first_of_a_class)
 def test_sample_weights_may_change_their_rank(case):
     weights = np.random.default_rng(1).uniform(0.5, 2, EXAMPLES)
     model = case.model
@@ -425,7 +429,7 @@ def test_sample_weights_may_change_their_rank(case):
     case.fit(sample_weight=weights[:, np.newaxis], graph=True)
 
 
-@rows(lambda row: True)
+@rows(first_of_a_class)
 def test_class_weight_with_one_label_an_example_is_right(case):
     class_weight = {int(c): 1.0 + i for i, c in enumerate(np.unique(case.y))}
     weights = np.array([class_weight[int(c)] for c in case.y])
