@@ -250,4 +250,9 @@ HEADS = [
     ),
 ]
 
-FIRST_OF_A_CLASS = {type(row.make_head(50)): row.name for row in reversed(HEADS)}.values()
+_FIRST_OF_A_CLASS = {type(row.make_head(50)): row.name for row in reversed(HEADS)}.values()
+
+
+def first_of_a_class(row):
+    """Whether no row before has a head of this class, whose code they repeat."""
+    return row.name in _FIRST_OF_A_CLASS

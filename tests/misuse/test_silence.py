@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
+from conformance.heads_table import HEADS, first_of_a_class
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case, steps_of
 from misuse.misuse_table import factored, row_updating, sampled, self_updating, tree
 from variants import cases_of, thorough
@@ -20,10 +20,6 @@ from tfx_largeout.labels import normalize_labels
 
 def rows(concerns):
     return cases_of("row", [row for row in HEADS if concerns(row)])
-
-
-def first_of_a_class(row):
-    return row.name in FIRST_OF_A_CLASS
 
 
 def counts_steps(row):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from child import run_child
-from conformance.heads_table import FIRST_OF_A_CLASS, HEADS
+from conformance.heads_table import HEADS, first_of_a_class
 from variants import cases_of
 
 import tfx_largeout as tlo
@@ -17,9 +17,7 @@ CLASSES, WIDTH, FEATURES, EXAMPLES = 30, 5, 7, 16
 HIERARCHICAL = [row for row in HEADS if row.name.startswith("hierarchical")]
 WITH_KERNEL = [row for row in HEADS if row not in HIERARCHICAL]
 EACH_WITH_KERNEL = [
-    pytest.param(
-        row, id=row.name, marks=() if row.name in FIRST_OF_A_CLASS else pytest.mark.thorough
-    )
+    pytest.param(row, id=row.name, marks=() if first_of_a_class(row) else pytest.mark.thorough)
     for row in WITH_KERNEL
 ]
 

@@ -132,15 +132,11 @@ NEAR_THE_LIMIT = [0.96, 0.999999, 1.0, 1.000001, 1.5, 1.99]
 
 @pytest.mark.parametrize(
     ("two_eta_lambda", "name", "dtype", "batch"),
-    product(
-        NEAR_THE_LIMIT,
-        IMPLEMENTATIONS[:-1],
-        ["float32", "float64"],
-        [1, 3, 40],
-    )
-    + each_once(
-        NEAR_THE_LIMIT, IMPLEMENTATIONS[-1:], ["float32", "float64"], [1, 3, 40]
-    ),  # which is slow
+    [
+        *product(NEAR_THE_LIMIT, IMPLEMENTATIONS[:-1], ["float32", "float64"], [1, 3, 40]),
+        # The composed one is slow.
+        *each_once(NEAR_THE_LIMIT, IMPLEMENTATIONS[-1:], ["float32", "float64"], [1, 3, 40]),
+    ],
 )
 def test_steps_up_to_the_limit_of_the_naive_layer(two_eta_lambda, name, dtype, batch, monkeypatch):
     implementation = use(name, monkeypatch)
