@@ -116,5 +116,21 @@ def check_top_k_by_an_index():
             np.testing.assert_allclose(own_scores, scores[rank::SIZE], rtol=1e-6)
 
 
+def check_an_index_of_all_rows_gives_way():
+    """Loaded with what one process has saved, it is over rows that no worker has."""
+    index = tlo.indexes.RowBounds()
+    index.rebuild(tf.Variable(tf.random.normal([training.CLASSES, training.WIDTH])))
+
+    def run(workers, index):
+        head = training.looking("shared")
+        head.build((None, training.WIDTH))
+        return tlo.TopK(head, 5, index=index)(tf.constant(H[workers.rank :: workers.size]))
+
+    for own, expected in zip(
+        on_all(lambda w: run(w, index)), on_all(lambda w: run(w, None)), strict=True
+    ):
+        np.testing.assert_array_equal(own, expected)
+
+
 if __name__ == "__main__":
     run_checks(globals())

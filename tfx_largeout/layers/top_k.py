@@ -238,17 +238,24 @@ def kernel_head(head: Head, index: HashIndex | QuantizedRows) -> KernelHead:
         ValueError: The index was built for others.
         RuntimeError: It was not built.
     """
+    head = _with_rows(head)
+    index.check_built_for(head.kernel)
+    return head
+
+
+def _with_rows(head: Head) -> KernelHead:
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
-    index.check_built_for(head.kernel)
     return head
 
 
 def _top_of_quantized(
     head: Head, hidden: tf.Tensor, k: int, index: QuantizedRows, activation: str | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    head = kernel_head(head, index)
-    if activation == "softmax" or not head.workers.alone:
+    alone = _with_rows(head).workers.alone
+    if alone:
+        head = kernel_head(head, index)  # of several workers, each has other rows than the index
+    if activation == "softmax" or not alone:
         top = head.top_k(hidden, k)
         return _activated(top, activation), top.ids
     best = index.top_k(hidden, head.kernel, head.bias, k)
