@@ -17,10 +17,10 @@ example.
 
 `wordnet/hyper` and `wordnet/lemma` are shipped; a folder holds train and test files of the extreme
 classification format; a file is a text for the n-gram model of examples/, whose "epochs" are 500
-steps each. `--samplers`, `--sharing` and `--sizes` choose a part. A row an epoch is written when a
-run has ended, and a second start skips what is there. Seconds are those of the processor, training
-and evaluation, from the start of a run: on one core (`taskset -c 0`) those of a clock, if nothing
-else runs.
+steps each. `--samplers`, `--sharing`, `--sizes`, `--losses` and `--rates` choose a part. A row an
+epoch is written when a run has ended, and a second start skips what is there. Seconds are those of
+the processor, training and evaluation, from the start of a run: on one core (`taskset -c 0`) those
+of a clock, if nothing else runs.
 """
 
 from __future__ import annotations
@@ -245,21 +245,23 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
 
 
 def runs_of(
-    data: str, text: bool, sampler: str, sharing: str, sizes: list[int], bias: str, table: Table
+    data: str, text: bool, sampler: str, sharing: str, arguments: argparse.Namespace, table: Table
 ) -> Iterator[Run]:
     """Gives the losses at S = 30, then the rates of the best, then its other S."""
-    s = 0 if sampler == FULL else TUNED_AT
-    runs = [Run(data, sampler, sharing, s, loss, RATES[0], bias) for loss in KINDS[sampler].losses]
+    s, rates = 0 if sampler == FULL else TUNED_AT, arguments.rates
+    first = Run(data, sampler, sharing, s, "", rates[0], arguments.bias)
+    losses = [loss for loss in KINDS[sampler].losses if loss in (arguments.losses or [loss])]
+    runs = [first._replace(loss=loss) for loss in losses]
     yield from runs
     best = table.best(runs, text)
     runs = []
-    for rate in RATES:
+    for rate in rates:
         runs.append(best._replace(rate=rate))
         yield runs[-1]
         if len(runs) >= RATES_OF_ALL and table.best(runs, text) != runs[-1]:
             break
     best = table.best(runs, text)
-    yield from (best._replace(s=size) for size in sizes if sampler != FULL)
+    yield from (best._replace(s=size) for size in arguments.sizes if sampler != FULL)
 
 
 def main() -> None:
@@ -269,6 +271,8 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sharing", nargs="+", choices=SHARING, default=list(SHARING))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--losses", nargs="+", choices={*EXACT, *DRAWN}, help="default: all")
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--bias", choices=["log_frequency", "zeros"], default="log_frequency")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--run", help=argparse.SUPPRESS)
@@ -288,9 +292,7 @@ def main() -> None:
         ]
         for sampler, sharing in rows:
             text = is_text(source)
-            for run in runs_of(
-                data, text, sampler, sharing, arguments.sizes, arguments.bias, table
-            ):
+            for run in runs_of(data, text, sampler, sharing, arguments, table):
                 if not table.has(run):
                     # In a process of its own, whose memory goes with it.
                     ended = harness.in_child(*arguments.sets, "--run", json.dumps(run))

@@ -91,30 +91,17 @@ add_library(_tfx_largeout_gpu MODULE
   core/adam_correction.cc
   core/largest_eigenvalue.cc
   kernels/bucket_candidates_kernels_gpu.cc
-  kernels/bucket_candidates_op.cc
-  kernels/candidate_checks.cc
   kernels/candidate_kernels_gpu.cc
-  kernels/candidate_op.cc
   kernels/candidate_refusals.cc
-  kernels/check_values.cc
-  kernels/class_shard.cc
-  kernels/factored_checks.cc
   kernels/factored_kernels_gpu.cc
   kernels/gpu_errors.cc
-  kernels/hash_arguments.cc
   kernels/hash_codes_kernels_gpu.cc
   kernels/hash_index_kernels_gpu.cc
-  kernels/hash_index_op.cc
-  kernels/layer_update.cc
-  kernels/locked_variables.cc
-  kernels/row_rule.cc
   kernels/softmax_selection_kernels_gpu.cc
-  kernels/softmax_selection_op.cc
   kernels/softmax_update_kernels_gpu.cc
-  kernels/softmax_update_op.cc
-  kernels/streamed_logits_checks.cc
   kernels/streamed_logits_kernels_gpu.cc)
-target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tensorflow_framework)
+target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tfx_kernels)
+target_precompile_headers(_tfx_largeout_gpu REUSE_FROM tfx_kernels)
 target_link_options(_tfx_largeout_gpu PRIVATE -Wl,-z,defs)
-set_target_properties(_tfx_largeout_gpu PROPERTIES
+set_target_properties(_tfx_largeout_gpu PROPERTIES DEFINE_SYMBOL ""
   PREFIX "" SUFFIX ".so" LIBRARY_OUTPUT_DIRECTORY "${TFX_OUTPUT_DIRECTORY}" LINKER_LANGUAGE CXX)
