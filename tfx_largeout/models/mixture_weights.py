@@ -11,12 +11,12 @@ _STEPS = 10  # weights are multiples of 1 / _STEPS
 
 
 class HeldOut(NamedTuple):
-    """What three parts of a mixture say of a batch of examples, class by class.
+    """What the parts of a mixture say of a batch of examples, class by class.
 
     Attributes:
         rows: The example of each entry, `[E]`, rising.
         ranks: The place of each entry among those of its example, `[E]`.
-        scores: What the parts give its class, `[E, 3]`; entries of an example by rising class.
+        scores: What the parts give its class, `[E, parts]`; entries of an example by rising class.
         hits: Whether the class is a label of the example, `[E]`.
         num_labels: How many labels each example has, `[B]`.
     """
@@ -28,20 +28,15 @@ class HeldOut(NamedTuple):
     num_labels: np.ndarray
 
 
-def held_out(parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], labels: np.ndarray) -> HeldOut:
-    """Brings the parts of a batch together.
+def held_out(keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, num_classes: int) -> HeldOut:
+    """Says which of the classes that were found for a batch are labels.
 
     Args:
-        parts: For each of at most three parts example, class and score of each entry; what one
-            part says several times of a class is added up.
+        keys: example * num_classes + class of each entry, `[E]`, rising, different ones.
+        scores: What the parts give it, `[E, parts]`.
         labels: Labels of the examples, `[B, K]`, filled up with -1, different ones.
+        num_classes: C.
     """
-    num_classes = 1 + max(int(ids.max(initial=0)) for ids in (labels, *(part[1] for part in parts)))
-    entries = np.concatenate([np.int64(rows) * num_classes + ids for rows, ids, _ in parts])
-    keys, places = np.unique(entries, return_inverse=True)
-    scores = np.zeros((len(keys), 3), np.float32)
-    of_part = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
-    np.add.at(scores, (places, of_part), np.concatenate([part[2] for part in parts]))
     example, _ = np.nonzero(labels >= 0)
     hits = np.isin(keys, example * num_classes + labels[labels >= 0])
     rows = keys // num_classes
@@ -49,21 +44,22 @@ def held_out(parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], labels: np.
     return HeldOut(rows, ranks, scores, hits, (labels >= 0).sum(axis=1))
 
 
-def best_weights(batches: list[HeldOut], k: int, with_third: bool) -> tuple[float, float, float]:
+def best_weights(batches: list[HeldOut], k: int) -> tuple[float, float, float]:
     """Returns the weights w and v with the best nDCG@k, and that nDCG@k.
 
-    The mixture is (1 - w - v, w, v) of the three parts; among equals the least w + v, then the
-    least v. Examples without labels do not count.
+    The mixture is (1 - w - v, w, v) of three parts, (1 - w, w) of two; among equals the least
+    w + v, then the least v. Examples without labels do not count.
 
-    Cost: a sort of all entries for each of 66 pairs of weights, 11 without the third part.
+    Cost: a sort of all entries for each of 66 pairs of weights, 11 for two parts.
     """
     if not any((batch.num_labels > 0).any() for batch in batches):
         raise ValueError("data must have at least one example with a label; got none")
+    num_parts = batches[0].scores.shape[1]
     steps = range(_STEPS + 1)
-    pairs = [(i, j) for i in steps for j in steps if i + j <= _STEPS and (with_third or not j)]
+    pairs = [(i, j) for i in steps for j in steps if i + j <= _STEPS and (num_parts == 3 or not j)]
     best = (-1.0, 0, 0)
     for i, j in sorted(pairs, key=lambda pair: (sum(pair), pair[1])):
-        weights = np.array([_STEPS - i - j, i, j], np.float32) / _STEPS
+        weights = np.array([_STEPS - i - j, i, j][:num_parts], np.float32) / _STEPS
         ndcg = _ndcg(batches, weights, k)
         if ndcg > best[0]:
             best = ndcg, i, j

@@ -170,14 +170,13 @@ class NearestNeighborModel(keras.Model):
         @tf.function(reduce_retracing=True)
         def of_batch(x: Any, y: Any) -> tuple[Any, ...]:
             output = self._output(x)
-            return self._parts(output, x), output.labels(y).ids
+            labels = output.labels(y)
+            return *self._evidence(output, x), labels.ids, output.head.num_classes
 
-        batches = []
-        for pair in _pairs(data):
-            parts, labels = tf.nest.map_structure(lambda tensor: tensor.numpy(), of_batch(*pair))
-            batch = held_out(parts, labels)
-            batches.append(batch._replace(scores=np.asarray(self._evidence(batch.scores))))
-        weight, feature_weight, ndcg = best_weights(batches, self.k, self._has_features)
+        batches = [
+            held_out(*(np.asarray(array) for array in of_batch(*pair))) for pair in _pairs(data)
+        ]
+        weight, feature_weight, ndcg = best_weights(batches, self.k)
         self.weight, self.feature_weight = weight, feature_weight
         self.predict_function = None  # it was traced with the weights before
         return {"weight": weight, "feature_weight": feature_weight, "ndcg": ndcg}
@@ -191,11 +190,10 @@ class NearestNeighborModel(keras.Model):
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `(s, ids)`, both `[..., k]`, by falling s, ties by lower id."""
         output = self._output(inputs)
-        parts = self._parts(output, inputs)
-        keys, scores = _class_by_class(parts, output.head.num_classes)
+        keys, evidence = self._evidence(output, inputs)
         rest = max(0.0, 1 - self.weight - self.feature_weight)
-        weights = tf.constant([rest, self.weight, self.feature_weight][: len(parts)])
-        scores = tf.reduce_sum(weights * self._evidence(scores), axis=1)
+        weights = tf.constant([rest, self.weight, self.feature_weight][: evidence.shape[1]])
+        scores = tf.reduce_sum(weights * evidence, axis=1)
         rows, ids = keys // output.head.num_classes, keys % output.head.num_classes
         scores, ids = _best(rows, ids, scores, tf.shape(output.flat_hidden)[0], self.k)
         return output.unflatten(scores), output.unflatten(ids)
@@ -298,9 +296,10 @@ class NearestNeighborModel(keras.Model):
         vectors = zip(("hidden", "features"), self._vectors(output, x), strict=False)
         return [_softmax(output, self.k), *(self._neighbors(*named) for named in vectors)]
 
-    def _evidence(self, scores: tf.Tensor) -> tf.Tensor:
-        """Returns l(p) of the scores p of parts."""
-        return scores if self.floor is None else tf.math.log1p(scores / self.floor)
+    def _evidence(self, output: HeadOutput, x: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what was found, as `_class_by_class`, with l(p) of the scores p of parts."""
+        keys, scores = _class_by_class(self._parts(output, x), output.head.num_classes)
+        return keys, scores if self.floor is None else tf.math.log1p(scores / self.floor)
 
     def _neighbors(self, name: str, vectors: Vectors) -> _Part:
         splits, labels = (
