@@ -173,9 +173,10 @@ class NearestNeighborModel(keras.Model):
             labels = output.labels(y)
             return *self._evidence(output, x), labels.ids, output.head.num_classes
 
-        batches = [
-            held_out(*(np.asarray(array) for array in of_batch(*pair))) for pair in _pairs(data)
-        ]
+        batches = []
+        for pair in _pairs(data):
+            keys, evidence, labels, num_classes = map(np.asarray, of_batch(*pair))
+            batches.append(held_out(keys, evidence, labels, int(num_classes)))
         weight, feature_weight, ndcg = best_weights(batches, self.k)
         self.weight, self.feature_weight = weight, feature_weight
         self.predict_function = None  # it was traced with the weights before
