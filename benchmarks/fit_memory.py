@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stays in memory of models that were trained one after the other in one process.
+
+Each model is built, trained for two steps, and let go of, with `keras.utils.clear_session` and a
+collection of garbage behind it; then the resident memory of the process is measured. `dense` is
+keras.layers.Dense with Adam, `sampled` is `SampledHead` with `RowAdam`. With `forget` the functions
+that `tf.custom_gradient` has noted in TensorFlow's registry are taken out of it after each model.
+
+    python benchmarks/fit_memory.py
+
+Writes results/fit_memory.csv, a row a model. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import harness
+import keras
+import numpy as np
+
+import tfx_largeout as tlo
+
+CLASSES, WIDTH, BATCH, MODELS = 500_000, 64, 64, 4
+KINDS = ("dense", "sampled")
+
+
+def model_of(kind: str) -> keras.Model:
+    """Returns a model of one layer, compiled."""
+    inputs = keras.Input([WIDTH])
+    if kind == "dense":
+        model = keras.Model(inputs, keras.layers.Dense(CLASSES)(inputs))
+        loss: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    else:
+        sampler, optimizer = tlo.samplers.LogUniform(100), tlo.optimizers.RowAdam(0.01)
+        model = keras.Model(inputs, tlo.heads.SampledHead(CLASSES, sampler, optimizer)(inputs))
+        loss = tlo.losses.ComplementarySum()
+    model.compile("adam", loss)
+    return model
+
+
+def fit(kind: str) -> None:
+    """Trains a model for two steps."""
+    x = np.random.default_rng(0).normal(size=[2 * BATCH, WIDTH]).astype("float32")
+    model_of(kind).fit(x, np.arange(2 * BATCH), BATCH, verbose=0)
+
+
+def forget_gradients() -> None:
+    """Takes the gradients of `tf.custom_gradient` out of TensorFlow's registry."""
+    from tensorflow.python.framework import ops
+
+    registered = ops.gradient_registry._registry
+    for name in [name for name in registered if name.startswith("CustomGradient-")]:
+        del registered[name]
+
+
+def resident_mib() -> int:
+    """Returns the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
+def measure(kind: str, forget: bool) -> list[int]:
+    """Returns the resident memory after each model."""
+    found = []
+    for _ in range(MODELS):
+        fit(kind)
+        if forget:
+            forget_gradients()
+        keras.utils.clear_session()
+        gc.collect()
+        found.append(resident_mib())
+    return found
+
+
+def main() -> None:
+    """Measures each kind with and without `forget`, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        kind, forget = arguments.measure
+        print(json.dumps(measure(kind, forget == "forget")))
+        return
+    rows = []
+    for kind in KINDS:
+        for forget in ("keep", "forget"):
+            found = json.loads(harness.in_child("--measure", kind, forget))
+            print(kind, forget, found, flush=True)
+            rows += [
+                {
+                    "head": kind,
+                    "gradients": forget,
+                    "model": number + 1,
+                    "resident_mib": mib,
+                    **harness.machine(),
+                }
+                for number, mib in enumerate(found)
+            ]
+    harness.write_csv(harness.RESULTS / "fit_memory.csv", rows)
+
+
+if __name__ == "__main__":
+    main()
