@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -270,9 +271,9 @@ inline Matrix RandomWeights(const Shape& shape, std::mt19937& random) {
 }
 
 inline InstructionSet BestSet() {
-  InstructionSet set;
+  InstructionSet set = InstructionSet::kBaseline;
   std::string error;
-  ChooseInstructionSet(&set, &error);
+  EXPECT(ChooseInstructionSet(&set, &error));
   return set;
 }
 
