@@ -38,7 +38,7 @@ def main() -> None:
     train, test = tf_idf(*load_wordnet("hyper"))
     model = build_model(train.num_features, train.num_labels)
     model.compile(
-        keras.optimizers.Adam(2e-3),
+        tlo.optimizers.RowAdam(0.01),
         loss=tlo.losses.ComplementarySum(),
         metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )
