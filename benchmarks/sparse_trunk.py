@@ -3,9 +3,10 @@
 
 On WordNet's hypernyms (27,463 features, of which an example has nine; 139,536 classes) a
 `SparseDense` layer of D ReLUs, then `SampledHead` with 1,000 log-uniform candidates a batch of 512
-and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the layer's kernel
-in each step, or with a row optimizer, which moves those of the features that occur. Twenty steps of
-each, in turns. `candidates` are those of the batch, or 100 of each example's own.
+and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the layer's kernel in
+each step, with `FusedAdam`, which does the same in one pass, or with `RowAdam`, which moves the
+rows of the features that occur. Twenty steps of each, in turns. `candidates` are those of the
+batch, or 100 of each example's own.
 
     python benchmarks/sparse_trunk.py
 
@@ -30,8 +31,8 @@ from tfx_largeout.datasets import load_wordnet, tf_idf
 BATCH, STEPS, WIDTHS = 512, 20, (128, 512)
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(2e-3),
+    "fused_adam": lambda: tlo.optimizers.FusedAdam(2e-3),
     "row_adam": lambda: tlo.optimizers.RowAdam(2e-3),
-    "row_adagrad": lambda: tlo.optimizers.RowAdagrad(0.02),
 }
 CANDIDATES: dict[str, Callable[[], Any]] = {
     "1000 shared": lambda: tlo.samplers.LogUniform(1000),

@@ -35,7 +35,7 @@ def train(epochs: int, steps: int | None, folder: Path) -> None:
     trunk = tlo.layers.SparseDense(128, activation="relu")
     model = keras.Sequential([keras.Input([train.num_features], sparse=True), trunk, head])
     model.compile(
-        tlo.distribute.DataParallel(tlo.optimizers.RowAdam(0.01)),
+        tlo.distribute.DataParallel(tlo.optimizers.FusedAdam(2e-3)),
         tlo.losses.ComplementarySum(),
         metrics=[tlo.metrics.PrecisionAtK(1)],
     )

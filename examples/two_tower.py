@@ -61,7 +61,7 @@ def build_model(users: SparseExamples, arguments: Any) -> keras.Model:
     )
     model = keras.Model(known, items(crossed))
     model.compile(
-        keras.optimizers.Adam(rate),
+        tlo.optimizers.FusedAdam(rate),
         loss=tlo.losses.ComplementarySum(),
         metrics=[tlo.metrics.RecallAtK(20), tlo.metrics.NDCG(20)],
     )

@@ -11,13 +11,12 @@ import numpy as np
 from tfx_largeout import heads, indexes, initializers, losses, samplers
 from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
-# The options of the model's optimizer, where the head updates itself. Features are sparse, and
-# Keras's Adam would move the rows of all of them in each step.
+# The options of the model's optimizer, where the head updates itself.
 _TRUNK = {
-    "optimizer": "row_adam",
-    "learning_rate": 0.01,
+    "optimizer": "fused_adam",
+    "learning_rate": 2e-3,
     "trunk_optimizer": "same",
-    "trunk_learning_rate": 0.01,
+    "trunk_learning_rate": 2e-3,
 }
 
 
@@ -300,8 +299,8 @@ def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str,
 CANDIDATE_SAMPLING = {
     "optimizer": "sgd",
     "learning_rate": 50.0,
-    "trunk_optimizer": "row_adam",
-    "trunk_learning_rate": 0.01,
+    "trunk_optimizer": "fused_adam",
+    "trunk_learning_rate": 2e-3,
     "bias": "zeros",
     "num_sampled": 1000,
     "num_true": 5,

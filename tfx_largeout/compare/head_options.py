@@ -19,6 +19,7 @@ ROW_OPTIMIZERS = {
 OPTIMIZERS = {
     "adagrad": keras.optimizers.Adagrad,
     "adam": keras.optimizers.Adam,
+    "fused_adam": optimizers.FusedAdam,
     "sgd": keras.optimizers.SGD,
     **ROW_OPTIMIZERS,
 }

@@ -67,7 +67,7 @@ HEAD_TABLE = (
         "full_softmax",
         "DenseHead: the exact softmax over all classes",
         {
-            "optimizer": "adam",
+            "optimizer": "fused_adam",
             "learning_rate": 0.02,
             "trunk_optimizer": "same",
             "trunk_learning_rate": 0.02,
