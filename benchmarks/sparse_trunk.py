@@ -3,7 +3,7 @@
 
 On WordNet's hypernyms (27,463 features, of which an example has nine; 139,536 classes) a
 `SparseDense` layer of D ReLUs, then `SampledHead` with 1,000 log-uniform candidates a batch of 512
-and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the layer's kernel in
+and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the kernel in
 each step, with `FusedAdam`, which does the same in one pass, or with `RowAdam`, which moves the
 rows of the features that occur. Twenty steps of each, in turns. `candidates` are those of the
 batch, or 100 of each example's own.
