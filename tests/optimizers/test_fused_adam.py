@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from child import run_program
 
 from tfx_largeout.optimizers import FusedAdam
 
@@ -112,3 +113,40 @@ def test_a_saved_model_trains_on_as_if_it_had_not_been_saved(tmp_path):
         trained.fit(x, y, epochs=2, verbose=0, shuffle=False)
     for own, other in zip(model.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(own.numpy(), other.numpy())
+
+
+def test_a_model_compiled_with_xla_trains_alike():
+    x, y = gradient(0).numpy(), gradient(1).numpy()[:, :1]
+    losses = []
+    for kind in (FusedAdam, keras.optimizers.Adam):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        model.compile(kind(0.01), "mse", jit_compile=True)
+        losses.append(model.fit(x, y, epochs=5, verbose=0, shuffle=False).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+TWO_REPLICAS = """
+import keras, numpy as np, tensorflow as tf
+from tfx_largeout.optimizers import FusedAdam
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+found = []
+for kind in (FusedAdam, keras.optimizers.Adam):
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        model.compile(kind(0.01), "mse")
+        model.fit(x, x[:, :1], 8, epochs=3, verbose=0, shuffle=False)
+        replicas = [weight.value.values for weight in model.weights]
+        found += [np.concatenate([v.numpy().ravel() for v in values]) for values in replicas]
+np.testing.assert_allclose(found[0], found[2], rtol=1e-4)
+np.testing.assert_allclose(found[1], found[3], rtol=1e-4)
+np.testing.assert_array_equal(found[0][:3], found[0][3:])
+print("alike")
+"""
+
+
+def test_each_replica_of_a_strategy_takes_the_step(tmp_path):
+    assert run_program(tmp_path, TWO_REPLICAS) == ["alike"]

@@ -8,8 +8,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.ops.rows.variable_rows import bare_variable
-
 _DTYPES = (tf.float32, tf.float64)  # in 16 bits beta_2 = 0.999 would be 1
 
 
@@ -37,26 +35,30 @@ class FusedAdam(keras.optimizers.Adam):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
-        target = bare_variable(variable)
-        if self.amsgrad or target.dtype not in _DTYPES:
+        dtype = tf.as_dtype(variable.dtype)
+        if self.amsgrad or dtype not in _DTYPES:
             super().update_step(gradient, variable, learning_rate)
             return
         place = self._get_variable_index(variable)
-        m, v = (bare_variable(slots[place]) for slots in (self._momentums, self._velocities))
         # Not by tf.cast, which makes float32 of them first.
         beta_1, beta_2, epsilon = (
-            tf.constant(x, target.dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
+            tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
         )
-        step = tf.cast(self.iterations + 1, target.dtype)
+        step = tf.cast(self.iterations + 1, dtype)
         tf.raw_ops.ResourceApplyAdam(
-            var=target.handle,
-            m=m.handle,
-            v=v.handle,
+            var=_handle(variable),
+            m=_handle(self._momentums[place]),
+            v=_handle(self._velocities[place]),
             beta1_power=beta_1**step,
             beta2_power=beta_2**step,
-            lr=tf.cast(learning_rate, target.dtype),
+            lr=tf.cast(learning_rate, dtype),
             beta1=beta_1,
             beta2=beta_2,
             epsilon=epsilon,
-            grad=tf.cast(tf.convert_to_tensor(gradient), target.dtype),
+            grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
         )
+
+
+def _handle(variable: Any) -> tf.Tensor:
+    """Returns TensorFlow's handle of a variable; under a strategy, of this replica's."""
+    return (variable._value if isinstance(variable, keras.Variable) else variable).handle
