@@ -91,6 +91,9 @@ KINDS = {
 }
 
 
+LOSSES = sorted({loss for kind in KINDS.values() for loss in kind.losses})
+
+
 class Run(NamedTuple):
     """One training: columns of its rows. S is 0 for the full softmax."""
 
@@ -251,6 +254,8 @@ def runs_of(
     s, rates = 0 if sampler == FULL else TUNED_AT, arguments.rates
     first = Run(data, sampler, sharing, s, "", rates[0], arguments.bias)
     losses = [loss for loss in KINDS[sampler].losses if loss in (arguments.losses or [loss])]
+    if not losses:
+        return
     runs = [first._replace(loss=loss) for loss in losses]
     yield from runs
     best = table.best(runs, text)
@@ -271,7 +276,7 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sharing", nargs="+", choices=SHARING, default=list(SHARING))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
-    parser.add_argument("--losses", nargs="+", choices={*EXACT, *DRAWN}, help="default: all")
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, help="default: all")
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--bias", choices=["log_frequency", "zeros"], default="log_frequency")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -100,8 +100,10 @@ add_library(_tfx_largeout_gpu MODULE
   kernels/softmax_selection_kernels_gpu.cc
   kernels/softmax_update_kernels_gpu.cc
   kernels/streamed_logits_kernels_gpu.cc)
-target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tfx_kernels)
-target_precompile_headers(_tfx_largeout_gpu REUSE_FROM tfx_kernels)
+target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tfx_shared_kernels)
+target_precompile_headers(_tfx_largeout_gpu REUSE_FROM tfx_shared_kernels)
+set_source_files_properties(core/adam_correction.cc core/largest_eigenvalue.cc PROPERTIES
+  SKIP_PRECOMPILE_HEADERS ON)  # core is free of TensorFlow
 target_link_options(_tfx_largeout_gpu PRIVATE -Wl,-z,defs)
-set_target_properties(_tfx_largeout_gpu PROPERTIES DEFINE_SYMBOL ""
+set_target_properties(_tfx_largeout_gpu PROPERTIES DEFINE_SYMBOL ""  # as tfx_shared_kernels
   PREFIX "" SUFFIX ".so" LIBRARY_OUTPUT_DIRECTORY "${TFX_OUTPUT_DIRECTORY}" LINKER_LANGUAGE CXX)

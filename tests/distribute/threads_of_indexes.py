@@ -118,18 +118,19 @@ def check_top_k_by_an_index():
 
 def check_an_index_of_all_rows_gives_way():
     """Loaded with what one process has saved, it is over rows that no worker has."""
-    index = tlo.indexes.RowBounds()
-    index.rebuild(tf.Variable(tf.random.normal([training.CLASSES, training.WIDTH])))
+    kernel = tf.Variable(tf.random.normal([training.CLASSES, training.WIDTH]))
+    indexes = tlo.indexes.RowBounds(), tlo.indexes.InvertedFile(num_lists=5)
 
     def run(workers, index):
         head = training.looking("shared")
         head.build((None, training.WIDTH))
         return tlo.TopK(head, 5, index=index)(tf.constant(H[workers.rank :: workers.size]))
 
-    for own, expected in zip(
-        on_all(lambda w: run(w, index)), on_all(lambda w: run(w, None)), strict=True
-    ):
-        np.testing.assert_array_equal(own, expected)
+    expected = on_all(lambda w: run(w, None))
+    for index in indexes:
+        index.rebuild(kernel)
+        for own, exact in zip(on_all(lambda w, i=index: run(w, i)), expected, strict=True):
+            np.testing.assert_array_equal(own, exact)
 
 
 if __name__ == "__main__":

@@ -293,6 +293,8 @@ def every_run():
     yield from some_runs()
     learned = tlo.losses.NoiseContrastive("learned")
     yield "learned", trained(compiled(sampled(), learned))
+    fused = tlo.optimizers.FusedAdam(0.05, epsilon=1e-3)
+    yield "fused_adam", trained(compiled(sampled(), tlo.losses.ComplementarySum(), fused))
     crossentropy = tlo.losses.SoftmaxCrossentropy
     yield "exact_softmax", trained(compiled(exact(), crossentropy()))
     yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))

@@ -43,6 +43,7 @@ class TopK(keras.layers.Layer):
 
     With an `InvertedFile` the result is that of the lists it looks into, and what is in others is
     missing. It does not follow W either, and all classes are looked at with `activation="softmax"`.
+    Where several workers have the classes, both give way to the exact pass.
 
     Cost: O(B C D) time; memory independent of C. With a `HashIndex` O(B `num_found` D).
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-_DTYPES = (tf.float32, tf.float64)  # in 16 bits beta_2 = 0.999 would be 1
+_DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bits
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -20,12 +20,13 @@ class FusedAdam(keras.optimizers.Adam):
 
     Keras makes some ten passes over a variable, with as many tensors of its size. Below a head
     whose step does not depend on the number of classes they may be most of a step, and an output
-    layer is large. The steps are Keras's, up to rounding; slices of a `tf.IndexedSlices` with the
-    same id are added up first. Variables in 16 bits, and `amsgrad`, are left to Keras.
+    layer is large. The steps are Keras's, up to rounding; a `tf.IndexedSlices` is made dense first,
+    and slices with the same id are added up. Variables in 16 bits, and `amsgrad`, are left to
+    Keras, whose Adam leaves a bfloat16 variable as it is: there beta_2 = 0.999 is 1.
 
     `RowAdam` takes less time still where gradients name few rows, and is another method.
 
-    Cost: O(weights), read once and written once.
+    Cost: O(weights), read once and written once; for slices, a tensor of the variable's size.
 
     Args: As `keras.optimizers.Adam`.
 
