@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -61,12 +60,6 @@ def forget_gradients() -> None:
         del registered[name]
 
 
-def resident_mib() -> int:
-    """Returns the resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
-
-
 def measure(kind: str, forget: bool) -> list[int]:
     """Returns the resident memory after each model."""
     found = []
@@ -76,7 +69,7 @@ def measure(kind: str, forget: bool) -> list[int]:
             forget_gradients()
         keras.utils.clear_session()
         gc.collect()
-        found.append(resident_mib())
+        found.append(round(harness.resident_mib()))
     return found
 
 

@@ -39,9 +39,14 @@ def alternate(methods: dict[str, Callable[[], Any]], repeats: int) -> dict[str, 
 def peak_mib(method: Callable[[], Any]) -> float:
     """Returns the MiB that a call adds to the resident memory at its peak. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-    before = _status_mib("VmRSS")
+    before = resident_mib()
     method()
-    return _status_mib("VmHWM") - before
+    return peak_of_process_mib() - before
+
+
+def resident_mib() -> float:
+    """Returns the resident memory of this process, in MiB. Linux only."""
+    return _status_mib("VmRSS")
 
 
 def peak_of_process_mib() -> float:

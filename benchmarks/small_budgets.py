@@ -89,8 +89,6 @@ KINDS = {
     "exact_softmax": Kind(lambda s, own, n: tlo.samplers.ExactSoftmaxSampler(s), EXACT, ("own",)),
     FULL: Kind(lambda s, own, n: None, SOFTMAX, ("all",)),
 }
-
-
 LOSSES = sorted({loss for kind in KINDS.values() for loss in kind.losses})
 
 
@@ -253,7 +251,7 @@ def runs_of(
     """Gives the losses at S = 30, then the rates of the best, then its other S."""
     s, rates = 0 if sampler == FULL else TUNED_AT, arguments.rates
     first = Run(data, sampler, sharing, s, "", rates[0], arguments.bias)
-    losses = [loss for loss in KINDS[sampler].losses if loss in (arguments.losses or [loss])]
+    losses = [loss for loss in KINDS[sampler].losses if loss in arguments.losses]
     if not losses:
         return
     runs = [first._replace(loss=loss) for loss in losses]
@@ -276,7 +274,7 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sharing", nargs="+", choices=SHARING, default=list(SHARING))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
-    parser.add_argument("--losses", nargs="+", choices=LOSSES, help="default: all")
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=LOSSES)
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--bias", choices=["log_frequency", "zeros"], default="log_frequency")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -69,12 +69,12 @@ def main() -> None:
             for key, model in models.items()
         }
         seconds = harness.alternate(methods, repeats)
-        for candidates, optimizer in models:
+        for (candidates, optimizer), value in zip(models, seconds.values(), strict=True):
             row = {
                 "width": width,
                 "candidates": candidates,
                 "optimizer": optimizer,
-                "ms_a_step": f"{1000 * seconds[f'{candidates} {optimizer}'] / STEPS:.1f}",
+                "ms_a_step": f"{1000 * value / STEPS:.1f}",
             }
             print(row, flush=True)
             rows.append({**row, **harness.machine()})

@@ -253,10 +253,10 @@ def _with_rows(head: Head) -> KernelHead:
 def _top_of_quantized(
     head: Head, hidden: tf.Tensor, k: int, index: QuantizedRows, activation: str | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    alone = _with_rows(head).workers.alone
-    if alone:
-        head = kernel_head(head, index)  # of several workers, each has other rows than the index
-    if activation == "softmax" or not alone:
+    head = _with_rows(head)
+    if head.workers.alone:  # of several, each has other rows than the index
+        index.check_built_for(head.kernel)
+    if activation == "softmax" or not head.workers.alone:
         top = head.top_k(hidden, k)
         return _activated(top, activation), top.ids
     best = index.top_k(hidden, head.kernel, head.bias, k)

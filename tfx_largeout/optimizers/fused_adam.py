@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.ops.rows.variable_rows import tf_variable
+
 _DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bits
 
 
@@ -46,10 +48,11 @@ class FusedAdam(keras.optimizers.Adam):
             tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
         )
         step = tf.cast(self.iterations + 1, dtype)
+        # Under a strategy, a handle is that of this replica's copy.
         tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(self._momentums[place]),
-            v=_handle(self._velocities[place]),
+            var=tf_variable(variable).handle,
+            m=tf_variable(self._momentums[place]).handle,
+            v=tf_variable(self._velocities[place]).handle,
             beta1_power=beta_1**step,
             beta2_power=beta_2**step,
             lr=tf.cast(learning_rate, dtype),
@@ -58,8 +61,3 @@ class FusedAdam(keras.optimizers.Adam):
             epsilon=epsilon,
             grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
         )
-
-
-def _handle(variable: Any) -> tf.Tensor:
-    """Returns TensorFlow's handle of a variable; under a strategy, of this replica's."""
-    return (variable._value if isinstance(variable, keras.Variable) else variable).handle

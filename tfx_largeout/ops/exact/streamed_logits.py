@@ -6,7 +6,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
@@ -19,6 +18,7 @@ from tfx_largeout.ops.exact.streamed_logits_composed import (
     streamed_logits_composed,
 )
 from tfx_largeout.ops.implementation import op_module
+from tfx_largeout.ops.rows.variable_rows import tf_variable
 from tfx_largeout.run_time_checks import after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
@@ -141,9 +141,7 @@ def _without_gradient(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _unwrap(table: Any) -> tf.Tensor | tf.Variable:
-    if isinstance(table, keras.Variable):
-        # `.value` would cast, and so copy, the table inside an autocast scope.
-        return table._value
+    table = tf_variable(table)
     return table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
 
 
