@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extreme classification: any data set of the repository's format, to a model that one would keep.
 
-Log TF-IDF features, one wide layer with dropout, the exact softmax or a sampled one whose bias
-begins at the frequency of classes, a learning rate that falls to 0, and behind it the labels of the
-nearest training examples, by what the layer makes of them and by their features, with weights that
-are chosen on held-out examples. Trains with a progress bar, TensorBoard and early stopping on P@1
-of examples that are held out, keeps the best weights, evaluates on the test set, and writes the
-best classes of each test example to a file.
+Log TF-IDF features, one wide layer with dropout, the exact softmax or, for many classes, a sampled
+one whose bias begins at the frequency of classes, a learning rate that falls to 0, and behind it
+the labels of the nearest training examples, by what the layer makes of them and by their features,
+with weights that are chosen on held-out examples. Trains with a progress bar, TensorBoard and early
+stopping on P@1 of examples that are held out, keeps the best weights, evaluates on the test set,
+and writes the best classes of each test example to a file.
 
     python examples/extreme_classification.py
-    python examples/extreme_classification.py --data path/to/EURLex-4K --epochs 40
+    python examples/extreme_classification.py --data path/to/EURLex-4K --head exact --epochs 20
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read
 
 LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
 NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
+MOST_FOR_EXACT = 50_000  # classes, if no head is asked for
+FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # if no number of epochs is
+HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # if no share is: of the examples
 
 
 def main() -> None:
     arguments = parse()
     train, test = load(arguments.data)
+    settle(arguments, train)
     train, held_out = hold_out(train, arguments.held_out)
     keras.utils.set_random_seed(arguments.seed)
     model = build_model(train, arguments)
@@ -53,6 +57,8 @@ def main() -> None:
     )
     results = {
         "data": arguments.data,
+        "head": arguments.head,
+        "epochs": arguments.epochs,
         "seconds": round(seconds, 1),
         "weights": weights,
         "softmax": precision(softmax[1], test),
@@ -67,28 +73,50 @@ def parse() -> argparse.Namespace:
         "--data", default="wordnet/hyper", help="wordnet/hyper, wordnet/lemma, or a folder"
     )
     parser.add_argument("--output", type=Path, default=Path("runs/extreme_classification"))
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help=f"at most; by default {FEWEST_EPOCHS}, or as many as have {FEWEST_STEPS} steps",
+    )
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--residual", type=int, default=0, help="blocks above the first layer")
-    parser.add_argument("--head", choices=LEARNING_RATES, default="exact")
+    parser.add_argument(
+        "--head",
+        choices=LEARNING_RATES,
+        help=f"by default exact for up to {MOST_FOR_EXACT:,} classes, else sampled",
+    )
     parser.add_argument("--products", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument(
         "--learning-rate", type=float, help="of the layer; the head's is twice that"
     )
     parser.add_argument(
-        "--held-out", type=float, default=0.02, help="share of the training examples"
+        "--held-out",
+        type=float,
+        help=f"share of the training examples; by default {HELD_OUT}, or what makes up "
+        f"{FEWEST_HELD_OUT:,}, at most {MOST_HELD_OUT}",
     )
     parser.add_argument("--k", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.epochs < 1:
+    if arguments.epochs is not None and arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1; got {arguments.epochs}")
-    if not 0 <= arguments.held_out < 1:
+    if arguments.held_out is not None and not 0 <= arguments.held_out < 1:
         parser.error(f"--held-out must be in [0, 1); got {arguments.held_out}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     return arguments
+
+
+def settle(arguments: argparse.Namespace, train: SparseExamples) -> None:
+    """Fills in what was not given and depends on the data."""
+    if arguments.head is None:
+        arguments.head = "exact" if train.num_labels <= MOST_FOR_EXACT else "sampled"
+    if arguments.epochs is None:
+        steps = max(1, len(train) // arguments.batch_size)
+        arguments.epochs = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps))
+    if arguments.held_out is None:
+        arguments.held_out = max(HELD_OUT, min(FEWEST_HELD_OUT / len(train), MOST_HELD_OUT))
 
 
 def load(data: str) -> tuple[SparseExamples, ...]:
