@@ -20,6 +20,7 @@ OPTIMIZERS = {
     "adagrad": keras.optimizers.Adagrad,
     "adam": keras.optimizers.Adam,
     "fused_adam": optimizers.FusedAdam,
+    "row_rmsprop": optimizers.RowRMSprop,
     "sgd": keras.optimizers.SGD,
     **ROW_OPTIMIZERS,
 }

@@ -34,7 +34,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         model_rate, **kwargs: As `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `optimizer` is no `RowOptimizer`.
+        TypeError: `optimizer` is no `RowOptimizer`, or one that serves no heads.
         ValueError: `optimizer` serves another layer or model already, or has options by which Keras
             changes gradients or weights outside of a step (`clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`).
@@ -94,6 +94,8 @@ class RowUpdatingHead(SelfUpdatingHead):
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, RowOptimizer):
         raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
+    if not optimizer.serves_heads:
+        raise TypeError(f"optimizer must be one that serves heads, as RowAdam; got {optimizer!r}")
     refuse_built(optimizer)
     for option in _OPTIONS_OF_KERAS:
         value = getattr(optimizer, option)

@@ -53,6 +53,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
         RuntimeError: A step is compiled with XLA, which knows no rows.
     """
 
+    serves_heads = True
+    """Whether a self-updating head may have it: the rule says all that a step does."""
+
     def __init__(
         self,
         learning_rate: Any,

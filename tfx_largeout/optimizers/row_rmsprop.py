@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RowRMSprop: Adam without momentum over all rows, at the cost of the touched ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import number_argument
+from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+
+_MOST_GROWTH = 2.0**20  # of rho^-n, until the slots are put right
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class RowRMSprop(RowOptimizer):
+    """Adam with beta_1 = 0, or RMSprop with a bias correction, on the rows that a step touches.
+
+    In step t of the optimizer, for every row w, with its gradient g, which is 0 where no slice
+    names the row:
+
+        v <- rho v + (1 - rho) g^2
+        w <- w - eta sqrt(1 - rho^t) g / sqrt(v + epsilon)
+
+    A row with gradient 0 does not move, and its v falls to rho v, which is made up for when a step
+    names the row again. So this is **the dense method itself**, at the cost of the touched rows.
+
+    `RowAdam` is another method, with or without momentum: the clock of a row stands still while it
+    is not touched, so that v is the mean over the row's own updates, and the steps of rare rows are
+    as long as those of frequent ones. Here, as in the dense Adam, v has nearly forgotten what came
+    1 / (1 - rho) steps ago, so that a rare row goes up to 1 / sqrt(1 - rho) = 32 times as far.
+
+    The slot holds a = v / rho^n, for which a step is Adagrad's: a <- a + (1 - rho) g^2 / rho^n.
+    Here n counts steps from 0 until rho^-n has reached 2^20; then all of a is multiplied by rho^n,
+    for rho = 0.999 once in 13,857 steps. So what is added to v lies between epsilon / 2^20 and
+    epsilon: it keeps 0 / 0 away, no more.
+
+    It serves models; self-updating heads refuse it, as they know no step but that of a rule.
+
+    Slots: a, float32 of the weight's shape (float64 for float64).
+
+    Cost: O(rows that the gradient names), a multiplication of each slot once in a while.
+
+    Args:
+        learning_rate: eta, as for `RowOptimizer`. Default 0.001.
+        rho: 0 < rho < 1: Adam's beta_2. Default 0.999.
+        epsilon: At least 1e-37. Default 1e-14: the square of Adam's.
+        name, **kwargs: As `RowOptimizer`, but for `weight_decay` and `row_clip_norm`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    References:
+        Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, section 5: RMSprop.
+    """
+
+    serves_heads = False
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.999,
+        epsilon: float = 1e-14,
+        name: str = "row_rmsprop",
+        **kwargs: Any,
+    ) -> None:
+        for option in ("weight_decay", "row_clip_norm"):
+            if option in kwargs:
+                raise ValueError(
+                    f"RowRMSprop has no {option}, unlike RowAdam; got {kwargs[option]!r}"
+                )
+        super().__init__(learning_rate, name=name, **kwargs)
+        self.rho = number_argument("rho", rho, above=0, below=1)
+        self.epsilon = number_argument("epsilon", epsilon, at_least=1e-37)
+        self._period = math.ceil(math.log(_MOST_GROWTH) / -math.log(self.rho))
+
+    @property
+    def rule(self) -> RowRule:
+        return RowRule("adagrad", (self.epsilon,))
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        step = tf.cast(self.iterations, tf.float64) + 1
+        steps_since = tf.math.floormod(step, float(self._period))
+        with tf.control_dependencies([self._put_right(variable, steps_since)]):
+            scale = tf.sqrt((1 - self.rho) * self.rho**-steps_since)
+            correction = tf.sqrt((1 - self.rho**step) / (1 - self.rho))
+        dtype = compute_dtype(bare_variable(variable))
+        rate = tf.cast(learning_rate, dtype) * tf.cast(correction, dtype)
+        super().update_step(_scaled(gradient, tf.cast(scale, dtype)), variable, rate)
+
+    def _put_right(self, variable: Any, steps_since: tf.Tensor) -> tf.Tensor:
+        """Brings the slot back into the units of v when a period is over."""
+        (slot,) = self.slots_of(variable)
+
+        def multiply() -> tf.Tensor:
+            slot.assign(slot * tf.cast(self.rho**self._period, slot.dtype))
+            return tf.constant(True)
+
+        return tf.cond(steps_since == 0, multiply, lambda: tf.constant(False))
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["weight_decay"], config["row_clip_norm"]
+        return {**config, "rho": self.rho, "epsilon": self.epsilon}
+
+
+def _scaled(gradient: Any, scale: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = scale * tf.cast(gradient.values, scale.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return scale * tf.cast(gradient, scale.dtype)
