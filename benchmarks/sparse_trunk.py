@@ -4,9 +4,9 @@
 On WordNet's hypernyms (27,463 features, of which an example has nine; 139,536 classes) a
 `SparseDense` layer of D ReLUs, then `SampledHead` with 1,000 log-uniform candidates a batch of 512
 and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the kernel in
-each step, with `FusedAdam`, which does the same in one pass, or with `RowAdam`, which moves the
-rows of the features that occur. Twenty steps of each, in turns. `candidates` are those of the
-batch, or 100 of each example's own.
+each step, with `FusedAdam`, which does the same in one pass, or with `RowRMSprop` or `RowAdam`,
+which move the rows of the features that occur. Twenty steps of each, in turns. `candidates` are
+those of the batch, or 100 of each example's own.
 
     python benchmarks/sparse_trunk.py
 
@@ -32,6 +32,7 @@ BATCH, STEPS, WIDTHS = 512, 20, (128, 512)
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(2e-3),
     "fused_adam": lambda: tlo.optimizers.FusedAdam(2e-3),
+    "row_rmsprop": lambda: tlo.optimizers.RowRMSprop(2e-3),
     "row_adam": lambda: tlo.optimizers.RowAdam(2e-3),
 }
 CANDIDATES: dict[str, Callable[[], Any]] = {

@@ -159,7 +159,7 @@ def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.M
     # The head's rate falls with the model's.
     schedule = keras.optimizers.schedules.CosineDecay(rate, steps, alpha=0.01)
     model.compile(
-        tlo.optimizers.FusedAdam(schedule),
+        tlo.optimizers.RowRMSprop(schedule),
         loss,
         metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )

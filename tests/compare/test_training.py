@@ -23,7 +23,14 @@ def settings_for(folder, head="full_softmax", **options):
 
 @pytest.mark.parametrize(
     ("trunk_optimizer", "trunk_moves"),
-    [("same", False), ("sgd", True), ("adam", True), ("fused_adam", True), ("adagrad", True)],
+    [
+        ("same", False),
+        ("sgd", True),
+        ("adam", True),
+        ("fused_adam", True),
+        ("adagrad", True),
+        ("row_rmsprop", True),
+    ],
 )
 def test_the_trunk_may_have_an_optimizer_of_its_own(tiny_data, trunk_optimizer, trunk_moves):
     settings = settings_for(

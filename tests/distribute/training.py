@@ -295,6 +295,8 @@ def every_run():
     yield "learned", trained(compiled(sampled(), learned))
     fused = tlo.optimizers.FusedAdam(0.05, epsilon=1e-3)
     yield "fused_adam", trained(compiled(sampled(), tlo.losses.ComplementarySum(), fused))
+    rmsprop = tlo.optimizers.RowRMSprop(0.05, epsilon=1e-6)
+    yield "row_rmsprop", trained(compiled(sampled(), tlo.losses.ComplementarySum(), rmsprop))
     crossentropy = tlo.losses.SoftmaxCrossentropy
     yield "exact_softmax", trained(compiled(exact(), crossentropy()))
     yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
