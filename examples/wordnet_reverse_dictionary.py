@@ -38,7 +38,7 @@ def main() -> None:
     train, test = tf_idf(*load_wordnet("hyper"))
     model = build_model(train.num_features, train.num_labels)
     model.compile(
-        tlo.optimizers.FusedAdam(2e-3),
+        tlo.optimizers.RowRMSprop(2e-3),
         loss=tlo.losses.ComplementarySum(),
         metrics=[tlo.metrics.PrecisionAtK(1), tlo.metrics.PrecisionAtK(5)],
     )
