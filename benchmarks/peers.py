@@ -73,8 +73,9 @@ def example(data: str, options: list[str]) -> list[dict[str, Any]]:
         command = [sys.executable, str(EXAMPLE), "--data", data, "--output", folder, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     results = json.loads(done.stdout.strip().splitlines()[-1])
+    settings = " ".join([*options, f"({results['head']} head, {results['epochs']} epochs)"])
     return [
-        row_of(f"example, {name}", " ".join(options), results["seconds"], results[name])
+        row_of(f"example, {name}", settings, results["seconds"], results[name])
         for name in ("softmax", "with_neighbors")
     ]
 

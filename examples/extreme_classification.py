@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,26 @@ from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read
 
 LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
 NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
-MOST_FOR_EXACT = 50_000  # classes, if no head is asked for
+MOST_FOR_EXACT = 40_000  # classes, if no head is asked for
 FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # if no number of epochs is
+PATIENCE, PATIENCE_STEPS = 5, 50  # epochs without a better one, at least; and steps
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # if no share is: of the examples
 
 
 def main() -> None:
     arguments = parse()
     train, test = load(arguments.data)
-    settle(arguments, train)
+    if len(train) < 2:
+        raise SystemExit(f"--data must have 2 training examples at least; got {len(train)}")
+    if not 1 <= arguments.k <= train.num_labels:
+        raise SystemExit(f"--k must be in [1, {train.num_labels}], the classes; got {arguments.k}")
+    settle(arguments, len(train), train.num_labels)
     train, held_out = hold_out(train, arguments.held_out)
     keras.utils.set_random_seed(arguments.seed)
     model = build_model(train, arguments)
 
     start = time.perf_counter()
-    fit(model, train, held_out, arguments)
+    epochs = fit(model, train, held_out, arguments)
     best = tlo.NearestNeighborModel(model, arguments.k, weight=0.3, feature_weight=0.4)
     best.adapt(train.dataset(arguments.batch_size))
     weights = best.choose_weights(held_out.dataset(arguments.batch_size))
@@ -58,7 +64,7 @@ def main() -> None:
     results = {
         "data": arguments.data,
         "head": arguments.head,
-        "epochs": arguments.epochs,
+        "epochs": epochs,
         "seconds": round(seconds, 1),
         "weights": weights,
         "softmax": precision(softmax[1], test),
@@ -102,21 +108,31 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.epochs is not None and arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1; got {arguments.epochs}")
-    if arguments.held_out is not None and not 0 <= arguments.held_out < 1:
-        parser.error(f"--held-out must be in [0, 1); got {arguments.held_out}")
+    if arguments.held_out is not None and not 0 < arguments.held_out < 1:
+        parser.error(f"--held-out must be in (0, 1); got {arguments.held_out}")
+    if arguments.batch_size < 1:
+        parser.error(f"--batch-size must be at least 1; got {arguments.batch_size}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     return arguments
 
 
-def settle(arguments: argparse.Namespace, train: SparseExamples) -> None:
-    """Fills in what was not given and depends on the data."""
+def settle(arguments: argparse.Namespace, number: int, num_classes: int) -> None:
+    """Fills in what was not given and depends on the data: the number of examples, and classes."""
     if arguments.head is None:
-        arguments.head = "exact" if train.num_labels <= MOST_FOR_EXACT else "sampled"
-    if arguments.epochs is None:
-        steps = max(1, len(train) // arguments.batch_size)
-        arguments.epochs = max(FEWEST_EPOCHS, -(-FEWEST_STEPS // steps))
+        arguments.head = "exact" if num_classes <= MOST_FOR_EXACT else "sampled"
     if arguments.held_out is None:
-        arguments.held_out = max(HELD_OUT, min(FEWEST_HELD_OUT / len(train), MOST_HELD_OUT))
+        arguments.held_out = max(HELD_OUT, min(FEWEST_HELD_OUT / number, MOST_HELD_OUT))
+    if arguments.epochs is None:
+        steps = steps_of_epoch(number - num_held_out(number, arguments.held_out), arguments)
+        arguments.epochs = max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps))
+
+
+def num_held_out(number: int, share: float) -> int:
+    return max(1, round(share * number))
+
+
+def steps_of_epoch(number: int, arguments: argparse.Namespace) -> int:
+    return max(1, number // arguments.batch_size)
 
 
 def load(data: str) -> tuple[SparseExamples, ...]:
@@ -139,7 +155,7 @@ def with_logs(examples: SparseExamples) -> SparseExamples:
 
 def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, SparseExamples]:
     order = np.random.default_rng(0).permutation(len(train))
-    number = max(1, round(share * len(train)))
+    number = min(num_held_out(len(train), share), len(train) - 1)
     return train.take(order[number:]), train.take(order[:number])
 
 
@@ -155,7 +171,7 @@ def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.M
         block = keras.layers.Dense(arguments.hidden, activation="relu")(hidden)
         hidden = keras.layers.Add()([hidden, keras.layers.Dropout(arguments.dropout)(block)])
     model = keras.Model(inputs, head(hidden))
-    steps = arguments.epochs * max(1, len(train) // arguments.batch_size)
+    steps = arguments.epochs * steps_of_epoch(len(train), arguments)
     # The head's rate falls with the model's.
     schedule = keras.optimizers.schedules.CosineDecay(rate, steps, alpha=0.01)
     model.compile(
@@ -185,7 +201,8 @@ def fit(
     train: SparseExamples,
     held_out: SparseExamples,
     arguments: argparse.Namespace,
-) -> None:
+) -> int:
+    """Trains, leaves the best weights in the model, and returns how many epochs it took."""
     # More labels count more: the loss is a mean over those of an example, P@k is not.
     mean = len(train.label_ids) / len(train)
     batches = train.dataset(
@@ -193,7 +210,8 @@ def fit(
     ).map(lambda x, y: (x, y, tf.cast(y.row_lengths(), tf.float32) / mean))
     file = arguments.output / "best.weights.h5"
     watch = {"monitor": "val_precision_at_1", "mode": "max"}
-    model.fit(
+    patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / steps_of_epoch(len(train), arguments)))
+    history = model.fit(
         batches,
         validation_data=held_out.dataset(arguments.batch_size),
         epochs=arguments.epochs,
@@ -203,10 +221,11 @@ def fit(
             keras.callbacks.ModelCheckpoint(
                 file, save_best_only=True, save_weights_only=True, **watch
             ),
-            keras.callbacks.EarlyStopping(patience=5, **watch),
+            keras.callbacks.EarlyStopping(patience=patience, **watch),
         ],
     )
     model.load_weights(file)
+    return len(history.epoch)
 
 
 def precision(ids: np.ndarray, examples: SparseExamples) -> dict[str, float]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
 from pathlib import Path
 
@@ -51,3 +53,34 @@ def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):
     assert 0 <= predictions.min() <= predictions.max() < CLASSES
     assert (tmp_path / "run" / "best.weights.h5").exists()
     assert list((tmp_path / "run").glob("train/events*"))
+
+
+def settled(number, num_classes, **given):
+    spec = importlib.util.spec_from_file_location("example", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    options = {"batch_size": 512, "head": None, "epochs": None, "held_out": None, **given}
+    arguments = argparse.Namespace(**options)
+    example.settle(arguments, number, num_classes)
+    return arguments
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
+    "number, num_classes, head, epochs, held_out",
+    [
+        (108_134, 139_536, "sampled", 8, 0.02),
+        (25_000, 1_000, "exact", 9, 0.04),
+        (4_801, 159, "exact", 50, 0.1),
+        (300, 200_000, "sampled", 400, 0.1),
+    ],
+)
+def test_what_is_not_given_goes_by_the_data(number, num_classes, head, epochs, held_out):
+    arguments = settled(number, num_classes)
+    assert (arguments.head, arguments.epochs) == (head, epochs)
+    assert arguments.held_out == pytest.approx(held_out)
+
+
+def test_what_is_given_stays():
+    arguments = settled(300, 200_000, head="exact", epochs=3, held_out=0.5)
+    assert (arguments.head, arguments.epochs, arguments.held_out) == ("exact", 3, 0.5)

@@ -14,23 +14,26 @@ from tfx_largeout.optimizers import RowAdam, RowRMSprop
 ROWS, WIDTH = 40, 3
 
 
-def slices(step, dtype="float32"):
+def slices(step, dtype="float32", size=1.0):
     """Gradients of three rows, small ids much more often than large ones; one of them twice."""
     rng = np.random.default_rng(step)
     ids = (ROWS * rng.random(3) ** 4).astype(np.int64)
-    values = tf.constant(rng.normal(size=(4, WIDTH)), dtype)
+    values = tf.constant(size * rng.normal(size=(4, WIDTH)), dtype)
     return tf.IndexedSlices(values, tf.constant([*ids, ids[0]]), tf.constant([ROWS, WIDTH]))
 
 
-def oracle(weights, rate, rho, steps):
+def oracle(weights, gradients, rho, rate=lambda t: 0.1, epsilon=1e-14):
     """The dense method in float64."""
     v = np.zeros_like(weights)
-    for t in range(1, steps + 1):
-        g = tf.convert_to_tensor(slices(t, "float64")).numpy()
+    for t, gradient in enumerate(gradients, start=1):
+        g = 0 if gradient is None else tf.convert_to_tensor(gradient).numpy().astype(np.float64)
         v = rho * v + (1 - rho) * g**2
-        root = np.sqrt(np.where(v > 0, v, 1))
-        weights = weights - rate(t - 1) * np.sqrt(1 - rho**t) * g / root
+        weights = weights - rate(t - 1) * np.sqrt(1 - rho**t) * g / np.sqrt(v + epsilon)
     return weights
+
+
+def start():
+    return np.random.default_rng(3).normal(size=(ROWS, WIDTH))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -38,9 +41,8 @@ def oracle(weights, rate, rho, steps):
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("rho, steps", [(0.7, 130), (0.999, 60)])  # 130 steps: three periods
 def test_untouched_rows_forget_as_in_the_dense_method(rho, steps, sparse, compiled, dtype):
-    start = np.random.default_rng(3).normal(size=(ROWS, WIDTH))
     schedule = keras.optimizers.schedules.InverseTimeDecay(0.1, 20, 0.3)
-    variable = keras.Variable(start, dtype=dtype, name="weight")
+    variable = keras.Variable(start(), dtype=dtype, name="weight")
     optimizer = RowRMSprop(schedule, rho=rho)
     optimizer.build([variable])
 
@@ -52,8 +54,55 @@ def test_untouched_rows_forget_as_in_the_dense_method(rho, steps, sparse, compil
     for t in range(1, steps + 1):
         gradient = slices(t, dtype)
         apply(gradient.values, gradient.indices)
-    expected = oracle(start, lambda t: 0.1 / (1 + 0.3 * t / 20), rho, steps)
+    gradients = [slices(t, "float64") for t in range(1, steps + 1)]
+    expected = oracle(start(), gradients, rho, lambda t: 0.1 / (1 + 0.3 * t / 20))
     np.testing.assert_allclose(variable.numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("implementation", ["op", "composed"])
+@pytest.mark.parametrize("size", [1e-5, 1e-7, 1e-9])  # the root of epsilon is 1e-7
+def test_epsilon_is_the_same_in_every_step(size, implementation, monkeypatch):
+    monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", str(int(implementation == "composed")))
+    variable = keras.Variable(start(), dtype="float32", name="weight")
+    optimizer = RowRMSprop(0.1, rho=0.7)
+    gradients = [slices(t, size=size) for t in range(100)]
+    for gradient in gradients:
+        optimizer.apply([gradient], [variable])
+    np.testing.assert_allclose(variable.numpy(), oracle(start(), gradients, 0.7), atol=2e-5)
+
+
+def test_a_variable_that_steps_leave_out_goes_on_as_if_its_gradient_had_been_zero():
+    """Also across the step in which its slot would have been put right."""
+    always, at_times = (keras.Variable(start(), dtype="float32") for _ in range(2))
+    optimizer = RowRMSprop(0.1, rho=0.7)
+    optimizer.build([always, at_times])
+    gradients = [None if 35 <= t < 45 or 70 <= t < 110 else slices(t) for t in range(120)]
+    for gradient in gradients:
+        optimizer.apply([slices(0), gradient], [always, at_times])
+    np.testing.assert_allclose(at_times.numpy(), oracle(start(), gradients, 0.7), atol=2e-5)
+
+
+def test_a_refused_step_changes_nothing_when_the_slot_is_put_right():
+    variable = keras.Variable(start(), dtype="float32")
+    optimizer = RowRMSprop(0.1, rho=0.7)
+    gradients = [slices(t) for t in range(60)]
+    nan = tf.IndexedSlices(np.nan * gradients[0].values, gradients[0].indices, [ROWS, WIDTH])
+    for gradient in gradients:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="finite"):
+            optimizer.apply([nan], [variable])
+        optimizer.apply([gradient], [variable])
+    np.testing.assert_allclose(variable.numpy(), oracle(start(), gradients, 0.7), atol=2e-5)
+
+
+def test_steps_stay_long_when_the_count_of_steps_is_set_back():
+    variable = keras.Variable(start(), dtype="float32")
+    optimizer = RowRMSprop(0.1, rho=0.7)
+    for t in range(60):
+        optimizer.apply([slices(t)], [variable])
+    before = variable.numpy()
+    optimizer.iterations.assign(0)
+    optimizer.apply([slices(0)], [variable])
+    assert 0.01 < np.abs(variable.numpy() - before).max() < 0.2
 
 
 def test_row_adam_without_momentum_is_another_method():
@@ -66,20 +115,17 @@ def test_row_adam_without_momentum_is_another_method():
     assert np.abs(variables[0].numpy() - variables[1].numpy()).max() > 0.1
 
 
-def test_it_goes_on_as_if_it_had_not_been_saved():
-    straight, resumed = (keras.Variable(np.ones((ROWS, WIDTH), "float32")) for _ in range(2))
-    first, second = RowRMSprop(0.1, rho=0.7), RowRMSprop(0.1, rho=0.7)
-    first.build([straight])
-    second.build([resumed])
-    for t in range(50):
-        if t == 43:
-            resumed.assign(straight)
-            for old, new in zip(first.variables, second.variables, strict=True):
-                new.assign(old)
-        first.apply([slices(t)], [straight])
-        if t >= 43:
-            second.apply([slices(t)], [resumed])
-    np.testing.assert_array_equal(straight.numpy(), resumed.numpy())
+def test_a_saved_model_goes_on_as_if_it_had_not_been_saved(tmp_path):
+    x, y = np.arange(ROWS)[:, None], np.arange(ROWS) % 5
+    model = keras.Sequential([keras.layers.Embedding(ROWS, 5), keras.layers.Flatten()])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(RowRMSprop(0.1, rho=0.7), loss, jit_compile=False)
+    model.fit(x, y, batch_size=1, epochs=1, shuffle=False, verbose=0)  # 40 steps, a period is 39
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, again):
+        each.fit(x, y, batch_size=1, epochs=2, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(model.get_weights()[0], again.get_weights()[0])
 
 
 def test_config_makes_the_same_again():

@@ -25,15 +25,16 @@ class RowOptimizer(keras.optimizers.Optimizer):
     A row is what `weight[i]` is: of W `[C, D]` the weights of a class, of an embedding `[V, D]`
     those of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings, `SparseDense`,
     sampled losses of `tf.nn`) names its rows; repeated ones are added up first. A dense gradient
-    names all of them, and the step is then that of Keras's optimizer of that name.
+    names all of them, and the step is then that of Keras's optimizer of that name (`RowRMSprop`:
+    of Adam without momentum).
 
     It goes two ways: in `model.compile(optimizer=...)` for all weights of a model, or as the
-    `optimizer` of a `SampledHead`, which then updates its own weights in the backward op. Its state
-    is saved with the model either way.
+    `optimizer` of a `SampledHead`, which then updates its own weights in the backward op
+    (`serves_heads`). Its state is saved with the model either way.
 
     Rows that a step does not name stay as they are: they get neither momentum nor decay. That is
-    what makes a step independent of the number of rows, and it is not the same method as the dense
-    one, where each row moves in every step.
+    what makes a step independent of the number of rows, and with momentum or moments it is not the
+    same method as the dense one, where each row moves in every step; `RowRMSprop` is.
 
     Cost: O(rows that the gradient names).
 
@@ -102,8 +103,12 @@ class RowOptimizer(keras.optimizers.Optimizer):
         return [bare_variable(slot) for slot in self._slots[places.index(True)]]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
+
+    def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:
+        """Does to the rows of a variable that a gradient names what a rule says."""
         _refuse_xla()
-        slots, rule = self.slots_of(variable), self.rule_of(variable)
+        slots = self.slots_of(variable)
         if isinstance(gradient, tf.IndexedSlices):
             ids, rows = _merged(gradient, compute_dtype(bare_variable(variable)))
             row_update(variable, slots, ids, rows, rule, learning_rate)

@@ -29,20 +29,22 @@ class RowRMSprop(RowOptimizer):
 
     A row with gradient 0 does not move, and its v falls to rho v, which is made up for when a step
     names the row again. So this is **the dense method itself**, at the cost of the touched rows.
+    Keras's RMSprop has no correction for the start, and its Adam adds epsilon to the root. A
+    variable that a step leaves out altogether counts as one of gradient 0.
 
     `RowAdam` is another method, with or without momentum: the clock of a row stands still while it
     is not touched, so that v is the mean over the row's own updates, and the steps of rare rows are
-    as long as those of frequent ones. Here, as in the dense Adam, v has nearly forgotten what came
-    1 / (1 - rho) steps ago, so that a rare row goes up to 1 / sqrt(1 - rho) = 32 times as far.
+    as long as those of frequent ones. Here, as in the dense Adam, v forgets by the clock of all, so
+    that a row that comes up rarely goes up to 1 / sqrt(1 - rho) = 32 times as far.
 
     The slot holds a = v / rho^n, for which a step is Adagrad's: a <- a + (1 - rho) g^2 / rho^n.
-    Here n counts steps from 0 until rho^-n has reached 2^20; then all of a is multiplied by rho^n,
-    for rho = 0.999 once in 13,857 steps. So what is added to v lies between epsilon / 2^20 and
-    epsilon: it keeps 0 / 0 away, no more.
+    Here n counts the steps since a was put right, which is when rho^-n has passed 2^20: then all of
+    a is multiplied by rho^n, for rho = 0.999 once in 13,858 steps.
 
     It serves models; self-updating heads refuse it, as they know no step but that of a rule.
 
-    Slots: a, float32 of the weight's shape (float64 for float64).
+    Slots: a, float32 of the weight's shape (float64 for float64), and the step in which it was put
+    right, an int64 scalar.
 
     Cost: O(rows that the gradient names), a multiplication of each slot once in a while.
 
@@ -50,10 +52,12 @@ class RowRMSprop(RowOptimizer):
         learning_rate: eta, as for `RowOptimizer`. Default 0.001.
         rho: 0 < rho < 1: Adam's beta_2. Default 0.999.
         epsilon: At least 1e-37. Default 1e-14: the square of Adam's.
-        name, **kwargs: As `RowOptimizer`, but for `weight_decay` and `row_clip_norm`.
+        name, **kwargs: As `RowOptimizer`, but for `weight_decay` and `row_clip_norm`. `clipnorm`
+            and its like clip slices before those of one row are added up.
 
     Raises:
         ValueError: An argument is out of range.
+        TypeError: A head is to have it.
 
     References:
         Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, section 5: RMSprop.
@@ -83,25 +87,38 @@ class RowRMSprop(RowOptimizer):
     def rule(self) -> RowRule:
         return RowRule("adagrad", (self.epsilon,))
 
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._put_right_at = [
+            self.add_variable((), "zeros", "int64", name=f"put_right_at_{place}")
+            for place in range(len(variables))
+        ]
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        step = tf.cast(self.iterations, tf.float64) + 1
-        steps_since = tf.math.floormod(step, float(self._period))
-        with tf.control_dependencies([self._put_right(variable, steps_since)]):
-            scale = tf.sqrt((1 - self.rho) * self.rho**-steps_since)
-            correction = tf.sqrt((1 - self.rho**step) / (1 - self.rho))
-        dtype = compute_dtype(bare_variable(variable))
+        dtype, step = compute_dtype(bare_variable(variable)), self.iterations + 1
+        n = tf.cast(self._steps_since_put_right(variable, step), tf.float64)
+        growth = self.rho**-n
+        correction = tf.sqrt((1 - self.rho ** tf.cast(step, tf.float64)) / (1 - self.rho))
         rate = tf.cast(learning_rate, dtype) * tf.cast(correction, dtype)
-        super().update_step(_scaled(gradient, tf.cast(scale, dtype)), variable, rate)
+        scale = tf.cast(tf.sqrt((1 - self.rho) * growth), dtype)
+        rule = RowRule("adagrad", (self.epsilon * growth,))
+        self.take_step(_scaled(gradient, scale), variable, rule, rate)
 
-    def _put_right(self, variable: Any, steps_since: tf.Tensor) -> tf.Tensor:
-        """Brings the slot back into the units of v when a period is over."""
+    def _steps_since_put_right(self, variable: Any, step: tf.Tensor) -> tf.Tensor:
+        """Returns n of this step, 0 if the slot is put right for it."""
         (slot,) = self.slots_of(variable)
+        since = bare_variable(self._put_right_at[self._get_variable_index(variable)])
+        n = tf.cast(step, tf.int64) - since
 
-        def multiply() -> tf.Tensor:
-            slot.assign(slot * tf.cast(self.rho**self._period, slot.dtype))
-            return tf.constant(True)
+        def put_right() -> tf.Tensor:
+            passed = tf.cast(tf.maximum(n, 0), tf.float64)  # below 0: `iterations` was set back
+            slot.assign(slot * tf.cast(self.rho**passed, slot.dtype))
+            since.assign(tf.cast(step, tf.int64))
+            return tf.zeros_like(n)
 
-        return tf.cond(steps_since == 0, multiply, lambda: tf.constant(False))
+        return tf.cond((n < 0) | (n > self._period), put_right, lambda: n)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

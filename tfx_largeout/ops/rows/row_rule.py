@@ -34,14 +34,15 @@ class RowRule(NamedTuple):
     Attributes:
         method: `"sgd"`, `"adagrad"` or `"adam"`.
         hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,);
-            adam: (beta_1, beta_2, epsilon).
+            adam: (beta_1, beta_2, epsilon). Numbers, or float64 scalars, which are looked at by the
+            custom op alone.
         weight_decay: At least 0.
         row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
             one variable: of a bias, the absolute value.
     """
 
     method: str
-    hyperparameters: tuple[float, ...]
+    hyperparameters: tuple[Any, ...]
     weight_decay: float = 0.0
     row_clip_norm: float | None = None
 
@@ -89,8 +90,9 @@ class RowRule(NamedTuple):
 def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule as the custom ops take them, `[n]` float64, on the host."""
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
+    numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
     with tf.device("CPU:0"):
-        return tf.constant([rule.weight_decay, row_clip_norm, *rule.hyperparameters], tf.float64)
+        return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
@@ -150,7 +152,7 @@ def check_slots(
             )
 
 
-def _require(name: str, value: float, at_least: float, below: float = math.inf) -> None:
-    if not at_least <= value < below:
+def _require(name: str, value: Any, at_least: float, below: float = math.inf) -> None:
+    if not isinstance(value, tf.Tensor) and not at_least <= value < below:
         limit = "finite" if below == math.inf else f"below {below}"
         raise ValueError(f"{name} must be at least {at_least} and {limit}; got {value}")

@@ -118,7 +118,7 @@ def _sgd(
 def _adagrad(
     rule: RowRule, gradient: tf.Tensor, eta: tf.Tensor, accumulator: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    (epsilon,) = rule.hyperparameters
+    epsilon = tf.cast(rule.hyperparameters[0], gradient.dtype)
     accumulator += gradient**2
     return -eta * gradient / tf.sqrt(accumulator + epsilon), accumulator
 
