@@ -22,7 +22,8 @@ class SparseDense(keras.layers.Layer):
     Cost: O(K D) an example, forward and gradient; independent of the input width V. The optimizer
     decides about the update: the row optimizers follow the slices, `RowRMSprop` with the steps of
     Adam without momentum. Keras's Adam moves all V rows, which may take longer than all the rest
-    of a step; `FusedAdam` does the same in less time. A regularizer or constraint on the kernel costs O(V D).
+    of a step; `FusedAdam` does the same in less time. A regularizer or constraint on the kernel
+    costs O(V D).
 
     Args:
         units: Number of outputs, D.
