@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from child import run_program
 from variants import cases_of
 
 import tfx_largeout as tlo
@@ -218,3 +219,25 @@ def test_config_round_trip(name):
     optimizer = PAIRS[name][0]()
     config = keras.optimizers.serialize(optimizer)
     assert keras.optimizers.deserialize(config).get_config() == optimizer.get_config()
+
+
+TWO_REPLICAS = """
+import keras, numpy as np, tensorflow as tf
+import tfx_largeout as tlo
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+ids = np.arange(6)[:, None]
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = keras.Sequential([keras.layers.Embedding(6, 3), keras.layers.Flatten()])
+    model.compile(tlo.optimizers.RowAdam(0.1), "mse", jit_compile=False)
+    try:
+        model.fit(ids, np.ones((6, 3)), 6, verbose=0)
+    except RuntimeError as error:
+        print(str(error).split(". Take")[0])
+"""
+
+
+def test_more_than_one_replica_is_refused(tmp_path):
+    said = " ".join(run_program(tmp_path, TWO_REPLICAS))
+    assert said.startswith("row optimizers serve one replica, or workers")
+    assert said.endswith("; got num_replicas_in_sync=2")

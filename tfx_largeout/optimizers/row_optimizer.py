@@ -51,7 +51,8 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     Raises:
         ValueError: An argument is out of range.
-        RuntimeError: A step is compiled with XLA, which knows no rows.
+        RuntimeError: A step is compiled with XLA, which knows no rows, or a strategy has more than
+            one replica.
     """
 
     serves_heads = True
@@ -91,6 +92,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         """Makes the slots of `variables`."""
         if self.built:
             return
+        _refuse_replicas()
         self._slots = [
             [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
         ]
@@ -166,6 +168,16 @@ def _merged(gradient: tf.IndexedSlices, dtype: tf.DType) -> tuple[tf.Tensor, tf.
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
     rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), places, tf.size(ids))
     return ids, rows
+
+
+def _refuse_replicas() -> None:
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        raise RuntimeError(
+            "row optimizers serve one replica, or workers (tlo.distribute); got "
+            f"num_replicas_in_sync={replicas}. Take FusedAdam, or compile the model outside of the "
+            "scope of the strategy."
+        )
 
 
 def _refuse_xla() -> None:
