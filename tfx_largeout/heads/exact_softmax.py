@@ -75,8 +75,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         products: The numbers that are multiplied in the passes over all classes of a training
             step. Default `"float32"`. With `"bfloat16"`, the factors (W and h, and for
             `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
-            sums, W itself and all else stay float32. That is faster on a processor with
-            AVX512-BF16, and slower on others.
+            sums, W itself and all else stay float32. That is faster on AMD's processors with
+            AVX512-BF16, and was slower on Intel's; on others it is slower.
         use_bias: Whether there is a bias b `[C]`. Default True.
         kernel_initializer: The initializer of W, called for blocks of rows. Default
             `"glorot_uniform"`.
