@@ -8,7 +8,7 @@ B = 512 a step with a selected gradient takes at most a third of the time (produ
 B = 1024 the selected gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a process holds at most
 1 / 3 of the memory.
 
-    python benchmarks/exact_softmax.py           # all rows, ten minutes; 20 GB of memory
+    python benchmarks/exact_softmax.py           # all rows, a quarter of an hour; 24 GB of memory
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written
     python benchmarks/exact_softmax.py --smoothing   # what label smoothing adds to a step
 
@@ -109,11 +109,8 @@ def make_step(
 def measure(setting: Setting, repeats: int) -> dict[str, Any]:
     """Returns the row of a setting."""
     words = [str(value) for value in setting]
-    peaks = {
-        name: float(harness.in_child("--peak-of", name, *words))
-        for name in make_heads(setting.classes)
-    }
     makers = make_heads(setting.classes)
+    peaks = {name: float(harness.in_child("--peak-of", name, *words)) for name in makers}
     steps = {name: make_step(name, make(), setting) for name, make in makers.items()}
     seconds = harness.alternate(steps, repeats)
     full = seconds["full_softmax"]

@@ -128,7 +128,7 @@ def settle(arguments: argparse.Namespace, number: int, num_classes: int) -> None
 
 
 def num_held_out(number: int, share: float) -> int:
-    return max(1, round(share * number))
+    return min(max(1, round(share * number)), number - 1)
 
 
 def steps_of_epoch(number: int, arguments: argparse.Namespace) -> int:
@@ -155,7 +155,7 @@ def with_logs(examples: SparseExamples) -> SparseExamples:
 
 def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, SparseExamples]:
     order = np.random.default_rng(0).permutation(len(train))
-    number = min(num_held_out(len(train), share), len(train) - 1)
+    number = num_held_out(len(train), share)
     return train.take(order[number:]), train.take(order[:number])
 
 

@@ -92,7 +92,7 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
     with tf.device("CPU:0"):
-        return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])
+        return tf.convert_to_tensor(numbers, tf.float64)  # one constant where all are numbers
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
