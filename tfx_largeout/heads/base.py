@@ -14,6 +14,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
+from tfx_largeout.distribute.replicas import refuse_replicas
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
@@ -97,7 +98,11 @@ class Head(keras.layers.Layer):
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
         self._refuse_float16(inputs.dtype.name)
-        _refuse_replicas()
+        refuse_replicas(
+            "heads support one replica",
+            "Build and train the model outside the distribution strategy; for several workers use "
+            "tlo.distribute.",
+        )
         _refuse_xla()
         if training is None:
             training = record.could_possibly_record()
@@ -378,15 +383,6 @@ class HeadOutput:
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
     return getattr(y_pred, _ATTRIBUTE, None)
-
-
-def _refuse_replicas() -> None:
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1:
-        raise RuntimeError(
-            f"heads support one replica; got num_replicas_in_sync={replicas}. Build and train the "
-            "model outside the distribution strategy; for several workers use tlo.distribute."
-        )
 
 
 def _refuse_xla() -> None:

@@ -11,6 +11,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.distribute.own_rows import own_rows
+from tfx_largeout.distribute.replicas import refuse_replicas
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_update
@@ -92,7 +93,10 @@ class RowOptimizer(keras.optimizers.Optimizer):
         """Makes the slots of `variables`."""
         if self.built:
             return
-        _refuse_replicas()
+        refuse_replicas(
+            "row optimizers serve one replica, or workers (tlo.distribute)",
+            "Take FusedAdam, or compile the model outside of the scope of the strategy.",
+        )
         self._slots = [
             [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
         ]
@@ -168,16 +172,6 @@ def _merged(gradient: tf.IndexedSlices, dtype: tf.DType) -> tuple[tf.Tensor, tf.
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
     rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), places, tf.size(ids))
     return ids, rows
-
-
-def _refuse_replicas() -> None:
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1:
-        raise RuntimeError(
-            "row optimizers serve one replica, or workers (tlo.distribute); got "
-            f"num_replicas_in_sync={replicas}. Take FusedAdam, or compile the model outside of the "
-            "scope of the strategy."
-        )
 
 
 def _refuse_xla() -> None:
