@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
-from tfx_largeout.distribute.replicas import refuse_replicas
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
@@ -27,6 +25,7 @@ from tfx_largeout.statistics import (
     TopScores,
     without_gradient,
 )
+from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 _ATTRIBUTE = "_tfx_largeout_head_output"
 
@@ -103,7 +102,11 @@ class Head(keras.layers.Layer):
             "Build and train the model outside the distribution strategy; for several workers use "
             "tlo.distribute.",
         )
-        _refuse_xla()
+        refuse_xla(
+            "heads can't be compiled with XLA: their ops have no XLA kernels",
+            "jit_compile=True",
+            "Leave jit_compile out, or set it to False.",
+        )
         if training is None:
             training = record.could_possibly_record()
         logits = self._prunable_logits(inputs)
@@ -383,13 +386,3 @@ class HeadOutput:
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
     return getattr(y_pred, _ATTRIBUTE, None)
-
-
-def _refuse_xla() -> None:
-    if tf.executing_eagerly():
-        return
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise RuntimeError(
-            "heads can't be compiled with XLA: their ops have no XLA kernels; got "
-            "jit_compile=True. Leave jit_compile out, or set it to False."
-        )

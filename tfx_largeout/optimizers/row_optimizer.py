@@ -7,17 +7,16 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.distribute.own_rows import own_rows
-from tfx_largeout.distribute.replicas import refuse_replicas
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.row_update_composed import row_step
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
+from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 
 class RowOptimizer(keras.optimizers.Optimizer):
@@ -113,7 +112,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
     def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:
         """Does to the rows of a variable that a gradient names what a rule says."""
-        _refuse_xla()
+        refuse_xla(
+            "row optimizers can't be compiled with XLA, which knows no rows",
+            "jit_compile=True (or 'auto', Keras's default)",
+            "Compile the model with jit_compile=False.",
+        )
         slots = self.slots_of(variable)
         if isinstance(gradient, tf.IndexedSlices):
             ids, rows = _merged(gradient, compute_dtype(bare_variable(variable)))
@@ -172,13 +175,3 @@ def _merged(gradient: tf.IndexedSlices, dtype: tf.DType) -> tuple[tf.Tensor, tf.
     ids, places = tf.unique(tf.cast(gradient.indices, tf.int64))
     rows = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), places, tf.size(ids))
     return ids, rows
-
-
-def _refuse_xla() -> None:
-    if tf.executing_eagerly():
-        return
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise RuntimeError(
-            "row optimizers can't be compiled with XLA, which knows no rows; got jit_compile=True "
-            "(or 'auto', Keras's default). Compile the model with jit_compile=False."
-        )
