@@ -200,11 +200,14 @@ def main() -> None:
         file = Path(folder) / "train.bin"
         write(file, arguments)
         for method in arguments.methods:
-            tuned = {
-                rate: run(method, rate, arguments.tuning, file)[-1]["precision_at_1"]
-                for rate in arguments.rates
-            }
-            for row in run(method, max(tuned, key=tuned.__getitem__), arguments.budget, file):
+            best = arguments.rates[0]
+            if len(arguments.rates) > 1:
+                tuned = {
+                    rate: float(run(method, rate, arguments.tuning, file)[-1]["precision_at_1"])
+                    for rate in arguments.rates
+                }
+                best = max(tuned, key=tuned.__getitem__)
+            for row in run(method, best, arguments.budget, file):
                 harness.append_row(arguments.output, row)
 
 
