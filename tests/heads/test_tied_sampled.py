@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -79,6 +82,35 @@ def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
     np.testing.assert_allclose(*losses, rtol=1e-5)
     np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(own(x), full(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimizer, refuses",
+    [
+        (lambda: keras.optimizers.Adam(0.01), True),
+        (lambda: keras.optimizers.SGD(0.5), False),
+        (lambda: tlo.optimizers.FusedAdam(0.01), False),
+    ],
+    ids=["adam", "sgd", "fused_adam"],
+)
+def test_an_optimizer_that_takes_a_row_for_several_is_warned_of(optimizer, refuses):
+    """Keras's Adam does, and its steps are others than those of the tied full softmax."""
+    x, y = data()
+    own, full = tied(tlo.samplers.Uniform(WORDS), use_bias=False), dense()
+    own.compile(optimizer(), tlo.losses.SampledSoftmax())
+    full.compile(optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    expected = pytest.warns(RuntimeWarning, match="Got Adam") if refuses else no_warning()
+    with expected:
+        own.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
+    full.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
+    assert np.allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5) != refuses
+
+
+@contextlib.contextmanager
+def no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
 
 
 @pytest.mark.parametrize("per_example", [False, True], ids=["shared", "own"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.heads.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import class_ids
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
@@ -20,9 +22,12 @@ from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.optimizers import FusedAdam, RowOptimizer
 from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
+
+_ADDING_UP = (RowOptimizer, FusedAdam, keras.optimizers.SGD)  # the gradients of a row
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -43,9 +48,10 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     model.compile(optimizers.RowAdam(1e-3), loss=losses.SampledSoftmax())
     ```
 
-    A `RowAdam` is Adam for all the other weights. Keras's own optimizers do as well, but most visit
-    all C rows in each step. A file of the model keeps the tie; `keras.models.clone_model` does not,
-    as it clones each layer by itself.
+    A `RowAdam` is Adam for all the other weights. `FusedAdam` and Keras's SGD add up the parts as
+    well. Keras's other optimizers do not: they take a row that is named twice for one with two
+    small gradients, square each, and their steps are too long; training with one warns. A file of
+    the model keeps the tie; `keras.models.clone_model` does not, as it clones each layer by itself.
 
     Cost: a training step O(B (T + K + S) D) for T lookups an example, and what the optimizer does.
     Memory: O((B K + S) D), or O(B S D) for candidates of each example's own.
@@ -170,6 +176,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not CandidateStatistics or not training:
             return super().statistics(kind, hidden, labels, training)
+        _warn_of_optimizer()
         drawn = self.candidates(hidden, labels)
         with tf.control_dependencies([drawn.ids]):
             self._switch.either(self._count, lambda: tf.constant(0))
@@ -228,6 +235,21 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         rows = tf.gather(bare_variable(weight), ids)
         rows = rows if self.trainable else tf.stop_gradient(rows)
         return tf.cast(rows, self.statistics_dtype)
+
+
+def _warn_of_optimizer() -> None:
+    """Warns if the optimizer of the `fit` that runs takes a row's parts for several gradients."""
+    fit = enclosing_fit()
+    optimizer = None if fit is None else fit["self"].optimizer
+    if optimizer is None or isinstance(optimizer, _ADDING_UP):
+        return
+    warnings.warn(
+        "a TiedSampledHead needs an optimizer that adds up the gradients of a row before its step: "
+        "a row optimizer, FusedAdam, or Keras's SGD; Keras's others take too long steps. "
+        f"Got {type(optimizer).__name__}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _check_embedding(embedding: keras.layers.Embedding, width: int | None) -> None:

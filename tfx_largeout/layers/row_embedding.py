@@ -16,7 +16,8 @@ class RowEmbedding(keras.layers.Embedding):
 
     Keras's own reads the table as a tensor, and TensorFlow copies it for the update of some rows
     beside that, in each step. Here the rows are gathered from the variable, and a step costs
-    nothing for the others.
+    nothing for the others. The gradient of a call is a `tf.IndexedSlices` with one slice for each
+    id, however often it is looked up.
 
     Cost: O(T D) for T lookups.
 
@@ -36,5 +37,8 @@ class RowEmbedding(keras.layers.Embedding):
             return super().call(inputs)
         ids: Any = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int64)
         with AutocastScope(None):  # that of a model would cast the whole table
-            rows = tf.gather(self.embeddings.value, ids)
-        return tf.cast(rows, self.compute_dtype)
+            # One slice an id: the optimizers of Keras take a repeated id for several gradients.
+            unique_ids, places = tf.unique(tf.reshape(ids, [-1]))
+            rows = tf.gather(self.embeddings.value, unique_ids)
+        places = tf.ensure_shape(tf.reshape(places, tf.shape(ids)), ids.shape)
+        return tf.cast(tf.gather(rows, places), self.compute_dtype)

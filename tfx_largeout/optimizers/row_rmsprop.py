@@ -30,7 +30,8 @@ class RowRMSprop(RowOptimizer):
     A row with gradient 0 does not move, and its v falls to rho v, which is made up for when a step
     names the row again. So this is **the dense method itself**, at the cost of the touched rows.
     Keras's RMSprop has no correction for the start, and its Adam adds epsilon to the root. A
-    variable that a step leaves out altogether counts as one of gradient 0.
+    variable that a step leaves out altogether counts as one of gradient 0. As in Keras's Adam, t is
+    `iterations`, which may be set; what v forgets goes by the steps that were taken.
 
     `RowAdam` is another method, with or without momentum: the clock of a row stands still while it
     is not touched, so that v is the mean over the row's own updates, and the steps of rare rows are
@@ -44,7 +45,7 @@ class RowRMSprop(RowOptimizer):
     It serves models; self-updating heads refuse it, as they know no step but that of a rule.
 
     Slots: a, float32 of the weight's shape (float64 for float64), and the step in which it was put
-    right, an int64 scalar.
+    right, an int64 scalar. Besides, the number of steps that were taken, an int64 scalar.
 
     Cost: O(rows that the gradient names), a multiplication of each slot once in a while.
 
@@ -91,34 +92,41 @@ class RowRMSprop(RowOptimizer):
         if self.built:
             return
         super().build(variables)
+        self._steps_taken = self.add_variable((), "zeros", "int64", name="steps_taken")
         self._put_right_at = [
             self.add_variable((), "zeros", "int64", name=f"put_right_at_{place}")
             for place in range(len(variables))
         ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        dtype, step = compute_dtype(bare_variable(variable)), self.iterations + 1
-        n = tf.cast(self._steps_since_put_right(variable, step), tf.float64)
-        growth = self.rho**-n
-        correction = tf.sqrt((1 - self.rho ** tf.cast(step, tf.float64)) / (1 - self.rho))
+        dtype = compute_dtype(bare_variable(variable))
+        growth = self.rho ** -tf.cast(self._steps_since_put_right(variable), tf.float64)
+        t = tf.cast(self.iterations + 1, tf.float64)
+        correction = tf.sqrt((1 - self.rho**t) / (1 - self.rho))
         rate = tf.cast(learning_rate, dtype) * tf.cast(correction, dtype)
         scale = tf.cast(tf.sqrt((1 - self.rho) * growth), dtype)
         rule = RowRule("adagrad", (self.epsilon * growth,))
         self.take_step(_scaled(gradient, scale), variable, rule, rate)
 
-    def _steps_since_put_right(self, variable: Any, step: tf.Tensor) -> tf.Tensor:
+    def _backend_update_step(
+        self, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        self._steps_taken.assign_add(1)
+
+    def _steps_since_put_right(self, variable: Any) -> tf.Tensor:
         """Returns n of this step, 0 if the slot is put right for it."""
         (slot,) = self.slots_of(variable)
         since = bare_variable(self._put_right_at[self._get_variable_index(variable)])
-        n = tf.cast(step, tf.int64) - since
+        step = bare_variable(self._steps_taken) + 1
+        n = step - since
 
         def put_right() -> tf.Tensor:
-            passed = tf.cast(tf.maximum(n, 0), tf.float64)  # below 0: `iterations` was set back
-            slot.assign(slot * tf.cast(self.rho**passed, slot.dtype))
-            since.assign(tf.cast(step, tf.int64))
+            slot.assign(slot * tf.cast(self.rho ** tf.cast(n, tf.float64), slot.dtype))
+            since.assign(step)
             return tf.zeros_like(n)
 
-        return tf.cond((n < 0) | (n > self._period), put_right, lambda: n)
+        return tf.cond(n > self._period, put_right, lambda: n)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
