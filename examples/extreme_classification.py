@@ -41,7 +41,9 @@ def main() -> None:
     arguments = parse()
     train, test = load(arguments.data)
     if len(train) < 2:
-        raise SystemExit(f"--data must have 2 training examples at least; got {len(train)}")
+        raise SystemExit(f"--data must have 2 training examples with labels; got {len(train)}")
+    if not len(test):
+        raise SystemExit("--data must have at least one test example; got none")
     if not 1 <= arguments.k <= train.num_labels:
         raise SystemExit(f"--k must be in [1, {train.num_labels}], the classes; got {arguments.k}")
     settle(arguments, len(train), train.num_labels)
@@ -136,12 +138,15 @@ def steps_of_epoch(number: int, arguments: argparse.Namespace) -> int:
 
 
 def load(data: str) -> tuple[SparseExamples, ...]:
-    """Returns training and test examples with labels; features are log TF-IDF, rows of length 1."""
+    """Returns training examples with labels, and all test examples.
+
+    Features are log TF-IDF, rows of length 1.
+    """
     if data.startswith("wordnet/"):
-        splits = load_wordnet(data.removeprefix("wordnet/"))
+        train, test = load_wordnet(data.removeprefix("wordnet/"))
     else:
-        splits = tuple(read_xc(str(find_split(data, split))) for split in ("train", "test"))
-    return tf_idf(*(with_logs(with_labels(examples)) for examples in splits))
+        train, test = (read_xc(str(find_split(data, split))) for split in ("train", "test"))
+    return tf_idf(with_logs(with_labels(train)), with_logs(test))
 
 
 def with_labels(examples: SparseExamples) -> SparseExamples:
@@ -229,7 +234,7 @@ def fit(
 
 
 def precision(ids: np.ndarray, examples: SparseExamples) -> dict[str, float]:
-    """Returns P@1, P@3 and P@5 in percent."""
+    """Returns P@1, P@3 and P@5 in percent; an example without labels counts as 0."""
     splits, labels = examples.label_splits, examples.label_ids
     hits = np.stack([np.isin(row, labels[splits[i] : splits[i + 1]]) for i, row in enumerate(ids)])
     return {

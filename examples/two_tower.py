@@ -31,12 +31,12 @@ from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read
 
 
 def load(folder: str | None) -> tuple[SparseExamples, ...]:
-    """Returns users to train on and users to test on, those with items to find."""
+    """Returns users to train on, those with items to find, and all users to test on."""
     if folder is None:
-        splits = load_wordnet("hyper")
+        train, test = load_wordnet("hyper")
     else:
-        splits = tuple(read_xc(str(find_split(folder, split))) for split in ("train", "test"))
-    return tf_idf(*(users.take(np.flatnonzero(np.diff(users.label_splits))) for users in splits))
+        train, test = (read_xc(str(find_split(folder, split))) for split in ("train", "test"))
+    return tf_idf(train.take(np.flatnonzero(np.diff(train.label_splits))), test)
 
 
 def build_model(users: SparseExamples, arguments: Any) -> keras.Model:

@@ -39,6 +39,18 @@ class Labels(NamedTuple):
         """`[N]` int64: the number of labels of each example."""
         return tf.math.count_nonzero(self.mask, axis=-1)
 
+    @property
+    def positive(self) -> Labels:
+        """Those with a target value above 0, all where the labels came without."""
+        if self.values is None:
+            return self
+        return self._replace(ids=tf.where(self.values > 0, self.ids, PADDING))
+
+    def where(self, kept: tf.Tensor) -> Labels:
+        """Returns those of the examples for which `kept`, `[N]` bool, is True."""
+        values = None if self.values is None else tf.boolean_mask(self.values, kept)
+        return Labels(tf.boolean_mask(self.ids, kept), values)
+
     def mean(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the mean of `values` over each example's labels.
 

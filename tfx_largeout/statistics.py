@@ -152,6 +152,16 @@ class ExactStatistics(NamedTuple):
     log_partition: tf.Tensor
     target_ranks: tf.Tensor
 
+    @property
+    def of_positive_targets(self) -> ExactStatistics:
+        """The same, of targets that came with values those above 0 alone."""
+        if self.labels.values is None:
+            return self
+        labels = self.labels.positive
+        logits = tf.where(labels.mask, self.target_logits, 0)
+        ranks = tf.where(labels.mask, self.target_ranks, -1)
+        return self._replace(labels=labels, target_logits=logits, target_ranks=ranks)
+
     def cross_entropy(self) -> tf.Tensor:
         """Returns the softmax cross-entropy of each example, `[N]`.
 

@@ -208,3 +208,10 @@ def with_index():
 def test_other_models_are_refused(make, message):
     with pytest.raises(TypeError, match=message):
         choose_num_sampled(make(), X, Y, 0.1)
+
+
+def test_an_example_without_labels_changes_nothing():
+    model, kept = sampled("own"), np.arange(len(X)) != 5
+    labels = np.where(kept, Y, -1)
+    chosen = [choose_num_sampled(model, *data, 9.0, [20]) for data in ((X, labels), (X, Y))]
+    assert chosen[0][1]["error"] == pytest.approx(chosen[1][1]["error"], rel=0.05)

@@ -254,3 +254,33 @@ def test_a_dense_head_is_probed_with_any_loss_that_trains_it(loss):
     is_exact = isinstance(loss, losses.SoftmaxCrossentropy)
     assert (values["probe_relative_bias"] < 1e-4) == is_exact
     assert (abs(values["probe_loss"] - values["probe_exact_loss"]) < 1e-4) == is_exact
+
+
+def test_examples_that_count_for_nothing_are_left_out():
+    """Those without labels, and positions that a mask leaves out, whatever their labels."""
+    keras.utils.set_random_seed(2)
+    head = tlo.heads.SampledHead(CLASSES, Uniform(5), RowAdam(0.01), seed=1)
+    layers = [keras.Input([None, WIDTH]), keras.layers.Masking(), keras.layers.Dense(5), head]
+    model = keras.Sequential(layers)
+    model.compile("sgd", loss=tlo.losses.ComplementarySum())
+    x, y = X[:24].reshape(6, 4, WIDTH), LABELS[:24].reshape(6, 4)
+    values = []
+    for shown, label in ((4, -1), (7, -1), (7, 3)):  # without padding; with two kinds of it
+        padded, labels = np.zeros([6, shown, WIDTH], "float32"), np.full([6, shown], label)
+        padded[:, :4], labels[:, :4] = x, y
+        labels[0, 0] = -1
+        probe = Probe(padded, labels, max_share=1e9)
+        probe.set_model(model)
+        probe.on_train_begin()
+        values.append(probe._values)
+    for other in values[1:]:
+        assert other == pytest.approx(values[0], rel=1e-5)
+    assert all(np.isfinite(list(values[0].values())))
+
+
+def test_no_example_with_a_label_is_refused():
+    model = model_with(sampled(5), tlo.losses.ComplementarySum())
+    probe = Probe(X[:4], np.full(4, -1), every=1)
+    probe.set_model(model)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at least one example with a label"):
+        probe.on_train_begin()

@@ -46,9 +46,11 @@ def test_only_values_change(train_and_test):
     np.testing.assert_array_equal(train.feature_values, before)
 
 
-def test_other_features_are_refused(train_and_test):
+@pytest.mark.parametrize("width", ["num_features", "num_labels"])
+def test_examples_of_another_width_are_refused(train_and_test, width):
     _, (train, test) = train_and_test
-    wider = dataclasses.replace(test, num_features=31)
+    here = getattr(train, width)
+    wider = dataclasses.replace(test, **{width: here + 1})
 
-    with pytest.raises(ValueError, match="others must have num_features = 30, as train; got 31"):
+    with pytest.raises(ValueError, match=f"others must have {width} = {here}.*got {here + 1}"):
         tf_idf(train, test, wider)

@@ -34,6 +34,9 @@ def write_examples(file: Path, number: int, seed: int) -> None:
 def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):
     write_examples(tmp_path / "train.txt", 2000, seed=0)
     write_examples(tmp_path / "test.txt", 100, seed=1)
+    lines = (tmp_path / "test.txt").read_text().splitlines()
+    lines[7] = " " + lines[7].split(" ", 1)[1]  # has no labels
+    (tmp_path / "test.txt").write_text("\n".join(lines) + "\n")
     options = {
         "--data": tmp_path,
         "--output": tmp_path / "run",

@@ -330,3 +330,15 @@ def test_config_round_trip():
     again = tlo.heads.SampledHead.from_config(head.get_config())
     assert again.get_config() == head.get_config()
     assert again.seed == 7 and again.explicit_classes == (4, 1)
+
+
+@pytest.mark.parametrize("how", [{"var_names": ["bias"]}, {"var_list": [keras.Variable(1.0)]}])
+def test_an_optimizer_that_excludes_weights_from_decay_is_refused(how):
+    head = tlo.heads.SampledHead(9, Uniform(3), RowAdam(0.1, weight_decay=0.1))
+    head.optimizer.exclude_from_weight_decay(**how)
+    with pytest.raises(ValueError, match="must not have exclude_from_weight_decay"):
+        head.build((None, 4))
+    assert not head.optimizer.built
+    without = tlo.heads.SampledHead(9, Uniform(3), RowAdam(0.1))
+    without.optimizer.exclude_from_weight_decay(**how)
+    without.build((None, 4))

@@ -304,3 +304,22 @@ def test_label_counts_of_another_length():
     metric = metrics.PSPrecisionAtK(1, [1, 2], 10)
     with pytest.raises(ValueError, match=r"label_counts must .* \(13\); got 2"):
         metric.update_state(labels, DenseHead(NUM_CLASSES)(x))
+
+
+def test_of_sparse_targets_those_above_0_are_labels():
+    x, labels = make_data(empty_rows=True)
+    model = make_model()
+    targets = np.zeros([len(x), NUM_CLASSES], "float32")
+    for row, ids in zip(targets, labels, strict=True):
+        row[:] = -0.5 * (np.arange(NUM_CLASSES) % 3 == 0)
+        row[ids[ids >= 0]] = 0.25
+    indices = np.argwhere((targets != 0) | (np.arange(NUM_CLASSES) % 5 == 1))  # 0 is there as well
+    sparse = tf.SparseTensor(indices, targets[tuple(indices.T)], targets.shape)
+    logits = model(x)
+    for plain in (False, True):
+        for metric in make_metrics():
+            metric.update_state(sparse, tf.convert_to_tensor(logits) + 0 if plain else logits)
+            expected = metric.result()
+            metric.reset_state()
+            metric.update_state(labels, logits)
+            np.testing.assert_allclose(metric.result(), expected, rtol=1e-6)

@@ -12,6 +12,7 @@ from variants import product, thorough
 import tfx_largeout as tlo
 from tfx_largeout.layers.top_k import output_of_model
 from tfx_largeout.models.example_vectors import directions as directions_of
+from tfx_largeout.models.example_vectors import rows_of
 
 WIDTH, CLASSES, EXAMPLES = 6, 150, 40
 
@@ -195,7 +196,9 @@ def test_features_of_another_width():
     both.adapt(sparse_batches(*some_examples()))
     vectors = tf.sparse.from_dense(np.ones([2, WIDTH + 1], "float32"))
     with pytest.raises(ValueError, match="x must have the 6 features that adapt saw; got 7"):
-        both._vectors(both._output(tf.sparse.from_dense(np.ones([2, WIDTH], "float32"))), vectors)
+        both._vectors(
+            both._output(tf.sparse.from_dense(np.ones([2, WIDTH], "float32")))[0], vectors
+        )
 
 
 @pytest.mark.parametrize(("then", "now"), [("dense", "sparse"), ("sparse", "dense")])
@@ -376,3 +379,90 @@ def test_what_is_refused():
     dense = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(4)])
     with pytest.raises(TypeError, match="must end in a head"):
         tlo.NearestNeighborModel(dense, 1).adapt(batches(x, y))
+
+
+def a_masked_model():
+    """A model of sequences that leaves out positions at which nothing but 0 stands."""
+    keras.utils.set_random_seed(0)
+    head = tlo.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
+    mask = keras.layers.Masking()
+    layers = [keras.Input([None, WIDTH]), mask, keras.layers.Dense(5, "tanh"), head]
+    model = keras.Sequential(layers)
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+    return model
+
+
+@pytest.mark.parametrize("padding", [0, -1])  # the label of what is left out
+def test_what_a_mask_leaves_out_is_not_looked_at(padding):
+    x, _ = some_examples()
+    y = np.random.default_rng(1).integers(1, CLASSES, EXAMPLES)
+    x, y = x.reshape(-1, 4, WIDTH), y.reshape(-1, 4)
+    x_padded = np.zeros((len(x), 7, WIDTH), "float32")
+    y_padded = np.full([len(x), 7], padding)
+    x_padded[:, 1:5], y_padded[:, 1:5] = x, y
+    padded, plain = (tlo.NearestNeighborModel(a_masked_model(), 3) for _ in range(2))
+    chosen = []
+    for model, inputs, labels in ((padded, x_padded, y_padded), (plain, x, y)):
+        model.adapt([(inputs, labels)])
+        queries = inputs[::-1] + 0.01 * (inputs[::-1] != 0)
+        chosen.append(model.choose_weights([(queries, labels[::-1])]))
+    assert padded.stored == plain.stored
+    assert chosen[0] == chosen[1]
+    for own, other in zip(padded(x_padded), plain(x), strict=True):
+        np.testing.assert_allclose(own[:, 1:5], other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_are_chosen_of_dense_and_of_sparse_vectors(sparse):
+    rows = np.array([[1, 0, 2], [0, 0, 0], [3, 4, 0], [5, 0, 6]], "float32")
+    kept = np.array([True, False, False, True])
+    of = rows_of(tf.sparse.from_dense(rows) if sparse else tf.constant(rows), tf.constant(kept))
+    got = tf.sparse.to_dense(of) if sparse else of
+    np.testing.assert_array_equal(got, rows[kept])
+
+
+def test_weights_that_are_set_count_at_once():
+    model, (x, y) = a_model(), some_examples()
+    both = tlo.NearestNeighborModel(model, 3, weight=0.1)
+    both.adapt(batches(x, y))
+    both.predict(x, verbose=0)
+    both.weight = 0.9
+    np.testing.assert_allclose(both.predict(x, verbose=0)[0], both(x)[0], rtol=1e-5)
+    for name, value, message in (
+        ("weight", 1.5, "weight must be"),
+        ("feature_weight", 0.2, "feature_weight must be at most 1 - weight"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            setattr(both, name, value)
+    assert (both.weight, both.feature_weight) == (0.9, 0.0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_is_not_finite_is_refused(sparse):
+    model, (x, y) = a_model(sparse=sparse), some_examples()
+    data = sparse_batches if sparse else batches
+    both = tlo.NearestNeighborModel(model, 3, feature_weight=0.5)
+    both.adapt(data(x, y))
+    before = both.get_weights()
+    x[7, 2] = np.nan
+    for of in (both.adapt, both.choose_weights):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be finite"):
+            of(data(x, y))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be finite"):
+        both(tf.sparse.from_dense(x) if sparse else x)
+    for was, now in zip(before, both.get_weights(), strict=True):
+        np.testing.assert_array_equal(was, now)
+
+
+def test_of_sparse_targets_those_above_0_are_labels():
+    model, (x, y) = a_model(), some_examples()
+    targets = np.zeros((EXAMPLES, CLASSES), "float32")
+    for row, labels in zip(targets, y.to_list(), strict=True):
+        row[labels] = 0.5
+    values = tf.sparse.from_dense(targets - 0.25 * (np.arange(CLASSES) % 7 == 0))  # some below 0
+    values = tf.sparse.retain(values, values.values != 0)
+    models = [tlo.NearestNeighborModel(model, 3) for _ in range(2)]
+    for each, labels in zip(models, (y, values), strict=True):
+        each.adapt([(x, labels)])
+    for own, other in zip(*(each.get_weights()[-2:] for each in models), strict=True):
+        np.testing.assert_array_equal(np.sort(own), np.sort(other))

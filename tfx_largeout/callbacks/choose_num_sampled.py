@@ -76,7 +76,7 @@ def choose_num_sampled(
             `TFSampler` has it too, but its draws can't be repeated.
         x: Inputs of N examples, as the model takes them; 256 is a good number. Where candidates are
             shared, N as in training.
-        y: Their labels.
+        y: Their labels. Examples without any, and those that a Keras mask leaves out, don't count.
         tolerance: Above 0.
         sizes: Values of S to try. Default None: 10, 20, 50, 100, ... up to C.
         draws: How often candidates are drawn for each S, at least 2. Default 8.

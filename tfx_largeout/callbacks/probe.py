@@ -56,7 +56,7 @@ class Probe(keras.callbacks.Callback):
 
     Args:
         x: Inputs of a few examples (64 is a good number), as the model takes them.
-        y: Their labels.
+        y: Their labels. Examples without any, and those that a Keras mask leaves out, don't count.
         every: Steps from one probe to the next, at least. Default 100.
         draws: How often the training loss is drawn. Default 4.
         max_share: The share of the time of training that the probe may take. Default 0.01.

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfx_largeout.heads.base import HeadOutput, head_output
+from tfx_largeout.heads.base import HeadOutput, examples_that_count, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
+from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -22,8 +23,9 @@ class ProbedBatch(NamedTuple):
     Attributes:
         head: With W and b.
         loss: The training loss.
-        hidden: h `[N, D]` float32.
-        labels: N examples.
+        hidden: h `[N, D]` float32, of examples that a Keras mask does not leave out and that have
+            labels.
+        labels: Those of the N examples.
         exact: Statistics over all classes.
         exact_gradient: `[N, D]`, of the softmax cross-entropy over all classes with respect to h.
     """
@@ -41,17 +43,23 @@ class ProbedBatch(NamedTuple):
 
         Args:
             model: Compiled.
-            x: Inputs of N examples.
+            x: Inputs of examples.
             y: Their labels.
             asked_by: Who needs it, for the error.
 
         Raises:
             TypeError: The model's last layer is no head with W and b.
+            tf.errors.InvalidArgumentError: No example counts. Raised when the graph runs.
         """
-        output = _kernel_output(model(x, training=False), asked_by)
-        labels = output.labels(y)
-        hidden = tf.stop_gradient(tf.cast(output.flat_hidden, tf.float32))
-        exact = output.statistics(ExactStatistics, y)
+        logits = model(x, training=False)
+        output = _kernel_output(logits, asked_by)
+        labels = output.labels(y).positive
+        counts = examples_that_count(logits, output) & (labels.counts > 0)
+        rule = f"{asked_by} needs at least one example with a label; got"
+        with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):
+            hidden = tf.boolean_mask(tf.cast(output.flat_hidden, tf.float32), counts)
+        hidden, labels = tf.stop_gradient(hidden), labels.where(counts)
+        exact = output.head.statistics(ExactStatistics, hidden, labels, training=False)
         gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, output.head.kernel, output.head.bias
         )

@@ -21,25 +21,24 @@ def tf_idf(train: SparseExamples, *others: SparseExamples) -> tuple[SparseExampl
 
     Args:
         train: The examples whose frequencies count; values are counts of occurrences.
-        *others: Further examples with the same features, such as the test set.
+        *others: Further examples with the same features and labels, such as the test set.
 
     Returns:
         New containers, `train` first and then `others` in order. A row without features, or
         whose values are all 0, stays as it is.
 
     Raises:
-        ValueError: `others` have another number of features than `train`.
+        ValueError: `others` have another number of features or labels than `train`.
 
     References:
         Spärck Jones 1972, A statistical interpretation of term specificity and its application
         in retrieval. The frequencies are smoothed as if one more example had every feature.
     """
     for examples in others:
-        if examples.num_features != train.num_features:
-            raise ValueError(
-                f"others must have num_features = {train.num_features}, as train; "
-                f"got {examples.num_features}"
-            )
+        for name in ("num_features", "num_labels"):
+            wanted, got = getattr(train, name), getattr(examples, name)
+            if got != wanted:
+                raise ValueError(f"others must have {name} = {wanted}, as train; got {got}")
     frequency = np.bincount(train.feature_ids, minlength=train.num_features)
     idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
     return tuple(_weight(examples, idf) for examples in (train, *others))

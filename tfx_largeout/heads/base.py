@@ -14,6 +14,7 @@ from tensorflow.python.eager import record
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
+from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
@@ -386,3 +387,9 @@ class HeadOutput:
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
     return getattr(y_pred, _ATTRIBUTE, None)
+
+
+def examples_that_count(y_pred: Any, output: HeadOutput) -> tf.Tensor:
+    """Returns `[N]` bool: False where a Keras mask on `y_pred`, which has `output`, leaves out."""
+    mask = getattr(y_pred, "_keras_mask", None)
+    return example_weights(output.hidden, None, mask) != 0

@@ -37,7 +37,8 @@ class RowUpdatingHead(SelfUpdatingHead):
         TypeError: `optimizer` is no `RowOptimizer`, or one that serves no heads.
         ValueError: `optimizer` serves another layer or model already, or has options by which Keras
             changes gradients or weights outside of a step (`clipnorm`, `clipvalue`,
-            `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`).
+            `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`). When
+            the head is built: it excludes weights from its decay.
         AttributeError: The optimizer of a head that is built is replaced.
     """
 
@@ -78,6 +79,7 @@ class RowUpdatingHead(SelfUpdatingHead):
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Makes the slots of the weights; None among them are left out."""
         refuse_built(self.optimizer)  # another head may have built it meanwhile
+        _refuse_exclusions(self.optimizer)
         own = [weight for weight in weights if weight is not None]
         self.optimizer.build(own)
         mark_slots(self.optimizer.variables, own)
@@ -104,6 +106,16 @@ def _check_optimizer(optimizer: Any) -> None:
                 f"optimizer of a head must not have {option}, which only model.compile applies; "
                 f"got {option}={value!r}. To clip the gradient of each row, use row_clip_norm."
             )
+
+
+def _refuse_exclusions(optimizer: RowOptimizer) -> None:
+    by_variable = getattr(optimizer, "_exclude_from_weight_decay", None)
+    by_name = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    if optimizer.row_weight_decay and (by_variable or by_name):
+        raise ValueError(
+            "optimizer of a head must not have exclude_from_weight_decay: W and b take one step, "
+            f"by one rule; got weight_decay={optimizer.row_weight_decay} with exclusions"
+        )
 
 
 def refuse_built(optimizer: RowOptimizer) -> None:

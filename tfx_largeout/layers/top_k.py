@@ -195,7 +195,12 @@ def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
     Raises:
         TypeError: `model` does not end in a head.
     """
-    output = head_output(model(inputs, training=False))
+    return output_of_logits(model(inputs, training=False))
+
+
+def output_of_logits(logits: Any) -> HeadOutput:
+    """As `output_of_model`, of what the model returned."""
+    output = head_output(logits)
     if output is None:
         raise TypeError("model must end in a head; got one that ends in something else")
     return output

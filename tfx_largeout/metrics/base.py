@@ -57,7 +57,8 @@ class ExactMetric(keras.metrics.Metric):
         """Adds a batch.
 
         Args:
-            y_true: Labels, in any form of `normalize_labels`. They stay integers.
+            y_true: Labels, in any form of `normalize_labels`. They stay integers. Of sparse
+                targets, those above 0 are labels.
             y_pred: What a head returned, or plain logits `[B, C]` or `[B, T, C]`. A Keras mask on
                 it counts as weights of 0.
             sample_weight: `[B]`, or for `[B, T, C]` also `[B, T]`. Default 1. An example of
@@ -80,7 +81,7 @@ class ExactMetric(keras.metrics.Metric):
             output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
             statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden
-        numerator, denominator = self.example_ratio(statistics)
+        numerator, denominator = self.example_ratio(statistics.of_positive_targets)
         weights = example_weights(batch, sample_weight, mask)
         self.numerator.assign_add(_weighted_sum(numerator, weights))
         self.denominator.assign_add(_weighted_sum(denominator, weights))

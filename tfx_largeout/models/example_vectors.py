@@ -33,6 +33,18 @@ def directions(vectors: Vectors) -> Vectors:
     return tf.SparseTensor(vectors.indices, values * tf.gather(scale, rows), vectors.dense_shape)
 
 
+def rows_of(vectors: Vectors, kept: tf.Tensor) -> Vectors:
+    """Returns the rows of `[N, F]`, dense or sparse, for which `kept`, `[N]` bool, is True."""
+    if not isinstance(vectors, tf.SparseTensor):
+        return tf.boolean_mask(vectors, kept)
+    places = tf.cumsum(tf.cast(kept, tf.int64))
+    there = tf.sparse.retain(vectors, tf.gather(kept, vectors.indices[:, 0]))
+    rows, columns = tf.unstack(there.indices, axis=1)
+    indices = tf.stack([tf.gather(places, rows) - 1, columns], axis=1)
+    number = tf.math.count_nonzero(kept)
+    return tf.SparseTensor(indices, there.values, tf.stack([number, vectors.dense_shape[1]]))
+
+
 def stored_arrays(name: str, batches: list[Any]) -> dict[str, np.ndarray]:
     """Returns what is stored of all batches of `directions`, by the names of weights.
 

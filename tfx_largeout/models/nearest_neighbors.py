@@ -11,16 +11,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.heads.base import HeadOutput
-from tfx_largeout.layers.top_k import output_of_model
+from tfx_largeout.heads.base import HeadOutput, examples_that_count
+from tfx_largeout.labels import PADDING
+from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.models.example_vectors import (
     Vectors,
     directions,
     nearest,
+    rows_of,
     shares,
     stored_arrays,
 )
 from tfx_largeout.models.mixture_weights import best_weights, held_out
+from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.run_time_checks import after
 
 _BEST_OF_SOFTMAX = 100
 _FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
@@ -100,13 +104,7 @@ class NearestNeighborModel(keras.Model):
         self.k = integer_argument("k", k, at_least=1)
         self.num_neighbors = integer_argument("num_neighbors", num_neighbors, at_least=1)
         self.temperature = number_argument("temperature", temperature, above=0)
-        self.weight = number_argument("weight", weight, at_least=0, at_most=1)
-        self.feature_weight = number_argument("feature_weight", feature_weight, at_least=0)
-        if self.weight + self.feature_weight > 1 + 1e-9:
-            raise ValueError(
-                f"feature_weight must be at most 1 - weight, with weight={self.weight}; "
-                f"got {feature_weight}"
-            )
+        self._set_weights(weight, feature_weight)
         self.floor = None if floor is None else number_argument("floor", floor, above=0)
         self._stored: dict[str, Any] = {}
         if stored is not None:
@@ -117,17 +115,21 @@ class NearestNeighborModel(keras.Model):
 
         Args:
             data: Batches `(x, y)`, such as a `tf.data.Dataset`; gone through once. Labels in any
-                form that the losses take.
+                form that the losses take; of sparse targets, those above 0. Examples that a Keras
+                mask leaves out are not stored.
 
         Raises:
             ValueError: A batch is not a pair, or there is no example; other numbers of examples or
                 labels than at an earlier call.
+            tf.errors.InvalidArgumentError: h, or x where `feature_weight` is above 0, is not
+                finite. What was stored stays, in this case and the one above.
         """
 
         @tf.function(reduce_retracing=True)
         def of_batch(x: Any, y: Any) -> tuple[Any, ...]:
-            output = self._output(x)
-            return *self._vectors(output, x), output.labels(y).ids
+            output, counts = self._output(x)
+            vectors = [rows_of(part, counts) for part in self._vectors(output, x)]
+            return *vectors, output.labels(y).positive.where(counts).ids
 
         batches = [of_batch(*pair) for pair in _pairs(data)]
         if not sum(int(batch[0].shape[0]) for batch in batches):
@@ -169,18 +171,35 @@ class NearestNeighborModel(keras.Model):
 
         @tf.function(reduce_retracing=True)
         def of_batch(x: Any, y: Any) -> tuple[Any, ...]:
-            output = self._output(x)
-            labels = output.labels(y)
-            return *self._evidence(output, x), labels.ids, output.head.num_classes
+            output, counts = self._output(x)
+            labels = tf.where(counts[:, tf.newaxis], output.labels(y).positive.ids, PADDING)
+            return *self._evidence(output, x), labels, output.head.num_classes
 
         batches = []
         for pair in _pairs(data):
             keys, evidence, labels, num_classes = map(np.asarray, of_batch(*pair))
             batches.append(held_out(keys, evidence, labels, int(num_classes)))
         weight, feature_weight, ndcg = best_weights(batches, self.k)
-        self.weight, self.feature_weight = weight, feature_weight
-        self.predict_function = None  # it was traced with the weights before
+        self._set_weights(weight, feature_weight)
         return {"weight": weight, "feature_weight": feature_weight, "ndcg": ndcg}
+
+    @property
+    def weight(self) -> float:
+        """w, which may be set."""
+        return self._weights[0]
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._set_weights(weight, self.feature_weight)
+
+    @property
+    def feature_weight(self) -> float:
+        """v, which may be set."""
+        return self._weights[1]
+
+    @feature_weight.setter
+    def feature_weight(self, feature_weight: float) -> None:
+        self._set_weights(self.weight, feature_weight)
 
     def build(self, input_shape: Any) -> None:
         """As Keras calls it before the first call."""
@@ -190,7 +209,7 @@ class NearestNeighborModel(keras.Model):
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `(s, ids)`, both `[..., k]`, by falling s, ties by lower id."""
-        output = self._output(inputs)
+        output, _ = self._output(inputs)
         keys, evidence = self._evidence(output, inputs)
         rest = max(0.0, 1 - self.weight - self.feature_weight)
         weights = tf.constant([rest, self.weight, self.feature_weight][: evidence.shape[1]])
@@ -227,6 +246,17 @@ class NearestNeighborModel(keras.Model):
         stored = self._stored
         return bool(self.feature_weight) or "features" in stored or "features_splits" in stored
 
+    def _set_weights(self, weight: float, feature_weight: float) -> None:
+        weight = number_argument("weight", weight, at_least=0, at_most=1)
+        feature_weight = number_argument("feature_weight", feature_weight, at_least=0)
+        if weight + feature_weight > 1 + 1e-9:
+            raise ValueError(
+                f"feature_weight must be at most 1 - weight, with weight={weight}; "
+                f"got {feature_weight}"
+            )
+        self._weights: tuple[float, float] = (weight, feature_weight)
+        self.predict_function = None  # it was traced with the weights before
+
     def _make_weights(self, shapes: dict[str, tuple[int, ...]]) -> None:
         if self.stored not in (None, shapes):
             raise ValueError(
@@ -246,7 +276,7 @@ class NearestNeighborModel(keras.Model):
 
     def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
         """Returns the vectors that neighbors are looked for with: h, and x if it is looked at."""
-        vectors = [directions(output.flat_hidden)]
+        vectors = [directions(_finite("h", output.flat_hidden))]
         if self._has_features:
             shape = getattr(x, "shape", None)
             if shape is None or len(shape) != 2 or len(output.hidden.shape) != 2:
@@ -257,7 +287,7 @@ class NearestNeighborModel(keras.Model):
                 )
             is_sparse = isinstance(x, tf.SparseTensor)
             self._check_features(is_sparse, x.shape[1])
-            vectors.append(directions(x if is_sparse else tf.convert_to_tensor(x)))
+            vectors.append(directions(_finite("x", x if is_sparse else tf.convert_to_tensor(x))))
         return vectors
 
     def _check_features(self, is_sparse: bool, width: int) -> None:
@@ -279,8 +309,10 @@ class NearestNeighborModel(keras.Model):
         if width != stored_width:
             raise ValueError(f"x must have the {stored_width} features that adapt saw; got {width}")
 
-    def _output(self, inputs: Any) -> HeadOutput:
-        output = output_of_model(self.model, inputs)
+    def _output(self, inputs: Any) -> tuple[HeadOutput, tf.Tensor]:
+        """Returns what the head of the model gives, and which examples a Keras mask leaves in."""
+        logits = self.model(inputs, training=False)
+        output = output_of_logits(logits)
         if not output.head.workers.alone:
             raise RuntimeError(
                 f"{type(self).__name__} must be used in one process; got a head whose classes are "
@@ -290,7 +322,7 @@ class NearestNeighborModel(keras.Model):
             raise ValueError(
                 f"k must be at most num_classes={output.head.num_classes}; got {self.k}"
             )
-        return output
+        return output, examples_that_count(logits, output)
 
     def _parts(self, output: HeadOutput, x: Any) -> list[_Part]:
         """Returns what softmax, neighbors by h and, if they are stored, by x say of classes."""
@@ -315,6 +347,16 @@ class NearestNeighborModel(keras.Model):
         neighbor = entries.value_rowids()
         scores = num_examples / max(num_entries, 1) * tf.gather(share, neighbor)
         return neighbor // n, tf.gather(labels, entries.values), scores
+
+
+def _finite(name: str, vectors: Vectors) -> Vectors:
+    """Refuses rows, dense or sparse, that are not finite."""
+    if isinstance(vectors, tf.SparseTensor):
+        return vectors.with_values(_finite(name, vectors.values))
+    if not vectors.dtype.is_floating:
+        return vectors
+    with after([check_finite(name, vectors)]):
+        return tf.identity(vectors)
 
 
 def _pairs(data: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

@@ -15,7 +15,7 @@ _BLOCK_ELEMENTS = 2**22  # logits at a time: 16 MiB
 def exact_hidden_gradient(
     hidden: tf.Tensor, labels: Labels, log_partition: tf.Tensor, kernel: Any, bias: Any = None
 ) -> tf.Tensor:
-    """Returns dL_n/dh_n of L = log Z - mean_y o_y, for each example.
+    """Returns dL_n/dh_n of L = log Z - mean_y o_y, for each example; a mean of none is 0.
 
     dL/dh = sum_c p_c W[c] - mean_y W[y],  p_c = exp(o_c - log Z)
 
@@ -46,7 +46,8 @@ def exact_hidden_gradient(
         lambda start, _: start < num_classes, add_block, begin, parallel_iterations=1
     )[1]
     targets = tf.cast(tf.gather(kernel.value, labels.safe_ids), tf.float32)
-    weights = tf.cast(labels.mask, tf.float32) / tf.cast(labels.counts, tf.float32)[:, tf.newaxis]
+    counts = tf.cast(labels.counts, tf.float32)[:, tf.newaxis]
+    weights = tf.math.divide_no_nan(tf.cast(labels.mask, tf.float32), counts)
     return expected - tf.einsum("nk,nkd->nd", weights, targets)
 
 
