@@ -11,7 +11,7 @@ from child import run_program
 from variants import cases_of
 
 import tfx_largeout as tlo
-from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowRMSprop, RowSGD
+from tfx_largeout.optimizers import FusedAdam, RowAdagrad, RowAdam, RowRMSprop, RowSGD
 
 ROWS, WIDTH = 20, 3
 PAIRS = {
@@ -241,3 +241,34 @@ def test_more_than_one_replica_is_refused(tmp_path):
     said = " ".join(run_program(tmp_path, TWO_REPLICAS))
     assert said.startswith("row optimizers serve one replica, or workers")
     assert said.endswith("; got num_replicas_in_sync=2")
+
+
+@pytest.mark.parametrize(
+    "clip", [{"clipnorm": 0.5}, {"clipvalue": 0.3}, {"global_clipnorm": 0.7}], ids=lambda x: str(x)
+)
+@pytest.mark.parametrize("name", ["sgd", "momentum", "fused_adam", "amsgrad"])
+def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
+    """Slices that are long and cancel out, and short ones that add up."""
+    own, theirs = {
+        "sgd": (RowSGD(0.1, **clip), keras.optimizers.SGD(0.1, **clip)),
+        "momentum": (RowSGD(0.1, 0.9, **clip), keras.optimizers.SGD(0.1, 0.9, **clip)),
+        "fused_adam": (FusedAdam(0.1, **clip), keras.optimizers.Adam(0.1, **clip)),
+        "amsgrad": (
+            FusedAdam(0.1, amsgrad=True, **clip),
+            keras.optimizers.Adam(0.1, amsgrad=True, **clip),
+        ),
+    }[name]
+    left, right, other = weight(), weight(), weight(5, 2)
+    others = [keras.Variable(other), keras.Variable(other)]
+    ids = tf.constant([*range(ROWS), 4, 4, 7])
+    values = np.random.default_rng(1).normal(size=(ROWS + 3, WIDTH)).astype("float32") / 5
+    values[4], values[ROWS] = 3, -3
+    gradient = tf.IndexedSlices(tf.constant(values), ids, tf.constant([ROWS, WIDTH]))
+    for _ in range(2):
+        for optimizer, weights, g in (
+            (own, [left, others[0]], gradient),
+            (theirs, [right, others[1]], tf.convert_to_tensor(gradient)),
+        ):
+            optimizer.apply([g, tf.ones([5, 2])], weights)
+    np.testing.assert_allclose(left, right, atol=2e-5)
+    np.testing.assert_allclose(*others, atol=2e-5)

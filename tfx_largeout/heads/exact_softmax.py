@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -214,13 +214,14 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         target_gradient, log_z_gradient, *of_mean_logit = gradients
         of_example = log_z_gradient[:, tf.newaxis]
         target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
+        of_labels = target_gradient + of_example * target_p
+        of_selected = of_example * selection.probabilities
         batch = CandidateGradients(
             hidden,
-            self.rows.of(labels.ids),
-            # Examples of weight 0 touch no rows but those of their labels.
-            tf.where(of_example != 0, self.rows.of(selection.ids), -1),
-            target_gradient + of_example * target_p,
-            of_example * selection.probabilities,
+            named_rows(self.rows.of(labels.ids), of_labels),
+            named_rows(self.rows.of(selection.ids), of_selected),
+            of_labels,
+            of_selected,
         )
         step = self.optimizer.rule, self.present_rate
         if mean_kernel is None:

@@ -27,7 +27,7 @@ from tfx_largeout.class_trees.sweep import (
     sum_of_log_probabilities,
     target_ranks,
 )
-from tfx_largeout.heads.row_updating import RowUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
@@ -274,7 +274,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             self.slots_of(bias),
             hidden,
             no_labels,
-            rows,
+            named_rows(rows, gradient),
             tf.zeros_like(no_labels, hidden.dtype),
             gradient,
             self.optimizer.rule,

@@ -93,6 +93,15 @@ class RowUpdatingHead(SelfUpdatingHead):
         return {**super().get_config(), "optimizer": optimizer}
 
 
+def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the ids of rows, with -1, which names none, where the gradient is exactly 0.
+
+    So an example that a mask or a weight of 0 leaves out moves no row, neither by moments nor by
+    decay.
+    """
+    return tf.where(gradient == 0, tf.constant(-1, ids.dtype), ids)
+
+
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, RowOptimizer):
         raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")

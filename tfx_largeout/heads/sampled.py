@@ -14,7 +14,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.indexes import Index
 from tfx_largeout.indexes.index_shard import IndexShard
@@ -188,14 +188,17 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
         update: bool,
     ) -> tf.Tensor:
         (candidates, _), (true_gradient, candidate_gradient) = residuals, gradients
+        rows = self.rows.of(candidates.ids)
+        if candidates.ids.shape.rank == 2:  # of each example's own
+            rows = named_rows(rows, candidate_gradient)
         hidden_gradient = candidate_update(
             self.kernel,
             self.bias,
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
             tf.cast(hidden, self.statistics_dtype),
-            self.rows.of(labels.ids),
-            self.rows.of(candidates.ids),
+            named_rows(self.rows.of(labels.ids), true_gradient),
+            rows,
             true_gradient,
             candidate_gradient,
             self.optimizer.rule,

@@ -36,9 +36,14 @@ class FusedAdam(keras.optimizers.Adam):
         Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1.
     """
 
+    def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
+        if self.clipnorm or self.clipvalue or self.global_clipnorm:  # of rows, not of slices
+            gradients = [_dense(gradient) for gradient in gradients]
+        return super()._clip_gradients(gradients)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
-        dtype = tf.as_dtype(variable.dtype)
+        gradient, dtype = _dense(gradient), tf.as_dtype(variable.dtype)
         if self.amsgrad or dtype not in _DTYPES:
             super().update_step(gradient, variable, learning_rate)
             return
@@ -59,5 +64,10 @@ class FusedAdam(keras.optimizers.Adam):
             beta1=beta_1,
             beta2=beta_2,
             epsilon=epsilon,
-            grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
+            grad=tf.cast(gradient, dtype),
         )
+
+
+def _dense(gradient: Any) -> Any:
+    """Adds up the slices of a row; any other gradient, or None, is what it was."""
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient

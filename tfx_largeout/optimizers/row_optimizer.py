@@ -107,6 +107,11 @@ class RowOptimizer(keras.optimizers.Optimizer):
         places = [bare_variable(own) is wanted for own in self._trainable_variables]
         return [bare_variable(slot) for slot in self._slots[places.index(True)]]
 
+    def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
+        if self.clipnorm or self.clipvalue or self.global_clipnorm:  # of rows, not of their parts
+            gradients = [_with_a_slice_a_row(gradient) for gradient in gradients]
+        return super()._clip_gradients(gradients)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
 
@@ -168,6 +173,14 @@ class RowOptimizer(keras.optimizers.Optimizer):
 
 def _slot_dtype(variable: Any) -> str:
     return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
+
+
+def _with_a_slice_a_row(gradient: Any) -> Any:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    dtype = tf.float64 if gradient.dtype == tf.float64 else tf.float32
+    ids, rows = _merged(gradient, dtype)
+    return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
 
 def _merged(gradient: tf.IndexedSlices, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
