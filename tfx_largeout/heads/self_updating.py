@@ -30,8 +30,8 @@ class SelfUpdatingHead(Head):
     The weights change once for each gradient that is taken through a call with `training=True`:
     once a step in `fit`, once a microbatch with gradient accumulation, twice for a head that a
     model calls twice: there the gradient of h of the one call is taken at the weights that the
-    update of the other has left. To look at gradients only, use `without_update`. A head that is not
-    `trainable` is not updated; candidates go on being drawn.
+    update of the other has left. To look at gradients only, use `without_update`. A head that is
+    not `trainable` is not updated; candidates go on being drawn.
 
     Only losses of its family train it. A gradient with respect to the logits themselves is refused
     in training, as it would train what lies below alone.
