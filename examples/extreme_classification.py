@@ -106,7 +106,9 @@ def parse() -> argparse.Namespace:
         f"{FEWEST_HELD_OUT:,}, at most {MOST_HELD_OUT}",
     )
     parser.add_argument("--k", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of weights, dropout and order; not of what is held out"
+    )
     arguments = parser.parse_args()
     if arguments.epochs is not None and arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1; got {arguments.epochs}")
@@ -211,7 +213,10 @@ def fit(
     # More labels count more: the loss is a mean over those of an example, P@k is not.
     mean = len(train.label_ids) / len(train)
     batches = train.dataset(
-        arguments.batch_size, shuffle=True, drop_remainder=len(train) >= arguments.batch_size
+        arguments.batch_size,
+        shuffle=True,
+        seed=arguments.seed,
+        drop_remainder=len(train) >= arguments.batch_size,
     ).map(lambda x, y: (x, y, tf.cast(y.row_lengths(), tf.float32) / mean))
     file = arguments.output / "best.weights.h5"
     watch = {"monitor": "val_precision_at_1", "mode": "max"}

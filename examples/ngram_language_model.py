@@ -29,6 +29,8 @@ import tensorflow as tf
 import tfx_largeout as tlo
 
 LOSSES = ("softmax", "exact_softmax", "sampled", "z_loss", "spherical_softmax", "taylor_softmax")
+RATE, HEAD_RATE = 0.1, 10.0  # of SGD
+RATES, HEAD_RATES = {"sampled": 0.002}, {"sampled": 0.004}  # of RowAdam
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -160,13 +162,24 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps-per-epoch", type=int, default=2000)
-    parser.add_argument("--learning-rate", type=float, default=0.1, help="below the head")
-    parser.add_argument("--head-learning-rate", type=float, default=10.0)
+    parser.add_argument(
+        "--learning-rate", type=float, help=f"below the head; by default {RATES}, else {RATE}"
+    )
+    parser.add_argument(
+        "--head-learning-rate",
+        type=float,
+        help=f"by default {HEAD_RATES}, else {HEAD_RATE}; softmax has --learning-rate for all",
+    )
     parser.add_argument("--words", type=int, help="only the first words of the text")
     parser.add_argument("--held-out", type=int, default=20_000, help="last words, to evaluate on")
     parser.add_argument("--csv", type=Path, help="a file for the figures of each epoch")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
-    return parser.parse_args(command_line)
+    arguments = parser.parse_args(command_line)
+    if arguments.learning_rate is None:
+        arguments.learning_rate = RATES.get(arguments.loss, RATE)
+    if arguments.head_learning_rate is None:
+        arguments.head_learning_rate = HEAD_RATES.get(arguments.loss, HEAD_RATE)
+    return arguments
 
 
 def main(command_line: list[str] | None = None) -> dict[str, list[float]]:

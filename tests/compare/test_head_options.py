@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options
+from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options, fitted
 from tfx_largeout.compare.head_table import HEAD_TABLE
 
 OPTIONS = {option.name: option for option in HEAD_OPTIONS}
@@ -53,3 +54,18 @@ def test_every_option_of_the_table_is_a_flag_that_accepts_its_default():
         assert {"optimizer", "learning_rate"} <= row.options.keys()
         for name, default in row.options.items():
             assert OPTIONS[name].parse(str(default)) == default
+
+
+@pytest.mark.parametrize("head", [row.name for row in HEAD_TABLE])
+def test_defaults_go_with_few_classes(head):
+    row = next(row for row in HEAD_TABLE if row.name == head)
+    options = fitted(row.default_options, row.default_options, 40)
+    built, _ = row.build(40, np.arange(40), 0, {**row.options, **options})
+    built.build((None, 8))
+
+
+def test_what_the_user_chose_stays():
+    defaults = {"num_sampled": 1000, "num_found": 500, "learning_rate": 1000.0}
+    chosen = {**defaults, "num_found": 60}
+    assert fitted(chosen, defaults, 40) == {**chosen, "num_sampled": 40}
+    assert fitted(defaults, defaults, 5000) == defaults

@@ -17,7 +17,8 @@ from tfx_largeout.datasets import (
 )
 from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import DATA_FOLDER
 
-CONFIG = ExtremeClassificationConfig("wordnet", num_features=27_463, num_labels=137_311)
+SIZES = {"num_features": 27_463, "num_labels": 137_311}
+CONFIG = ExtremeClassificationConfig("wordnet", **SIZES)
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def label_sets_of(examples):
 def test_prepares_what_the_files_hold(tmp_path, manual_dir):
     builder = prepare(CONFIG, tmp_path, manual_dir)
 
-    assert builder.info.metadata == {"num_features": 27_463, "num_labels": 137_311}
+    assert builder.info.metadata == {**SIZES, "uniform": 0}
     train = read_xc(manual_dir / "wordnet" / "wordnet_train.txt")
     assert label_sets(builder, "train") == label_sets_of(train)
     assert builder.info.splits["test"].num_examples == 100
@@ -66,7 +67,7 @@ def test_uniform_variant(tmp_path, manual_dir):
 
     builder = prepare(config, tmp_path, manual_dir)
 
-    assert builder.info.metadata == {"num_features": 27_463, "num_labels": 50}
+    assert builder.info.metadata == {**SIZES, "num_labels": 50, "uniform": 50}
     containers = [
         read_xc(manual_dir / "wordnet" / name) for name in ("wordnet_train.txt", "test.txt.gz")
     ]
@@ -82,7 +83,23 @@ def test_sizes_of_a_set_without_expectations_come_from_the_files(tmp_path, manua
     prepare(config, tmp_path, manual_dir)
 
     again = ExtremeClassification(config=config, data_dir=tmp_path / "data")
-    assert again.info.metadata == {"num_features": 27_463, "num_labels": 137_311}
+    assert again.info.metadata == {**SIZES, "uniform": 0}
+
+
+@pytest.mark.parametrize(
+    "prepared, asked",
+    [({}, {"uniform": 50}), ({"uniform": 50}, {}), ({"uniform": 50}, {"uniform": 40})],
+    ids=["all, 50", "50, all", "50, 40"],
+)
+def test_what_was_prepared_with_other_labels_is_refused(tmp_path, manual_dir, prepared, asked):
+    def config(options):
+        return ExtremeClassificationConfig("any", folder="wordnet", **options)
+
+    prepare(config(prepared), tmp_path, manual_dir)
+
+    ExtremeClassification(config=config(prepared), data_dir=tmp_path / "data")
+    with pytest.raises(ValueError, match=r"as it was prepared.*Give the config another name"):
+        ExtremeClassification(config=config(asked), data_dir=tmp_path / "data")
 
 
 @pytest.mark.parametrize("what", ["num_features", "num_labels"])

@@ -88,6 +88,22 @@ def test_ctrl_c_ends_all(tmp_path, short_grace, heeds_ctrl_c):
     assert not any(is_running(int(path.name)) for path in workers.iterdir())
 
 
+def test_sigterm_ends_all(tmp_path, short_grace):
+    workers = tmp_path / "workers"
+    workers.mkdir()
+
+    def end():
+        while len(list(workers.iterdir())) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=end).start()
+    assert main(["launch", "--workers", "2", program(tmp_path, STAYS), str(workers)]) == 143
+    assert not any(is_running(int(path.name)) for path in workers.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 # Notes its ports; worker 1 ends itself with signal 9 until there have been so many starts.
 FAILS = """
 import json, os, pathlib, signal, sys, time

@@ -378,3 +378,19 @@ def test_a_model_goes_on_training_and_its_export_stays(tmp_path):
         before,
     )
     assert_same(exported(model, tmp_path / "after"), tlo.top_k_model(model, K)(X))
+
+
+def test_recall_leaves_out_what_a_mask_does(tmp_path):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([None], dtype="int32")
+    hidden = keras.layers.Embedding(50, 16, mask_zero=True, embeddings_initializer="normal")(inputs)
+    head = tlo.heads.DenseHead(400, kernel_initializer="normal")
+    model = keras.Model(inputs, head(hidden))
+    tlo.export(model, tmp_path / "ivf", k=10, index="ivf", num_lists=20, num_probed=4)
+    x = np.random.default_rng(0).integers(1, 50, (16, 5))
+    recalls = [
+        tlo.serving.recall(model, tmp_path / "ivf", np.pad(x, [[0, 0], [0, n]])) for n in (0, 40)
+    ]
+    assert recalls[0] == recalls[1] < 0.9
+    with pytest.raises(ValueError, match="at least one example"):
+        tlo.serving.recall(model, tmp_path / "ivf", np.zeros([3, 4], "int32"))

@@ -32,6 +32,8 @@ BAD_ARGUMENTS = [
     ({"names": NAMES[1:]}, ValueError, "names must be num_classes=50 strings; got 49"),
     ({"names": [*NAMES[1:], 3]}, TypeError, "names must be strings; got 3 for class 49"),
     ({"names": "x" * 50}, TypeError, "names must be a list of strings"),
+    ({"names": dict.fromkeys(NAMES, 0)}, TypeError, "names must be a list.*; got dict"),
+    ({"names": set(NAMES)}, TypeError, "names must be a list of strings.*; got set"),
     ({"names": ["", *NAMES[1:]]}, ValueError, "names must not be empty; got '' for class 0"),
     ({"names": ["\ud800", *NAMES[1:]]}, ValueError, "names must be what UTF-8 can encode; got"),
     ({"names": ["a\nb", *NAMES[1:]]}, ValueError, r"names must be of one line each; got 'a\\nb'"),

@@ -44,11 +44,10 @@ def _counts(label_counts: Any) -> Any:
 
 def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Makes the full softmax with a gradient of selected or of all classes."""
-    selected = min(options["num_selected"], num_classes)
     head = heads.ExactSoftmaxHead(
         num_classes,
         _row_optimizer(options),
-        selected if options["backward"] == "selected" else None,
+        options["num_selected"] if options["backward"] == "selected" else None,
         options["backward"],
         options["products"],
         bias_initializer=_bias(label_counts, options),
@@ -218,8 +217,8 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
 
 def midx(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
     """Returns `SampledHead` with candidates from a softmax over coded rows, and its loss."""
-    words = min(options["num_words"], num_classes)
-    sampler = samplers.MIDX(options["num_sampled"], words, per_example=_own(options))
+    num_sampled, num_words = options["num_sampled"], options["num_words"]
+    sampler = samplers.MIDX(num_sampled, num_words, per_example=_own(options))
     head = _sampled_head(num_classes, sampler, label_counts, seed, options)
     return head, losses.ComplementarySum()
 

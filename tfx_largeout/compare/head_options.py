@@ -124,12 +124,24 @@ HEAD_OPTIONS = (
     HeadOption("num_tables", positive_integer, "hash tables, L"),
 )
 
+_NUMBERS_OF_CLASSES = ("num_sampled", "num_found", "num_selected", "num_words", "top_k")
+
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
     """Returns options of a head without those that its other options make void."""
     if options.get("trunk_optimizer") != "same":
         return dict(options)
     return {name: value for name, value in options.items() if name != "trunk_learning_rate"}
+
+
+def fitted(options: dict[str, Any], defaults: dict[str, Any], num_classes: int) -> dict[str, Any]:
+    """Returns options that no data set has too few classes for; what the user chose stays."""
+    too_many = {
+        name
+        for name in _NUMBERS_OF_CLASSES
+        if name in options and options[name] == defaults[name] and options[name] > num_classes
+    }
+    return {**options, **dict.fromkeys(too_many, num_classes)}
 
 
 def choose_options(

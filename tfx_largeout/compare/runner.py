@@ -137,6 +137,8 @@ def _apply(event: dict[str, Any], result: HeadResult) -> float | None:
     kind = event["event"]
     if kind == "stage":
         result.stage = event["text"]
+    elif kind == "options":
+        result.options = event["options"]
     elif kind == "ready":
         result.stage = "training"
         for name in ("steps_per_epoch", "parameters", "implementation", "data"):

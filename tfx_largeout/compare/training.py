@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from tfx_largeout.compare.event_file import EventFile
-from tfx_largeout.compare.head_options import OPTIMIZERS
+from tfx_largeout.compare.head_options import OPTIMIZERS, fitted
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
@@ -42,6 +42,11 @@ def train(
     """
     common = settings.training
     keras.utils.set_random_seed(common.seed)
+    defaults = head_row(settings.head).default_options
+    options = fitted(settings.options, defaults, train_examples.num_labels)
+    if options != settings.options:
+        settings = dataclasses.replace(settings, options=options)
+        send("options", options=options)
     model = build_model(settings, train_examples)
     # A small last batch would make a step several times as long for its examples.
     batches = train_examples.dataset(

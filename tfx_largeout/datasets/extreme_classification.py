@@ -40,7 +40,8 @@ class ExtremeClassificationConfig(tfds.core.BuilderConfig):
         folder: Folder under `manual_dir` that holds the files. Default: `name`.
         num_features: Number of features that the files must have. Default: any.
         num_labels: Number of labels that the files must have. Default: any.
-        uniform: Number of labels that `uniform_labels` keeps. Default: the data as they are.
+        uniform: Number of labels that `uniform_labels` keeps. Default: the data as they are. What
+            was prepared under `name` with another number is refused.
     """
 
     folder: str = ""
@@ -65,7 +66,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
     Raises:
         FileNotFoundError: A split has no file.
         ValueError: A split has several files; or a file is malformed, or has other numbers of
-            features or labels than the config says.
+            features or labels than the config says; or so has what was prepared before.
 
     References:
         Bhatia, Dahiya, Jain, Mittal, Prabhu, Varma 2016, The extreme classification repository.
@@ -116,6 +117,26 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
         )
     ]
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._refuse_other_data()
+
+    def _refuse_other_data(self) -> None:
+        """Refuses what was prepared under the name of the config, if it is other data."""
+        config, found = self.builder_config, self.info.metadata or {}
+        wanted = {
+            "num_features": config.num_features,
+            "num_labels": config.uniform or config.num_labels,
+        }
+        if "uniform" in found:
+            wanted["uniform"] = config.uniform or 0
+        for what, number in wanted.items():
+            if number is not None and found.get(what) not in (None, number):
+                raise ValueError(
+                    f"{what} of {config.name} must be {found[what]}, as it was prepared; got "
+                    f"{number}. Give the config another name, and folder={config.folder!r}"
+                )
+
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
@@ -126,6 +147,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
             metadata=tfds.core.MetadataDict(
                 num_features=self.builder_config.num_features,
                 num_labels=self.builder_config.uniform or self.builder_config.num_labels,
+                uniform=self.builder_config.uniform or 0,
             ),
         )
 

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 _EXIT_INTERRUPTED = 130
 _GRACE = 5.0  # seconds that workers get to end by themselves
@@ -23,10 +23,10 @@ _POLL = 0.1
 def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     """Runs a Python script as several workers on this machine, each with its own TF_CONFIG.
 
-    What they print comes out line by line, after the worker's number. If one fails, or Ctrl-C is
-    pressed, all are ended; after a failure they are started again, on other ports, as often as
-    `restarts` says. The cores are divided among the workers, if the environment does not
-    say otherwise with TF_NUM_INTRAOP_THREADS.
+    What they print comes out line by line, after the worker's number. If one fails, Ctrl-C is
+    pressed or SIGTERM comes, all are ended; after a failure they are started again, on other ports,
+    as often as `restarts` says. The cores are divided among the workers, if the environment does
+    not say otherwise with TF_NUM_INTRAOP_THREADS.
 
     Args:
         command: The script and its arguments.
@@ -36,7 +36,15 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     Returns:
         The exit code: 0; that of the first worker that failed (128 + n if signal n ended it), the
         last time; 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: SIGTERM has come: with code 143, when all have ended.
     """
+    with _ended_by_sigterm():
+        return _run_again(command, num_workers, restarts)
+
+
+def _run_again(command: Sequence[str], num_workers: int, restarts: int) -> int:
     for restart in range(restarts + 1):
         if restart:
             _tell(f"starting all workers again, {restart} of {restarts}")
@@ -44,6 +52,24 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
         if code in (0, _EXIT_INTERRUPTED):
             break
     return code
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Within it SIGTERM raises `SystemExit`, once; but in the main thread alone."""
+
+    def end(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(command: Sequence[str], num_workers: int) -> int:

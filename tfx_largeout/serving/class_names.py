@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import tensorflow as tf
@@ -41,8 +41,9 @@ def checked_names(names: Iterable[str], num_classes: int) -> list[str]:
         TypeError: They are no strings.
         ValueError: They are not C names of one line each, or one is empty or no UTF-8.
     """
-    if isinstance(names, (str, bytes)):
-        raise TypeError(f"names must be a list of strings, one a class; got {names!r}")
+    if isinstance(names, (str, bytes, Mapping, Set)):  # the last two have no order of classes
+        got = type(names).__name__ if isinstance(names, (Mapping, Set)) else repr(names)
+        raise TypeError(f"names must be a list of strings, one a class; got {got}")
     listed = list(names)
     if len(listed) != num_classes:
         raise ValueError(f"names must be num_classes={num_classes} strings; got {len(listed)}")

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.layers.top_k import top_k_model
+from tfx_largeout.heads.base import examples_that_count
+from tfx_largeout.layers.top_k import output_of_logits, top_classes
 from tfx_largeout.serving.serving_inputs import ServingInputs
 
 _BATCH = 256
@@ -27,6 +28,8 @@ def recall(
 
     recall@k = mean over examples of |ids exported & ids of the k best classes by `model`| / k
 
+    Positions that a Keras mask leaves out don't count.
+
     Cost: two passes over the examples, one of them exact: O(N C D).
 
     Args:
@@ -38,8 +41,9 @@ def recall(
         input_signature: As for `export`.
 
     Raises:
-        ValueError: There is no example; `data` is nested otherwise than the model's inputs;
-            `num_probed` is given, and there is no index; `export` has not written the folder.
+        ValueError: There is no example that counts; `data` is nested otherwise than the model's
+            inputs; `num_probed` is given, and there is no index; `export` has not written the
+            folder.
     """
     loaded = tf.saved_model.load(str(folder))
     if "serving_default" not in loaded.signatures:
@@ -54,7 +58,14 @@ def recall(
         )
     approximate = loaded.signatures[name]
     more = {} if num_probed is None else {"num_probed": tf.constant(num_probed, tf.int32)}
-    exact = top_k_model(model, approximate.structured_outputs["ids"].shape[-1])
+    k = approximate.structured_outputs["ids"].shape[-1]
+
+    @tf.function(reduce_retracing=True)
+    def exact(x: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = model(x, training=False)
+        output = output_of_logits(logits)
+        return top_classes(output, k)[1], examples_that_count(logits, output)
+
     inputs = ServingInputs(model, input_signature)
     if not isinstance(data, tf.data.Dataset):
         data = tf.data.Dataset.from_tensor_slices(data).batch(_BATCH)
@@ -62,8 +73,9 @@ def recall(
     for batch in data:
         x = batch[0] if isinstance(batch, tuple) else batch
         found = approximate(**inputs.flat(x), **more)["ids"].numpy()
-        best = exact(x)[1].numpy()
-        shares.append((best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1).reshape(-1))
+        best, counts = (tensor.numpy() for tensor in exact(x))
+        is_found = (best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1)
+        shares.append(is_found.reshape(-1, k)[counts])
     if not any(map(len, shares)):
         raise ValueError("data must have at least one example; got none")
     return float(np.concatenate(shares).mean())
