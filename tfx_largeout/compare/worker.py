@@ -3,8 +3,8 @@
 
 It reads its `WorkerSettings` as JSON from standard input and writes events, one JSON object a line,
 to standard output: `stage` while it reads the data, `options` if they are not those that it was
-given, `ready`, then `progress` and `point` in turn, then `done`; or `failed`. A `note` is a sentence
-for the reader of the results, at any time.
+given, `ready`, then `progress` and `point` in turn, then `done`; or `failed`. A `note` is a
+sentence for the reader of the results, at any time.
 """
 
 from __future__ import annotations
