@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1] / "tfx_largeout"
 LAYERS = (
     "arguments",
     "run_time_checks",
+    "unsupported_execution",
     "labels",
     "example_weights",
     "distribute",

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
+from tfx_largeout.run_time_checks import after
 
 _BLOCK_ELEMENTS = 2**22  # cosines, or products for them, that are in memory at a time
 
@@ -31,6 +33,16 @@ def directions(vectors: Vectors) -> Vectors:
     squares = tf.math.unsorted_segment_sum(values**2, rows, number)
     scale = tf.math.rsqrt(tf.maximum(squares, 1e-12))
     return tf.SparseTensor(vectors.indices, values * tf.gather(scale, rows), vectors.dense_shape)
+
+
+def finite(name: str, vectors: Vectors) -> Vectors:
+    """Refuses rows, dense or sparse, that are not finite."""
+    if isinstance(vectors, tf.SparseTensor):
+        return vectors.with_values(finite(name, vectors.values))
+    if not vectors.dtype.is_floating:
+        return vectors
+    with after([check_finite(name, vectors)]):
+        return tf.identity(vectors)
 
 
 def rows_of(vectors: Vectors, kept: tf.Tensor) -> Vectors:

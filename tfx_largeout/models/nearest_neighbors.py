@@ -17,14 +17,13 @@ from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.models.example_vectors import (
     Vectors,
     directions,
+    finite,
     nearest,
     rows_of,
     shares,
     stored_arrays,
 )
 from tfx_largeout.models.mixture_weights import best_weights, held_out
-from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.run_time_checks import after
 
 _BEST_OF_SOFTMAX = 100
 _FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
@@ -276,7 +275,7 @@ class NearestNeighborModel(keras.Model):
 
     def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
         """Returns the vectors that neighbors are looked for with: h, and x if it is looked at."""
-        vectors = [directions(_finite("h", output.flat_hidden))]
+        vectors = [directions(finite("h", output.flat_hidden))]
         if self._has_features:
             shape = getattr(x, "shape", None)
             if shape is None or len(shape) != 2 or len(output.hidden.shape) != 2:
@@ -287,7 +286,7 @@ class NearestNeighborModel(keras.Model):
                 )
             is_sparse = isinstance(x, tf.SparseTensor)
             self._check_features(is_sparse, x.shape[1])
-            vectors.append(directions(_finite("x", x if is_sparse else tf.convert_to_tensor(x))))
+            vectors.append(directions(finite("x", x if is_sparse else tf.convert_to_tensor(x))))
         return vectors
 
     def _check_features(self, is_sparse: bool, width: int) -> None:
@@ -347,16 +346,6 @@ class NearestNeighborModel(keras.Model):
         neighbor = entries.value_rowids()
         scores = num_examples / max(num_entries, 1) * tf.gather(share, neighbor)
         return neighbor // n, tf.gather(labels, entries.values), scores
-
-
-def _finite(name: str, vectors: Vectors) -> Vectors:
-    """Refuses rows, dense or sparse, that are not finite."""
-    if isinstance(vectors, tf.SparseTensor):
-        return vectors.with_values(_finite(name, vectors.values))
-    if not vectors.dtype.is_floating:
-        return vectors
-    with after([check_finite(name, vectors)]):
-        return tf.identity(vectors)
 
 
 def _pairs(data: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
