@@ -29,8 +29,8 @@ import tensorflow as tf
 import tfx_largeout as tlo
 
 LOSSES = ("softmax", "exact_softmax", "sampled", "z_loss", "spherical_softmax", "taylor_softmax")
-RATE, HEAD_RATE = 0.1, 10.0  # of SGD
-RATES, HEAD_RATES = {"sampled": 0.002}, {"sampled": 0.004}  # of RowAdam
+# Below the head, and the head's own: of SGD; of RowAdam for `sampled`.
+RATES = dict.fromkeys(LOSSES, (0.1, 10.0)) | {"sampled": (0.002, 0.004)}
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -162,23 +162,27 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps-per-epoch", type=int, default=2000)
+    (below, head), (sampled_below, sampled_head) = RATES["z_loss"], RATES["sampled"]
     parser.add_argument(
-        "--learning-rate", type=float, help=f"below the head; by default {RATES}, else {RATE}"
+        "--learning-rate",
+        type=float,
+        help=f"below the head; by default {below}, {sampled_below} for sampled",
     )
     parser.add_argument(
         "--head-learning-rate",
         type=float,
-        help=f"by default {HEAD_RATES}, else {HEAD_RATE}; softmax has --learning-rate for all",
+        help=f"by default {head}, {sampled_head} for sampled; softmax has --learning-rate for all",
     )
     parser.add_argument("--words", type=int, help="only the first words of the text")
     parser.add_argument("--held-out", type=int, default=20_000, help="last words, to evaluate on")
     parser.add_argument("--csv", type=Path, help="a file for the figures of each epoch")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     arguments = parser.parse_args(command_line)
+    below, head = RATES[arguments.loss]
     if arguments.learning_rate is None:
-        arguments.learning_rate = RATES.get(arguments.loss, RATE)
+        arguments.learning_rate = below
     if arguments.head_learning_rate is None:
-        arguments.head_learning_rate = HEAD_RATES.get(arguments.loss, HEAD_RATE)
+        arguments.head_learning_rate = head
     return arguments
 
 

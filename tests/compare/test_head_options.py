@@ -56,9 +56,8 @@ def test_every_option_of_the_table_is_a_flag_that_accepts_its_default():
             assert OPTIONS[name].parse(str(default)) == default
 
 
-@pytest.mark.parametrize("head", [row.name for row in HEAD_TABLE])
-def test_defaults_go_with_few_classes(head):
-    row = next(row for row in HEAD_TABLE if row.name == head)
+@pytest.mark.parametrize("row", HEAD_TABLE, ids=lambda row: row.name)
+def test_defaults_go_with_few_classes(row):
     options = fitted(row.default_options, row.default_options, 40)
     built, _ = row.build(40, np.arange(40), 0, {**row.options, **options})
     built.build((None, 8))

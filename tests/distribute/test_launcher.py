@@ -74,31 +74,29 @@ def heeds_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_ends_all(tmp_path, short_grace, heeds_ctrl_c):
-    workers = tmp_path / "workers"
+def send_when_both_run(number, workers):
+    """Sends this process a signal when two workers have put a file each into a new folder."""
     workers.mkdir()
 
-    def press():
+    def send():
         while len(list(workers.iterdir())) < 2:
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
-    threading.Thread(target=press).start()
+    threading.Thread(target=send).start()
+
+
+def test_ctrl_c_ends_all(tmp_path, short_grace, heeds_ctrl_c):
+    workers = tmp_path / "workers"
+    send_when_both_run(signal.SIGINT, workers)
     assert main(["launch", "--workers", "2", program(tmp_path, STAYS), str(workers)]) == 130
     assert not any(is_running(int(path.name)) for path in workers.iterdir())
 
 
 def test_sigterm_ends_all(tmp_path, short_grace):
     workers = tmp_path / "workers"
-    workers.mkdir()
-
-    def end():
-        while len(list(workers.iterdir())) < 2:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-
     before = signal.getsignal(signal.SIGTERM)
-    threading.Thread(target=end).start()
+    send_when_both_run(signal.SIGTERM, workers)
     assert main(["launch", "--workers", "2", program(tmp_path, STAYS), str(workers)]) == 143
     assert not any(is_running(int(path.name)) for path in workers.iterdir())
     assert signal.getsignal(signal.SIGTERM) == before
@@ -137,14 +135,7 @@ def test_all_start_again(failures, restarts, code, tmp_path, capsys, short_grace
 
 def test_ctrl_c_starts_nothing_again(tmp_path, short_grace, heeds_ctrl_c):
     workers = tmp_path / "workers"
-    workers.mkdir()
-
-    def press():
-        while len(list(workers.iterdir())) < 2:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=press).start()
+    send_when_both_run(signal.SIGINT, workers)
     arguments = ["--workers", "2", "--restarts", "5", program(tmp_path, STAYS), str(workers)]
     assert main(["launch", *arguments]) == 130
     assert len(list(workers.iterdir())) == 2

@@ -85,7 +85,7 @@ def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
 
 
 @pytest.mark.parametrize(
-    "optimizer, refuses",
+    "optimizer, warns",
     [
         (lambda: keras.optimizers.Adam(0.01), True),
         (lambda: keras.optimizers.SGD(0.5), False),
@@ -93,17 +93,17 @@ def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
     ],
     ids=["adam", "sgd", "fused_adam"],
 )
-def test_an_optimizer_that_takes_a_row_for_several_is_warned_of(optimizer, refuses):
+def test_an_optimizer_that_takes_a_row_for_several_is_warned_of(optimizer, warns):
     """Keras's Adam does, and its steps are others than those of the tied full softmax."""
     x, y = data()
     own, full = tied(tlo.samplers.Uniform(WORDS), use_bias=False), dense()
     own.compile(optimizer(), tlo.losses.SampledSoftmax())
     full.compile(optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    expected = pytest.warns(RuntimeWarning, match="Got Adam") if refuses else no_warning()
+    expected = pytest.warns(RuntimeWarning, match="Got Adam") if warns else no_warning()
     with expected:
         own.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
     full.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
-    assert np.allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5) != refuses
+    assert np.allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5) != warns
 
 
 @contextlib.contextmanager

@@ -52,6 +52,15 @@ class ExtremeClassificationConfig(tfds.core.BuilderConfig):
     def __post_init__(self) -> None:
         self.folder = self.folder or self.name
 
+    @property
+    def prepared_sizes(self) -> dict[str, int | None]:
+        """What the metadata of the prepared data say; None where the files decide."""
+        return {
+            "num_features": self.num_features,
+            "num_labels": self.uniform or self.num_labels,
+            "uniform": self.uniform or 0,
+        }
+
 
 class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
     """The sets of the extreme classification repository, and others in its format.
@@ -124,13 +133,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
     def _refuse_other_data(self) -> None:
         """Refuses what was prepared under the name of the config, if it is other data."""
         config, found = self.builder_config, self.info.metadata or {}
-        wanted = {
-            "num_features": config.num_features,
-            "num_labels": config.uniform or config.num_labels,
-        }
-        if "uniform" in found:
-            wanted["uniform"] = config.uniform or 0
-        for what, number in wanted.items():
+        for what, number in config.prepared_sizes.items():
             if number is not None and found.get(what) not in (None, number):
                 raise ValueError(
                     f"{what} of {config.name} must be {found[what]}, as it was prepared; got "
@@ -144,11 +147,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
             features=tfds_schema.features(),
             homepage="http://manikvarma.org/downloads/XC/XMLRepository.html",
             citation=_CITATION,
-            metadata=tfds.core.MetadataDict(
-                num_features=self.builder_config.num_features,
-                num_labels=self.builder_config.uniform or self.builder_config.num_labels,
-                uniform=self.builder_config.uniform or 0,
-            ),
+            metadata=tfds.core.MetadataDict(self.builder_config.prepared_sizes),
         )
 
     def _split_generators(
