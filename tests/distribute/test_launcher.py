@@ -59,6 +59,12 @@ def test_each_line_has_the_number_of_its_worker(tmp_path, capsys):
     assert sorted(lines) == sorted(said)
 
 
+def test_a_script_gets_all_that_stands_behind_it(tmp_path, capsys):
+    command = [program(tmp_path, SAYS), "--", "--workers", "--", "2"]
+    assert main(["launch", "--workers", "1", *command]) == 0
+    assert "[0] worker 0 of 1 -- --workers -- 2\n" in capsys.readouterr().out
+
+
 def test_if_one_fails_all_end(tmp_path, capsys, short_grace):
     start = time.monotonic()
     assert main(["launch", "--workers", "2", program(tmp_path, DIES)]) == 5

@@ -54,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser.parse_args(argv)
         if arguments.command == "launch":
-            command = [arguments.script, *arguments.arguments]
-            return launch(command, arguments.workers, arguments.restarts)
+            return launch(arguments.script, arguments.workers, arguments.restarts)
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
@@ -253,8 +252,8 @@ def _add_launch(commands: Any) -> None:
         metavar="N",
         help="how many times all are started again after one has failed (default: 0)",
     )
-    add("script", metavar="SCRIPT", help="the script")
-    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    # PARSER is one argument and all behind it; REMAINDER would lose a "--" that comes first.
+    add("script", nargs=argparse.PARSER, metavar="SCRIPT", help="the script, and its arguments")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -116,7 +116,8 @@ class ModelRate:
             self._warn_once(
                 f"head {self.head!r} was updated twice in one step of the model's optimizer: it "
                 "updates itself whenever a gradient is taken through a call with training=True. "
-                "To look at gradients, take them within `with head.without_update():`."
+                "To look at gradients, take them within `with head.without_update():`. Of a loop that "
+                "trains by another optimizer than the compiled one, the head can't follow the rate."
             )
         return np.int32(0)
 
