@@ -4,9 +4,10 @@
 Log TF-IDF features, one wide layer with dropout, the exact softmax or, for many classes, a sampled
 one whose bias begins at the frequency of classes, a learning rate that falls to 0, and behind it
 the labels of the nearest training examples, by what the layer makes of them and by their features,
-with weights that are chosen on held-out examples. Trains with a progress bar, TensorBoard and early
-stopping on P@1 of examples that are held out, keeps the best weights, evaluates on the test set,
-and writes the best classes of each test example to a file.
+with weights that are chosen on held-out examples, which are neighbors in the end as the others are.
+Trains with a progress bar, TensorBoard and early stopping on P@1 of examples that are held out,
+keeps the best weights, evaluates on the test set, and writes the best classes of each test example
+to a file.
 
     python examples/extreme_classification.py
     python examples/extreme_classification.py --data path/to/EURLex-4K --head exact --epochs 20
@@ -47,15 +48,14 @@ def main() -> None:
     if not 1 <= arguments.k <= train.num_labels:
         raise SystemExit(f"--k must be in [1, {train.num_labels}], the classes; got {arguments.k}")
     settle(arguments, len(train), train.num_labels)
-    train, held_out = hold_out(train, arguments.held_out)
+    rest, held_out = hold_out(train, arguments.held_out)
     keras.utils.set_random_seed(arguments.seed)
-    model = build_model(train, arguments)
+    model = build_model(rest, arguments)
 
     start = time.perf_counter()
-    epochs = fit(model, train, held_out, arguments)
-    best = tlo.NearestNeighborModel(model, arguments.k, weight=0.3, feature_weight=0.4)
-    best.adapt(train.dataset(arguments.batch_size))
-    weights = best.choose_weights(held_out.dataset(arguments.batch_size))
+    epochs = fit(model, rest, held_out, arguments)
+    weights = choose_weights(model, rest, held_out, arguments)
+    best = with_neighbors(model, train, arguments, **weights)
     seconds = time.perf_counter() - start
 
     _, ids = best.predict(test.dataset(arguments.batch_size), verbose=0)
@@ -236,6 +236,26 @@ def fit(
     )
     model.load_weights(file)
     return len(history.epoch)
+
+
+def choose_weights(
+    model: keras.Model,
+    rest: SparseExamples,
+    held_out: SparseExamples,
+    arguments: argparse.Namespace,
+) -> dict[str, float]:
+    """Returns how much neighbors by h and by features should count, by the held-out examples."""
+    trial = with_neighbors(model, rest, arguments, weight=0.3, feature_weight=0.4)
+    chosen = trial.choose_weights(held_out.dataset(arguments.batch_size))
+    return {name: chosen[name] for name in ("weight", "feature_weight")}
+
+
+def with_neighbors(
+    model: keras.Model, examples: SparseExamples, arguments: argparse.Namespace, **weights: float
+) -> tlo.NearestNeighborModel:
+    best = tlo.NearestNeighborModel(model, arguments.k, **weights)
+    best.adapt(examples.dataset(arguments.batch_size))
+    return best
 
 
 def precision(ids: np.ndarray, examples: SparseExamples) -> dict[str, float]:

@@ -18,6 +18,7 @@ import tfx_largeout as tlo
 from tfx_largeout.callbacks import Checkpoint
 from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.datasets import SparseExamples
 
@@ -403,7 +404,7 @@ def test_arrays_among_the_logs(tmp_path):
     assert history["loss"] == again["loss"]
 
 
-def test_models_that_run_eagerly_are_not_traced(tmp_path):
+def test_models_that_can_not_be_traced_run_eagerly(tmp_path):
     class Eager(keras.Model):
         def __init__(self):
             super().__init__()
@@ -417,6 +418,70 @@ def test_models_that_run_eagerly_are_not_traced(tmp_path):
     model.compile("sgd", loss, run_eagerly=True)
     model(np.zeros((1, WIDTH), "float32"))
     assert len(fit(model, Checkpoint(tmp_path / "run"))["loss"]) == EPOCHS
+
+    with pytest.warns(UserWarning, match="variables that came up in its first step: .*total"):
+        model.compile("sgd", loss, metrics=["accuracy"], run_eagerly=True)
+        fit(model, Checkpoint(tmp_path / "metrics", every=4))
+
+
+class TwoOptimizers(keras.Model):
+    """Trains its last layer by an optimizer that is built in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.last = layers.Dense(5, "relu"), layers.Dense(CLASSES)
+        self.other = keras.optimizers.Adam(0.05)
+
+    def call(self, inputs):
+        return self.last(self.hidden(inputs))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred)
+        parts = [self.hidden.trainable_variables, self.last.trainable_variables]
+        gradients = tape.gradient(loss, parts)
+        for optimizer, part, gradient in zip(
+            (self.optimizer, self.other), parts, gradients, strict=True
+        ):
+            optimizer.apply(gradient, part)
+        return self.compute_metrics(x, y, y_pred)
+
+
+def two_optimizers(run_eagerly=True):
+    keras.utils.set_random_seed(5)
+    model = TwoOptimizers()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], run_eagerly=run_eagerly)
+    return model
+
+
+def test_what_an_eager_step_makes_is_kept(tmp_path):
+    whole, model = two_optimizers(), two_optimizers()
+    expected = fit(whole, Checkpoint(tmp_path / "whole", 4))
+    interrupted(two_optimizers, lambda: Checkpoint(tmp_path / "run", 4), BATCHES + 3)
+    assert fit(model, Checkpoint(tmp_path / "run", 4)) == expected
+    assert_same_state(model, whole)
+
+
+def test_what_a_step_on_other_data_makes_is_told(tmp_path):
+    model = two_optimizers(run_eagerly=False)
+    model(X[:1])
+    model.optimizer.build(model.hidden.trainable_variables)
+    with pytest.warns(UserWarning, match=r"came up in its first step: .*Adam\.momentum"):
+        model.fit(of_epoch(0), verbose=0, shuffle=False, callbacks=[Checkpoint(tmp_path / "run")])
+
+
+def test_optimizers_that_can_not_be_made_in_a_function(tmp_path):
+    fit(model_of(optimizer=keras.optimizers.Nadam(0.01)), Checkpoint(tmp_path / "run"), epochs=1)
+
+
+def test_dictionaries_of_a_callback_whose_keys_are_of_numpy():
+    callback, other = keras.callbacks.Callback(), keras.callbacks.Callback()
+    callback.counts = {np.int64(3): 1.0, np.int64(5): 2.0}
+    restore_callback(other, *callback_state(callback))
+    assert other.counts == callback.counts
 
 
 def test_weights_that_a_callback_keeps_in_bfloat16():
@@ -470,6 +535,14 @@ def test_so_many_are_kept_and_nothing_else(tmp_path):
     with np.load(tmp_path / "epoch-00003-batch-00000000.npz") as file:
         kernels = [file[name] for name in file.files if "SampledHead.kernel" in name]
     assert kernels[0].shape == (CLASSES, 5)
+
+
+def test_epochs_of_more_digits_are_newer(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    for epoch in (99_998, 99_999, 100_000, 100_001):
+        folder.write(Position(epoch, 0), {"epoch": epoch}, {}, [], [])
+    assert folder.newest().facts["epoch"] == 100_001
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 # What is refused

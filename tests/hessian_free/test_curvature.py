@@ -139,8 +139,12 @@ def test_both_ways_give_the_same(name):
     np.testing.assert_allclose(*products, rtol=1e-4, atol=1e-5 * np.abs(products[0]).max())
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_products_of_the_head_are_those_of_a_dense_layer(smoothing):
+@pytest.mark.parametrize(
+    ("smoothing", "dtype", "tolerance"),
+    [(0.0, "float32", 1e-4), (0.2, "float32", 1e-4), (0.0, "float64", 1e-11)],
+)
+def test_products_of_the_head_are_those_of_a_dense_layer(smoothing, dtype, tolerance):
+    keras.config.set_dtype_policy(dtype)
     x, y = classes_data()
     head = head_model(smoothing=smoothing)
     dense_loss = losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
@@ -153,7 +157,7 @@ def test_products_of_the_head_are_those_of_a_dense_layer(smoothing):
     results = []
     for model in (head, dense):
         if model is dense:
-            parts[2], y = parts[2].T, np.eye(CLASSES, dtype="float32")[y]
+            parts[2], y = parts[2].T, np.eye(CLASSES, dtype=dtype)[y]
         curvature, batch = curvature_of(model, x, y)
         product = curvature.product(*batch, curvature.parameters.join(parts))
         gradient = curvature.gradient(*batch)
@@ -161,7 +165,7 @@ def test_products_of_the_head_are_those_of_a_dense_layer(smoothing):
     for of_head, of_dense in zip(*results, strict=True):
         for place, (a, b) in enumerate(zip(of_head, of_dense, strict=True)):
             b = tf.transpose(b) if place == 2 else b
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
 
 
 def test_head_takes_several_labels_and_weights_of_zero():
@@ -250,6 +254,42 @@ def test_bfloat16_models_have_float32_vectors():
     assert product.dtype == tf.float32
     np.testing.assert_allclose(
         product, expected @ vector.numpy(), atol=0.03 * np.abs(product).max()
+    )
+
+
+def half_case(name, num_classes=600):
+    """A model of half precision whose targets only float32 can tell apart, and its data."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, WIDTH)).astype("float32")
+    if name == "ids":
+        loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+        y, bias = rng.integers(-1, num_classes, 64), "zeros"
+    else:
+        loss, num_classes = losses.MeanSquaredError(), 1
+        y, bias = 1000 + rng.normal(size=(64, 1)), keras.initializers.Constant(1000.0)
+    model = keras.Sequential([keras.Input([WIDTH])])
+    model.add(layers.Dense(num_classes, kernel_initializer="normal", bias_initializer=bias))
+    model.compile("sgd", loss)
+    return model, x, y
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("name", ["ids", "squared error"])
+def test_losses_of_half_precision_are_those_of_keras(name, policy):
+    keras.config.set_dtype_policy(policy)
+    model, x, y = half_case(name)
+    curvature, batch = curvature_of(model, x, y)
+    sums = curvature.gradient(*batch)
+    with tf.GradientTape() as tape:
+        loss = model.loss(batch[1], model(batch[0], training=False))
+    variables = [variable.value for variable in model.trainable_variables]
+    gradient = curvature.parameters.join(tape.gradient(loss, variables))
+    weight = float(sums.weight)
+    if name == "ids":  # Keras divides by all elements here, and by those that count in `evaluate`
+        gradient, loss = gradient * len(x) / weight, loss * len(x) / weight
+    assert float(sums.loss) / weight == pytest.approx(float(loss), rel=1e-5)
+    np.testing.assert_allclose(
+        sums.vector / weight, gradient, atol=0.02 * np.abs(gradient).max(), rtol=0.02
     )
 
 

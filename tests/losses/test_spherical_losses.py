@@ -11,6 +11,7 @@ from oracles import spherical_losses as oracle
 from variants import thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import SphericalStatistics
 
 CLASSES, WIDTH = 11, 3
@@ -214,6 +215,22 @@ def test_the_z_loss_is_finite_where_all_logits_are_equal():
     hidden = tf.Variable(np.ones((2, WIDTH), "float32"))
     value = tlo.losses.ZLoss()([1, 2], head(hidden, training=True))
     np.testing.assert_allclose(value, 10 * np.log1p(np.e), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e2, 1e4, 1e7])
+def test_the_z_loss_of_shifted_logits_is_as_before_or_bounded(shift):
+    logits = np.random.default_rng(0).normal(0, 1, [1, CLASSES])
+    shifted = tf.Variable((logits + shift).astype("float32"))
+    with tf.GradientTape() as tape:
+        labels = normalize_labels([3], CLASSES)
+        squares, total = tf.reduce_sum(shifted**2, 1), tf.reduce_sum(shifted, 1)
+        statistics = SphericalStatistics(labels, shifted[:, 3:4], squares, total, CLASSES)
+        value = tlo.losses.ZLoss().from_statistics(statistics)
+    gradient = np.abs(tape.gradient(value, shifted)).max()
+    if shift <= 1e2:
+        z = (logits[0, 3] - logits.mean()) / logits.std()
+        np.testing.assert_allclose(value, [10 * np.log1p(np.exp(0.1 * (10 - z)))], rtol=1e-3)
+    assert abs(value[0]) < 100 and gradient < 100
 
 
 def test_statistics_say_how_many_classes():

@@ -137,6 +137,18 @@ def test_own_steps_and_own_metrics_log_nothing_that_was_not_counted(run_eagerly)
     assert list(model.train_on_batch(x, labels, return_dict=True)) == ["loss"]
 
 
+@eager_and_graph
+def test_after_training_an_evaluation_in_which_nothing_counts_is_nan(run_eagerly):
+    x, labels = make_data()
+    model = make_model(weighted_metrics=[metrics.PrecisionAtK(1)], run_eagerly=run_eagerly)
+    nothing = {"sample_weight": np.zeros(len(x)), "return_dict": True, "verbose": 0}
+    before = model.evaluate(x, labels, **nothing)
+    model.fit(x, labels, batch_size=BATCH, verbose=0)
+    after = model.evaluate(x, labels, **nothing)
+    assert list(before) == list(after) and np.isnan(after["precision_at_1"])
+    assert list(model.fit(x, labels, batch_size=BATCH, verbose=0).history) == ["loss"]
+
+
 def test_callbacks_and_the_progress_bar_see_no_nan(tmp_path, capsys):
     x, labels = make_data()
     model = make_model([metrics.PrecisionAtK(1)], weighted_metrics=[metrics.PrecisionAtK(1)])

@@ -56,7 +56,7 @@ def _packed(value: Any, path: str, arrays: Arrays) -> Any:
         items = [_packed(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     if isinstance(value, dict):
-        keys = [_packed(key, path, arrays) for key in value]
+        keys = [_packed(key, f"{path}/key{i}", arrays) for i, key in enumerate(value)]
         items = [_packed(item, f"{path}/{i}", arrays) for i, item in enumerate(value.values())]
         return {"dict": [keys, items]}
     name = getattr(value, "__name__", None)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
+from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import RunState
 from tfx_largeout.callbacks.step_graph import StepGraph
 from tfx_largeout.callbacks.stored_run import StoredRun
@@ -247,16 +248,20 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _make_variables(self) -> None:
         """Makes the variables that a step needs, and warns of what can't be saved."""
-        graph = None
-        if self._batches is not None and not self.model.run_eagerly:
-            graph = StepGraph(self.model, self._batches.element_spec)
-        elif not self.model.built:
+        model, graph = self.model, None
+        if model.built and model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)  # some can't be within a function
+        if self._batches is not None:
+            try:
+                graph = StepGraph(model, self._batches.element_spec)
+            except Exception:
+                if not model.run_eagerly:  # such a step need not be one that can be traced
+                    raise
+        if not model.built:
             raise ValueError(
-                "the model must be built before fit if it runs eagerly, or for data that do not "
-                f"come from Checkpoint.data; got {self.model.name!r}, which is not"
+                "the model must be built before fit if its step can't be traced, or for data that "
+                f"do not come from Checkpoint.data; got {model.name!r}, which is not"
             )
-        elif self.model.optimizer is not None and not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
         self._state = RunState(self.model, self._callbacks, self._trainer)
         if graph is None:
             return
@@ -287,6 +292,10 @@ class Checkpoint(keras.callbacks.Callback):
     def _save(self, position: Position, logs: dict[str, Any]) -> None:
         stopped = bool(self.model.stop_training)
         model = self._state.model
+        # Metrics begin anew with an epoch.
+        late = ModelState(self.model, metrics=position.batch > 0).beside(model)
+        if late:
+            _warn_of_inexact(f"variables that came up in its first step: {', '.join(late)}")
         agree(
             current(),
             "a save of Checkpoint",

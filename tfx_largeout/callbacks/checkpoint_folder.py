@@ -127,7 +127,7 @@ class CheckpointFolder:
             self._remove_unused()
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("epoch-*-batch-*.npz"))
+        return sorted(self.folder.glob("epoch-*-batch-*.npz"), key=_position)
 
     def _remove_unused(self) -> None:
         """Removes files of workers that no checkpoint names, but for those of damaged ones."""
@@ -154,3 +154,8 @@ class CheckpointFolder:
             )
             if current().rank == 0:
                 path.rename(path.with_name(path.name + _DAMAGED))
+
+
+def _position(path: Path) -> Position:
+    _, epoch, _, batch = path.stem.split("-")
+    return Position(int(epoch), int(batch))

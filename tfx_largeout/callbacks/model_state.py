@@ -59,6 +59,11 @@ class ModelState:
         """A name for each variable."""
         return [f"variables/{i:05d} {found.kind}" for i, found in enumerate(self._found)]
 
+    def beside(self, other: ModelState) -> list[str]:
+        """Returns the kinds of its variables that another state lacks."""
+        known = {id(found.variable) for found in other._found}
+        return [found.kind for found in self._found if id(found.variable) not in known]
+
     def rows(self) -> set[str]:
         """Returns the names of the variables whose rows are dealt out among workers."""
         pairs = zip(self.names, self._found, strict=True)

@@ -116,8 +116,9 @@ class ModelRate:
             self._warn_once(
                 f"head {self.head!r} was updated twice in one step of the model's optimizer: it "
                 "updates itself whenever a gradient is taken through a call with training=True. "
-                "To look at gradients, take them within `with head.without_update():`. Of a loop that "
-                "trains by another optimizer than the compiled one, the head can't follow the rate."
+                "To look at gradients, take them within `with head.without_update():`. In a loop "
+                "that trains by another optimizer than the compiled one, the rate of that one is "
+                "not followed."
             )
         return np.int32(0)
 

@@ -77,6 +77,7 @@ class _KerasLoss(ConvexLoss):
         return y_pred
 
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        y_pred = _wide(y_pred)
         y_true = tf.cast(y_true, y_pred.dtype)
         if y_true.shape.rank == y_pred.shape.rank - 1:
             y_true = y_true[..., tf.newaxis]
@@ -128,6 +129,7 @@ class _SparseSoftmax(_Softmax):
         return None if ignored is None else y_true == tf.cast(ignored, y_true.dtype)
 
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        y_pred = _wide(y_pred)
         if self.loss.get_config()["ignore_class"] is not None:
             y_true = tf.cast(y_true, y_pred.dtype)  # Keras compares it with a float
         return tf.reshape(self.loss.call(y_true, y_pred), [-1])
@@ -146,7 +148,7 @@ class _HeadSoftmax(ConvexLoss):
 
     def output(self, y_pred: tf.Tensor) -> tf.Tensor:
         output = _dense_output(y_pred)
-        return output.head.flat_logits(output.flat_hidden, "float32")
+        return output.head.flat_logits(output.flat_hidden, output.head.statistics_dtype)
 
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
         output = _dense_output(y_pred)
@@ -203,6 +205,11 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
             f"Hessian-free training; got {found}"
         )
     return output
+
+
+def _wide(y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns an output of half precision in float32, as Keras does before the loss."""
+    return tf.cast(y_pred, tf.float32) if y_pred.dtype.size < 4 else y_pred
 
 
 def _softmax_hessian_product(z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:

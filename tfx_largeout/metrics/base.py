@@ -40,6 +40,7 @@ class ExactMetric(keras.metrics.Metric):
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
+        self.was_updated = self.add_variable((), "zeros", dtype="bool", name="was_updated")
         self._skips_in: Any = None
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
@@ -85,6 +86,7 @@ class ExactMetric(keras.metrics.Metric):
         weights = example_weights(batch, sample_weight, mask)
         self.numerator.assign_add(_weighted_sum(numerator, weights))
         self.denominator.assign_add(_weighted_sum(denominator, weights))
+        self.was_updated.assign(True)
 
     def ratio(self) -> tf.Tensor:
         """Returns the ratio so far, a float64 scalar; NaN if nothing was counted."""
@@ -109,7 +111,7 @@ class ExactMetric(keras.metrics.Metric):
         if self._skips_in is None:
             return False
         if tf.executing_eagerly():  # at the end of an epoch
-            return not float(self.denominator)
+            return not self.was_updated.numpy()
         return self._skips_in() is tf.compat.v1.get_default_graph()
 
 
