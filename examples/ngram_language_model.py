@@ -191,6 +191,12 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
     arguments = parse(command_line)
     keras.utils.set_random_seed(1)
     vocabulary, text = number_words(read_words(arguments.text, arguments.words))
+    least, most = arguments.order, len(text) - arguments.order  # each part has an n-gram
+    if not least <= arguments.held_out <= most:
+        raise SystemExit(
+            f"--held-out must be in [{least}, {most}], of {len(text)} words and --order "
+            f"{arguments.order}; got {arguments.held_out}"
+        )
     train, test = text[: -arguments.held_out], text[-arguments.held_out :]
     print(f"{len(text):,} words, {len(vocabulary):,} types")
     counts = np.bincount(train, minlength=len(vocabulary))

@@ -120,7 +120,9 @@ def build_model(num_ids: int, counts: np.ndarray, arguments: Any, steps: int) ->
     model = keras.Model(inputs, head(x))
     schedule = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
     optimizer = tlo.optimizers.RowAdam(schedule)  # of the embedding, only rows of words that occur
-    model.compile(optimizer, loss=loss, weighted_metrics=[tlo.metrics.PrecisionAtK(1)])
+    # By these metrics all words count alike; Keras's val_loss is a mean over batches.
+    metrics = [tlo.metrics.Perplexity(), tlo.metrics.PrecisionAtK(1)]
+    model.compile(optimizer, loss=loss, weighted_metrics=metrics)
     return model
 
 
@@ -168,6 +170,10 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
     keras.utils.set_random_seed(1)
     lines = read_lines(arguments.text, arguments.lines)
     ids = number_words(lines)
+    if not 0 < arguments.held_out < len(lines):
+        raise SystemExit(
+            f"--held-out must be in (0, {len(lines)}), the lines; got {arguments.held_out}"
+        )
     held_out = len(lines) - arguments.held_out
     train, test = (
         sequences(part, ids, arguments.length) for part in (lines[:held_out], lines[held_out:])
@@ -186,7 +192,6 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
         callbacks=[keras.callbacks.TensorBoard(arguments.logs / arguments.head)],
         verbose=2,
     ).history
-    history["val_perplexity"] = [float(np.exp(loss)) for loss in history["val_loss"]]
     print(f"perplexity of the held-out lines: {history['val_perplexity'][-1]:.1f}")
     return history
 

@@ -98,6 +98,11 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
     train, test = (
         users.take(np.arange(len(users))[: arguments.users]) for users in load(arguments.folder)
     )
+    if len(train) < arguments.batch_size:
+        raise SystemExit(
+            f"--batch-size must be at most {len(train)}, the users to train on; "
+            f"got {arguments.batch_size}"
+        )
     model = build_model(train, arguments)
     history = model.fit(
         train.dataset(arguments.batch_size, shuffle=True, drop_remainder=True),

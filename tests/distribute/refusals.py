@@ -260,6 +260,19 @@ TRIED = {
             tlo.losses.SoftmaxCrossentropy(),
         )
     ),
+    "norms_of_a_part": lambda: fit(
+        model_of(
+            tlo.heads.DenseHead(CLASSES, name="head"),
+            tlo.distribute.DataParallel(
+                keras.optimizers.MultiOptimizer(
+                    keras.optimizers.OptimizerMap(
+                        keras.optimizers.SGD(0.1), {".*/head/.*": keras.optimizers.Lamb(0.1)}
+                    )
+                )
+            ),
+            tlo.losses.SoftmaxCrossentropy(),
+        )
+    ),
     "second_connect": lambda: tlo.distribute.connect(),
     "label": lambda: fit(
         model_of(sampled()), tf.data.Dataset.from_tensors((X, Y + CLASSES * RANK))

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -57,6 +60,39 @@ def test_each_line_has_the_number_of_its_worker(tmp_path, capsys):
     said = [f"[{rank}] worker {rank} of 3 --x 1" for rank in range(3)]
     said += [f"[{rank}] last line without an end" for rank in range(3)]
     assert sorted(lines) == sorted(said)
+
+
+SAYS_MUCH = """
+import sys
+for _ in range(3000):
+    print("x" * 80)
+open(sys.argv[1], "w").close()
+"""
+
+
+def test_workers_go_on_when_nobody_reads(tmp_path):
+    """A pipe holds less than what they say."""
+    run = "import sys; from tfx_largeout.compare.cli import main; sys.exit(main(sys.argv[1:]))"
+    end = str(tmp_path / "end")
+    command = [sys.executable, "-c", run, "launch", "--workers", "1"]
+    launched = subprocess.Popen(
+        [*command, program(tmp_path, SAYS_MUCH), end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    launched.stdout.readline()
+    launched.stdout.close()
+    launched.wait(60)
+    assert os.path.exists(end)
+
+
+def test_a_stream_of_another_encoding_gets_all_lines(tmp_path, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    script = program(tmp_path, "print(chr(233)); print('last')")
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
+    assert main(["launch", "--workers", "1", script]) == 0
+    assert stream.buffer.getvalue().endswith(b"[0] last\n")
 
 
 def test_a_script_gets_all_that_stands_behind_it(tmp_path, capsys):

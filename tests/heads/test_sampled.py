@@ -342,3 +342,23 @@ def test_an_optimizer_that_excludes_weights_from_decay_is_refused(how):
     without = tlo.heads.SampledHead(9, Uniform(3), RowAdam(0.1))
     without.optimizer.exclude_from_weight_decay(**how)
     without.build((None, 4))
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras 3.15")
+def test_an_optimizer_without_a_rate_of_its_own_goes_with_model_rate_none():
+    optimizers = keras.optimizers
+    parts = optimizers.OptimizerMap(optimizers.SGD(0.5), {"dense.*": optimizers.SGD(0.1)})
+
+    def trained(**options):
+        head = tlo.heads.SampledHead(
+            20, tlo.samplers.Uniform(5), tlo.optimizers.RowAdam(0.1), **options
+        )
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), head])
+        model.compile(optimizers.MultiOptimizer(parts), tlo.losses.SampledSoftmax())
+        before = head.kernel.numpy()
+        model.fit(np.ones((8, 3), "float32"), np.arange(8), verbose=0)
+        return np.abs(head.kernel.numpy() - before).max()
+
+    assert trained(model_rate=None) > 0.05
+    with pytest.raises(ValueError, match=r"model_rate of head .* must be None .* MultiOptimizer"):
+        trained()

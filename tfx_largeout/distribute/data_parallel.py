@@ -58,7 +58,8 @@ class DataParallel(keras.optimizers.Optimizer):
     ) -> None:
         super().__init__(learning_rate=0.0, name=name)
         inner = keras.optimizers.get(inner_optimizer)
-        _check_inner(inner)
+        for part in _with_parts(inner):
+            _check_inner(part)
         self.inner_optimizer = inner
         self.check_every = integer_argument("check_every", check_every, at_least=0)
         # What heads look at.
@@ -88,11 +89,13 @@ class DataParallel(keras.optimizers.Optimizer):
         if self.built:
             return
         workers = current()
-        if len(replicated(variables)) < len(variables):
-            _refuse_norms(self.inner_optimizer)
         with tf.init_scope():
             agree(workers, "the model", _facts(variables, self.inner_optimizer))
             self.inner_optimizer.build(variables)
+            for part in _with_parts(self.inner_optimizer):
+                _check_inner(part)
+                if len(replicated(part._trainable_variables)) < len(part._trainable_variables):
+                    _refuse_norms(part)
             mark_slots(self.inner_optimizer.variables, variables)
             if not workers.alone:
                 self._load_own_rows_of_inner()
@@ -180,6 +183,11 @@ def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:
         ],
         "the optimizer": keras.saving.serialize_keras_object(inner),
     }
+
+
+def _with_parts(inner: Any) -> list[Any]:
+    """Returns an optimizer, and those that it hands variables to (`MultiOptimizer`)."""
+    return [inner, *getattr(inner, "optimizers", ())]
 
 
 def _refuse_norms(inner: Any) -> None:

@@ -164,6 +164,10 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def _print_lines(rank: int, lines: IO[str] | None) -> None:
+    """Prints what a worker says; reads on if nobody takes it any more, so that it can go on."""
     for line in lines or ():
-        sys.stdout.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
-        sys.stdout.flush()
+        text = f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}"
+        encoding = sys.stdout.encoding or "utf-8"
+        with contextlib.suppress(OSError, ValueError):  # a broken pipe; a closed file
+            sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+            sys.stdout.flush()

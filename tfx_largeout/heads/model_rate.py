@@ -54,9 +54,19 @@ class ModelRate:
             optimizer: The optimizer, or None where a loop of the user's own trains.
             highest: The head's weight that keeps the highest rate, `[]`; 0 if there was none yet.
             kind: Its weight that keeps the class of the optimizer, `[]` int64; 0 likewise.
+
+        Raises:
+            ValueError: There is a rate to follow, and the optimizer has none, as `MultiOptimizer`.
         """
         if optimizer is self._optimizer():
             return
+        follows = optimizer is not None and self.reference is not None
+        if follows and not hasattr(optimizer, "learning_rate"):
+            raise ValueError(
+                f"model_rate of head {self.head!r} must be None with an optimizer that has no "
+                f"learning rate of its own to follow; got {self.reference!r} with "
+                f"{type(optimizer).__name__}"
+            )
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
             self.last_step.assign(-1)
@@ -94,7 +104,8 @@ class ModelRate:
             with_a_past = risen & (highest > 0)
             told = tf.numpy_function(self._warn, [with_a_past, again], tf.int32)
             with tf.control_dependencies([told]):
-                highest.assign(tf.maximum(self._present(), highest))
+                if self.reference is not None:
+                    highest.assign(tf.maximum(self._present(), highest))
                 kind.assign(_kind_of(optimizer))
             return told
 
