@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extreme classification: any data set of the repository's format, to a model that one would keep.
 
-Log TF-IDF features, one wide layer with dropout, the exact softmax or, for many classes, a sampled
-one whose bias begins at the frequency of classes, a learning rate that falls to 0, and behind it
-the labels of the nearest training examples, by what the layer makes of them and by their features,
-with weights that are chosen on held-out examples, which are neighbors in the end as the others are.
-Trains with a progress bar, TensorBoard and early stopping on P@1 of examples that are held out,
-keeps the best weights, evaluates on the test set, and writes the best classes of each test example
-to a file.
+Log TF-IDF features, or standard scores of dense ones, one wide layer with dropout, the softmax or,
+for many classes, a sampled one whose bias begins at the frequency of classes, a learning rate that
+falls to 0, and behind it the labels of the nearest training examples, by what the layer makes of
+them and by their features, with weights that are chosen on held-out examples, which are neighbors
+in the end as the others are. Trains with a progress bar, TensorBoard and early stopping on P@1 of
+examples that are held out, keeps the best weights, evaluates on the test set, and writes the best
+classes of each test example to a file.
 
     python examples/extreme_classification.py
     python examples/extreme_classification.py --data path/to/EURLex-4K --head exact --epochs 20
@@ -35,6 +35,7 @@ NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or 
 MOST_FOR_EXACT = 40_000  # classes, if no head is asked for
 FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # if no number of epochs is
 PATIENCE, PATIENCE_STEPS = 5, 50  # epochs without a better one, at least; and steps
+DENSE = 0.5  # features are, if examples have more than this share of them
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # if no share is: of the examples
 
 
@@ -48,6 +49,7 @@ def main() -> None:
     if not 1 <= arguments.k <= train.num_labels:
         raise SystemExit(f"--k must be in [1, {train.num_labels}], the classes; got {arguments.k}")
     settle(arguments, len(train), train.num_labels)
+    arguments.dense = share_of_features(train) == 1
     rest, held_out = hold_out(train, arguments.held_out)
     keras.utils.set_random_seed(arguments.seed)
     model = build_model(rest, arguments)
@@ -58,11 +60,10 @@ def main() -> None:
     best = with_neighbors(model, train, arguments, **weights)
     seconds = time.perf_counter() - start
 
-    _, ids = best.predict(test.dataset(arguments.batch_size), verbose=0)
+    questions = batches(test, arguments)
+    _, ids = best.predict(questions, verbose=0)
     np.savetxt(arguments.output / "predictions.txt", ids, fmt="%d")
-    softmax = tlo.top_k_model(model, arguments.k).predict(
-        test.dataset(arguments.batch_size), verbose=0
-    )
+    softmax = tlo.top_k_model(model, arguments.k).predict(questions, verbose=0)
     results = {
         "data": arguments.data,
         "head": arguments.head,
@@ -140,24 +141,61 @@ def steps_of_epoch(number: int, arguments: argparse.Namespace) -> int:
 
 
 def load(data: str) -> tuple[SparseExamples, ...]:
-    """Returns training examples with labels, and all test examples.
-
-    Features are log TF-IDF, rows of length 1.
-    """
+    """Returns training examples with labels, and all test examples, with features to train on."""
     if data.startswith("wordnet/"):
         train, test = load_wordnet(data.removeprefix("wordnet/"))
     else:
         train, test = (read_xc(str(find_split(data, split))) for split in ("train", "test"))
-    return tf_idf(with_logs(with_labels(train)), with_logs(test))
+    train = with_labels(train)
+    if share_of_features(train) > DENSE:
+        return standard_scores(train, test)
+    return tf_idf(train, test, log=True)
 
 
 def with_labels(examples: SparseExamples) -> SparseExamples:
     return examples.take(np.flatnonzero(np.diff(examples.label_splits)))
 
 
-def with_logs(examples: SparseExamples) -> SparseExamples:
-    values = np.log1p(np.maximum(examples.feature_values, 0))
-    return dataclasses.replace(examples, feature_values=values)
+def standard_scores(train: SparseExamples, test: SparseExamples) -> tuple[SparseExamples, ...]:
+    """Returns examples that have all features, whose rows have a length of about 1."""
+    matrices = [matrix(examples) for examples in (train, test)]
+    mean, deviation = (f(matrices[0], axis=0, dtype=float) for f in (np.mean, np.std))
+    varies = deviation > 1e-6 * np.abs(mean)
+    scale = math.sqrt(train.num_features) * np.where(varies, deviation, 1)
+    return tuple(
+        with_matrix(examples, (rows - mean) / scale)
+        for examples, rows in zip((train, test), matrices, strict=True)
+    )
+
+
+def matrix(examples: SparseExamples) -> np.ndarray:
+    rows = np.repeat(np.arange(len(examples)), np.diff(examples.feature_splits))
+    result = np.zeros([len(examples), examples.num_features], np.float32)
+    result[rows, examples.feature_ids] = examples.feature_values
+    return result
+
+
+def with_matrix(examples: SparseExamples, rows: np.ndarray) -> SparseExamples:
+    number, width = rows.shape
+    return dataclasses.replace(
+        examples,
+        feature_splits=np.arange(number + 1) * width,
+        feature_ids=np.tile(np.arange(width), number),
+        feature_values=rows.ravel(),
+    )
+
+
+def share_of_features(examples: SparseExamples) -> float:
+    """Returns the share of the features that an example has, on average."""
+    return len(examples.feature_ids) / max(1, len(examples) * examples.num_features)
+
+
+def batches(
+    examples: SparseExamples, arguments: argparse.Namespace, **options: Any
+) -> tf.data.Dataset:
+    """Returns batches of features, sparse or dense, and labels."""
+    result = examples.dataset(arguments.batch_size, **options)
+    return result.map(lambda x, y: (tf.sparse.to_dense(x), y)) if arguments.dense else result
 
 
 def hold_out(train: SparseExamples, share: float) -> tuple[SparseExamples, SparseExamples]:
@@ -171,7 +209,7 @@ def build_model(train: SparseExamples, arguments: argparse.Namespace) -> keras.M
     if rate is None:
         rate = LEARNING_RATES[arguments.head]
     head, loss = build_head(train, arguments, tlo.optimizers.RowAdam(2 * rate))
-    inputs = keras.Input([train.num_features], sparse=True)
+    inputs = keras.Input([train.num_features], sparse=not arguments.dense)
     hidden = tlo.layers.SparseDense(arguments.hidden, activation="relu")(inputs)
     hidden = keras.layers.Dropout(arguments.dropout)(hidden)
     for _ in range(arguments.residual):
@@ -212,8 +250,9 @@ def fit(
     """Trains, leaves the best weights in the model, and returns how many epochs it took."""
     # More labels count more: the loss is a mean over those of an example, P@k is not.
     mean = len(train.label_ids) / len(train)
-    batches = train.dataset(
-        arguments.batch_size,
+    weighted = batches(
+        train,
+        arguments,
         shuffle=True,
         seed=arguments.seed,
         drop_remainder=len(train) >= arguments.batch_size,
@@ -222,8 +261,8 @@ def fit(
     watch = {"monitor": "val_precision_at_1", "mode": "max"}
     patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / steps_of_epoch(len(train), arguments)))
     history = model.fit(
-        batches,
-        validation_data=held_out.dataset(arguments.batch_size),
+        weighted,
+        validation_data=batches(held_out, arguments),
         epochs=arguments.epochs,
         shuffle=False,  # the data set does it
         callbacks=[
@@ -246,7 +285,7 @@ def choose_weights(
 ) -> dict[str, float]:
     """Returns how much neighbors by h and by features should count, by the held-out examples."""
     trial = with_neighbors(model, rest, arguments, weight=0.3, feature_weight=0.4)
-    chosen = trial.choose_weights(held_out.dataset(arguments.batch_size))
+    chosen = trial.choose_weights(batches(held_out, arguments))
     return {name: chosen[name] for name in ("weight", "feature_weight")}
 
 
@@ -254,7 +293,7 @@ def with_neighbors(
     model: keras.Model, examples: SparseExamples, arguments: argparse.Namespace, **weights: float
 ) -> tlo.NearestNeighborModel:
     best = tlo.NearestNeighborModel(model, arguments.k, **weights)
-    best.adapt(examples.dataset(arguments.batch_size))
+    best.adapt(batches(examples, arguments))
     return best
 
 

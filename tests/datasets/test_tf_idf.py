@@ -35,6 +35,17 @@ def test_weights_of_both_sets_come_from_train(train_and_test):
         np.testing.assert_allclose(examples.feature_values, expected, rtol=1e-6, atol=smallest)
 
 
+def test_logs_keep_the_sign(train_and_test):
+    _, (train, _) = train_and_test
+    values = np.sign(train.feature_values) * np.log1p(np.abs(train.feature_values))
+
+    (of_logs,) = tf_idf(dataclasses.replace(train, feature_values=values))
+    (weighted,) = tf_idf(train, log=True)
+
+    assert (weighted.feature_values < 0).any()
+    np.testing.assert_allclose(weighted.feature_values, of_logs.feature_values, rtol=1e-6)
+
+
 def test_only_values_change(train_and_test):
     _, (train, _) = train_and_test
     before = train.feature_values.copy()

@@ -29,6 +29,32 @@ def write_examples(file: Path, number: int, seed: int) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+def write_dense_examples(file: Path, number: int, seed: int) -> None:
+    """A class has a place among features below 0, above 0, far from 0, all alike and all 0."""
+    places = np.random.default_rng(9).standard_normal([CLASSES, 12])
+    rng = np.random.default_rng(seed)
+    lines = [f"{number} 14 {CLASSES}"]
+    for label in rng.integers(CLASSES, size=number):
+        values = places[label] + 0.2 * rng.standard_normal(12)
+        values[:3] += [1e4, -50, 50]
+        row = [*values, 3.1, 0]
+        lines.append(f"{label} " + " ".join(f"{i}:{value:.4f}" for i, value in enumerate(row)))
+    file.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.thorough
+def test_learns_dense_features(tmp_path):
+    write_dense_examples(tmp_path / "train.txt", 3000, seed=0)
+    write_dense_examples(tmp_path / "test.txt", 200, seed=1)
+    options = ["--epochs", 8, "--batch-size", 100, "--hidden", 64, "--learning-rate", 0.02]
+    folders = ["--data", tmp_path, "--output", tmp_path / "run"]
+    done = run_child(tmp_path, EXAMPLE, *map(str, folders + options))
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads(done.stdout.strip().splitlines()[-1])
+    assert results["softmax"]["P@1"] > 90
+    assert results["with_neighbors"]["P@1"] > 90
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("head", ["exact", *thorough("sampled")])
 def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):

@@ -59,7 +59,7 @@ def train_peer(
     from tfx_largeout.datasets import tf_idf
 
     peer = PEERS[name]
-    train, test = tf_idf(*map(_with_logs, (train, test)))
+    train, test = tf_idf(train, test, log=True)
     about = f"{peer.description}, by its defaults,"
     if not peer.package:
         test = test.take(np.arange(min(len(test), max(1, _MOST_PAIRS // len(train)))))
@@ -153,11 +153,6 @@ PEERS = {
     "napkinxc": Peer("napkinxc", napkinxc),
     "tf_idf_neighbors": Peer("", tf_idf_neighbors),
 }
-
-
-def _with_logs(examples: SparseExamples) -> SparseExamples:
-    values = np.log1p(np.maximum(examples.feature_values, 0))
-    return dataclasses.replace(examples, feature_values=values)
 
 
 def _best_labels(train: SparseExamples, near: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -10,7 +10,9 @@ import numpy as np
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 
 
-def tf_idf(train: SparseExamples, *others: SparseExamples) -> tuple[SparseExamples, ...]:
+def tf_idf(
+    train: SparseExamples, *others: SparseExamples, log: bool = False
+) -> tuple[SparseExamples, ...]:
     """Weights each feature by its inverse document frequency; rows get length 1.
 
     `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
@@ -22,6 +24,8 @@ def tf_idf(train: SparseExamples, *others: SparseExamples) -> tuple[SparseExampl
     Args:
         train: The examples whose frequencies count; values are counts of occurrences.
         *others: Further examples with the same features and labels, such as the test set.
+        log: Whether `sign(x_f) ln(1 + |x_f|)` takes the place of `x_f` first: a word that occurs
+            ten times tells less than ten words.
 
     Returns:
         New containers, `train` first and then `others` in order. A row without features, or
@@ -41,11 +45,14 @@ def tf_idf(train: SparseExamples, *others: SparseExamples) -> tuple[SparseExampl
                 raise ValueError(f"others must have {name} = {wanted}, as train; got {got}")
     frequency = np.bincount(train.feature_ids, minlength=train.num_features)
     idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
-    return tuple(_weight(examples, idf) for examples in (train, *others))
+    return tuple(_weight(examples, idf, log) for examples in (train, *others))
 
 
-def _weight(examples: SparseExamples, idf: np.ndarray) -> SparseExamples:
-    values = examples.feature_values * idf[examples.feature_ids]
+def _weight(examples: SparseExamples, idf: np.ndarray, log: bool) -> SparseExamples:
+    values = examples.feature_values
+    if log:
+        values = np.copysign(np.log1p(np.abs(values)), values)
+    values = values * idf[examples.feature_ids]
     row = np.repeat(np.arange(examples.num_examples), np.diff(examples.feature_splits))
     norms = np.sqrt(np.bincount(row, weights=values**2, minlength=examples.num_examples))
     norms[norms == 0] = 1
