@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 
 from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options, fitted
-from tfx_largeout.compare.head_table import HEAD_TABLE
+from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
 
 OPTIONS = {option.name: option for option in HEAD_OPTIONS}
 DEFAULTS = {
@@ -58,7 +59,7 @@ def test_every_option_of_the_table_is_a_flag_that_accepts_its_default():
 
 @pytest.mark.parametrize("row", HEAD_TABLE, ids=lambda row: row.name)
 def test_defaults_go_with_few_classes(row):
-    options = fitted(row.default_options, row.default_options, 40)
+    options = fitted(row.default_options, row.default_options, 40, row.in_proportion)
     built, _ = row.build(40, np.arange(40), 0, {**row.options, **options})
     built.build((None, 8))
 
@@ -68,3 +69,23 @@ def test_what_the_user_chose_stays():
     chosen = {**defaults, "num_found": 60}
     assert fitted(chosen, defaults, 40) == {**chosen, "num_sampled": 40}
     assert fitted(defaults, defaults, 5000) == defaults
+
+
+def test_defaults_in_proportion_to_the_classes():
+    defaults = {"head_learning_rate": 3000.0, "learning_rate": 0.002}
+    half = {**defaults, "head_learning_rate": 1500.0}
+    assert fitted(defaults, defaults, 139_536 // 2, ("head_learning_rate",)) == half
+    chosen = {**defaults, "head_learning_rate": 7.0}
+    assert fitted(chosen, defaults, 139_536 // 2, ("head_learning_rate",)) == chosen
+
+
+@pytest.mark.parametrize("name", ["factored_taylor", "factored_spherical"])
+def test_spherical_softmaxes_train_on_few_classes(name):
+    row = head_row(name)
+    options = fitted(row.default_options, row.default_options, 40, row.in_proportion)
+    head, loss = row.build(40, np.arange(40), 0, options)
+    model = keras.Sequential([keras.Input([8]), head])
+    model.compile(keras.optimizers.Adam(options["learning_rate"]), loss)
+    x = np.random.default_rng(0).standard_normal([200, 8])
+    losses = model.fit(x, np.arange(200) % 40, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]

@@ -124,6 +124,7 @@ HEAD_OPTIONS = (
     HeadOption("num_tables", positive_integer, "hash tables, L"),
 )
 
+TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were chosen
 _NUMBERS_OF_CLASSES = ("num_sampled", "num_found", "num_selected", "num_words", "top_k")
 
 
@@ -134,14 +135,30 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "trunk_learning_rate"}
 
 
-def fitted(options: dict[str, Any], defaults: dict[str, Any], num_classes: int) -> dict[str, Any]:
-    """Returns options that no data set has too few classes for; what the user chose stays."""
-    too_many = {
-        name
-        for name in _NUMBERS_OF_CLASSES
-        if name in options and options[name] == defaults[name] and options[name] > num_classes
+def fitted(
+    options: dict[str, Any],
+    defaults: dict[str, Any],
+    num_classes: int,
+    in_proportion: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Returns options whose defaults go with the number of classes; what the user chose stays.
+
+    Args:
+        options: The options of a head.
+        defaults: Their defaults, for the shipped data.
+        num_classes: C. Numbers of classes among the options are at most C.
+        in_proportion: Options that are in proportion to C.
+    """
+    untouched = {name: value for name, value in options.items() if value == defaults[name]}
+    at_most = {
+        name: min(untouched[name], num_classes) for name in _NUMBERS_OF_CLASSES if name in untouched
     }
-    return {**options, **dict.fromkeys(too_many, num_classes)}
+    scaled = {
+        name: untouched[name] * num_classes / TUNED_CLASSES
+        for name in in_proportion
+        if name in untouched
+    }
+    return {**options, **at_most, **scaled}
 
 
 def choose_options(

@@ -46,6 +46,7 @@ class HeadRow(NamedTuple):
             (before 3.15, which needs Python 3.11), so that all weights share one optimizer.
         build: `build(num_classes, label_counts, seed, options)` returns head and loss.
             `label_counts` `[C]`: the number of training examples of each class.
+        in_proportion: Options whose default is in proportion to the number of classes.
     """
 
     name: str
@@ -53,6 +54,7 @@ class HeadRow(NamedTuple):
     options: dict[str, Any]
     single_optimizer: dict[str, Any]
     build: Callable[..., tuple[Any, Any]]
+    in_proportion: tuple[str, ...] = ()
 
     @property
     def default_options(self) -> dict[str, Any]:
@@ -116,6 +118,7 @@ HEAD_TABLE = (
         factored_options(3000.0),
         {},
         factored_taylor,
+        in_proportion=("head_learning_rate",),
     ),
     HeadRow(
         "factored_spherical",
@@ -123,6 +126,7 @@ HEAD_TABLE = (
         factored_options(1000.0),
         {},
         factored_spherical,
+        in_proportion=("head_learning_rate",),
     ),
     HeadRow(
         "complementary_sum",

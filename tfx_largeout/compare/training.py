@@ -42,8 +42,10 @@ def train(
     """
     common = settings.training
     keras.utils.set_random_seed(common.seed)
-    defaults = head_row(settings.head).default_options
-    options = fitted(settings.options, defaults, train_examples.num_labels)
+    row = head_row(settings.head)
+    options = fitted(
+        settings.options, row.default_options, train_examples.num_labels, row.in_proportion
+    )
     if options != settings.options:
         settings = dataclasses.replace(settings, options=options)
         send("options", options=options)
