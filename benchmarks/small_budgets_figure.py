@@ -4,7 +4,7 @@
 For each data set of the CSV whose biases began at log class frequencies: on the left P@1 after the
 last epoch, a row a sampler (shared by the batch or own to each example), a column an S; on the
 right P@1 after each epoch against the seconds of the processor until then, for the S of each row
-that is best in the end.
+that is best in the end. Of a text it is the perplexity, for which less is better.
 
     python benchmarks/small_budgets_figure.py
 """
@@ -18,12 +18,14 @@ from pathlib import Path
 import harness
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "small_budgets.png"
 
-# Curves of one row of the CSV: {S: [(seconds, P@1 in percent) after each epoch]}.
+# Curves of one sampler: {S: [(seconds, P@1 in percent or -perplexity) after each epoch]}.
 Curves = dict[int, list[tuple[float, float]]]
+
+WITHOUT_SIGN = FuncFormatter(lambda value, _: f"{abs(value):g}")
 
 
 def read(path: Path) -> dict[str, dict[str, Curves]]:
@@ -31,10 +33,12 @@ def read(path: Path) -> dict[str, dict[str, Curves]]:
     runs: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["bias"] == "log_frequency" and not row["perplexity"]:
+            if row["bias"] == "log_frequency":
                 name = row["sampler"] + ("" if row["sharing"] == "all" else f", {row['sharing']}")
                 key = (row["data"], name, row["loss"], row["rate"], row["s"])
-                runs[key].append((float(row["seconds"]), 100 * float(row["precision_at_1"])))
+                perplexity = row["perplexity"]
+                value = -float(perplexity) if perplexity else 100 * float(row["precision_at_1"])
+                runs[key].append((float(row["seconds"]), value))
     chosen: dict[str, dict[str, Curves]] = defaultdict(dict)
     for data, name in sorted({key[:2] for key in runs}):
         settings: dict[tuple[str, ...], Curves] = defaultdict(dict)
@@ -54,8 +58,12 @@ def _last(curves: Curves) -> float:
     return max(curve[-1][1] for curve in curves.values())
 
 
+def _measure(of_set: dict[str, Curves]) -> str:
+    return "perplexity" if _last(next(iter(of_set.values()))) < 0 else "P@1 in percent"
+
+
 def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
-    """Draws P@1 after the last epoch."""
+    """Draws what stands after the last epoch."""
     sizes = sorted({s for curves in of_set.values() for s in curves if s})
     table = np.full((len(of_set), len(sizes)), np.nan)
     for row, curves in enumerate(of_set.values()):
@@ -66,26 +74,32 @@ def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
     for (row, column), value in np.ndenumerate(table):
         if np.isfinite(value):
             color = "white" if value < middle else "black"
-            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=color)
+            text = f"{value:.1f}" if value >= 0 else f"{-value:.0f}"
+            axes.text(column, row, text, ha="center", va="center", color=color)
     axes.set_xticks(range(len(sizes)), [f"{s:,}" for s in sizes])
     axes.set_yticks(range(len(of_set)), list(of_set))
     axes.set_xlabel("S")
-    axes.figure.colorbar(image, ax=axes, label="P@1 in percent")
+    bar = axes.figure.colorbar(image, ax=axes, label=_measure(of_set))
+    bar.ax.yaxis.set_major_formatter(WITHOUT_SIGN)
 
 
 def draw_curves(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
-    """Draws P@1 by seconds, for the best S of each sampler."""
+    """Draws it by seconds, for the best S of each sampler."""
     for number, (name, curves) in enumerate(of_set.items()):
         s, curve = max(curves.items(), key=lambda item: item[1][-1][1])
         seconds, values = zip(*curve, strict=True)
         label = f"{name}, S = {s:,}" if s else name
         axes.plot(seconds, values, "o-" if number < 10 else "s--", label=label)
+    worst = min(curve[-1][1] for curves in of_set.values() for curve in curves.values())
+    if worst < 0:
+        axes.set_ylim(bottom=1.1 * worst)  # early perplexities would flatten all the others
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("seconds of one core, training and evaluation")
-    axes.set_ylabel("P@1 in percent")
+    axes.yaxis.set_major_formatter(WITHOUT_SIGN)
+    axes.set_ylabel(_measure(of_set))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
 
@@ -96,7 +110,7 @@ def main() -> None:
         len(chosen), 2, figsize=(16, 5 * len(chosen)), squeeze=False, layout="constrained"
     )
     for axes, (data, of_set) in zip(rows, chosen.items(), strict=True):
-        axes[0].set_title(f"{data}: P@1 after the last epoch")
+        axes[0].set_title(f"{data}: {_measure(of_set)} after the last epoch")
         axes[1].set_title(f"{data}: by seconds")
         draw_map(axes[0], of_set)
         draw_curves(axes[1], of_set)
