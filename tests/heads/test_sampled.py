@@ -362,3 +362,19 @@ def test_an_optimizer_without_a_rate_of_its_own_goes_with_model_rate_none():
     assert trained(model_rate=None) > 0.05
     with pytest.raises(ValueError, match=r"model_rate of head .* must be None .* MultiOptimizer"):
         trained()
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras 3.15")
+def test_a_part_of_the_models_optimizer_that_averages_weights_is_refused():
+    part = keras.optimizers.SGD(0.1, use_ema=True, name="averaging")
+    head = tlo.heads.SampledHead(
+        20, tlo.samplers.Uniform(5), tlo.optimizers.RowAdam(0.1), model_rate=None
+    )
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), head])
+    optimizer = keras.optimizers.MultiOptimizer(lambda variable: part)
+    model.compile(optimizer, tlo.losses.SampledSoftmax())
+    before = [weight.numpy() for weight in model.trainable_weights]
+    with pytest.raises(ValueError, match=r"average over steps; got the optimizer 'averaging'"):
+        model.fit(np.ones((8, 3), "float32"), np.arange(8), verbose=0)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), old)

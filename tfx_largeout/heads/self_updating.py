@@ -303,9 +303,11 @@ class SelfUpdatingHead(Head):
             )
 
     def _refuse_averaging(self, optimizer: Any) -> None:
-        if getattr(optimizer, "use_ema", False):
-            raise ValueError(
-                f"{type(self).__name__} {self.name!r} updates itself, and its weights take no part "
-                f"in an average over steps; got the optimizer {optimizer.name!r} with "
-                "use_ema=True. Use an optimizer without it, or DenseHead."
-            )
+        # Those of a MultiOptimizer are there once it is built, which is before a step is traced.
+        for part in (optimizer, *getattr(optimizer, "optimizers", ())):
+            if getattr(part, "use_ema", False):
+                raise ValueError(
+                    f"{type(self).__name__} {self.name!r} updates itself, and its weights take no "
+                    f"part in an average over steps; got the optimizer {part.name!r} with "
+                    "use_ema=True. Use an optimizer without it, or DenseHead."
+                )
