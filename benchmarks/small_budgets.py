@@ -5,8 +5,9 @@ For each data set: `uniform`, `log_uniform` and `unigram` (n^0.75) candidates, `
 `midx_rq` (`MIDX`), each shared by a batch and own to each example; half from an index and half
 log-uniform, `lsh_embedding` and `lsh_label`, likewise; `wta_top_k`; `exact_softmax`, each
 example's own from the softmax itself (`ExactSoftmaxSampler`), at a cost that no one would pay: what
-a perfect sampler that follows W would reach; and `full_softmax`,
-`ExactSoftmaxHead(backward="all")`.
+a perfect sampler that follows W would reach; and, without an S, `full_softmax` and
+`selected_softmax`, `ExactSoftmaxHead` with `backward="all"`, which moves all rows in each step, and
+with "selected".
 
 Biases begin at log class frequencies (`LogFrequency`), or with `--bias zeros` at 0. The loss and
 the learning rate of the head are chosen for each row at S = 30 by P@1 of the test examples (by the
@@ -55,7 +56,7 @@ STEPS_OF_TEXT, HELD_OUT, ORDER, EMBEDDING, HIDDEN_OF_TEXT = 500, 10_000, 6, 100,
 
 DRAWN = ("ComplementarySum", "SampledSoftmax")  # losses for candidates with known probabilities
 SOFTMAX, EXACT = ("SoftmaxCrossentropy",), ("ComplementarySum", "ImportanceSampling")
-FULL = "full_softmax"
+BACKWARD = {"full_softmax": "all", "selected_softmax": "selected"}
 SHARING = ("shared", "own", "all")  # candidates of the batch, of each example, all classes
 
 
@@ -87,13 +88,13 @@ KINDS = {
     "lsh_label": Kind(half_found(tlo.samplers.LSHLabel)),
     "wta_top_k": Kind(lambda s, own, n: tlo.samplers.WTATopK(s), ("ActiveSetSoftmax",), ("own",)),
     "exact_softmax": Kind(lambda s, own, n: tlo.samplers.ExactSoftmaxSampler(s), EXACT, ("own",)),
-    FULL: Kind(lambda s, own, n: None, SOFTMAX, ("all",)),
+    **dict.fromkeys(BACKWARD, Kind(lambda s, own, n: None, SOFTMAX, ("all",))),
 }
 LOSSES = sorted({loss for kind in KINDS.values() for loss in kind.losses})
 
 
 class Run(NamedTuple):
-    """One training: columns of its rows. S is 0 for the full softmax."""
+    """One training: columns of its rows. S is 0 for all classes."""
 
     data: str
     sampler: str
@@ -169,8 +170,9 @@ def head_of(run: Run, problem: Problem) -> tuple[Any, Any]:
         shared["bias_initializer"] = tlo.initializers.LogFrequency(problem.counts)
     optimizer = tlo.optimizers.RowAdam(run.rate)
     loss = getattr(tlo.losses, run.loss)()
-    if run.sampler == FULL:
-        head = tlo.heads.ExactSoftmaxHead(problem.classes, optimizer, backward="all", **shared)
+    backward = BACKWARD.get(run.sampler)
+    if backward:
+        head = tlo.heads.ExactSoftmaxHead(problem.classes, optimizer, backward=backward, **shared)
         return head, loss
     sampler = KINDS[run.sampler].make(run.s, run.sharing == "own", problem.counts)
     return tlo.heads.SampledHead(problem.classes, sampler, optimizer, **shared), loss
@@ -249,7 +251,7 @@ def runs_of(
     data: str, text: bool, sampler: str, sharing: str, arguments: argparse.Namespace, table: Table
 ) -> Iterator[Run]:
     """Gives the losses at S = 30, then the rates of the best, then its other S."""
-    s, rates = 0 if sampler == FULL else TUNED_AT, arguments.rates
+    s, rates = 0 if sampler in BACKWARD else TUNED_AT, arguments.rates
     first = Run(data, sampler, sharing, s, "", rates[0], arguments.bias)
     losses = [loss for loss in KINDS[sampler].losses if loss in arguments.losses]
     if not losses:
@@ -264,7 +266,7 @@ def runs_of(
         if len(runs) >= RATES_OF_ALL and table.best(runs, text) != runs[-1]:
             break
     best = table.best(runs, text)
-    yield from (best._replace(s=size) for size in arguments.sizes if sampler != FULL)
+    yield from (best._replace(s=size) for size in arguments.sizes if sampler not in BACKWARD)
 
 
 def main() -> None:

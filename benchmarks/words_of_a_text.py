@@ -7,9 +7,10 @@
 An example is a window of 16 words, every 30th word of the text one; its features are the counts of
 those that are among the 100,000 most frequent, its labels those of the middle eight that are rare:
 the first 80,000 of those that occur less than 2,000 times. There are 300,000 for training and
-40,000 for testing, in an order by chance; of a short text, an eighth is for testing. So each label can be read off the features, and what is
-to be learned is which of them are labels. With `--following` the labels are the rare ones of the
-eight words after the window, of which it tells little.
+40,000 for testing, in an order by chance; of a short text, an eighth is for testing. So each label
+can be read off the features, and what is to be learned is which of them are labels. With
+`--following` the labels are the rare ones of the eight words after the window, of which it tells
+little.
 """
 
 from __future__ import annotations
