@@ -178,6 +178,8 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument("--csv", type=Path, help="a file for the figures of each epoch")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     arguments = parser.parse_args(command_line)
+    if arguments.order < 2:
+        raise SystemExit(f"--order must be at least 2; got {arguments.order}")
     below, head = RATES[arguments.loss]
     if arguments.learning_rate is None:
         arguments.learning_rate = below
@@ -198,6 +200,12 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
             f"{arguments.order}; got {arguments.held_out}"
         )
     train, test = text[: -arguments.held_out], text[-arguments.held_out :]
+    number = len(train) - arguments.order + 1
+    if number < arguments.batch_size:
+        raise SystemExit(
+            f"--batch-size must be at most {number}, the n-grams to train on; got "
+            f"{arguments.batch_size}"
+        )
     print(f"{len(text):,} words, {len(vocabulary):,} types")
     counts = np.bincount(train, minlength=len(vocabulary))
     model = build_model(len(vocabulary), arguments, counts)

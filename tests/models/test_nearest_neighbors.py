@@ -330,6 +330,15 @@ def test_no_examples_in_a_batch():
     assert scores.shape == ids.shape == (0, 3)
 
 
+def test_no_queries_of_sparse_features():
+    model = tlo.NearestNeighborModel(a_model(sparse=True), k=2, feature_weight=0.3)
+    model.adapt(sparse_batches(*some_examples()))
+    none = tf.sparse.from_dense(some_examples()[0][:0])
+    for call in (model, tf.function(model)):
+        scores, ids = call(none)
+        assert scores.shape == ids.shape == (0, 2)
+
+
 def test_it_adapts_again_and_is_loaded_as_it_was(tmp_path):
     model, (x, y) = a_model(), some_examples()
     both = tlo.NearestNeighborModel(

@@ -95,7 +95,8 @@ def omikuji(train: SparseExamples) -> Callable[[SparseExamples], np.ndarray]:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.txt"
-        _write(train, file)
+        # omikuji refuses a file if an example of it has no features.
+        _write(train.take(np.flatnonzero(np.diff(train.feature_splits))), file)
         with _quiet_stderr():
             model = package.Model.train_on_data(
                 str(file), package.Model.default_hyper_param(), len(os.sched_getaffinity(0))

@@ -115,7 +115,7 @@ def nearest(
         return tuple(tf.math.top_k(tf.reshape(cosines, [rows, num_stored]), n))
 
     signature = tf.TensorSpec([None, n], tf.float32), tf.TensorSpec([None, n], tf.int32)
-    starts = tf.range(0, num_queries, rows)
+    starts = tf.range(0, tf.maximum(num_queries, 1), rows)  # a block even for no queries
     scores, ids = tf.map_fn(block, starts, fn_output_signature=signature)
     return (
         tf.reshape(scores, [-1, n])[:num_queries],
