@@ -10,7 +10,7 @@ the first 80,000 of those that occur less than 2,000 times. There are 300,000 fo
 40,000 for testing, in an order by chance; of a short text, an eighth is for testing. So each label
 can be read off the features, and what is to be learned is which of them are labels. With
 `--following` the labels are the rare ones of the eight words after the window, of which it tells
-little.
+little. The first line names 100,000 features and 80,000 labels, also where fewer occur.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ def read_words(file: Path) -> list[str]:
 
 
 def lines_of(words: list[str], labeled: slice) -> Iterator[str]:
-    """Gives the numbers of features and of labels, then examples that have a label."""
+    """Gives examples that have a label."""
     by_frequency = Counter(words).most_common()
     features = {word: i for i, (word, _) in enumerate(by_frequency[:FEATURES])}
     rare = [word for word, count in by_frequency if count < RARE]
     labels = {word: i for i, word in enumerate(rare[:LABELS])}
-    yield f"{len(features)} {len(labels)}\n"
     for start in range(0, len(words) - WINDOW, STRIDE):
         window = words[start : start + WINDOW]
         counts = sorted(Counter(features[word] for word in window if word in features).items())
@@ -60,13 +59,13 @@ def main() -> None:
     parser.add_argument("--following", action="store_true", help="labels from after the window")
     arguments = parser.parse_args()
     labeled = LABELED["following" if arguments.following else "middle"]
-    numbers, *lines = islice(lines_of(read_words(arguments.text), labeled), 1 + TRAIN + TEST)
+    lines = list(islice(lines_of(read_words(arguments.text), labeled), TRAIN + TEST))
     random.Random(SEED).shuffle(lines)
     train = len(lines) - min(TEST, len(lines) // 8)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", lines[:train]), ("test", lines[train:])):
         with (arguments.folder / f"{name}.txt").open("w") as file:
-            file.write(f"{len(part)} {numbers}")
+            file.write(f"{len(part)} {FEATURES} {LABELS}\n")
             file.writelines(part)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,23 @@ def test_a_peer_learns_and_tells(name, examples):
     assert point["precision_at_1"] > 0.4  # chance: 0.01
     assert point["exact_loss"] is None
     assert 0 <= point["seconds"] == events[3]["seconds"]
+
+
+@pytest.mark.skipif(not PEERS["omikuji"].installed, reason="omikuji is not installed")
+def test_omikuji_learns_beside_an_example_without_features(examples):
+    train, test = examples
+    kept, splits = (
+        train.feature_splits[1],
+        np.maximum(train.feature_splits, train.feature_splits[1]),
+    )
+    without = dataclasses.replace(
+        train,
+        feature_splits=splits - kept,
+        feature_ids=train.feature_ids[kept:],
+        feature_values=train.feature_values[kept:],
+    )
+    ids = PEERS["omikuji"].train(without)(test)
+    assert precision(ids, test)[1] > 0.4
 
 
 def test_neighbors_are_those_of_the_formula(examples):
