@@ -36,15 +36,12 @@ def test_a_peer_learns_and_tells(name, examples):
 @pytest.mark.skipif(not PEERS["omikuji"].installed, reason="omikuji is not installed")
 def test_omikuji_learns_beside_an_example_without_features(examples):
     train, test = examples
-    kept, splits = (
-        train.feature_splits[1],
-        np.maximum(train.feature_splits, train.feature_splits[1]),
-    )
+    first = train.feature_splits[1]
     without = dataclasses.replace(
         train,
-        feature_splits=splits - kept,
-        feature_ids=train.feature_ids[kept:],
-        feature_values=train.feature_values[kept:],
+        feature_splits=np.maximum(train.feature_splits - first, 0),
+        feature_ids=train.feature_ids[first:],
+        feature_values=train.feature_values[first:],
     )
     ids = PEERS["omikuji"].train(without)(test)
     assert precision(ids, test)[1] > 0.4
