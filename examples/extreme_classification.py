@@ -147,9 +147,8 @@ def load(data: str) -> tuple[SparseExamples, ...]:
     else:
         train, test = (read_xc(str(find_split(data, split))) for split in ("train", "test"))
     train = with_labels(train)
-    if share_of_features(train) > DENSE:
-        return standard_scores(train, test)
-    return tf_idf(train, test, log=True)
+    weighted = tf_idf(train, test, log=True)  # refuses a test set of another width
+    return standard_scores(train, test) if share_of_features(train) > DENSE else weighted
 
 
 def with_labels(examples: SparseExamples) -> SparseExamples:

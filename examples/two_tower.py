@@ -103,10 +103,11 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
             f"--batch-size must be at most {len(train)}, the users to train on; "
             f"got {arguments.batch_size}"
         )
+    labeled = test.take(np.flatnonzero(np.diff(test.label_splits)))
     model = build_model(train, arguments)
     history = model.fit(
         train.dataset(arguments.batch_size, shuffle=True, drop_remainder=True),
-        validation_data=test.dataset(arguments.batch_size),
+        validation_data=labeled.dataset(arguments.batch_size),
         epochs=arguments.epochs,
         shuffle=False,  # the data set does it
         callbacks=[keras.callbacks.TensorBoard(arguments.output)],

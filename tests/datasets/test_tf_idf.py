@@ -46,6 +46,24 @@ def test_logs_keep_the_sign(train_and_test):
     np.testing.assert_allclose(weighted.feature_values, of_logs.feature_values, rtol=1e-6)
 
 
+def test_a_value_of_0_is_no_feature(train_and_test):
+    _, (train, _) = train_and_test
+    values = train.feature_values.copy()
+    values[::3] = 0
+    splits = np.concatenate([[0], np.cumsum(values != 0)])[train.feature_splits]
+    without = dataclasses.replace(
+        train,
+        feature_splits=splits,
+        feature_ids=train.feature_ids[values != 0],
+        feature_values=values[values != 0],
+    )
+
+    (zeros,) = tf_idf(dataclasses.replace(train, feature_values=values))
+    (gone,) = tf_idf(without)
+
+    np.testing.assert_array_equal(zeros.feature_values[values != 0], gone.feature_values)
+
+
 def test_only_values_change(train_and_test):
     _, (train, _) = train_and_test
     before = train.feature_values.copy()

@@ -29,7 +29,10 @@ def write_users(file: Path, number: int, seed: int) -> None:
 @pytest.mark.thorough
 def test_finds_the_items_of_users_and_writes_a_servable(tmp_path):
     write_users(tmp_path / "train.txt", 1500, seed=0)
-    write_users(tmp_path / "test.txt", 100, seed=1)
+    write_users(tmp_path / "test.txt", 99, seed=1)
+    header, *users = (tmp_path / "test.txt").read_text().splitlines()
+    unlabeled = f" {ITEMS}:1"  # someone of whom no item is known
+    (tmp_path / "test.txt").write_text("\n".join(["100" + header[2:], *users, unlabeled, ""]))
     spec = importlib.util.spec_from_file_location("two_tower", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

@@ -12,7 +12,7 @@ Row = tuple[list[int], dict[int, float]]
 
 
 def tf_idf(train: list[Row], rows: list[Row]) -> list[dict[int, float]]:
-    frequency = Counter(i for _, features in train for i in features)
+    frequency = Counter(i for _, features in train for i, v in features.items() if v)
     weighted = []
     for _, features in rows:
         row = {

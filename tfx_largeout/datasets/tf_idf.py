@@ -16,7 +16,7 @@ def tf_idf(
     """Weights each feature by its inverse document frequency; rows get length 1.
 
     `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
-    number of training examples and `df_f` the number of those that have feature f. The others
+    number of training examples and `df_f` the number of those that have feature f, at a value other than 0. The others
     are weighted with the numbers of `train`, so nothing is learned from them.
 
     Cost: O(number of features in all examples).
@@ -43,7 +43,8 @@ def tf_idf(
             wanted, got = getattr(train, name), getattr(examples, name)
             if got != wanted:
                 raise ValueError(f"others must have {name} = {wanted}, as train; got {got}")
-    frequency = np.bincount(train.feature_ids, minlength=train.num_features)
+    there = train.feature_ids[train.feature_values != 0]
+    frequency = np.bincount(there, minlength=train.num_features)
     idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
     return tuple(_weight(examples, idf, log) for examples in (train, *others))
 
