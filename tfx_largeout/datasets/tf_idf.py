@@ -16,8 +16,9 @@ def tf_idf(
     """Weights each feature by its inverse document frequency; rows get length 1.
 
     `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
-    number of training examples and `df_f` the number of those that have feature f, at a value other than 0. The others
-    are weighted with the numbers of `train`, so nothing is learned from them.
+    number of training examples and `df_f` the number of those that have feature f, at a value
+    other than 0. The others are weighted with the numbers of `train`, so nothing is learned from
+    them.
 
     Cost: O(number of features in all examples).
 
