@@ -36,7 +36,11 @@ def load(folder: str | None) -> tuple[SparseExamples, ...]:
         train, test = load_wordnet("hyper")
     else:
         train, test = (read_xc(str(find_split(folder, split))) for split in ("train", "test"))
-    return tf_idf(train.take(np.flatnonzero(np.diff(train.label_splits))), test)
+    return tf_idf(with_items(train), test)
+
+
+def with_items(users: SparseExamples) -> SparseExamples:
+    return users.take(np.flatnonzero(np.diff(users.label_splits)))
 
 
 def build_model(users: SparseExamples, arguments: Any) -> keras.Model:
@@ -103,11 +107,10 @@ def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
             f"--batch-size must be at most {len(train)}, the users to train on; "
             f"got {arguments.batch_size}"
         )
-    labeled = test.take(np.flatnonzero(np.diff(test.label_splits)))
     model = build_model(train, arguments)
     history = model.fit(
         train.dataset(arguments.batch_size, shuffle=True, drop_remainder=True),
-        validation_data=labeled.dataset(arguments.batch_size),
+        validation_data=with_items(test).dataset(arguments.batch_size),
         epochs=arguments.epochs,
         shuffle=False,  # the data set does it
         callbacks=[keras.callbacks.TensorBoard(arguments.output)],

@@ -14,6 +14,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.alike import check_alike
 from tfx_largeout.distribute.class_shards import classes_of_shard, mark_slots, replicated
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, meet
+from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.trunk_gradients import mean_over_workers
 from tfx_largeout.distribute.workers import Workers, current
@@ -58,7 +59,7 @@ class DataParallel(keras.optimizers.Optimizer):
     ) -> None:
         super().__init__(learning_rate=0.0, name=name)
         inner = keras.optimizers.get(inner_optimizer)
-        for part in _with_parts(inner):
+        for part in with_parts(inner):
             _check_inner(part)
         self.inner_optimizer = inner
         self.check_every = integer_argument("check_every", check_every, at_least=0)
@@ -92,7 +93,7 @@ class DataParallel(keras.optimizers.Optimizer):
         with tf.init_scope():
             agree(workers, "the model", _facts(variables, self.inner_optimizer))
             self.inner_optimizer.build(variables)
-            for part in _with_parts(self.inner_optimizer):
+            for part in with_parts(self.inner_optimizer):
                 _check_inner(part)
                 if len(replicated(part._trainable_variables)) < len(part._trainable_variables):
                     _refuse_norms(part)
@@ -183,11 +184,6 @@ def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:
         ],
         "the optimizer": keras.saving.serialize_keras_object(inner),
     }
-
-
-def _with_parts(inner: Any) -> list[Any]:
-    """Returns an optimizer, and those that it hands variables to (`MultiOptimizer`)."""
-    return [inner, *getattr(inner, "optimizers", ())]
 
 
 def _refuse_norms(inner: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
@@ -303,8 +304,7 @@ class SelfUpdatingHead(Head):
             )
 
     def _refuse_averaging(self, optimizer: Any) -> None:
-        # Those of a MultiOptimizer are there once it is built, which is before a step is traced.
-        for part in (optimizer, *getattr(optimizer, "optimizers", ())):
+        for part in with_parts(optimizer):
             if getattr(part, "use_ema", False):
                 raise ValueError(
                     f"{type(self).__name__} {self.name!r} updates itself, and its weights take no "
