@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -20,6 +21,7 @@ from tfx_largeout.heads.factored_over_workers import (
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.own_learning_rate import OwnLearningRate
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
@@ -211,6 +213,23 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
                 (self._present_rate(), self.weight_decay, max_condition) if update else None,
             )
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        if self.over_workers is not None:
+            raise NotImplementedError(
+                f"{type(self).__name__} {self.name!r} must be called once, and trained without "
+                "gradient_accumulation_steps, where its classes are spread over workers; got "
+                "several gradients for one step"
+            )
+        *statistics, _ = gone.residuals
+        return gone.hidden, gone.labels.ids, *statistics, *gone.gradients
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        hidden, label_ids, gram_hidden, u_hidden, *gradients = parts
+        state_width = self.state.u.shape[0]
+        statistics = (tf.ensure_shape(x, [None, state_width]) for x in (gram_hidden, u_hidden))
+        residuals = (*statistics, tf.identity(self.iterations.value))
+        return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
     def count_step(self) -> None:
         self.iterations.value.assign_add(1)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
     RowTable,
+    TableGradient,
     TwoLevelTree,
     equal_clusters,
     frequency_clusters,
@@ -28,6 +30,7 @@ from tfx_largeout.class_trees.sweep import (
     target_ranks,
 )
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
@@ -43,6 +46,12 @@ from tfx_largeout.statistics import (
 )
 
 _TREES = ("two_level", "huffman")
+
+
+class _RowsOfTables(NamedTuple):
+    """Residuals of passes that were packed: the rows of each table, `[N, S]`."""
+
+    rows: Sequence[tf.Tensor]
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -179,7 +188,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        parts = self.class_tree.gradients(residuals, *gradients)
+        parts = self._table_gradients(residuals, gradients)
         # All tables are checked before the first one changes.
         checks = [check_finite(f"gradient of {p.table} logits", p.gradient) for p in parts]
         with after(checks):
@@ -189,6 +198,24 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             with tf.control_dependencies([total]):
                 total += self._update_table(table, wide, rows, gradient, update)
         return tf.cast(total, hidden.dtype)
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        parts = self._table_gradients(gone.residuals, gone.gradients)
+        rows = [tf.broadcast_to(part.rows, tf.shape(part.gradient)) for part in parts]
+        return gone.hidden, gone.labels.ids, *rows, *(part.gradient for part in parts)
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        hidden, label_ids, *rest = parts
+        rows, gradients = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        return BackwardPass(hidden, Labels(label_ids), _RowsOfTables(rows), tuple(gradients))
+
+    def _table_gradients(
+        self, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> list[TableGradient]:
+        if not isinstance(residuals, _RowsOfTables):
+            return self.class_tree.gradients(residuals, *gradients)
+        parts = zip(self.class_tree.table_rows, residuals.rows, gradients, strict=True)
+        return [TableGradient(*part) for part in parts]
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:

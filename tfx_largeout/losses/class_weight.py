@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.heads.enclosing_fit import enclosing_fit
+from tfx_largeout.losses.enclosing_fit import enclosing_fit
 
 
 def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
