@@ -186,7 +186,9 @@ def _gradient(head, loss, hidden, labels, weights):
     with tf.GradientTape() as tape:
         tape.watch(hidden)
         value = loss(labels, head(hidden, training=True), sample_weight=weights)
-    return tape.gradient(value, hidden)
+    gradient = tape.gradient(value, hidden)
+    head.take_step()
+    return gradient
 
 
 @every_tree

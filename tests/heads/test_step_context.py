@@ -312,7 +312,7 @@ def test_a_gradient_from_another_function_than_the_step_is_refused(name):
         return tape.gradient(value, model.trainable_variables)
 
     before = weights_of(model)[-1]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="in the same tf.function"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"in the same tf\.function"):
         model.optimizer.apply_gradients(zip(gradients(), model.trainable_variables, strict=True))
     np.testing.assert_array_equal(weights_of(model)[-1], before)
 

@@ -82,7 +82,7 @@ def _sampled(**arguments: Any) -> Callable[[Case], Any]:
 
 
 def _factored(**arguments: Any) -> Callable[[Case], Any]:
-    return lambda case: FactoredHead(CLASSES, **{"learning_rate": 0.1, **arguments})
+    return lambda case: FactoredHead(CLASSES, **{"optimizer": 0.1, **arguments})
 
 
 def _tree(**arguments: Any) -> Callable[[Case], Any]:
@@ -163,20 +163,29 @@ ARGUMENTS = [
     ),
     *(
         Misuse(
-            f"FactoredHead(learning_rate={value!r})",
-            _factored(learning_rate=value),
+            f"FactoredHead(optimizer={value!r})",
+            _factored(optimizer=value),
             ValueError,
             f"learning_rate {_POSITIVE}",
             one,
         )
-        for value in (0, -0.5, float("inf"), float("nan"), "fast", None)
+        for value in (0, -0.5, float("inf"), float("nan"))
     ),
-    Misuse(
-        "FactoredHead with negative weight_decay",
-        _factored(weight_decay=-1),
-        ValueError,
-        "weight_decay must be a finite number at least 0; got -1",
-        one,
+    *(
+        Misuse(
+            f"FactoredHead with {name}",
+            lambda case, make=make: FactoredHead(CLASSES, make()),
+            TypeError,
+            "must be a RowSGD without momentum and row_clip_norm",
+            one,
+        )
+        for name, make in {
+            "a name": lambda: "fast",
+            "no optimizer": lambda: None,
+            "RowAdam": lambda: tlo.optimizers.RowAdam(0.1),
+            "momentum": lambda: tlo.optimizers.RowSGD(0.1, momentum=0.9),
+            "row_clip_norm": lambda: tlo.optimizers.RowSGD(0.1, row_clip_norm=1.0),
+        }.items()
     ),
     Misuse(
         "FactoredHead with unknown stabilization",
