@@ -156,6 +156,21 @@ def test_goes_on_as_if_never_interrupted(kind, every, tmp_path):
     assert len(history["loss"]) == EPOCHS
 
 
+def test_gradients_that_are_accumulated_when_a_run_ends_are_not_lost(tmp_path):
+    """It is saved after 4 and 8 batches, in the middle of steps by 3."""
+
+    def make():
+        keras.utils.set_random_seed(5)
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+        return model_with(sampled_head(), tlo.losses.SampledSoftmax(), optimizer)
+
+    whole, model = make(), make()
+    fit(whole, Checkpoint(tmp_path / "whole", 4))
+    interrupted(make, lambda: Checkpoint(tmp_path / "run", 4), after=BATCHES + 5)
+    fit(model, Checkpoint(tmp_path / "run", 4))
+    assert_same_state(model, whole)
+
+
 def test_a_run_under_it_is_the_run_without_it(tmp_path):
     plain, watched = model_of(), model_of()
     for epoch in range(EPOCHS):

@@ -99,7 +99,7 @@ ARGUMENTS = [
         for message in ["num_classes must be an integer of at least 2; got"]
     ),
     Misuse("an argument that is none", _argument(width=3), (TypeError, ValueError), "width"),
-    Misuse("dtype=mixed_float16", _argument(dtype="mixed_float16"), ValueError, "get float16"),
+    Misuse("dtype=float16", _argument(dtype="float16"), ValueError, "have float16 weights"),
     *(
         Misuse(
             f"model_rate={value!r}",
@@ -503,12 +503,6 @@ INPUTS = [
         "must get a dense floating tensor",
     ),
     Misuse(
-        "h of float16",
-        lambda case: case.make_head()(tf.ones([2, WIDTH], tf.float16)),
-        ValueError,
-        "must not get float16",
-    ),
-    Misuse(
         "sample weights of too many columns",
         lambda case: case.fit(sample_weight=np.ones((EXAMPLES, 2))),
         ValueError,
@@ -613,22 +607,6 @@ TRAINING = [
         "training=True",
     ),
     Misuse(
-        "LossScaleOptimizer",
-        lambda case: case.fit_with(
-            optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-        ),
-        ValueError,
-        "can't be trained with loss scaling",
-        self_updating,
-    ),
-    Misuse(
-        "loss_scale_factor of the model's optimizer",
-        lambda case: case.fit_with(optimizer=keras.optimizers.SGD(loss_scale_factor=64.0)),
-        ValueError,
-        "loss scaling; got .* with loss_scale_factor=64",
-        self_updating,
-    ),
-    Misuse(
         "use_ema of the model's optimizer",
         lambda case: case.fit_with(optimizer=keras.optimizers.SGD(use_ema=True)),
         ValueError,
@@ -643,10 +621,10 @@ TRAINING = [
         self_updating,
     ),
     Misuse(
-        "the policy mixed_float16",
+        "the policy float16",
         lambda case: _with_float16(case),
         ValueError,
-        "must not get float16",
+        "must not have float16 weights",
     ),
     Misuse(
         "a function compiled with XLA",
@@ -752,8 +730,8 @@ def _on_dense(case: Case) -> None:
 
 
 def _with_float16(case: Case) -> None:
-    keras.config.set_dtype_policy("mixed_float16")
-    case.make_model(dtype="float32")
+    keras.config.set_dtype_policy("float16")
+    case.make_model()
 
 
 def _shared_optimizer(case: Case) -> None:

@@ -98,7 +98,15 @@ class SelfUpdatingHead(Head):
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
         """Variables of a step that need no saving: they bear on warnings and `without_update`."""
-        return [self.update_switch.state, *self.step_context.variables]
+        kept = self.step_context.kept
+        unsaved = [] if kept.has_parts else kept.variables
+        return [self.update_switch.state, *self.step_context.variables, *unsaved]
+
+    @property
+    def kept_variables(self) -> list[tf.Variable]:
+        """What waits for the next step, where gradients are accumulated: state, but no weights."""
+        kept = self.step_context.kept
+        return kept.variables if kept.has_parts else []
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
