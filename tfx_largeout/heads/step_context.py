@@ -146,8 +146,8 @@ class StepContext(keras.constraints.Constraint):
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
             )
-        is_kerass = compiled and type(model).train_step is keras.Model.train_step
-        step.follows = is_kerass and in_train_step()
+        is_usual = compiled and type(model).train_step is keras.Model.train_step
+        step.follows = is_usual and in_train_step()
         step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
         if compiled:
             head.meet_optimizer(step.optimizer)
@@ -187,7 +187,8 @@ class StepContext(keras.constraints.Constraint):
             return look()
         step = self._step_of_graph()
         is_here = graph is _graph()
-        if is_here and step.fuses and step.forward_passes == 1:
+        fuses = is_here and step.fuses and step.forward_passes == 1
+        if fuses or not head.trainable:  # of what is frozen, no optimizer tells: it counts steps
             step.taken = True
             return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
         is_finite = None
