@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.labels import Labels, normalize_labels, require_labels
+from tfx_largeout.labels import Labels, ignored_class, normalize_labels
 
 
 def normal(y_true, num_classes=10, batch_shape=None):
@@ -157,17 +157,53 @@ def test_mean_over_the_labels_of_an_example():
     np.testing.assert_array_equal(labels.safe_ids[0], [1, 0, 3])
 
 
-def test_an_example_without_labels_is_named():
-    labels = Labels(tf.constant([[1], [-1], [-1]], tf.int64))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*1$"
-    ):
-        require_labels(labels)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*2$"
-    ):
-        require_labels(labels, tf.constant([True, False, True]))
-    assert require_labels(labels, tf.constant([True, False, False])).ids is not None
+@pytest.mark.parametrize(
+    ("y_true", "ignored", "expected"),
+    [
+        ([[3, -100], [-100, -100]], -100, [[3, -1], [-1, -1]]),
+        ([0, 4, 0], 0, [[-1], [4], [-1]]),
+        (np.array([255, 4], np.uint8), 255, [[-1], [4]]),
+        (tf.ragged.constant([[12, 1], [], [12]]), 12, [[-1, 1], [-1, -1], [-1, -1]]),
+        (tf.SparseTensor([[0, 1], [2, 0]], [12, 5], [3, 2]), 12, [[-1, -1], [-1, -1], [5, -1]]),
+        ([[2, -1]], -1, [[2, -1]]),
+    ],
+    ids=["below", "class 0", "uint8", "ragged", "sparse", "-1"],
+)
+def test_an_id_that_is_ignored_is_padding(y_true, ignored, expected):
+    ids = normalize_labels(y_true, 10, ignore_class=ignored).ids
+    np.testing.assert_array_equal(ids, expected)
+    traced = tf.function(lambda y: normalize_labels(y, 10, ignore_class=ignored).ids)
+    np.testing.assert_array_equal(traced(y_true), expected)
+
+
+def test_another_id_out_of_range_is_refused_beside_an_ignored_one():
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)got id\D*-99\D.*ignore_class of"):
+        normalize_labels([-100, -99], 10, ignore_class=-100)
+
+
+def test_indicators_are_refused_whichever_class_is_ignored():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="which looks like indicators"):
+        normalize_labels(np.eye(4, dtype=int), 4, ignore_class=0)
+
+
+@pytest.mark.parametrize("wrong", [1.0, True, "pad", 2**63])
+def test_an_ignored_class_is_an_integer(wrong):
+    with pytest.raises(ValueError, match="ignore_class must be an integer of at least"):
+        ignored_class(wrong)
+
+
+def test_no_class_of_sparse_targets_is_ignored():
+    targets = tf.SparseTensor([[0, 3]], [1.0], [4, 10])
+    with pytest.raises(ValueError, match="ignore_class must be None for sparse targets"):
+        normalize_labels(targets, 10, ignore_class=3)
+
+
+def test_a_weighted_mean_over_the_labels_of_an_example():
+    ids = tf.constant([[1, -1, 3], [2, 4, -1], [-1, -1, -1]], tf.int64)
+    labels = Labels(ids, weights=tf.constant([[3.0, 9, 1], [0, 0, 9], [9, 9, 9]], tf.float64))
+    values = tf.constant([[2.0, np.nan, 6.0], [5.0, 7.0, np.nan], [7.0, 7.0, 7.0]])
+    np.testing.assert_array_equal(labels.mean(values), [3, 0, 0])
+    np.testing.assert_array_equal(labels.mean_weight, [2, 0, 0])
 
 
 def test_sparse_targets_give_ids_and_values():

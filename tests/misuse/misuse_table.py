@@ -399,12 +399,6 @@ LABELS = [
         f"less than {CLASSES}",
     ),
     Misuse(
-        "an example without labels",
-        _labels([[1, -1]] * (EXAMPLES - 1) + [[-1, -1]]),
-        REFUSED,
-        r"at least one label.*got none",
-    ),
-    Misuse(
         "labels of rank 3",
         _labels([[[1]]] * EXAMPLES),
         (ValueError, REFUSED),
