@@ -298,10 +298,10 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
-        "a count of 0",
-        _tree(counts=[0] + [1] * (CLASSES - 1)),
+        "a count of -1",
+        _tree(counts=[-1] + [1] * (CLASSES - 1)),
         ValueError,
-        "counts must be positive and finite for every class; got 0 for class 0",
+        "counts must be finite and at least 0 for every class; got -1 for class 0",
         one,
     ),
     Misuse(
