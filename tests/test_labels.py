@@ -177,7 +177,8 @@ def test_an_id_that_is_ignored_is_padding(y_true, ignored, expected):
 
 
 def test_another_id_out_of_range_is_refused_beside_an_ignored_one():
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)got id\D*-99\D.*ignore_class of"):
+    message = r"(?s)got id\D*-99\D.*ignore_class of"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         normalize_labels([-100, -99], 10, ignore_class=-100)
 
 

@@ -165,3 +165,22 @@ def test_weights_of_classes_are_those_that_fit_takes(row):
     value = ours.evaluate(x, labels, batch_size=PADDED, verbose=0)
     expected = theirs.evaluate(x, labels, PADDED, 0, sample_weight=weights[labels])
     np.testing.assert_allclose(value, expected, rtol=1e-4)
+
+
+@every_head
+def test_weights_of_classes_weigh_each_label_of_an_example(row):
+    x, _ = examples(count=PADDED)
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(0, 3, CLASSES)
+    labels = rng.integers(-1, CLASSES, (PADDED, 3))
+    labels[4] = -1
+    model = new_model(row)
+    model.compile(row.make_optimizer(), loss=with_loss(row, class_weights=weights))
+    model.fit(x, labels, batch_size=PADDED, epochs=2, verbose=0)
+    hidden, parts, terms = hidden_of(model, x), row.weights(head_of(model)), []
+    for own, ids in zip(hidden, labels, strict=True):
+        ids = np.unique(ids[ids >= 0])
+        each = [weights[c] * row.oracle(own[np.newaxis], *parts, [[c]])[0] for c in ids]
+        terms += [np.mean(each)] if each else []
+    value = model.evaluate(x, labels, batch_size=PADDED, verbose=0)
+    np.testing.assert_allclose(value, np.mean(terms), rtol=1e-5)

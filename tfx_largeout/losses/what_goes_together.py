@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfx_largeout import heads
 
 
@@ -17,9 +19,9 @@ def heads_that_give(kind: type) -> list[str]:
     ]
 
 
-def losses_of(kinds: tuple[type, ...], base: type) -> list[str]:
+def losses_of(kinds: tuple[type, ...], base: Any) -> list[str]:
     """Returns the names of the package's losses, below `base`, that are functions of such kinds."""
-    found = []
+    found: list[str] = []
     for loss in base.__subclasses__():
         is_ours = loss.__module__.startswith("tfx_largeout.")
         if is_ours and "from_statistics" in loss.__dict__ and loss.trains_on in kinds:

@@ -20,9 +20,10 @@ from tfx_largeout.statistics import ExactStatistics
 class ExactMetric(keras.metrics.Metric):
     """Streams `sum_n w_n numerator_n / sum_n w_n denominator_n` over the examples n.
 
-    A subclass defines `example_ratio`. An example without labels is left out. The statistics come from the head that `y_pred` carries (one
-    exact pass, shared with the loss and with every other metric) or, for plain logits, from the
-    logits themselves. Both sums are kept in float64: they count examples exactly up to 2^53.
+    A subclass defines `example_ratio`. An example without labels is left out. The statistics come
+    from the head that `y_pred` carries (one exact pass, shared with the loss and with every other
+    metric) or, for plain logits, from the logits themselves. Both sums are kept in float64: they
+    count examples exactly up to 2^53.
 
     Args:
         during_training: Whether to update in the training steps of a model with a head, too. Each

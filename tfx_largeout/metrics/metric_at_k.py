@@ -17,7 +17,8 @@ class MetricAtK(ExactMetric):
 
     Args:
         k: Number of classes looked at, at least 1.
-        during_training, name, dtype, ignore_class: See `ExactMetric`. The name defaults to `{stem}_at_{k}`.
+        during_training, name, dtype, ignore_class: See `ExactMetric`. The name defaults to
+            `{stem}_at_{k}`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.

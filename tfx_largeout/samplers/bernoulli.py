@@ -112,9 +112,7 @@ class Bernoulli(Sampler):
             ids, log_expected = padded_rows(number_of_row, rows, *padded)
         places = tf.maximum(labels.ids - self.first_id, 0)
         of_labels = tf.gather(self._log_inclusion, places)
-        return Candidates(
-            ids, log_expected, tf.where(labels.ids >= self.first_id, of_labels, 0)
-        )
+        return Candidates(ids, log_expected, tf.where(labels.ids >= self.first_id, of_labels, 0))
 
     def get_config(self) -> dict[str, Any]:
         return {

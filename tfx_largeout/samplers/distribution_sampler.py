@@ -122,9 +122,7 @@ class DistributionSampler(Sampler):
 
     def _without_replacement(self, labels: Labels, seed: tf.Tensor) -> Candidates:
         ids, tries = self._arrivals.draw(seed)
-        return self._candidates(
-            ids, labels, lambda ids: self.log_expected_if_unique(ids, tries)
-        )
+        return self._candidates(ids, labels, lambda ids: self.log_expected_if_unique(ids, tries))
 
     def _candidates(
         self, ids: tf.Tensor, labels: Labels, log_expected: Callable[[tf.Tensor], tf.Tensor]

@@ -28,8 +28,8 @@ class Unigram(DistributionSampler):
 
     Args:
         counts: `[C]` numbers n_c, finite and at least 0. Those below `first_id` are not looked at.
-        num_sampled, unique, per_example, first_id: These are the arguments of `DistributionSampler`, which
-            also says costs and errors.
+        num_sampled, unique, per_example, first_id: These are the arguments of
+            `DistributionSampler`, which also says costs and errors.
         power: In [0, 1]. Default 1.
         smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
             least one above 0, so that classes that have not been seen are drawn, too. (Those that
