@@ -31,6 +31,22 @@ def integer_argument(name: str, value: Any, at_least: int, at_most: int | None =
     return int(value)
 
 
+def class_argument(name: str, value: Any) -> int | None:
+    """Returns an argument that is an id, of a class or of what stands in the place of one, or None.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave.
+
+    Raises:
+        ValueError: The value is neither None nor an integer that fits into int64.
+    """
+    limits = np.iinfo(np.int64)
+    if value is None:
+        return None
+    return integer_argument(name, value, int(limits.min), int(limits.max))
+
+
 def integers_argument(name: str, values: Any, at_least: int) -> list[int]:
     """Returns an argument that is several integers to try, in rising order, each once.
 

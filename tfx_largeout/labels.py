@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
 from tfx_largeout.run_time_checks import Check, after
 
 PADDING = -1
-_INT64 = tf.int64.min, tf.int64.max
 
 
 class Labels(NamedTuple):
@@ -141,23 +139,13 @@ def normalize_labels(
         return Labels(_drop_repeats(tf.identity(ids)))
 
 
-def ignored_class(ignore_class: Any) -> int | None:
-    """Returns the argument of this name of a loss or a metric.
-
-    Raises:
-        ValueError: It is neither None nor an integer that fits into int64.
-    """
-    if ignore_class is None:
-        return None
-    return integer_argument("ignore_class", ignore_class, *_INT64)
-
-
 def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) -> Labels:
     """Reads `[B, C]` targets: an id and a value for each entry that is there."""
     static_rank = None if batch_shape is None else batch_shape.shape[0]
     if targets.shape.rank != 2 or targets.shape[1] not in (None, num_classes):
         raise ValueError(
-            f"sparse targets must have shape [B, C] with C = {num_classes}; got {targets.shape}"
+            f"sparse targets must have shape [B, C] with C = {num_classes}; got {targets.shape} of "
+            f"{targets.dtype.name} (class ids, as values, must be integers)"
         )
     if static_rank not in (None, 1):
         raise ValueError(

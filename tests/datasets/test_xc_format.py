@@ -95,7 +95,7 @@ def test_a_choice_of_what_becomes_of_rows_without_labels(tmp_path):
     everything, labelled = read_xc(path), read_xc(path, rows_without_labels="drop")
     assert rows_of(labelled) == [rows_of(everything)[i] for i in (0, 3, 4)]
     assert len(read_xc(path, rows_without_labels="keep")) == len(everything) == 5
-    message = r"data.txt:3: an example must have a label .* got none \('keep' reads .* 'drop' leaves"
+    message = r"data.txt:3: an example must have a label .* got none \('keep' reads .* 'drop' "
     with pytest.raises(ValueError, match=message):
         read_xc(path, rows_without_labels="error")
     with pytest.raises(ValueError, match="must be one of 'keep', 'drop', 'error'; got 'skip'"):

@@ -150,8 +150,8 @@ def test_label_smoothing_with_candidates_names_what_works():
     logits = head(np.ones((2, 3), "float32"), training=True)
     message = (
         r"SoftmaxCrossentropy\(label_smoothing=0.1\) is a function of MeanLogitStatistics; got "
-        r"SampledHead.*\(ActiveSetSoftmax, BlackOut, ComplementarySum, .* or SampledSoftmax\), or a "
-        r"head that gives MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
+        r"SampledHead.*\(ActiveSetSoftmax, BlackOut, ComplementarySum, .* or SampledSoftmax\), or "
+        r"a head that gives MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
     )
     with pytest.raises(TypeError, match=message):
         tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1)([1, 2], logits)

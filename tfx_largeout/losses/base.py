@@ -10,10 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.ignored_class import output_for_loss
-from tfx_largeout.labels import Labels, ignored_class
+from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
 from tfx_largeout.losses.label_weights import LabelWeights
 from tfx_largeout.losses.what_goes_together import heads_that_give, listed, losses_of
@@ -91,7 +92,7 @@ class HeadLoss(keras.losses.Loss):
     ) -> None:
         self._refuse_unknown(unknown)
         super().__init__(name=name, reduction=reduction, dtype=dtype)
-        self.ignore_class = ignored_class(ignore_class)
+        self.ignore_class = class_argument("ignore_class", ignore_class)
         self._label_weights = None if class_weights is None else LabelWeights(class_weights)
 
     @property

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.ignored_class import output_for_metric
-from tfx_largeout.labels import ignored_class
 from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
 from tfx_largeout.statistics import ExactStatistics
 
@@ -46,7 +46,7 @@ class ExactMetric(keras.metrics.Metric):
         ignore_class: int | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.ignore_class = ignored_class(ignore_class)
+        self.ignore_class = class_argument("ignore_class", ignore_class)
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
