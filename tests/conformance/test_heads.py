@@ -599,17 +599,12 @@ def test_a_loss_of_another_family(row):
         ),
         ([1, -2], tf.errors.InvalidArgumentError, r"got id.*\[-2\].*\[\[1 0\]\]"),
         (
-            [[1, -1], [-1, -1]],
-            tf.errors.InvalidArgumentError,
-            r"at least one label.*example.*\[1\]",
-        ),
-        (
             [[[1]], [[2]]],
             (ValueError, tf.errors.InvalidArgumentError),  # an error of the graph once Keras
             "must have rank 1",  # has relaxed the shape, as after a fit with rank 1
         ),
     ],
-    ids=["floats", "too large", "negative", "empty row", "rank"],
+    ids=["floats", "too large", "negative", "rank"],
 )
 def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
     x, good = examples(count=2)

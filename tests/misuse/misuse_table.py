@@ -307,10 +307,10 @@ ARGUMENTS = [
         one,
     ),
     Misuse(
-        "a count of 0",
-        _tree(counts=[0] + [1] * (CLASSES - 1)),
+        "a count of -1",
+        _tree(counts=[-1] + [1] * (CLASSES - 1)),
         ValueError,
-        "counts must be positive and finite for every class; got 0 for class 0",
+        "counts must be finite and at least 0 for every class; got -1 for class 0",
         one,
     ),
     Misuse(
@@ -406,12 +406,6 @@ LABELS = [
         lambda case: case.model.evaluate(case.x, np.full(EXAMPLES, CLASSES), verbose=0),
         REFUSED,
         f"less than {CLASSES}",
-    ),
-    Misuse(
-        "an example without labels",
-        _labels([[1, -1]] * (EXAMPLES - 1) + [[-1, -1]]),
-        REFUSED,
-        r"at least one label.*got none",
     ),
     Misuse(
         "labels of rank 3",

@@ -272,12 +272,15 @@ class HeadOutput:
         head: The head.
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
+        ignore_class: The id that is read as no label, or None.
     """
 
     def __init__(self, head: Head, hidden: tf.Tensor, training: bool) -> None:
         self.head = head
         self.hidden = hidden
         self.training = training
+        self.ignore_class: int | None = None
+        self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
@@ -297,7 +300,8 @@ class HeadOutput:
         """Returns the labels of this batch in the normal form, checked against h and C."""
         if isinstance(y_true, Labels):
             return y_true
-        return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
+        batch_shape = tf.shape(self.hidden)[:-1]
+        return normalize_labels(y_true, self.head.num_classes, batch_shape, self.ignore_class)
 
     def gives(self, kind: type) -> bool:
         """Says whether the head gives a kind of statistics in this call."""

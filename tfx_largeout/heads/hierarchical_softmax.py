@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
@@ -84,7 +84,8 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         tree: `"two_level"` (default) or `"huffman"`.
-        counts: `[C]`, positive: how often each class is a label. Frequent classes then cost less:
+        counts: `[C]`, at least 0 (smoothed, as `LogFrequency` does it where one is 0): how often
+            each class is a label. Frequent classes then cost less:
             `frequency_clusters` and `huffman_code_lengths` say how. Default None: clusters of
             equal size of neighbouring ids, or a balanced binary tree.
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
@@ -131,7 +132,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if clusters is not None and counts is not None:
             raise ValueError("clusters must be None where counts are given; got both")
         self.tree = tree
-        self._counts = None if counts is None else class_counts(counts)
+        self._counts = None if counts is None else smoothed(class_counts(counts))
         if self._counts is not None:
             check_length(self._counts, self.num_classes)
         self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)

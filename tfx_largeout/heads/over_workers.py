@@ -162,7 +162,8 @@ def _local_labels(output: Any, y_true: Any) -> Labels:
     classes = _ANY_CLASS
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         classes = output.head.num_classes
-    labels = normalize_labels(y_true, classes, tf.shape(output.hidden)[:-1])
+    batch_shape = tf.shape(output.hidden)[:-1]
+    labels = normalize_labels(y_true, classes, batch_shape, output.ignore_class)
     if labels.values is not None:
         raise NotImplementedError(
             "labels must be class ids where several workers train a model; got sparse targets "
