@@ -81,8 +81,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             sums, W itself and all else stay float32. That is faster on AMD's processors with
             AVX512-BF16, and was slower on Intel's; on others it is slower.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the

@@ -35,9 +35,10 @@ from tfx_largeout.ops.factored.factored_update import (
 )
 from tfx_largeout.ops.factored.factored_weights import moments_of_rows
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
-from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowSGD
+from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
@@ -69,8 +70,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             the model's: see `model_rate`. A number or a schedule stands for `RowSGD` of that rate.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
@@ -111,8 +112,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     ) -> None:
         super().__init__(num_classes, _plain_sgd(optimizer), **kwargs)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
         self.stabilization = choice_argument(
             "stabilization", stabilization, ("lazy", *METHODS, "none")
         )
@@ -295,7 +296,9 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         bias, kernel_shape = None, (self.num_classes, self.width)
         if self.use_bias:
-            bias = tf.convert_to_tensor(self.bias_initializer(kernel_shape[:1], dtype=dtype))
+            bias = initial_values(
+                self.bias_initializer, kernel_shape[:1], dtype, "bias_initializer"
+            )
         shard = self.rows.shard
         return initialize_by_blocks(
             self.kernel_initializer, kernel_shape, dtype, bias, shard.first, shard.stride

@@ -34,9 +34,10 @@ from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -91,8 +92,8 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: The initializer of each table of weights, called for blocks of rows.
-            Default `"glorot_uniform"`.
+        kernel_initializer: The initializer of each table of weights `[rows, D]`. Values that are
+            random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
@@ -137,8 +138,8 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             check_length(self._counts, self.num_classes)
         self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -154,7 +155,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         self.tables = {
             name: RowTable(
                 self._add_rows(f"{name}_kernel", (rows, self.width), self._initial_kernel),
-                self._add_rows(f"{name}_bias", (rows,), self.bias_initializer)
+                self._add_rows(f"{name}_bias", (rows,), self._initial_bias)
                 if self.use_bias
                 else None,
             )
@@ -289,6 +290,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         return initialize_by_blocks(self.kernel_initializer, shape, dtype)
+
+    def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
+        return initial_values(self.bias_initializer, shape, dtype, "bias_initializer")
 
     def _update_table(
         self, name: str, hidden: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor, update: bool

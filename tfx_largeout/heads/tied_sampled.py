@@ -121,7 +121,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             self.bias = self.add_weight(
                 name="bias",
                 shape=(self.num_classes,),
-                initializer=self.bias_initializer,
+                initializer=self._initial_bias,
                 autocast=False,
             )
         self.log_partition = self.add_weight(
