@@ -15,7 +15,6 @@ from tfx_largeout.keras_internals import (
     in_train_step,
 )
 
-
 SEEN = {}
 
 
