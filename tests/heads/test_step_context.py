@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from heads.self_updating_dense import SelfUpdatingDense
+from variants import thorough
 
 import tfx_largeout as tlo
 
@@ -92,8 +93,10 @@ def trained(name, optimizer, batch=BATCH, epochs=2, several=False, steps=None, *
     return model
 
 
-RUNS = [{}, {"run_eagerly": True}, {"steps_per_execution": 2}]
-runs = pytest.mark.parametrize("run", RUNS, ids=["graph", "eager", "steps_per_execution"])
+OTHER_RUNS = {"eager": {"run_eagerly": True}, "steps_per_execution": {"steps_per_execution": 2}}
+runs = pytest.mark.parametrize(
+    "run", [{}, *thorough(*OTHER_RUNS.values())], ids=["graph", *OTHER_RUNS]
+)
 
 
 @heads
@@ -159,6 +162,31 @@ def test_mixed_float16_learns_as_float32_does(name):
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.01)
     assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.thorough
+@heads
+def test_mixed_float16_learns_words_from_definitions_as_float32_does(name):
+    """WordNet: the first 2,000 definitions, their most frequent words as classes."""
+    (train,) = tlo.datasets.load_wordnet("hyper", ["train"])
+    texts, few = train.take(np.arange(2000)), CLASSES - 1
+    first = texts.label_ids[texts.label_splits[:-1]]
+    frequent = np.argsort(-np.bincount(first), kind="stable")[:few]
+    y = np.where(first[:, np.newaxis] == frequent, np.arange(few), few).min(axis=1)
+    x = tf.sparse.to_dense(next(iter(texts.dataset(2000)))[0]).numpy()
+    x = x[:, np.argsort(-x.sum(axis=0))[:400]]
+    losses = []
+    for dtype in ("float32", "mixed_float16"):
+        keras.utils.set_random_seed(3)
+        keras.config.set_dtype_policy(dtype)
+        make_head, make_loss = HEADS[name]
+        layers = [keras.layers.Dense(32, "tanh"), keras.layers.Dense(WIDTH, "tanh"), make_head()]
+        model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
+        model.compile(keras.optimizers.Adam(0.01), make_loss())
+        history = model.fit(x, y, batch_size=100, epochs=4, shuffle=False, verbose=0).history
+        losses.append(history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.02)
+    assert losses[1][-1] < losses[1][0]
 
 
 @heads

@@ -123,6 +123,7 @@ class StepContext(keras.constraints.Constraint):
 
     # The call, and the forward pass
 
+    @tf.autograph.experimental.do_not_convert
     def call(self, hidden: tf.Tensor) -> None:
         """Takes notice of a call of the head in training.
 
@@ -152,6 +153,7 @@ class StepContext(keras.constraints.Constraint):
         if compiled:
             head.meet_optimizer(step.optimizer)
 
+    @tf.autograph.experimental.do_not_convert
     def forward(self) -> tuple[Any, bool]:
         """Takes notice of a forward pass in training.
 
@@ -174,6 +176,7 @@ class StepContext(keras.constraints.Constraint):
 
     # The gradient
 
+    @tf.autograph.experimental.do_not_convert
     def backward(self, where: tuple[Any, bool], gone: BackwardPass) -> tf.Tensor:
         """Returns the gradient with respect to h; takes the step, or keeps what it needs.
 
@@ -213,6 +216,7 @@ class StepContext(keras.constraints.Constraint):
 
     # The step of the optimizer
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, anchor: Any) -> Any:
         """Takes the step that belongs to that of the optimizer which calls.
 
@@ -239,6 +243,7 @@ class StepContext(keras.constraints.Constraint):
             self._take_all(pending, _scale_of(optimizer, applying), applying, step.follows)
         return tf.convert_to_tensor(anchor)
 
+    @tf.autograph.experimental.do_not_convert
     def take_step(self) -> None:
         """Takes the step of all passes that wait, in a loop without an optimizer."""
         step = self._step_around()
