@@ -403,7 +403,7 @@ def test_a_run_that_a_callback_behind_it_stopped_is_at_its_end(tmp_path, capsys)
     assert run(first) == [0, 1]
     assert "nothing is left" not in capsys.readouterr().out
     assert run(second) == [0, 1]
-    assert "over after 2 epochs (a callback has stopped it)" in capsys.readouterr().out
+    assert "over, with 2 epoch(s) done (a callback has stopped it)" in capsys.readouterr().out
     assert_same_state(first, second)
 
 
@@ -415,10 +415,10 @@ def test_a_run_that_is_started_again_at_its_end_says_so(tmp_path, capsys):
         model_of().fit(data, epochs=epochs, callbacks=[checkpoint], **options)
         return capsys.readouterr().out
 
-    said = f"nothing is left to train: the run in {tmp_path / 'run'} was over after 2 epochs"
+    said = f"nothing is left to train: the run in {tmp_path / 'run'} is over, with 2"
     assert "nothing" not in run(2)
-    assert f"{said} (epochs=2)" in run(2)
-    assert f"{said} (epochs=1)" in run(1)
+    assert f"{said} epoch(s) done (epochs=2)" in run(2)
+    assert f"{said} epoch(s) done (epochs=1)" in run(1)
     assert run(2, verbose=0) == ""
     assert "nothing" not in run(3)
 

@@ -262,10 +262,10 @@ def test_examples_that_count_for_nothing_are_left_out():
     head = tlo.heads.SampledHead(CLASSES, Uniform(5), RowAdam(0.01), seed=1)
     layers = [keras.Input([None, WIDTH]), keras.layers.Masking(), keras.layers.Dense(5), head]
     model = keras.Sequential(layers)
-    model.compile("sgd", loss=tlo.losses.ComplementarySum())
+    model.compile("sgd", loss=tlo.losses.ComplementarySum(ignore_class=-100))
     x, y = X[:24].reshape(6, 4, WIDTH), LABELS[:24].reshape(6, 4)
     values = []
-    for shown, label in ((4, -1), (7, -1), (7, 3)):  # without padding; with two kinds of it
+    for shown, label in ((4, -1), (7, -1), (7, 3), (7, -100)):  # without padding; kinds of it
         padded, labels = np.zeros([6, shown, WIDTH], "float32"), np.full([6, shown], label)
         padded[:, :4], labels[:, :4] = x, y
         labels[0, 0] = -1

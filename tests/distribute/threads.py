@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 
@@ -230,6 +231,40 @@ def check_losses_of_candidates(size=SIZE):
 @pytest.mark.thorough
 def check_losses_of_two_workers():
     check_losses_of_candidates(2)
+
+
+def check_labels_that_are_left_out():
+    """Rows without labels, an ignored class and weights a class: as in one process."""
+    labels = np.where(np.arange(9)[:, np.newaxis] % 4 == 1, -100, Y)
+    labels[2] = -1
+    weights = np.linspace(0.5, 2, training.CLASSES)
+    options = {"ignore_class": -100, "class_weights": weights}
+    kinds = {
+        HEADS["sampled"]: tlo.losses.ComplementarySum(**options),
+        training.factored: tlo.losses.TaylorSoftmax(**options),
+    }
+
+    def run(workers, make, loss):
+        head, metric = make(), tlo.metrics.ExactLoss()
+        head.build((None, training.WIDTH))
+        part = slice(workers.rank, None, workers.size)
+
+        @tf.function(autograph=False)
+        def ask():
+            h, y = tf.constant(H[part]), tf.constant(labels[part])
+            logits = head(h, training=False)
+            exact = loss(y, logits)
+            metric.update_state(y, logits)
+            return loss(y, head(h, training=True)), exact, metric.result()
+
+        return [value.numpy() for value in ask()]
+
+    for make, loss in kinds.items():
+        of_kind = functools.partial(run, make=make, loss=loss)
+        expected = of_kind(Workers())
+        assert np.isfinite(expected).all()
+        for got in on_all(of_kind, SIZE):
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def check_samplers():

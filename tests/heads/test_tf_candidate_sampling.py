@@ -63,6 +63,25 @@ def test_equals_the_function_of_tf_nn(head_class, remove, use_bias):
 
 
 @both
+@pytest.mark.parametrize("num_true", [1, 2])
+def test_a_sampler_does_not_see_padding(head_class, num_true):
+    seen = []
+
+    def sampler(true_classes, **arguments):
+        seen.append(true_classes.numpy())
+        return fixed_candidates(true_classes, **arguments)
+
+    hidden, labels = batch()
+    labels[1::2] = -1
+    head = head_class(CLASSES, num_sampled=8, num_true=num_true, sampler=sampler)
+    value = training_loss(head, hidden, labels)
+    np.testing.assert_array_equal(seen[0], np.repeat(labels[::2, np.newaxis], num_true, axis=1))
+    expected = training_loss(head, hidden[::2], labels[::2])
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert training_loss(head, hidden, np.full(BATCH, -1)) == 0
+
+
+@both
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [

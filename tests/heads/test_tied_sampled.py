@@ -110,6 +110,24 @@ def test_with_all_classes_a_step_is_that_of_the_tied_softmax(name, run_eagerly):
     np.testing.assert_allclose(own(x), full(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("ignored", [-1, *thorough(-100)])
+def test_padding_and_weights_of_classes_count_as_in_keras(ignored):
+    x, y = data()
+    y[::3] = ignored
+    weights = np.linspace(0.2, 2, WORDS)
+    own, full = tied(tlo.samplers.Uniform(WORDS), use_bias=False), dense()
+    loss = tlo.losses.SampledSoftmax(ignore_class=ignored, class_weights=weights)
+    own.compile(tlo.optimizers.RowSGD(0.5), loss)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=ignored)
+    full.compile(keras.optimizers.SGD(0.5), loss)
+    found = [
+        own.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False),
+        full.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False, sample_weight=weights[y % WORDS]),
+    ]
+    np.testing.assert_allclose(*(each.history["loss"] for each in found), rtol=1e-5)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "optimizer, warns",
     [

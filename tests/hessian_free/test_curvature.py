@@ -186,6 +186,27 @@ def test_head_takes_several_labels_and_weights_of_zero():
 
 
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+def test_ignored_and_weighted_classes_of_the_head_count_as_in_evaluate(reduction):
+    model, x, y = architecture("head", examples=6)
+    own, weights = np.linspace(0.5, 2, CLASSES), np.array([1, 0.5, 2, 1, 1, 3], "float32")
+    y[2], y[4] = -100, -1
+    loss = tlo.losses.SoftmaxCrossentropy(reduction=reduction, ignore_class=-100, class_weights=own)
+    model.compile(loss=loss)
+    curvature, batch = curvature_of(model, x, y, weights)
+    sums = curvature.loss(*batch)
+    expected = model.evaluate(x, y, sample_weight=weights, batch_size=6, verbose=0)
+    assert float(sums.loss / sums.weight) == pytest.approx(expected, rel=1e-5)
+    vector = random_vector(curvature)
+    product = curvature.product(*batch, vector).vector
+    kept = np.array([0, 1, 3, 5])
+    model.compile(loss=tlo.losses.SoftmaxCrossentropy())
+    curvature, batch = curvature_of(model, x[kept], y[kept], weights[kept] * own[y[kept]])
+    np.testing.assert_allclose(
+        product, curvature.product(*batch, vector).vector, rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 def test_masks_count_as_in_keras(reduction):
     loss = losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
     model = keras.Sequential(

@@ -236,6 +236,34 @@ def test_weighted_metrics_leave_rows_out(run_eagerly):
     assert_all_as_defined(results, model.predict(x, verbose=0), labels, weights)
 
 
+@eager_and_graph
+@pytest.mark.parametrize("ignored", [-100, 3, NUM_CLASSES])
+def test_metrics_ignore_the_class_that_the_loss_ignores(run_eagerly, ignored, passes):
+    x, labels = make_data()
+    given = np.where(labels == -1, ignored, labels)
+    left = np.where(labels == ignored, -1, labels)
+    model = make_model()
+    loss = SoftmaxCrossentropy(ignore_class=ignored)
+    model.compile("sgd", loss=loss, metrics=make_metrics(), run_eagerly=run_eagerly)
+    results = model.evaluate(x, given, BATCH, 0, return_dict=True)
+    assert len(passes) == (3 if run_eagerly else 1)
+    assert_all_as_defined(results, model.predict(x, verbose=0), left)
+    model.fit(x, given, batch_size=BATCH, verbose=0)
+
+
+@pytest.mark.parametrize("strip", [lambda logits: logits, tf.identity], ids=["head", "logits"])
+def test_a_metric_ignores_a_class_of_its_own(strip):
+    x, labels = make_data()
+    y_pred = DenseHead(NUM_CLASSES)(x)
+    SoftmaxCrossentropy(ignore_class=5)(labels, y_pred)
+    left = np.where(labels == 3, -1, labels)
+    for case in CASE_OF_EACH_CLASS:
+        metric = case.make(ignore_class=3)
+        metric = type(metric).from_config(metric.get_config())
+        expected = case.expected(np.float64(y_pred), left)
+        np.testing.assert_allclose(metric(labels, strip(y_pred)), expected, rtol=1e-5)
+
+
 def test_label_forms_in_evaluate():
     x, labels = make_data()
     rows = [[int(c) for c in row if c >= 0] for row in labels]

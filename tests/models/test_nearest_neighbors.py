@@ -308,6 +308,18 @@ def test_every_form_of_labels(form):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_class_that_the_loss_of_the_model_ignores_is_no_label():
+    model, (x, y) = a_model(), some_examples()
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(ignore_class=-100))
+    padded = y.to_tensor(-100)
+    found = []
+    for labels in (padded, tf.where(padded == -100, tf.constant(-1, tf.int64), padded)):
+        best = tlo.NearestNeighborModel(model, 5, 7)
+        best.adapt(batches(x, labels))
+        found.append(best(x)[0])
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_sequence_head_and_a_factored_head():
     keras.utils.set_random_seed(0)
     head = tlo.heads.FactoredHead(CLASSES, 0.1)

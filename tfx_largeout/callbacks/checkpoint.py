@@ -168,8 +168,8 @@ class Checkpoint(keras.callbacks.Callback):
         if self.model._initial_epoch >= epochs and self.params.get("verbose"):
             why = "a callback has stopped it" if facts["stopped"] else f"epochs={epochs}"
             print(
-                f"nothing is left to train: the run in {self._folder.folder} was over after "
-                f"{done} epochs ({why})"
+                f"nothing is left to train: the run in {self._folder.folder} is over, with "
+                f"{done} epoch(s) done ({why})"
             )
         if self._batches is None and self._trainer is None:
             warnings.warn(

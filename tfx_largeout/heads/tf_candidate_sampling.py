@@ -20,6 +20,8 @@ from tfx_largeout.samplers.tf_sampler import (
 )
 from tfx_largeout.statistics import PerExampleLoss
 
+_LOOK_AT_TARGETS = ("learned_unigram",)
+
 
 class TFCandidateSamplingHead(KernelHead):
     """A dense layer that trains through a candidate sampling loss of `tf.nn`, just as it is.
@@ -96,7 +98,7 @@ class TFCandidateSamplingHead(KernelHead):
             num_sampled=self.num_sampled,
             num_classes=self.num_classes,
             num_true=self.num_true,
-            sampled_values=self._sample(targets),
+            sampled_values=self._sample(targets, labels),
             remove_accidental_hits=self.remove_accidental_hits,
         )
         return PerExampleLoss(labels, tf.cast(values, tf.float32))
@@ -138,9 +140,13 @@ class TFCandidateSamplingHead(KernelHead):
             return tf.zeros([self.num_classes], self.kernel.dtype)
         return self.bias.value
 
-    def _sample(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _sample(self, targets: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        places = None
+        if self.sampler in _LOOK_AT_TARGETS or callable(self.sampler):
+            # What stands as the target of an example without labels must not be learnt from.
+            places = tf.where(labels.counts > 0)
         ids, true_expected, sampled_expected = callable_of(self.sampler)(
-            true_classes=targets,
+            true_classes=targets if places is None else tf.gather_nd(targets, places),
             num_true=self.num_true,
             num_sampled=self.num_sampled,
             unique=self.unique,
@@ -149,4 +155,7 @@ class TFCandidateSamplingHead(KernelHead):
             **self.sampler_options,
         )
         dtype = self.kernel.dtype
+        if places is not None:
+            ones = tf.ones_like(targets, true_expected.dtype)
+            true_expected = tf.tensor_scatter_nd_update(ones, places, true_expected)
         return ids, tf.cast(true_expected, dtype), tf.cast(sampled_expected, dtype)

@@ -162,12 +162,13 @@ class HeadLoss(keras.losses.Loss):
         return y_pred
 
     def get_config(self) -> dict[str, Any]:
-        weights = self._label_weights
-        return {
-            **super().get_config(),
-            "ignore_class": self.ignore_class,
-            "class_weights": None if weights is None else weights.packed(),
-        }
+        config = super().get_config()
+        # What is None is left out: a loss that is derived from this one need not take it.
+        if self.ignore_class is not None:
+            config["ignore_class"] = self.ignore_class
+        if self._label_weights is not None:
+            config["class_weights"] = self._label_weights.packed()
+        return config
 
     def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
         if "label_smoothing" in arguments:

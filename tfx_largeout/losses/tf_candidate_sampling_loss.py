@@ -17,6 +17,9 @@ class TFCandidateSamplingLoss(HeadLoss):
     In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
     the sampled losses are on scales of their own.
 
+    In training `class_weights` multiply the loss of an example by the mean weight of its labels,
+    whichever of them the head looks at.
+
     Args and errors: as `HeadLoss`.
     """
 

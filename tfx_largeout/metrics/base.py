@@ -117,11 +117,10 @@ class ExactMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments that make an equal metric, as plain values."""
-        return {
-            **super().get_config(),
-            "during_training": self.during_training,
-            "ignore_class": self.ignore_class,
-        }
+        config = {**super().get_config(), "during_training": self.during_training}
+        if self.ignore_class is not None:  # or a metric that is derived from this one must take it
+            config["ignore_class"] = self.ignore_class
+        return config
 
     def _skips(self) -> bool:
         """Whether it is asked for its result in training, without having been updated there."""
