@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
@@ -92,12 +93,18 @@ class HeadLoss(keras.losses.Loss):
             ValueError: `fit` was given `class_weight` with several labels an example, which Keras
                 reads wrongly (noticed when a step is traced).
         """
+        if in_symbolic_scope() and head_output(y_pred) is None:
+            # Under the scope of a strategy Keras first asks for shapes alone, of bare tensors.
+            whole = self.reduction in (None, "none")
+            return tf.zeros(tf.shape(y_pred)[:-1] if whole else [], self.dtype)
         output = self._output(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
-            output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+            own = output
+            output, y_true, sample_weight, mask = own.over_workers(y_true, sample_weight, mask)
+            own.keep_for_metrics(output, y_true)
             values = self._values(output, y_true, _needed(output, mask, sample_weight))
             values = output.unflatten(values)
         if sample_weight is not None:
