@@ -8,12 +8,15 @@ from tensorflow.python.ops import control_flow_util
 
 
 def refuse_replicas(rule: str, advice: str) -> None:
-    """Refuses the present strategy if it has more than one replica.
+    """Refuses the present strategy if it has more than one replica, or variables elsewhere.
 
     Raises:
-        RuntimeError: It has. The message is the rule, their number, and the advice.
+        RuntimeError: It has. The message is the rule, what was got, and the advice.
     """
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise RuntimeError(f"{rule}; got {type(strategy).__name__}. {advice}")
+    replicas = strategy.num_replicas_in_sync
     if replicas > 1:
         raise RuntimeError(f"{rule}; got num_replicas_in_sync={replicas}. {advice}")
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -630,8 +632,44 @@ def test_more_than_one_replica_is_refused(row, monkeypatch):
         assert head(x).shape == (2, CLASSES)  # one replica is fine
     strategy = tf.distribute.get_strategy()
     monkeypatch.setattr(type(strategy), "num_replicas_in_sync", 2)
-    with pytest.raises(RuntimeError, match="one replica; got num_replicas_in_sync=2"):
+    message = r"one replica; got num_replicas_in_sync=2\. .*use tlo.distribute"
+    with pytest.raises(RuntimeError, match=message):
         head(x)
+    with pytest.raises(RuntimeError, match=message):
+        functional(row)
+    with pytest.raises(RuntimeError, match=message):
+        row.make_head(CLASSES).build((None, WIDTH))
+
+
+STRATEGIES = {
+    "none": contextlib.nullcontext,
+    "mirrored": lambda: tf.distribute.MirroredStrategy(["/cpu:0"]).scope(),
+    "one_device": lambda: tf.distribute.OneDeviceStrategy("/cpu:0").scope(),
+    "multi_worker": lambda: tf.distribute.MultiWorkerMirroredStrategy().scope(),
+}
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", *thorough("one_device", "multi_worker")])
+@pytest.mark.parametrize("make_model", [functional, *thorough(subclassed)])
+@every_class
+def test_one_replica_of_a_strategy_trains_as_none_does(row, make_model, strategy):
+    x, labels = examples()
+    ends = []
+    for name in ("none", strategy):
+        keras.utils.set_random_seed(5)
+        with STRATEGIES[name]():
+            model = compiled(make_model(row), row, metrics=[tlo.metrics.PrecisionAtK(1)])
+        history = model.fit(x, labels, batch_size=BATCH, shuffle=False, epochs=3, verbose=0)
+        ends.append(
+            (
+                history.history["loss"],
+                model.evaluate(x, labels, verbose=0),
+                model.predict(x[:5], verbose=0),
+            )
+        )
+    for left, right in zip(*ends, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+    assert history.history["loss"][-1] < history.history["loss"][0] or row.name == "tf_nce"
 
 
 @every_class

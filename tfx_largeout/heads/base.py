@@ -9,14 +9,17 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python.eager import record
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.keras_metrics import serve_metrics
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
+from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
@@ -71,6 +74,7 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
+        _refuse_replicas()
         keep_float32()
         self.workers = workers_of(self, width)
         super().build(input_shape)
@@ -89,18 +93,14 @@ class Head(keras.layers.Layer):
         Raises:
             TypeError: h is not a dense tensor of floats.
             ValueError: Several workers train, and the model's optimizer is no `DataParallel`.
-            RuntimeError: More than one replica, or compilation with XLA.
+            RuntimeError: More than one replica (when the head is built, too), or XLA.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
                 f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
-        refuse_replicas(
-            "heads support one replica",
-            "Build and train the model outside the distribution strategy; for several workers use "
-            "tlo.distribute.",
-        )
+        _refuse_replicas()
         refuse_xla(
             "heads can't be compiled with XLA: their ops have no XLA kernels",
             "jit_compile=True",
@@ -112,7 +112,8 @@ class Head(keras.layers.Layer):
         if training:
             check_optimizer(self)
             logits = self.training_logits(logits, inputs)
-        setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
+        metrics_look = serve_metrics(calling_model(self)) and training
+        setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training, metrics_look))
         return logits
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -121,9 +122,7 @@ class Head(keras.layers.Layer):
         logits = self.flat_logits(flat, self.compute_dtype)
         if hidden.shape.rank == 2:
             return logits
-        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
-        static = hidden.shape[:-1].concatenate(self.num_classes)
-        return tf.ensure_shape(tf.reshape(logits, shape), static)
+        return self._with_batch_shape(logits, hidden)
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         """Returns all logits `[N, C]` of hidden activations `[N, D]`, in a dtype."""
@@ -243,9 +242,18 @@ class Head(keras.layers.Layer):
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
+    def _with_batch_shape(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns logits of a flat batch in the batch shape of h."""
+        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
+        static = hidden.shape[:-1].concatenate(self.num_classes)
+        return tf.ensure_shape(tf.reshape(logits, shape), static)
+
     def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
+        if in_symbolic_scope():  # Keras asks for shapes, maybe before variables have values
+            no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
+            return self._with_batch_shape(tf.cast(no_logits, self.compute_dtype), hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
@@ -273,14 +281,19 @@ class HeadOutput:
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
         ignore_class: The id that is read as no label, or None.
+        metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
     """
 
-    def __init__(self, head: Head, hidden: tf.Tensor, training: bool) -> None:
+    def __init__(
+        self, head: Head, hidden: tf.Tensor, training: bool, metrics_look: bool = False
+    ) -> None:
         self.head = head
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
         self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
+        self.metrics_look = metrics_look
+        self._is_asked = False
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
@@ -333,6 +346,22 @@ class HeadOutput:
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
+    @property
+    def is_trained_by_logits(self) -> bool:
+        """Whether a loss of Keras's trains in this step, which a metric looks at, by the logits."""
+        return self.metrics_look and not self._is_asked
+
+    def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
+        """Computes exact statistics for the metrics of a step, before it changes the weights.
+
+        Args:
+            whole: The output that `over_workers` returned.
+            y_true: The labels that it returned.
+        """
+        self._is_asked = True
+        if self.metrics_look:
+            whole._exact(y_true, keep=True)
+
     def over_workers(
         self, y_true: Any, sample_weight: Any, mask: Any
     ) -> tuple[HeadOutput, Any, Any, Any]:
@@ -361,14 +390,14 @@ class HeadOutput:
         output, labels, weights, mask = whole
         return output, labels, None if sample_weight is None else weights, mask
 
-    def _exact(self, y_true: Any) -> ExactStatistics:
+    def _exact(self, y_true: Any, keep: bool = False) -> ExactStatistics:
         eager = tf.executing_eagerly()
         key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()))
         if key in self._kept and not (eager and record.could_possibly_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
-        if isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels)):
+        if keep or isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels)):
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)
         return exact
@@ -385,6 +414,14 @@ class HeadOutput:
         return tf.ensure_shape(
             tf.reshape(values, shape), self.hidden.shape[:-1].concatenate(values.shape[1:])
         )
+
+
+def _refuse_replicas() -> None:
+    refuse_replicas(
+        "heads support one replica",
+        "Build and train the model outside the distribution strategy; for several workers use "
+        "tlo.distribute.",
+    )
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.class_shards import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowOptimizer
 
 # What Keras does to gradients or weights between the gradient and the step, which a head does not.
@@ -74,7 +75,8 @@ class RowUpdatingHead(SelfUpdatingHead):
         return self.optimizer.iterations.value
 
     def count_step(self) -> None:
-        self.optimizer.iterations.assign_add(1)
+        # The one of a strategy can't be assigned in a branch of a graph.
+        bare_variable(self.optimizer.iterations).assign_add(1)
 
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Makes the slots of the weights; None among them are left out."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
@@ -140,13 +141,19 @@ class HeadLoss(keras.losses.Loss):
             ValueError: `fit` was given `class_weight` with several labels an example, which Keras
                 reads wrongly (noticed when a step is traced).
         """
+        if in_symbolic_scope() and head_output(y_pred) is None:
+            # Under the scope of a strategy Keras first asks for shapes alone, of bare tensors.
+            is_reduced = self.reduction not in (None, "none")
+            return tf.zeros([] if is_reduced else tf.shape(y_pred)[:-1], self.dtype)
         output = self._output(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
-            output = output_for_loss(output, self.ignore_class)
-            output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+            seen = output_for_loss(output, self.ignore_class)
+            whole, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
+            output.keep_for_metrics(whole, y_true)
+            output = whole
             values, labels = self._values(output, y_true)
             counts = _counts(output, labels, mask)
             if counts is not None:

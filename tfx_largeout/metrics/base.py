@@ -50,7 +50,9 @@ class ExactMetric(keras.metrics.Metric):
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
-        self.was_updated = self.add_variable((), "zeros", dtype="bool", name="was_updated")
+        self.was_updated = self.add_variable(
+            (), "zeros", dtype="bool", aggregation="only_first_replica", name="was_updated"
+        )
         self._skips_in: Any = None
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
@@ -83,9 +85,10 @@ class ExactMetric(keras.metrics.Metric):
         """
         y_pred = tf.convert_to_tensor(y_pred)
         output, mask = head_output(y_pred), getattr(y_pred, "_keras_mask", None)
-        if output is None:
+        skips = output is not None and output.training and not self.during_training
+        if output is None or (output.is_trained_by_logits and not skips):
             statistics, batch = statistics_of_logits(y_true, y_pred, self.ignore_class), y_pred
-        elif output.training and not self.during_training:
+        elif skips:
             self._skips_in = _present_graph()
             return
         else:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras's own metrics of a compiled model, from a head's exact pass in place of all logits."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.example_weights import example_weights
+from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.statistics import ExactStatistics
+
+
+def _accuracy(rank: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
+    return rank < 1
+
+
+def _top_k_accuracy(
+    rank: tf.Tensor, loss: tf.Tensor, k: int = 5, from_sorted_ids: bool = False
+) -> tf.Tensor:
+    return rank < k
+
+
+def _crossentropy(rank: tf.Tensor, loss: tf.Tensor, **options: Any) -> tf.Tensor:
+    return loss
+
+
+# From the rank of an example's label, `[N]` (0 is best, -1 without a label), and its loss, `[N]`.
+_BY_FUNCTION = {
+    keras.metrics.sparse_categorical_accuracy: _accuracy,
+    keras.metrics.categorical_accuracy: _accuracy,
+    keras.metrics.sparse_top_k_categorical_accuracy: _top_k_accuracy,
+    keras.metrics.top_k_categorical_accuracy: _top_k_accuracy,
+    keras.losses.sparse_categorical_crossentropy: _crossentropy,
+    keras.losses.categorical_crossentropy: _crossentropy,
+}
+_NAMES = {"accuracy", "acc"}.union(
+    *(
+        (f"{sparse}_{name}", f"{sparse}_{name}".title().replace("_", ""))
+        for sparse in ("sparse_", "")
+        for name in (
+            "categorical_accuracy",
+            "top_k_categorical_accuracy",
+            "categorical_crossentropy",
+        )
+    )
+)
+
+
+def serve_metrics(model: Any) -> bool:
+    """Lets the compiled metrics of a model ask the heads behind its outputs.
+
+    Keras resolves what it was compiled with when it first updates them, by the shapes of labels and
+    outputs; what it makes of them is what is changed here, in the model's own objects.
+
+    Args:
+        model: The model that is called, or anything else.
+
+    Returns:
+        Whether one of the metrics looks at a training step: a loss then has exact statistics
+        computed before the step changes W.
+    """
+    compiled = getattr(model, "_compile_metrics", None)
+    if compiled is None:
+        return False
+    if not isinstance(compiled.__dict__.get("update_state"), functools.partial):
+        compiled.update_state = functools.partial(_update_all, compiled)
+    if getattr(model, "train_function", None) is None:
+        return False  # a loop of the user's own, which knows when it looks
+    given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    return any(map(_looks_at_training, given))
+
+
+def _looks_at_training(metric: Any) -> bool:
+    if isinstance(metric, str):
+        return metric in _NAMES
+    if isinstance(metric, keras.metrics.Metric):
+        return getattr(metric, "during_training", False) or _function_of(metric) in _BY_FUNCTION
+    return metric in _BY_FUNCTION
+
+
+def _update_all(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    """Updates the metrics of a model, once each of them can ask a head."""
+    if not compiled.built:
+        compiled.build(y_true, y_pred)
+    for metric in compiled.metrics:
+        asks = hasattr(metric, "during_training")  # one of this package
+        if not asks and not isinstance(metric.__dict__.get("update_state"), _UpdateByHead):
+            metric.update_state = _UpdateByHead(metric)
+    type(compiled).update_state(compiled, y_true, y_pred, sample_weight)
+
+
+class _UpdateByHead:
+    """What updates a metric of Keras's: by a head's exact statistics, else as Keras does."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._has_warned = False
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        output = getattr(y_pred, "_tfx_largeout_head_output", None)
+        if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
+            self._as_keras(y_true, y_pred, sample_weight)
+        elif self._is_served():
+            mask = getattr(y_pred, "_keras_mask", None)
+            self._by_head(output, y_true, sample_weight, mask)
+        else:
+            self._warn(output.head)
+            self._as_keras(y_true, y_pred, sample_weight)
+
+    def _as_keras(self, *arguments: Any) -> None:
+        type(self._metric).update_state(self._metric, *arguments)
+
+    def _is_served(self) -> bool:
+        options = getattr(self._metric, "_fn_kwargs", {})
+        others = ("from_sorted_ids", "label_smoothing")
+        is_plain = not any(options.get(name) for name in others) and options.get("axis", -1) == -1
+        return _function_of(self._metric) in _BY_FUNCTION and is_plain
+
+    def _by_head(self, output: Any, y_true: Any, sample_weight: Any, mask: Any) -> None:
+        metric, options = self._metric, self._metric._fn_kwargs
+        if not options.get("from_logits", True) or (
+            _BY_FUNCTION[metric._fn] is _crossentropy and "from_logits" not in options
+        ):
+            raise ValueError(
+                f"metric {metric.name!r} must have from_logits=True, as a head gives logits; got "
+                "from_logits=False. Take keras.metrics.SparseCategoricalCrossentropy("
+                "from_logits=True) or tlo.metrics.ExactLoss()."
+            )
+        ignored = options.get("ignore_class")
+        if ignored is not None and ignored < 0:
+            y_true = tf.where(tf.equal(y_true, ignored), tf.constant(-1, y_true.dtype), y_true)
+        output = output.views.get("loss", output)  # without the class that the loss ignores
+        output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+        exact = output.statistics(ExactStatistics, y_true).of_positive_targets
+        labels = exact.labels
+        rule = (
+            f"metric {metric.name!r}: each example must have at most one label, as Keras's metrics "
+            "have it; of several tlo.metrics, such as PrecisionAtK(1) and RecallAtK, are right. Got"
+        )
+        counts = labels.counts
+        several = Check(
+            tf.reduce_all(counts <= 1),
+            lambda: [rule, tf.reduce_max(counts), "labels in example", tf.argmax(counts)],
+        )
+        with after([several]):
+            counted = tf.identity(labels.mask)
+        if ignored is not None:
+            counted &= labels.ids != ignored
+        has_label = tf.reduce_any(counted, axis=-1)
+        rank = tf.reduce_sum(tf.where(counted, exact.target_ranks, 0), axis=-1)
+        loss = exact.log_partition - tf.reduce_sum(tf.where(counted, exact.target_logits, 0), -1)
+        values = _BY_FUNCTION[metric._fn](rank, loss, **options)
+        weights = example_weights(output.hidden, sample_weight, mask)
+        weights = tf.where(has_label, weights, 0)
+        values = tf.where(weights != 0, tf.cast(values, metric.dtype), 0)
+        keras.metrics.Mean.update_state(metric, values, weights)
+
+    def _warn(self, head: Any) -> None:
+        if self._has_warned or hasattr(_function_of(self._metric), "evaluates_on"):  # a HeadLoss
+            return
+        self._has_warned = True
+        name = self._metric.name
+        instead = {"recall": "RecallAtK", "precision": "PrecisionAtK", "entropy": "ExactLoss"}
+        known = [own for word, own in instead.items() if word in name.lower()]
+        own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
+        warnings.warn(
+            f"metric {name!r} reads all {head.num_classes:,} logits of each example, in training "
+            f"steps too, in time and memory of [B, C]. Take tlo.metrics.{' or '.join(own)} in its "
+            f"place, which {type(head).__name__} {head.name!r} serves without them.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _function_of(metric: Any) -> Any:
+    """Returns the function of y_true and y_pred that Keras averages over examples, if it is one."""
+    update = type(metric).update_state
+    return metric._fn if update is keras.metrics.MeanMetricWrapper.update_state else None
+
+
+def _is_one_hot(y_true: Any, output: Any) -> bool:
+    """Whether labels are dense rows of numbers, one a class, as Keras's losses take them."""
+    is_dense = isinstance(y_true, tf.Tensor) and y_true.shape.rank == output.batch_rank + 1
+    return is_dense and y_true.shape[-1] == output.head.num_classes and y_true.dtype.is_floating
