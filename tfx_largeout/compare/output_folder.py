@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import time
 from pathlib import Path
 
@@ -58,6 +60,7 @@ class OutputFolder:
             self.plot_png,
             self.page_html,
             *self.logs.glob("*.log"),
+            *self.logs.glob("*.part"),
             *self.tensorboard.glob("*/events.out.tfevents.*"),
         ]
 
@@ -71,6 +74,23 @@ class OutputFolder:
         self._made = [folder for folder in folders if not folder.exists()]
         for folder in (self.tensorboard, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def claim(self) -> None:
+        """Keeps other runs out of the folder as long as this process lives.
+
+        Raises:
+            ValueError: Another run is at work in it.
+        """
+        folder = os.open(self.path, os.O_RDONLY)  # the system gives the lock back at the end
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise ValueError(
+                f"must not be the folder of a run that goes on; got {str(self.path)!r}"
+            ) from None
+        except OSError:
+            os.close(folder)  # a file system without locks
 
     def undo(self) -> None:
         """Removes the folders that `make` made, as far as they are empty."""
