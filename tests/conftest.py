@@ -10,7 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import pytest
-from tensorflow.python.framework import ops
+from gradient_registry import forget_custom_gradients
 from variants import leave_for_thorough_runs
 
 
@@ -29,17 +29,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # modules and tests stay: the collection of clear_session need not look at them
-
-
-def forget_custom_gradients():
-    """Lets go of the models that were trained.
-
-    The optimizers of Keras go through a `tf.custom_gradient`, whose function, and the traced step
-    and the model with it, TensorFlow keeps in a registry as long as the process lives.
-    """
-    registered = ops.gradient_registry._registry
-    for name in [name for name in registered if name.startswith("CustomGradient-")]:
-        del registered[name]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -66,6 +66,7 @@ def test_defaults_go_with_few_classes(row):
 
 def test_what_the_user_chose_stays():
     defaults = {"num_sampled": 1000, "num_found": 500, "learning_rate": 1000.0}
+    assert fitted(defaults, defaults, 40, chosen=["num_found"])["num_found"] == 500
     chosen = {**defaults, "num_found": 60}
     assert fitted(chosen, defaults, 40) == {**chosen, "num_sampled": 40}
     assert fitted(defaults, defaults, 5000) == defaults

@@ -9,6 +9,7 @@ import math
 import keras
 import pytest
 from compare.conftest import write_examples
+from gradient_registry import forget_custom_gradients
 from variants import cases_of
 
 from tfx_largeout.compare import cli
@@ -94,6 +95,7 @@ def compare(tiny, tmp_path, monkeypatch, capsys):
         chosen, events = job.chosen[head], str(tmp_path / "events")
         settings = WorkerSettings(head, job.heads[head], job.data, job.training, events, chosen)
         train(settings, *load(job.data), send)
+        forget_custom_gradients()
         keras.backend.clear_session()
         return points
 

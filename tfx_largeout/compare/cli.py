@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -77,17 +78,18 @@ def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
     _check_heads(parser, job)
     if arguments.overwrite and arguments.output is None:
         parser.error("--overwrite must come with --output; got it alone")
-    try:
-        folder = OutputFolder(arguments.output, arguments.overwrite)
-        folder.make()
-        folder.claim()
-    except (OSError, ValueError) as error:
-        parser.error(f"--output {error}")
-    try:
-        return run_job(job, folder, open_page=arguments.open)
-    except DataError:
-        folder.undo()
-        raise
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = OutputFolder(arguments.output, arguments.overwrite)
+            folder.make()
+            stack.enter_context(folder.claimed())
+        except (OSError, ValueError) as error:
+            parser.error(f"--output {error}")
+        try:
+            return run_job(job, folder, open_page=arguments.open)
+        except DataError:
+            folder.undo()
+            raise
 
 
 def _choose_heads(

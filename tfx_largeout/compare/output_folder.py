@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -75,22 +76,19 @@ class OutputFolder:
         for folder in (self.tensorboard, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def claim(self) -> None:
-        """Keeps other runs out of the folder as long as this process lives.
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keeps other runs out of the folder, which has been made, for as long as it is open.
 
         Raises:
             ValueError: Another run is at work in it.
         """
-        folder = os.open(self.path, os.O_RDONLY)  # the system gives the lock back at the end
+        folder = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _lock(folder, self.path)
+            yield
+        finally:
             os.close(folder)
-            raise ValueError(
-                f"must not be the folder of a run that goes on; got {str(self.path)!r}"
-            ) from None
-        except OSError:
-            os.close(folder)  # a file system without locks
 
     def undo(self) -> None:
         """Removes the folders that `make` made, as far as they are empty."""
@@ -101,6 +99,15 @@ class OutputFolder:
         for file in self._earlier:
             file.unlink(missing_ok=True)
         _remove_empty({file.parent for file in self._earlier} - {self.path, self.logs})
+
+
+def _lock(folder: int, path: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"must not be in use by a run that goes on; got {str(path)!r}") from None
+    except OSError:
+        return  # a file system without locks
 
 
 def _is_report(file: Path) -> bool:
