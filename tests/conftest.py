@@ -18,9 +18,14 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="also the tests that take long")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m is looked at, and after -k
 def pytest_collection_modifyitems(config, items):
-    leave_for_thorough_runs(items)
+    after = config.option.keyword and not config.getoption("--thorough")
+    if not after:
+        leave_for_thorough_runs(items)
+    yield
+    if after:
+        leave_for_thorough_runs(items)
     if not config.getoption("--thorough"):
         long = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=long)
