@@ -39,7 +39,7 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True, scope="module")
 def fresh_session():
     yield
-    forget_custom_gradients()
+    forget_custom_gradients()  # what it keeps, heads/test_models_let_go_of.py looks at
     keras.backend.clear_session()
     gc.freeze()  # the next collection need not look at what this one has left
 
