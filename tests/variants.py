@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of tests, and which of their cases a quick run tries.
 
-Of the cases of a test, in the order in which they are written, a quick run tries the first and the
-last: both values of a parameter that has two. It tries all of them with the mark `all_cases`; with
-`each_of`, which names a parameter, as tests/conformance does with the heads, each kind of its
-values once, and what else there is takes turns, from kind to kind and from test to test.
+Of the first test of a file, a quick run tries the first and the last case, in the order in which
+they are written; of the second test the second and the last but one; and so on, round and round. So
+it tries both values of a parameter that has two, and tests of the same table take turns. It tries
+all cases with the mark `all_cases`; with `each_of`, which names a parameter, as tests/conformance
+does with the heads, each kind of its values once, and what else there is takes turns, from kind to
+kind and from test to test.
 
 With -k, and where cases are named, the rule is for those that are left: `pytest -k my_head` runs
 my_head in each test that has it. With --thorough all cases are tried.
@@ -28,11 +30,11 @@ def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("thorough") and not item.get_closest_marker("all_cases"):
             tests[item.nodeid.partition("[")[0]].append(item)
-    numbers: Counter[str] = Counter()  # of tests so far, in each file
+    numbers: Counter[str] = Counter()  # of tests with several cases so far, in each file
     for test, cases in tests.items():
         file = test.partition("::")[0]
         kept = _kept(cases, numbers[file])
-        numbers[file] += 1
+        numbers[file] += len(cases) > 1
         for item in cases:
             if item not in kept:
                 item.add_marker(pytest.mark.thorough)
@@ -42,7 +44,8 @@ def _kept(cases: Sequence[Any], number: int) -> list[Any]:
     """Returns those of the cases that the test of this number keeps."""
     mark = cases[0].get_closest_marker("each_of")
     if mark is None or not hasattr(cases[0], "callspec"):
-        return [cases[0], cases[-1]]
+        turn = number % len(cases)
+        return [cases[turn], cases[-1 - turn]]
     parameter, kind_of = mark.args
     kinds = defaultdict(list)
     for item in cases:
