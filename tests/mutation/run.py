@@ -7,9 +7,10 @@
 
 A mutant is a copy of the package with one fault (`mutants.py`). It is killed if one of the tests of
 its file fails, or does not end in time; the tests of a file are those of its part's folders, those
-first that name something that the file defines. Quick cases alone, or with `--thorough` all. Rows
-go to a CSV as they come: a run that was stopped goes on where it stood; `--again survived` tries
-these anew. Mutants of `equivalent.csv` do what the original does, and are not run.
+first that name something that the file defines. First come the quick cases, then the others of
+files that name it; with `--quick` those don't come. Rows go to a CSV as they come: a run that was
+stopped goes on where it stood; `--again survived` tries these anew. Mutants of `equivalent.csv` do
+what the original does, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a library that is built, and for `core` cmake and ninja.
 Tests run one after the other, in children of a process that has imported TensorFlow.
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=60, help="mutants of each part's sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=10**9, help="try so many, and stop")
-    parser.add_argument("--thorough", action="store_true", help="also cases that take long")
+    parser.add_argument("--quick", action="store_true", help="without cases that take long")
     parser.add_argument("--again", default="", help="try anew those of this status")
     parser.add_argument("--report", action="store_true", help="only say what the CSV holds")
     arguments = parser.parse_args()
@@ -87,7 +88,7 @@ class PythonTester:
     def __init__(self, folder: Path, part: str, arguments: argparse.Namespace) -> None:
         self._root = copy_package(folder)
         self._tests = [f"tests/{name}" for name in FOLDERS.get(part, (part,))]
-        self._flags = ["--thorough"] * arguments.thorough
+        self._quick = arguments.quick
         os.environ["PYTHONPATH"] = str(self._root)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have its original's size and age
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -108,17 +109,23 @@ class PythonTester:
         code = file.read_text()
         file.write_text(mutant.apply(code))
         try:
-            return self._run(self._in_order(code), self._limit)
+            naming, others = self._by_names(code)
+            status, by = self._run([*naming, *others], self._limit)
+            if status == "survived" and not self._quick:
+                flags = ["--thorough", "-m", "thorough"]
+                status, by = self._run([*flags, *(naming or others)], 10 * self._limit)
+            return status, by
         finally:
             file.write_text(code)
 
-    def _in_order(self, code: str) -> list[str]:
-        """All test files, those first that name what the source file defines."""
+    def _by_names(self, code: str) -> tuple[list[str], list[str]]:
+        """The test files that name what the source file defines, most often first, and others."""
         names = re.findall(r"^(?:class|def) (\w+)", code, re.MULTILINE)
         pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")
         files = [p for t in self._tests for p in sorted((self._root / t).glob("test_*.py"))]
-        files.sort(key=lambda p: -len(pattern.findall(p.read_text())))
-        return [str(p.relative_to(self._root)) for p in files]
+        count = {str(p.relative_to(self._root)): len(pattern.findall(p.read_text())) for p in files}
+        naming = sorted((name for name in count if count[name]), key=lambda name: -count[name])
+        return naming, [name for name in count if not count[name]]
 
     def _run(self, tests: list[str], limit: float) -> tuple[str, str]:
         log = self._root / "log.txt"
@@ -131,9 +138,7 @@ class PythonTester:
             os.dup2(output, 2)
             import pytest
 
-            os._exit(
-                pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *self._flags, *tests])
-            )
+            os._exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]))
         end = time.monotonic() + limit
         while time.monotonic() < end:
             found, status = os.waitpid(child, os.WNOHANG)
@@ -145,7 +150,7 @@ class PythonTester:
             os.waitpid(child, 0)
             return "killed", "time"
         code = os.waitstatus_to_exitcode(status)
-        if code == 0:
+        if code in (0, 5):  # 5: there are none
             return "survived", ""
         failed = re.search(
             r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE
