@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names under which Keras files know the classes of the package, so that it loads them by itself."""
+"""Names under which Keras files know classes of the package, so that Keras loads them by itself."""
 
 from __future__ import annotations
 
