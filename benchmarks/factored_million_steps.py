@@ -111,8 +111,7 @@ def measure(run: Run, steps: int) -> Iterator[dict[str, Any]]:
     rate = run.two_eta_lambda / 2 * (1 if run.loss == "squared_error" else 2 * CLASSES)
     head = FactoredHead(
         CLASSES,
-        rate,
-        weight_decay=run.eta_decay / rate,
+        tlo.optimizers.RowSGD(rate, weight_decay=run.eta_decay / rate),
         kernel_initializer=keras.initializers.RandomNormal(stddev=0.1, seed=1),
     )
     head.build((None, WIDTH))

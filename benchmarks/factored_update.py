@@ -118,7 +118,7 @@ def factored_loop(
     setting: Setting, batches: Batches, stale: bool = False, size: float = TINY_STEP
 ) -> Loop:
     """Returns steps of the custom ops on a new layer."""
-    head = tlo.heads.FactoredHead(setting.classes, learning_rate=1.0)
+    head = tlo.heads.FactoredHead(setting.classes, 1.0)
     head.build((None, setting.width))
     state = head.state
     if stale:
@@ -285,7 +285,7 @@ def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
         return result
 
     def factored() -> keras.Layer:
-        return tlo.heads.FactoredHead(classes, learning_rate=1e-4)
+        return tlo.heads.FactoredHead(classes, 1e-4)
 
     models = {
         "factored": with_head(factored()),

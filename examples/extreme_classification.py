@@ -146,13 +146,9 @@ def load(data: str) -> tuple[SparseExamples, ...]:
         train, test = load_wordnet(data.removeprefix("wordnet/"))
     else:
         train, test = (read_xc(str(find_split(data, split))) for split in ("train", "test"))
-    train = with_labels(train)
+    train = train.with_labels()
     weighted = tf_idf(train, test, log=True)  # refuses a test set of another width
     return standard_scores(train, test) if share_of_features(train) > DENSE else weighted
-
-
-def with_labels(examples: SparseExamples) -> SparseExamples:
-    return examples.take(np.flatnonzero(np.diff(examples.label_splits)))
 
 
 def standard_scores(train: SparseExamples, test: SparseExamples) -> tuple[SparseExamples, ...]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import (
     choice_argument,
+    class_argument,
     instance_argument,
     integer_argument,
     number_argument,
@@ -26,6 +27,17 @@ def test_integers(value):
 def test_what_is_no_integer_of_at_least_three(value):
     with pytest.raises(ValueError, match="n must be an integer of at least 3; got "):
         integer_argument("n", value, at_least=3)
+
+
+@pytest.mark.parametrize("value", [None, 0, -100, np.int64(7), -(2**63), 2**63 - 1])
+def test_a_class_or_what_stands_in_its_place(value):
+    assert class_argument("c", value) == value
+
+
+@pytest.mark.parametrize("value", [1.0, True, "pad", 2**63, -(2**63) - 1])
+def test_what_is_no_class(value):
+    with pytest.raises(ValueError, match=r"c must be an integer of at least -.* at most 9.*; got"):
+        class_argument("c", value)
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), tf.constant(2.0), keras.Variable(2.0)])

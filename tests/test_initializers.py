@@ -43,9 +43,36 @@ def test_a_head_begins_with_it_and_is_saved(name, tmp_path):
     np.testing.assert_array_equal(loaded.counts, COUNTS)
 
 
+@pytest.mark.parametrize(
+    ("counts", "smoothing", "expected"),
+    [
+        ([4, 0, 6, 0], None, [6, 2, 8, 2]),  # half of the least one above 0
+        ([0.5, 0, 0.25, 0.25], None, [0.625, 0.125, 0.375, 0.375]),  # whatever the scale
+        ([1, 5, 2, 0], 1, [2, 6, 3, 1]),
+        ([1, 5, 2, 4], 0.5, [1.5, 5.5, 2.5, 4.5]),
+        ([1, 5, 2, 4], None, [1, 5, 2, 4]),
+        ([0, 0, 0, 0], None, [1, 1, 1, 1]),
+    ],
+)
+def test_an_item_that_is_never_seen_in_training_is_rare(counts, smoothing, expected, tmp_path):
+    initializer = tlo.initializers.LogFrequency(counts, smoothing)
+    shares = np.exp(np.float64(initializer([4])))
+    np.testing.assert_allclose(shares, expected / np.sum(expected), rtol=1e-6)
+    head = tlo.heads.DenseHead(4, bias_initializer=initializer)
+    keras.Sequential([keras.Input([3]), head]).save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras").layers[-1].bias_initializer
+    np.testing.assert_array_equal(loaded.counts, counts)
+    assert loaded.smoothing == smoothing
+    np.testing.assert_array_equal(loaded([4]), initializer([4]))
+
+
 def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"counts must be positive .* got 0 for class 1"):
-        tlo.initializers.LogFrequency([1, 0])
+    with pytest.raises(ValueError, match=r"where smoothing is 0; got 0 for class 1"):
+        tlo.initializers.LogFrequency([1, 0], smoothing=0)
+    with pytest.raises(ValueError, match=r"counts must be finite and at least 0 .* got -1 for"):
+        tlo.initializers.LogFrequency([1, -1])
+    with pytest.raises(ValueError, match=r"smoothing must be a finite number at least 0; got nan"):
+        tlo.initializers.LogFrequency([1, 1], float("nan"))
     with pytest.raises(ValueError, match=r"shape must be \[C\].* got \(5, 2\)"):
         tlo.initializers.LogFrequency(COUNTS)([5, 2])
     with pytest.raises(ValueError, match="one entry for each of the 6 classes; got 5"):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.labels import Labels, normalize_labels, require_labels
+import tfx_largeout as tlo
+from tfx_largeout.labels import Labels, normalize_labels
 
 
 def normal(y_true, num_classes=10, batch_shape=None):
@@ -115,18 +116,37 @@ def test_a_random_batch_keeps_each_label_once():
     "y_true",
     [
         np.array([1.0, 2.0]),
+        np.array([[1.0], [2.0]], np.float32),
+        tf.constant([[1.0, -1.0]], tf.float64),
         tf.ragged.constant([[1.0]]),
+        tf.ragged.constant([[1.0]], tf.float64),
         tf.SparseTensor([[0, 0]], [True], [1, 1]),
         np.array([True, False]),
         np.array([1, 2], np.uint64),
     ],
-    ids=["dense", "ragged", "sparse", "bool", "uint64"],
+    ids=["dense", "column", "several", "ragged", "ragged64", "sparse", "bool", "uint64"],
 )
-def test_only_integers(y_true):
-    with pytest.raises(
-        TypeError, match="labels must be integer class ids that fit into int64; got dtype"
+def test_only_integers_even_if_the_numbers_are_whole(y_true):
+    message = "labels must be integer class ids that fit into int64; got dtype"
+    head = tlo.heads.DenseHead(10)
+    logits = head(np.ones([y_true.shape[0], 3], "float32"))
+    for ask in (
+        lambda y: normalize_labels(y, 10),
+        tf.function(lambda y: normalize_labels(y, 10).ids),
+        lambda y: tlo.losses.SoftmaxCrossentropy()(y, logits),
+        lambda y: tlo.losses.SquaredError()(y, logits),
+        lambda y: tlo.metrics.PrecisionAtK(1)(y, logits),
+        lambda y: tlo.metrics.PrecisionAtK(1)(y, tf.zeros(logits.shape)),
     ):
-        normalize_labels(y_true, 10)
+        with pytest.raises(TypeError, match=message):
+            ask(y_true)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sparse_ids_of_floats_are_taken_for_targets_and_refused_by_their_shape(dtype):
+    ids = tf.cast(tf.sparse.from_dense([[1, 2], [3, 0]]), dtype)
+    with pytest.raises(ValueError, match=r"got \(2, 2\) of float.*, as values, must be integers"):
+        normalize_labels(ids, 10)
 
 
 def test_an_id_out_of_range_is_named_with_its_position():
@@ -157,17 +177,48 @@ def test_mean_over_the_labels_of_an_example():
     np.testing.assert_array_equal(labels.safe_ids[0], [1, 0, 3])
 
 
-def test_an_example_without_labels_is_named():
-    labels = Labels(tf.constant([[1], [-1], [-1]], tf.int64))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*1$"
-    ):
-        require_labels(labels)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"(?s)at least one label.*example\D*2$"
-    ):
-        require_labels(labels, tf.constant([True, False, True]))
-    assert require_labels(labels, tf.constant([True, False, False])).ids is not None
+@pytest.mark.parametrize(
+    ("y_true", "ignored", "expected"),
+    [
+        ([[3, -100], [-100, -100]], -100, [[3, -1], [-1, -1]]),
+        ([0, 4, 0], 0, [[-1], [4], [-1]]),
+        (np.array([255, 4], np.uint8), 255, [[-1], [4]]),
+        (tf.ragged.constant([[12, 1], [], [12]]), 12, [[-1, 1], [-1, -1], [-1, -1]]),
+        (tf.SparseTensor([[0, 1], [2, 0]], [12, 5], [3, 2]), 12, [[-1, -1], [-1, -1], [5, -1]]),
+        ([[2, -1]], -1, [[2, -1]]),
+    ],
+    ids=["below", "class 0", "uint8", "ragged", "sparse", "-1"],
+)
+def test_an_id_that_is_ignored_is_padding(y_true, ignored, expected):
+    ids = normalize_labels(y_true, 10, ignore_class=ignored).ids
+    np.testing.assert_array_equal(ids, expected)
+    traced = tf.function(lambda y: normalize_labels(y, 10, ignore_class=ignored).ids)
+    np.testing.assert_array_equal(traced(y_true), expected)
+
+
+def test_another_id_out_of_range_is_refused_beside_an_ignored_one():
+    message = r"(?s)got id\D*-99\D.*ignore_class of"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        normalize_labels([-100, -99], 10, ignore_class=-100)
+
+
+def test_indicators_are_refused_whichever_class_is_ignored():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="which looks like indicators"):
+        normalize_labels(np.eye(4, dtype=int), 4, ignore_class=0)
+
+
+def test_no_class_of_sparse_targets_is_ignored():
+    targets = tf.SparseTensor([[0, 3]], [1.0], [4, 10])
+    with pytest.raises(ValueError, match="ignore_class must be None for sparse targets"):
+        normalize_labels(targets, 10, ignore_class=3)
+
+
+def test_a_weighted_mean_over_the_labels_of_an_example():
+    ids = tf.constant([[1, -1, 3], [2, 4, -1], [-1, -1, -1]], tf.int64)
+    labels = Labels(ids, weights=tf.constant([[3.0, 9, 1], [0, 0, 9], [9, 9, 9]], tf.float64))
+    values = tf.constant([[2.0, np.nan, 6.0], [5.0, 7.0, np.nan], [7.0, 7.0, 7.0]])
+    np.testing.assert_array_equal(labels.mean(values), [3, 0, 0])
+    np.testing.assert_array_equal(labels.mean_weight, [2, 0, 0])
 
 
 def test_sparse_targets_give_ids_and_values():

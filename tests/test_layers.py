@@ -18,6 +18,7 @@ LAYERS = (
     "arguments",
     "run_time_checks",
     "unsupported_execution",
+    "keras_internals",
     "labels",
     "example_weights",
     "distribute",

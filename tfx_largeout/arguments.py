@@ -12,21 +12,39 @@ from typing import Any
 import numpy as np
 
 
-def integer_argument(name: str, value: Any, at_least: int) -> int:
+def integer_argument(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
     """Returns an argument that counts something as an int.
 
     Args:
         name: The name of the argument, for the error.
         value: What the user gave: an integer of Python or NumPy.
         at_least: The smallest value that is allowed.
+        at_most: The largest. Default None: there is none.
 
     Raises:
-        ValueError: The value is not an integer (a boolean is none), or it is too small.
+        ValueError: The value is not an integer (a boolean is none), or it is out of range.
     """
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or value < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}; got {value!r}")
+    if not is_integer or value < at_least or (at_most is not None and value > at_most):
+        limits = f"{at_least}" if at_most is None else f"{at_least} and at most {at_most}"
+        raise ValueError(f"{name} must be an integer of at least {limits}; got {value!r}")
     return int(value)
+
+
+def class_argument(name: str, value: Any) -> int | None:
+    """Returns an argument that is an id, of a class or of what stands in the place of one, or None.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: What the user gave.
+
+    Raises:
+        ValueError: The value is neither None nor an integer that fits into int64.
+    """
+    limits = np.iinfo(np.int64)
+    if value is None:
+        return None
+    return integer_argument(name, value, int(limits.min), int(limits.max))
 
 
 def integers_argument(name: str, values: Any, at_least: int) -> list[int]:

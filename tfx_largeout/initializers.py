@@ -9,43 +9,56 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.class_counts import (
+    check_length,
+    class_counts,
+    smoothed,
+    smoothing_argument,
+)
 from tfx_largeout.saving.packed_array import pack_array
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LogFrequency(keras.initializers.Initializer):
-    """A bias that begins at the logarithm of a class's share: b_c = log(n_c / sum_d n_d).
+    """A bias that begins at the logarithm of a class's share.
+
+    b_c = log((n_c + a) / sum_d (n_d + a)),  a the smoothing
 
     With W h near 0, as it begins, the softmax is then the frequency of classes, which a bias of 0
     has to find out first, class by class: by a sampled loss, that takes epochs. Samplers that
     follow the model, such as `MIDX`, draw by frequency from the first step on. The loss is lower
     for it in all that we measured; P@1 is not always better (docs/sampled_head.md).
 
-        bias = tlo.initializers.LogFrequency(counts + 1)
+        bias = tlo.initializers.LogFrequency(train.label_counts())
         head = tlo.heads.SampledHead(C, sampler, row_optimizer, bias_initializer=bias)
 
     Saved with a model, the counts are compressed.
 
     Args:
-        counts: `[C]` numbers n_c, positive and finite: of a `SparseExamples`,
-            `label_counts() + 1`, so that classes that have not been seen count, too.
+        counts: `[C]` numbers n_c, finite and at least 0, such as `label_counts()` of a
+            `SparseExamples`.
+        smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
+            least one above 0, so that a class that has not been seen is rarer than any that has.
 
     Raises:
         TypeError: `counts` are not numbers.
-        ValueError: A count is not positive and finite. At the call: the shape is not `[C]`.
+        ValueError: A count is negative or not finite, or 0 with a smoothing of 0. At the call: the
+            shape is not `[C]`.
     """
 
-    def __init__(self, counts: Any) -> None:
+    def __init__(self, counts: Any, smoothing: float | None = None) -> None:
         self.counts = class_counts(counts)
+        self.smoothing = smoothing_argument(smoothing)
+        smoothed(self.counts, self.smoothing)  # refuses what has no logarithm
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
         """Returns b, `[C]`."""
         if len(shape) != 1:
             raise ValueError(f"shape must be [C], as a bias has it; got {tuple(shape)}")
         check_length(self.counts, shape[0])
-        log_shares = np.log(self.counts) - np.log(self.counts.sum(dtype=np.float64))
+        counts = smoothed(self.counts, self.smoothing)
+        log_shares = np.log(counts) - np.log(counts.sum(dtype=np.float64))
         return tf.cast(log_shares, dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
-        return {"counts": pack_array(self.counts)}
+        return {"counts": pack_array(self.counts), "smoothing": self.smoothing}

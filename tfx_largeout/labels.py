@@ -19,10 +19,13 @@ class Labels(NamedTuple):
         ids: `[N, K]` int64, class ids, -1 where an example has fewer than K labels.
         values: `[N, K]` float, the target value of each label, or None where the labels came
             without. What stands at padding has no meaning.
+        weights: `[N, K]` float, how much each label counts among those of its example, or None:
+            all alike. What stands at padding has no meaning.
     """
 
     ids: tf.Tensor
     values: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
 
     @property
     def mask(self) -> tf.Tensor:
@@ -40,6 +43,11 @@ class Labels(NamedTuple):
         return tf.math.count_nonzero(self.mask, axis=-1)
 
     @property
+    def mean_weight(self) -> tf.Tensor | None:
+        """`[N]`: the mean of the weights of each example's labels; None where there are none."""
+        return None if self.weights is None else self._replace(weights=None).mean(self.weights)
+
+    @property
     def positive(self) -> Labels:
         """Those with a target value above 0, all where the labels came without."""
         if self.values is None:
@@ -48,23 +56,28 @@ class Labels(NamedTuple):
 
     def where(self, kept: tf.Tensor) -> Labels:
         """Returns those of the examples for which `kept`, `[N]` bool, is True."""
-        values = None if self.values is None else tf.boolean_mask(self.values, kept)
-        return Labels(tf.boolean_mask(self.ids, kept), values)
+        return Labels(*(None if part is None else tf.boolean_mask(part, kept) for part in self))
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of `values` over each example's labels.
+        """Returns the mean of `values` over each example's labels, as they are weighted.
 
         Args:
             values: `[N, K]` float, a value a label. What stands at padding is ignored.
 
         Returns:
-            `[N]` float; 0 for an example without labels.
+            `[N]` float; 0 for an example without labels, or of which all have a weight of 0.
         """
-        total = tf.reduce_sum(tf.where(self.mask, values, 0), axis=-1)
-        return tf.math.divide_no_nan(total, tf.cast(self.counts, values.dtype))
+        if self.weights is None:
+            total = tf.reduce_sum(tf.where(self.mask, values, 0), axis=-1)
+            return tf.math.divide_no_nan(total, tf.cast(self.counts, values.dtype))
+        weights = tf.where(self.mask, tf.cast(self.weights, values.dtype), 0)
+        total = tf.reduce_sum(tf.where(weights > 0, weights * values, 0), axis=-1)
+        return tf.math.divide_no_nan(total, tf.reduce_sum(weights, axis=-1))
 
 
-def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> Labels:
+def normalize_labels(
+    y_true: Any, num_classes: int, batch_shape: Any = None, ignore_class: int | None = None
+) -> Labels:
     """Brings labels of every accepted form into the normal form, and checks them.
 
     | form | shape |
@@ -89,13 +102,15 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
         batch_shape: The batch dimensions of what the labels are for, such as
             `tf.shape(hidden)[:-1]`: an integer vector of known length. Default: whatever the labels
             have, as one dimension.
+        ignore_class: An id, of a class or not, that is read as -1. Default None: no other one.
 
     Returns:
         `Labels` with ids `[N, K]` int64, and values only if targets were given.
 
     Raises:
         TypeError: The labels are None, or not integers that fit into int64 (nor sparse targets).
-        ValueError: The rank fits no form, or sparse targets do not have C columns.
+        ValueError: The rank fits no form, sparse targets do not have C columns, or there is an
+            `ignore_class` with them.
         tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`. An id is neither
             in [0, C) nor -1; the first such id is named with its example and position. The labels
             are an indicator matrix: C columns, in which nothing but 0 and 1 stands (of a sparse
@@ -105,37 +120,23 @@ def normalize_labels(y_true: Any, num_classes: int, batch_shape: Any = None) -> 
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
     y_true = _as_tensor(y_true)
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
+        if ignore_class is not None:
+            raise ValueError(
+                "ignore_class must be None for sparse targets with values of their own, which are "
+                f"ids of columns; got {ignore_class}. Leave the entries out of the targets."
+            )
         return _from_targets(y_true, num_classes, batch_shape)
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
     ids = _to_dense(y_true, batch_rank)
     checks = [_check_batch_shape(ids, batch_shape)]
     ids = _flatten_batch(ids, batch_rank)
     is_sparse = isinstance(y_true, tf.SparseTensor)
-    checks += [_check_range(ids, num_classes), _check_no_indicators(ids, num_classes, is_sparse)]
+    checks.append(_check_no_indicators(ids, num_classes, is_sparse))
+    if ignore_class is not None:
+        ids = tf.where(ids == ignore_class, tf.constant(PADDING, tf.int64), ids)
+    checks.append(_check_range(ids, num_classes))
     with after(checks):
         return Labels(_drop_repeats(tf.identity(ids)))
-
-
-def require_labels(labels: Labels, needed: tf.Tensor | None = None) -> Labels:
-    """Refuses an example without labels.
-
-    Args:
-        labels: Normal form, N examples.
-        needed: `[N]` bool, False for examples that count for nothing (masked, or of weight 0) and
-            may thus be empty. Default: all are needed.
-
-    Returns:
-        The same labels; what is computed from them runs after the check.
-
-    Raises:
-        tf.errors.InvalidArgumentError: A needed example has no label. Raised when the graph runs.
-    """
-    empty = tf.equal(labels.counts, 0)
-    if needed is not None:
-        empty &= needed
-    rule = "labels: this loss needs at least one label an example; got none (only -1) in example"
-    with after([Check(~tf.reduce_any(empty), lambda: [rule, tf.where(empty)[:1, 0]])]):
-        return labels._replace(ids=tf.identity(labels.ids))
 
 
 def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) -> Labels:
@@ -143,7 +144,8 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
     static_rank = None if batch_shape is None else batch_shape.shape[0]
     if targets.shape.rank != 2 or targets.shape[1] not in (None, num_classes):
         raise ValueError(
-            f"sparse targets must have shape [B, C] with C = {num_classes}; got {targets.shape}"
+            f"sparse targets must have shape [B, C] with C = {num_classes}; got {targets.shape} of "
+            f"{targets.dtype.name} (class ids, as values, must be integers)"
         )
     if static_rank not in (None, 1):
         raise ValueError(
@@ -191,8 +193,8 @@ def _as_int64(y_true: Any) -> Any:
     if not y_true.dtype.is_integer or y_true.dtype == tf.uint64:
         raise TypeError(
             f"labels must be integer class ids that fit into int64; got dtype {y_true.dtype.name}. "
-            "A float32 can't hold every id above 16,777,216: cast the labels to int64 in the data "
-            "pipeline."
+            "A float32, to which Keras casts arrays of float64, can't hold every id above "
+            "16,777,216: cast the labels to int64 in the data pipeline."
         )
     return tf.cast(y_true, tf.int64)
 
@@ -236,7 +238,9 @@ def _check_range(ids: tf.Tensor, num_classes: int) -> Check:
 
     def message() -> list[Any]:
         first = tf.where(bad)[:1]
-        return [f"{rule}; got id", tf.gather_nd(ids, first), "at [example, position]", first]
+        place = "at [example, position]"
+        hint = "(another id for padding: ignore_class of the loss and of the metric)"
+        return [f"{rule}; got id", tf.gather_nd(ids, first), place, first, hint]
 
     return Check(~tf.reduce_any(bad), message)
 

@@ -156,6 +156,21 @@ def test_goes_on_as_if_never_interrupted(kind, every, tmp_path):
     assert len(history["loss"]) == EPOCHS
 
 
+def test_gradients_that_are_accumulated_when_a_run_ends_are_not_lost(tmp_path):
+    """It is saved after 4 and 8 batches, in the middle of steps by 3."""
+
+    def make():
+        keras.utils.set_random_seed(5)
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+        return model_with(sampled_head(), tlo.losses.SampledSoftmax(), optimizer)
+
+    whole, model = make(), make()
+    fit(whole, Checkpoint(tmp_path / "whole", 4))
+    interrupted(make, lambda: Checkpoint(tmp_path / "run", 4), after=BATCHES + 5)
+    fit(model, Checkpoint(tmp_path / "run", 4))
+    assert_same_state(model, whole)
+
+
 def test_a_run_under_it_is_the_run_without_it(tmp_path):
     plain, watched = model_of(), model_of()
     for epoch in range(EPOCHS):
@@ -376,18 +391,36 @@ class Stop(keras.callbacks.Callback):
         self.model.stop_training = epoch == 1
 
 
-def test_a_run_that_a_callback_behind_it_stopped_is_at_its_end(tmp_path):
+def test_a_run_that_a_callback_behind_it_stopped_is_at_its_end(tmp_path, capsys):
     def run(model):
         checkpoint = Checkpoint(tmp_path / "run")
         data = checkpoint.data(of_epoch)
         callbacks = [checkpoint, Stop()]
-        arguments = {"epochs": EPOCHS + 2, "shuffle": False, "verbose": 0}
+        arguments = {"epochs": EPOCHS + 2, "shuffle": False, "verbose": 2}
         return model.fit(data, callbacks=callbacks, **arguments).epoch
 
     first, second = model_of(), model_of()
     assert run(first) == [0, 1]
+    assert "nothing is left" not in capsys.readouterr().out
     assert run(second) == [0, 1]
+    assert "over after 2 epochs (a callback has stopped it)" in capsys.readouterr().out
     assert_same_state(first, second)
+
+
+def test_a_run_that_is_started_again_at_its_end_says_so(tmp_path, capsys):
+    def run(epochs, verbose=2):
+        capsys.readouterr()
+        checkpoint = Checkpoint(tmp_path / "run")
+        data, options = checkpoint.data(of_epoch), {"shuffle": False, "verbose": verbose}
+        model_of().fit(data, epochs=epochs, callbacks=[checkpoint], **options)
+        return capsys.readouterr().out
+
+    said = f"nothing is left to train: the run in {tmp_path / 'run'} was over after 2 epochs"
+    assert "nothing" not in run(2)
+    assert f"{said} (epochs=2)" in run(2)
+    assert f"{said} (epochs=1)" in run(1)
+    assert run(2, verbose=0) == ""
+    assert "nothing" not in run(3)
 
 
 class Logs(keras.callbacks.Callback):

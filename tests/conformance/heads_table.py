@@ -116,7 +116,7 @@ HEADS = [
     Row(
         "factored",
         lambda classes, **kw: tlo.heads.FactoredHead(
-            classes, **{"learning_rate": 2.0, "kernel_initializer": _small_normal(), **kw}
+            classes, **{"optimizer": 2.0, "kernel_initializer": _small_normal(), **kw}
         ),
         tlo.losses.TaylorSoftmax,
         _sgd,

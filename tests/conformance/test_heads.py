@@ -163,8 +163,10 @@ def test_steps_per_execution_makes_every_update(row):
     assert int(model.optimizer.iterations) == 6 * EXAMPLES // BATCH
 
 
-@pytest.mark.parametrize(("row", "policy"), product(HEADS, ["bfloat16", "mixed_bfloat16"]))
-def test_trains_in_bfloat16(row, policy):
+@pytest.mark.parametrize(
+    ("row", "policy"), product(HEADS, ["bfloat16", "mixed_bfloat16", "mixed_float16"])
+)
+def test_trains_in_16_bits(row, policy):
     x, labels = examples()
     keras.config.set_dtype_policy(policy)
     model = compiled(functional(row), row)
@@ -594,17 +596,12 @@ def test_a_loss_of_another_family(row):
         ),
         ([1, -2], tf.errors.InvalidArgumentError, r"got id.*\[-2\].*\[\[1 0\]\]"),
         (
-            [[1, -1], [-1, -1]],
-            tf.errors.InvalidArgumentError,
-            r"at least one label.*example.*\[1\]",
-        ),
-        (
             [[[1]], [[2]]],
             (ValueError, tf.errors.InvalidArgumentError),  # an error of the graph once Keras
             "must have rank 1",  # has relaxed the shape, as after a fit with rank 1
         ),
     ],
-    ids=["floats", "too large", "negative", "empty row", "rank"],
+    ids=["floats", "too large", "negative", "rank"],
 )
 def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
     x, good = examples(count=2)
@@ -617,12 +614,9 @@ def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
 
 
 @every_class
-def test_float16_is_refused(row):
-    with pytest.raises(ValueError, match="must not get float16"):
-        row.make_head(CLASSES, dtype="mixed_float16")
-    keras.config.set_dtype_policy("mixed_float16")
-    with pytest.raises(ValueError, match="must not get float16"):
-        functional(row, dtype="float32")
+def test_float16_weights_are_refused(row):
+    with pytest.raises(ValueError, match="must not have float16 weights"):
+        row.make_head(CLASSES, dtype="float16")
 
 
 @every_class

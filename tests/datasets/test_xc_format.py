@@ -5,10 +5,12 @@ import gzip
 import lzma
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from oracles import xc_files
 
+import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples, line_blocks, read_xc, xc_format
 from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import DATA_FOLDER
 
@@ -85,6 +87,37 @@ def test_rows_without_labels_or_features(tmp_path, monkeypatch):
         ([], {3: 2.0, 4: 1.0}),
         ([1], {2: 1.0}),
     ]
+
+
+def test_a_choice_of_what_becomes_of_rows_without_labels(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("5 10 10\n4,5\n 3:1\n \n0 3:2 4:1\n1 2:1\n")
+    everything, labelled = read_xc(path), read_xc(path, rows_without_labels="drop")
+    assert rows_of(labelled) == [rows_of(everything)[i] for i in (0, 3, 4)]
+    assert len(read_xc(path, rows_without_labels="keep")) == len(everything) == 5
+    message = r"data.txt:3: an example must have a label .* got none \('keep' reads .* 'drop' "
+    with pytest.raises(ValueError, match=message):
+        read_xc(path, rows_without_labels="error")
+    with pytest.raises(ValueError, match="must be one of 'keep', 'drop', 'error'; got 'skip'"):
+        read_xc(path, rows_without_labels="skip")
+    path.write_text("1 10 10\n4,5\n")
+    assert len(read_xc(path, rows_without_labels="error")) == 1
+
+
+def test_what_a_file_has_without_labels_trains_nothing_and_ends_no_epoch(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("6 4 9\n4,5 0:1\n 3:1\n2 1:1\n \n0 3:2\n1 2:1\n")
+    models = []
+    for choice in ("keep", "drop"):
+        data = read_xc(path, rows_without_labels=choice).dataset(6)
+        keras.utils.set_random_seed(3)
+        head = tlo.heads.DenseHead(9)
+        model = keras.Sequential([keras.Input([4], sparse=True), tlo.layers.SparseDense(3), head])
+        model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), metrics=[tlo.metrics.NDCG(3)])
+        model.fit(data, epochs=2, verbose=0, shuffle=False)
+        models.append([*model.get_weights(), *model.evaluate(data, verbose=0)])
+    for kept, dropped in zip(*models, strict=True):
+        np.testing.assert_allclose(kept, dropped, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

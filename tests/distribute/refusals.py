@@ -227,9 +227,7 @@ TRIED = {
     "hierarchical": lambda: model_of(
         tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer=tlo.optimizers.RowSGD(0.1))
     ),
-    "materialize": lambda: (
-        model_of(tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)).layers[-1].materialize()
-    ),
+    "materialize": lambda: model_of(tlo.heads.FactoredHead(CLASSES, 0.1)).layers[-1].materialize(),
     "bad_hidden": lambda: fit(
         model_of(tlo.heads.FactoredHead(CLASSES, 0.1, name="head"), loss=tlo.losses.ZLoss()),
         tf.data.Dataset.from_tensors((X * (np.nan if RANK else 1), Y)),

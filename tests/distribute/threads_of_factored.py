@@ -68,13 +68,14 @@ def parts_of(batch, workers, step):
     return hidden, labels, weights, mask
 
 
-def factored(rate=0.1, dtype="float64", **arguments):
+def factored(rate=0.1, dtype="float64", decay=0.0, **arguments):
     weights = {
         "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=3),
         "bias_initializer": keras.initializers.RandomNormal(stddev=0.1, seed=4),
         "name": "head",
     }
-    return tlo.heads.FactoredHead(CLASSES, rate, dtype=dtype, **weights, **arguments)
+    optimizer = tlo.optimizers.RowSGD(rate, weight_decay=decay)
+    return tlo.heads.FactoredHead(CLASSES, optimizer, dtype=dtype, **weights, **arguments)
 
 
 def step_with(head, loss):
@@ -210,13 +211,13 @@ def check_losses():
 
 
 def check_bias_and_decay_in_float32():
-    make = lambda: factored(0.3, "float32", use_bias=True, weight_decay=0.05)  # noqa: E731
+    make = lambda: factored(0.3, "float32", decay=0.05, use_bias=True)  # noqa: E731
     compare_runs(make, tlo.losses.TaylorSoftmax, (2,), 1e-5, "float32")
 
 
 def check_new_anchors(rate=0.065, dtype="float64", tolerance=1e-11):
     """So often that slots are emptied, by |U| |P| and by steps that P has no inverse of."""
-    make = lambda: factored(rate, dtype, weight_decay=0.01)  # noqa: E731
+    make = lambda: factored(rate, dtype, decay=0.01)  # noqa: E731
     one, runs = compare_runs(make, LOSSES["squared_error"][0], (2,), tolerance, rate)
     assert min(one["anchors"], runs[0]["anchors"]) > 5
     assert len(set(runs[0]["state"]["row_slot"])) > 2

@@ -108,9 +108,10 @@ def exact(products="float32", num_selected=None, optimizer=None):
     )
 
 
-def factored(rate=0.3, **arguments):
+def factored(rate=0.3, decay=0.0, **arguments):
     """In float64, where what rounding does to W is far below what is compared."""
-    return tlo.heads.FactoredHead(CLASSES, rate, dtype="float64", **weights(), **arguments)
+    optimizer = tlo.optimizers.RowSGD(rate, weight_decay=decay)
+    return tlo.heads.FactoredHead(CLASSES, optimizer, dtype="float64", **weights(), **arguments)
 
 
 def rows_of(head):
@@ -322,7 +323,7 @@ def factored_run() -> dict[str, np.ndarray]:
     """50 steps with new anchors, evaluation, and the best classes."""
     metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.ExactLoss()]
     during = [tlo.metrics.RecallAtK(5, during_training=True)]
-    head = factored(use_bias=True, weight_decay=0.01)
+    head = factored(decay=0.01, use_bias=True)
     model = compiled(
         head, tlo.losses.SquaredError(), weighted_metrics=during, metrics=metrics, below="numbers"
     )

@@ -27,4 +27,5 @@ def test_two_workers_write_a_model_of_one_process(tmp_path):
     # The run is over: one process takes its checkpoint, and trains nothing.
     done = run_child(tmp_path, EXAMPLE, *OPTIONS, str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "nothing is left to train" in done.stdout
     assert int(keras.saving.load_model(tmp_path / "over_workers.keras").optimizer.iterations) == 3

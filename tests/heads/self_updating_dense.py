@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tfx_largeout.heads import DenseHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.step_context import BackwardPass
+from tfx_largeout.labels import Labels
 from tfx_largeout.statistics import SoftmaxStatistics
 
 
@@ -49,6 +51,13 @@ class SelfUpdatingDense(SelfUpdatingHead, DenseHead):
                 step = rate * tf.reduce_sum(error, axis=0)
                 self.bias.assign_sub(tf.cast(step, self.bias.dtype))
         return tf.cast(hidden_gradient, hidden.dtype)
+
+    def pack(self, gone):
+        return gone.hidden, gone.labels.ids, gone.residuals, *gone.gradients
+
+    def unpack(self, parts):
+        hidden, ids, logits, *gradients = parts
+        return BackwardPass(hidden, Labels(ids), logits, tuple(gradients))
 
     def get_config(self):
         return {**super().get_config(), "learning_rate": self.learning_rate}

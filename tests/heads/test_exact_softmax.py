@@ -77,7 +77,9 @@ def gradients(head, hidden, labels, loss, draws):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss(labels, head(hidden, training=True), WEIGHTS)
-        return value, tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return value, gradient
 
     for _ in range(draws):
         found = [x.numpy() for x in step()]
@@ -119,6 +121,7 @@ def test_only_some_rows_change():
         tape.watch(hidden)
         value = SoftmaxCrossentropy()(LABELS[:2], head(hidden, training=True))
     tape.gradient(value, hidden)
+    head.take_step()
     changed = np.any(head.kernel.numpy() != before, axis=1)
     assert changed[LABELS[:2]].all()
     assert changed.sum() < 12
@@ -178,6 +181,7 @@ def test_examples_of_weight_zero_touch_no_row():
         tape.watch(hidden)
         value = SoftmaxCrossentropy()([3, 4], head(hidden, training=True), [0.0, 0.0])
     tape.gradient(value, hidden)
+    head.take_step()
     ages = next(slot for slot in head.slots_of(head.kernel) if slot.dtype == tf.uint32)
     assert not ages.numpy().any()
 
@@ -226,7 +230,9 @@ def test_a_step_without_a_model_is_traced_without_a_warning(caplog):
     def step():
         with tf.GradientTape() as tape:
             value = SoftmaxCrossentropy()(LABELS, head(hidden, training=True))
-        return tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return gradient
 
     logger = tf.get_logger()
     logger.addHandler(caplog.handler)

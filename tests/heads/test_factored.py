@@ -57,7 +57,7 @@ def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
     x, labels = data()
     weights = np.random.default_rng(1).uniform(0, 2, len(x))
     arguments = {"use_bias": use_bias, "kernel_initializer": normal()}
-    own = FactoredHead(CLASSES, rate, weight_decay=weight_decay, **arguments)
+    own = FactoredHead(CLASSES, tlo.optimizers.RowSGD(rate, weight_decay=weight_decay), **arguments)
     naive = tlo.heads.DenseHead(CLASSES, **arguments)
     models = [
         model_with(head, loss, keras.optimizers.SGD(rate, weight_decay=decay))
@@ -82,7 +82,7 @@ def test_trains_as_a_dense_layer_under_sgd(name, use_bias, weight_decay):
 
 def test_float64_follows_the_oracle():
     x, labels = data(dtype="float64")
-    head = FactoredHead(CLASSES, 0.3, dtype="float64", kernel_initializer=normal())
+    head = FactoredHead(CLASSES, 0.25, dtype="float64", kernel_initializer=normal())
     head.build((None, WIDTH))
     weights, _ = head.materialize()
     for start in range(0, 64, BATCH):
@@ -99,8 +99,9 @@ def test_float64_follows_the_oracle():
                 loss = tf.reduce_sum(tlo.losses.TaylorSoftmax().from_statistics(own))
             gradients = [g.numpy() for g in inner.gradient(loss, values)]
         gradient = tape.gradient(loss, hidden)
+        head.take_step()
         weights, expected = oracle.naive_step(
-            weights, hidden.numpy(), rows[:, np.newaxis], gradients, 0.3
+            weights, hidden.numpy(), rows[:, np.newaxis], gradients, 0.25
         )
         np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(head.materialize()[0], weights, rtol=1e-10, atol=1e-12)
@@ -115,7 +116,7 @@ def test_a_head_that_is_called_twice_stays_consistent():
     model = keras.Model(inputs, [head(hidden), head(keras.layers.Dense(WIDTH)(hidden))])
     model.compile("sgd", [tlo.losses.TaylorSoftmax(), tlo.losses.TaylorSoftmax()])
     model.fit(x, [labels, labels], batch_size=BATCH, epochs=3, verbose=0)
-    assert int(head.iterations) == 2 * 3 * 4
+    assert int(head.optimizer.iterations) == 3 * 4
     assert max(head.drift()) < 1e-5
 
 
@@ -128,7 +129,8 @@ def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
         loss = tlo.losses.TaylorSoftmax()(labels, head(hidden, training=True))
     for _ in range(5):
         tape.gradient(loss, hidden)
-    assert int(head.iterations) == 5
+        head.take_step()
+    assert int(head.optimizer.iterations) == 5
     assert max(head.drift()) < 1e-5
 
 
@@ -138,14 +140,14 @@ def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
 def test_the_learning_rate_can_be_set_by_callbacks():
     x, labels = data()
     head = FactoredHead(CLASSES, 0.5)
-    assert head.learning_rate == 0.5
-    head.learning_rate = 0.25
+    assert head.optimizer.learning_rate == 0.5
+    head.optimizer.learning_rate = 0.25
     model = model_with(head)
     seen = []
 
     def halve(epoch, logs):
-        head.learning_rate = float(head.learning_rate) / 2
-        seen.append(float(head.learning_rate))
+        head.optimizer.learning_rate = float(head.optimizer.learning_rate) / 2
+        seen.append(float(head.optimizer.learning_rate))
 
     model.fit(
         x,
@@ -155,8 +157,8 @@ def test_the_learning_rate_can_be_set_by_callbacks():
         callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=halve)],
     )
     assert seen == [0.125, 0.0625]
-    head.learning_rate.assign(0.01)
-    assert float(head.learning_rate) == pytest.approx(0.01)
+    head.optimizer.learning_rate.assign(0.01)
+    assert float(head.optimizer.learning_rate) == pytest.approx(0.01)
 
 
 def test_a_rate_that_is_set_is_the_rate_of_the_next_step():
@@ -166,7 +168,7 @@ def test_a_rate_that_is_set_is_the_rate_of_the_next_step():
         head = FactoredHead(CLASSES, 0.1 if change else 0.3, kernel_initializer=normal())
         model = model_with(head)
         model.predict(x, verbose=0)
-        head.learning_rate = 0.3
+        head.optimizer.learning_rate = 0.3
         model.train_on_batch(x, labels)
         ends.append(head.materialize()[0])
     np.testing.assert_array_equal(*ends)
@@ -182,32 +184,31 @@ def test_a_schedule_follows_the_steps_of_the_head():
         model = model_with(head)
         for step, value in enumerate([0.5, 0.5, 0.25, 0.125]):
             if not own:
-                head.learning_rate = value
+                head.optimizer.learning_rate = value
             part = slice(step * BATCH, (step + 1) * BATCH)
             model.train_on_batch(x[part], labels[part])
         ends.append(head.materialize()[0])
     np.testing.assert_array_equal(*ends)
     head = FactoredHead(CLASSES, schedule)
-    assert float(head.learning_rate) == 0.5
-    with pytest.raises(TypeError, match=r"made with a LearningRateSchedule; got 0\.1"):
-        head.learning_rate = 0.1
+    assert float(head.optimizer.learning_rate) == 0.5
+    with pytest.raises(TypeError, match="created with a `LearningRateSchedule`"):
+        head.optimizer.learning_rate = 0.1
     copy = FactoredHead.from_config(head.get_config())
     assert copy.get_config() == head.get_config()
-    assert isinstance(copy._own_rate.schedule, keras.optimizers.schedules.PiecewiseConstantDecay)
+    assert isinstance(
+        copy.optimizer._learning_rate, keras.optimizers.schedules.PiecewiseConstantDecay
+    )
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "fast", None])
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
 def test_bad_learning_rates(rate):
     with pytest.raises(ValueError, match="learning_rate must be a finite number above 0; got"):
         FactoredHead(CLASSES, rate)
-    head = FactoredHead(CLASSES, 0.5)
-    with pytest.raises(ValueError, match="learning_rate must be a finite number above 0; got"):
-        head.learning_rate = rate
 
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="weight_decay must be a finite number at least 0; got -1"):
-        FactoredHead(CLASSES, 0.5, weight_decay=-1)
+        FactoredHead(CLASSES, tlo.optimizers.RowSGD(0.5, weight_decay=-1))
     with pytest.raises(ValueError, match=r"stabilization must be one of .lazy.*got .often."):
         FactoredHead(CLASSES, 0.5, stabilization="often")
     with pytest.raises(ValueError, match="must be known"):
@@ -238,7 +239,7 @@ def test_a_step_that_diverges_is_refused():
         model.fit(x, labels, verbose=0)
     for old, new in zip(before, state_of(head), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert int(head.iterations) == 0
+    assert int(head.optimizer.iterations) == 0
 
 
 # The weights
@@ -338,7 +339,9 @@ def trained(stabilization, rate, dtype, steps=600):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss(labels, head(hidden, training=True))
-        return tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return gradient
 
     for _ in range(steps):
         hidden = np.abs(rng.normal(size=(8, WIDTH))).astype("float32").astype(dtype)
@@ -356,7 +359,7 @@ def test_lazy_reanchoring_keeps_the_weights_right(dtype):
     assert error < {"float32": 1e-5, "float64": 1e-12}[dtype]
     assert max(head.drift()) < {"float32": 1e-4, "float64": 1e-12}[dtype]
     assert head.condition_number() < 1000
-    assert int(head.iterations) == 600
+    assert int(head.optimizer.iterations) == 600
 
 
 # In float32 the paper's methods lose the weights here: the range that they allow is too wide.
@@ -367,7 +370,7 @@ def test_the_papers_stabilization_keeps_the_weights_right_in_float64(method):
     assert error < 1e-6
     values = np.linalg.svd(head.state.u.numpy())[1]
     assert values.min() > 0.001 and values.max() < 100
-    assert int(head.iterations) == 600
+    assert int(head.optimizer.iterations) == 600
 
 
 @pytest.mark.parametrize("method", ["svd", "power_iteration"])
@@ -411,7 +414,7 @@ import keras, numpy as np, tensorflow as tf, tfx_largeout as tlo
 folder, start, end, kill = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kill"
 keras.utils.set_random_seed(1)
 rate = keras.optimizers.schedules.ExponentialDecay(2.0, 10, 0.9)
-head = tlo.heads.FactoredHead(40, rate, use_bias=True, weight_decay=1e-3)
+head = tlo.heads.FactoredHead(40, tlo.optimizers.RowSGD(rate, weight_decay=1e-3), use_bias=True)
 model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, activation="relu"), head])
 model.compile(keras.optimizers.Adam(0.01), tlo.losses.SphericalSoftmax(0.1))
 rng = np.random.default_rng(0)

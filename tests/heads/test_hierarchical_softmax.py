@@ -186,7 +186,9 @@ def _gradient(head, loss, hidden, labels, weights):
     with tf.GradientTape() as tape:
         tape.watch(hidden)
         value = loss(labels, head(hidden, training=True), sample_weight=weights)
-    return tape.gradient(value, hidden)
+    gradient = tape.gradient(value, hidden)
+    head.take_step()
+    return gradient
 
 
 @every_tree
@@ -446,6 +448,17 @@ def test_a_million_counts_make_a_small_configuration():
     assert again.get_config() == config
 
 
+@pytest.mark.parametrize("tree", ["two_level", "huffman"])
+def test_a_class_of_count_0_is_in_the_tree(tree):
+    counts = np.append(np.arange(CLASSES - 1) % 7, 50)
+    head = tlo.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1), tree=tree, counts=counts)
+    probabilities = np.exp(head(np.ones([2, 3], "float32"), training=False))
+    assert probabilities.min() > 0
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    again = tlo.heads.HierarchicalSoftmaxHead.from_config(head.get_config())
+    assert again.get_config() == head.get_config()
+
+
 # What is refused
 
 
@@ -455,8 +468,8 @@ def test_a_million_counts_make_a_small_configuration():
         ({"tree": "binary"}, r"tree must be one of 'two_level', 'huffman'; got 'binary'"),
         ({"counts": np.ones(3)}, "counts must have one entry for each of the 40 classes; got 3"),
         ({"counts": np.ones((40, 1))}, r"counts must have shape"),
-        ({"counts": np.arange(40)}, "counts must be positive and finite .* got 0 for class 0"),
-        ({"counts": [1.0] * 39 + [-2.5]}, "positive .* got -2.5 for class 39"),
+        ({"counts": -np.arange(40)}, "counts must be finite and at least 0 .* got -1 for class 1"),
+        ({"counts": [1.0] * 39 + [-2.5]}, "at least 0 .* got -2.5 for class 39"),
         ({"counts": [1.0] * 39 + [np.nan]}, "finite .* got nan for class 39"),
         ({"counts": [np.inf] * 40}, "finite .* got inf for class 0"),
         ({"counts": ["a"] * 40}, "counts must be numbers; got dtype"),

@@ -57,7 +57,9 @@ def step_of(head, labels, weights=WEIGHTS, loss=LOSS):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss(labels, head(hidden, training=True), weights)
-        return value, tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return value, gradient
 
     return step
 
@@ -357,7 +359,7 @@ def test_evaluation_shares_the_pass_of_the_metrics(run_eagerly, monkeypatch):
     "head",
     [
         lambda: tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(5), RowSGD(0.1)),
-        lambda: tlo.heads.FactoredHead(CLASSES, learning_rate=0.1),
+        lambda: tlo.heads.FactoredHead(CLASSES, 0.1),
         lambda: tlo.heads.HierarchicalSoftmaxHead(CLASSES, RowSGD(0.1)),
         lambda: SelfUpdatingDense(CLASSES),
     ],

@@ -44,8 +44,9 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
         ),
         "factored": tlo.heads.FactoredHead(
             CLASSES,
-            keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9),
-            weight_decay=0.01,
+            tlo.optimizers.RowSGD(
+                keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9), weight_decay=0.01
+            ),
             use_bias=True,
             bias_initializer="ones",
             stabilization="svd",

@@ -67,26 +67,3 @@ def test_the_weights_are_those_of_the_naive_layer():
         weights.append([head.kernel.numpy(), head.bias.numpy(), model.layers[0].kernel.numpy()])
     for own, naive in zip(*weights, strict=True):
         np.testing.assert_allclose(own, naive, rtol=1e-5, atol=1e-6)
-
-
-def test_loss_scaling_is_refused():
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    model = model_with(SelfUpdatingDense(CLASSES), optimizer)
-    before = model.layers[-1].kernel.numpy()
-    with pytest.raises(ValueError, match="can't be trained with loss scaling"):
-        model.fit(*data(), verbose=0)
-    np.testing.assert_array_equal(model.layers[-1].kernel.numpy(), before)
-
-
-def test_loss_scaling_is_refused_under_a_float32_layer_of_a_mixed_float16_model():
-    keras.config.set_dtype_policy("mixed_float16")
-    model = keras.Sequential(
-        [
-            keras.Input((WIDTH,)),
-            keras.layers.Dense(WIDTH, dtype="float32"),
-            SelfUpdatingDense(CLASSES, dtype="float32"),
-        ]
-    )
-    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
-    with pytest.raises(ValueError, match="can't be trained with loss scaling"):
-        model.fit(*data(), verbose=0)

@@ -329,7 +329,7 @@ def test_an_index_that_was_not_made_is_refused():
         ({"num_words": 2.5}, ValueError, "num_words must be an integer .* got 2.5"),
         ({"num_words": 4097}, ValueError, "num_words must be at most 4096; got 4097"),
         ({"quantization": "opq"}, ValueError, "quantization must be one of 'pq', 'rq'; got 'opq'"),
-        ({"counts": [1, 0, 3]}, ValueError, "counts must be positive .* got 0 for class 1"),
+        ({"counts": [1, -1, 3]}, ValueError, "counts must be finite .* got -1 for class 1"),
         ({"counts": ["a"]}, TypeError, "counts must be numbers"),
         ({"power": 1.5}, ValueError, "power must be .* at most 1; got 1.5"),
         ({"first_period": 0}, ValueError, "first_period must be .* at least 1; got 0"),

@@ -37,14 +37,35 @@ def test_reductions_are_those_of_keras(case, reduction, weights, training):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_an_example_of_weight_zero_needs_no_label(case, training):
+@pytest.mark.parametrize("weights", [None, [0.5, 0.0, 2.0, 1.0]])
+@pytest.mark.parametrize("ignored", [-1, -100, 4, 12])
+@pytest.mark.parametrize(
+    "reduction", ["sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None]
+)
+def test_a_class_is_ignored_as_in_keras(case, reduction, ignored, weights, training):
     head, hidden, labels = case
-    labels[1] = -1
+    labels[1:3] = ignored
+    weights = None if weights is None else np.array(weights, "float32")
     logits = head(hidden, training=training)
-    loss = tlo.losses.SoftmaxCrossentropy()
-    assert np.isfinite(loss(labels, logits, np.array([1.0, 0.0, 1.0, 1.0])))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at least one label"):
-        loss(labels, logits, np.array([1.0, 0.1, 1.0, 1.0]))
+    expected = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction=reduction, ignore_class=ignored
+    )(labels.astype("float32"), tf.identity(logits), sample_weight=weights)
+    given = None if ignored == -1 else ignored  # -1 is none as it is
+    loss = tlo.losses.SoftmaxCrossentropy(reduction=reduction, ignore_class=given)
+    np.testing.assert_allclose(loss(labels, logits, weights), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_and_a_lack_of_labels_are_one_mask(training):
+    rng = np.random.default_rng(0)
+    hidden, labels = rng.normal(size=(2, 3, 4)).astype("float32"), rng.integers(0, 9, (2, 3))
+    labels[0, 1] = labels[1, 2] = -1
+    logits = tlo.heads.DenseHead(9)(hidden, training=training)
+    values = -tf.nn.log_softmax(logits).numpy()
+    logits._keras_mask = tf.constant([[True, True, True], [False, True, True]])
+    expected = [values[b, t, labels[b, t]] for b, t in ((0, 0), (0, 2), (1, 1))]
+    value = tlo.losses.SoftmaxCrossentropy()(labels, logits)
+    np.testing.assert_allclose(value, np.mean(expected), rtol=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -41,7 +41,7 @@ every_loss = pytest.mark.parametrize("name", list(LOSSES))
 every_head = pytest.mark.parametrize(
     "make_head",
     [
-        lambda **kw: tlo.heads.FactoredHead(CLASSES, learning_rate=0.1, use_bias=True, **kw),
+        lambda **kw: tlo.heads.FactoredHead(CLASSES, 0.1, use_bias=True, **kw),
         lambda **kw: tlo.heads.DenseHead(CLASSES, **kw),
     ],
     ids=["factored", "dense"],
@@ -154,7 +154,7 @@ def test_sparse_targets_train_in_fit():
     targets = x @ truth
     targets[np.abs(targets) < 1.5] = 0
     data = tf.data.Dataset.from_tensor_slices((x, tf.sparse.from_dense(targets.astype("float32"))))
-    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
     model = keras.Sequential([keras.Input((WIDTH,)), head])
     model.compile("sgd", loss=tlo.losses.SquaredError(), metrics=[tlo.metrics.PrecisionAtK(1)])
     model.fit(data.batch(16).repeat(40), verbose=0)
@@ -163,14 +163,14 @@ def test_sparse_targets_train_in_fit():
 
 
 def test_sparse_targets_are_refused_where_values_mean_nothing():
-    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
     targets = tf.sparse.from_dense(np.eye(CLASSES, dtype="float32")[:2])
     with pytest.raises(TypeError, match="must get integer class ids as labels; got sparse targets"):
         tlo.losses.TaylorSoftmax()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
 
 
 def test_sparse_targets_of_another_length_are_refused():
-    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
     targets = tf.sparse.from_dense(np.eye(CLASSES + 1, dtype="float32")[:2])
     with pytest.raises(ValueError, match=r"shape \[B, C\] with C = 11; got \(2, 12\)"):
         tlo.losses.SquaredError()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
@@ -211,7 +211,7 @@ def test_a_function_must_be_one_and_be_registered_to_be_saved():
 
 
 def test_the_z_loss_is_finite_where_all_logits_are_equal():
-    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1, kernel_initializer="zeros")
+    head = tlo.heads.FactoredHead(CLASSES, 0.1, kernel_initializer="zeros")
     hidden = tf.Variable(np.ones((2, WIDTH), "float32"))
     value = tlo.losses.ZLoss()([1, 2], head(hidden, training=True))
     np.testing.assert_allclose(value, 10 * np.log1p(np.e), rtol=1e-5)
@@ -234,7 +234,7 @@ def test_the_z_loss_of_shifted_logits_is_as_before_or_bounded(shift):
 
 
 def test_statistics_say_how_many_classes():
-    head = tlo.heads.FactoredHead(CLASSES, learning_rate=0.1)
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
     output = tlo.heads.head_output(head(np.ones((2, WIDTH), "float32"), training=True))
     statistics = output.statistics(SphericalStatistics, [1, 2])
     assert isinstance(statistics, SphericalStatistics)

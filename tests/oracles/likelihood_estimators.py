@@ -2,7 +2,8 @@
 """Barber and Botev's estimators for one example, in NumPy float64, as their equations have them.
 
 Equation numbers are those of the paper. Sums of exponentials are taken in the log domain, because
-logits of 10,000 are tested too; nothing else is rearranged.
+logits of 10,000 are tested too; nothing else is rearranged. `over_labels` is what becomes of the
+losses of the labels, of which the loss is the mean.
 """
 
 from __future__ import annotations
@@ -47,34 +48,40 @@ def negatives(example):
     return example.logits[~example.hits], example.expected[~example.hits]
 
 
-def complementary_sum(example):
+def complementary_sum(example, over_labels=np.mean):
     logits, expected = negatives(example)  # eq. 22 with kappa = 1 / E
     log_z = log_sum([*example.true_logits, *(logits - np.log(expected))])
-    return log_z - example.true_logits.mean()
+    return over_labels(log_z - example.true_logits)
 
 
-def importance_sampling(example):
+def importance_sampling(example, over_labels=np.mean):
     if not example.logits.size:
-        return 0.0
+        return over_labels(np.zeros(example.true_logits.size))
     log_z = log_sum(example.logits - np.log(example.expected))  # eq. 13
-    return log_z - example.true_logits.mean()
+    return over_labels(log_z - example.true_logits)
 
 
-def ranking(example, margin="log(C-1)", kind="logistic"):
+def ranking(example, margin="log(C-1)", kind="logistic", over_labels=np.mean):
     if margin == "log(C-1)":
         margin = np.log(example.num_classes - 1)
     logits, _ = negatives(example)
+    if not logits.size:
+        return over_labels(np.zeros(example.true_logits.size))
     terms = [
-        -log_sigmoid(label - other - margin)  # eq. 33
-        if kind == "logistic"
-        else max(0, margin - (label - other))  # eq. 32
+        [
+            -log_sigmoid(label - other - margin)  # eq. 33
+            if kind == "logistic"
+            else max(0, margin - (label - other))  # eq. 32
+            for other in logits
+        ]
         for label in example.true_logits
-        for other in logits
     ]
-    return np.mean(terms) if terms else 0.0
+    return over_labels(np.mean(terms, axis=1))
 
 
-def noise_contrastive(example, log_partition=0.0, remove_accidental_hits=False):
+def noise_contrastive(
+    example, log_partition=0.0, remove_accidental_hits=False, over_labels=np.mean
+):
     z = example.log_partition if log_partition == "learned" else log_partition
     noise = negatives(example) if remove_accidental_hits else (example.logits, example.expected)
 
@@ -83,18 +90,18 @@ def noise_contrastive(example, log_partition=0.0, remove_accidental_hits=False):
 
     found = log_sigmoid(log_odds_of_label(example.true_logits, example.true_expected))
     refused = log_sigmoid(-log_odds_of_label(*noise))
-    return -found.mean() - refused.sum()
+    return over_labels(-found - refused.sum())
 
 
-def negative_sampling(example, negatives_weigh="mean"):
+def negative_sampling(example, negatives_weigh="mean", over_labels=np.mean):
     logits, _ = negatives(example)
     refused = -log_sigmoid(-logits)  # eq. 43
     if negatives_weigh == "mean" and logits.size:
         refused = refused / logits.size  # eq. 45
-    return -log_sigmoid(example.true_logits).mean() + refused.sum()
+    return over_labels(refused.sum() - log_sigmoid(example.true_logits))
 
 
-def black_out(example):
+def black_out(example, over_labels=np.mean):
     logits, expected = negatives(example)
     others = logits - np.log(expected)  # log of q_d u_d
     losses = []
@@ -103,24 +110,26 @@ def black_out(example):
         total = log_sum(scores)  # the denominator of eq. 46
         log_rejected = [log_sum(np.delete(scores, d)) - total for d in range(1, scores.size)]
         losses.append(-(scores[0] - total) - sum(log_rejected))  # eq. 47
-    return np.mean(losses)
+    return over_labels(np.array(losses))
 
 
-def sampled_softmax(example):
+def sampled_softmax(example, over_labels=np.mean):
     logits, expected = negatives(example)
     labels = example.true_logits - np.log(example.true_expected)
-    return log_sum([*labels, *(logits - np.log(expected))]) - labels.mean()
+    return over_labels(log_sum([*labels, *(logits - np.log(expected))]) - labels)
 
 
-def active_set_softmax(example):
+def active_set_softmax(example, over_labels=np.mean):
     logits, _ = negatives(example)
-    return log_sum([*example.true_logits, *logits]) - example.true_logits.mean()
+    return over_labels(log_sum([*example.true_logits, *logits]) - example.true_logits)
 
 
-def sampled_logistic(example, importance_weights=True):
+def sampled_logistic(example, importance_weights=True, over_labels=np.mean):
     logits, expected = negatives(example)
     weights = 1 / expected if importance_weights else 1.0
-    return -log_sigmoid(example.true_logits).sum() - (weights * log_sigmoid(-logits)).sum()
+    refused = -(weights * log_sigmoid(-logits)).sum()
+    # A sum over the labels, not their mean.
+    return over_labels(refused - example.true_logits.size * log_sigmoid(example.true_logits))
 
 
 def gradients(function, example, step=1e-5):

@@ -2,7 +2,8 @@
 """Ranking metrics in plain Python, straight from their definitions.
 
 `scores` is `[N, C]`; `labels` a list of N lists of class ids, in which -1 is padding and repeats
-count once; `weights` a list of N numbers, or None for ones. Each row is sorted in full.
+count once; `weights` a list of N numbers, or None for ones. Each row is sorted in full. A row
+without labels is left out.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def _label_set(row: Sequence[int]) -> set[int]:
     return {int(c) for c in row if c != -1}
 
 
-def _weighted_mean(values: list[float], weights: Weights) -> float:
+def _weighted_mean(values: list[float | None], weights: Weights) -> float:
     weights = [1.0] * len(values) if weights is None else [float(w) for w in weights]
-    kept = [(v, w) for v, w in zip(values, weights, strict=True) if w != 0]
+    kept = [(v, w) for v, w in zip(values, weights, strict=True) if w != 0 and v is not None]
     total = math.fsum(w for _, w in kept)
     return math.fsum(v * w for v, w in kept) / total if total else math.nan
 
@@ -36,7 +37,8 @@ def precision_at_k(scores: np.ndarray, labels: Labels, k: int, weights: Weights 
     values = []
     for row, ids in zip(scores, labels, strict=True):
         relevant = _label_set(ids)
-        values.append(sum(c in relevant for c in ranking(row)[:k]) / k)
+        found = sum(c in relevant for c in ranking(row)[:k])
+        values.append(found / k if relevant else None)
     return _weighted_mean(values, weights)
 
 
@@ -45,7 +47,7 @@ def recall_at_k(scores: np.ndarray, labels: Labels, k: int, weights: Weights = N
     for row, ids in zip(scores, labels, strict=True):
         relevant = _label_set(ids)
         found = sum(c in relevant for c in ranking(row)[:k])
-        values.append(found / len(relevant) if relevant else 0.0)
+        values.append(found / len(relevant) if relevant else None)
     return _weighted_mean(values, weights)
 
 
@@ -58,7 +60,7 @@ def ndcg_at_k(scores: np.ndarray, labels: Labels, k: int, weights: Weights = Non
             if c in relevant:
                 dcg += 1 / math.log2(place + 1)
         ideal = sum(1 / math.log2(place + 1) for place in range(1, min(k, len(relevant)) + 1))
-        values.append(dcg / ideal if relevant else 0.0)
+        values.append(dcg / ideal if relevant else None)
     return _weighted_mean(values, weights)
 
 
@@ -66,7 +68,7 @@ def mean_reciprocal_rank(scores: np.ndarray, labels: Labels, weights: Weights = 
     values = []
     for row, ids in zip(scores, labels, strict=True):
         relevant = _label_set(ids)
-        value = 0.0
+        value = None
         for place, c in enumerate(ranking(row), start=1):
             if c in relevant:
                 value = 1 / place
@@ -102,16 +104,14 @@ def ps_precision_at_k(
 
 
 def exact_loss(scores: np.ndarray, labels: Labels, weights: Weights = None) -> float:
-    weights = [1.0] * len(labels) if weights is None else weights
-    values, kept = [], []
-    for row, ids, weight in zip(scores, labels, weights, strict=True):
+    values = []
+    for row, ids in zip(scores, labels, strict=True):
         relevant = _label_set(ids)
-        if relevant:
-            top = max(float(o) for o in row)
-            log_z = top + math.log(math.fsum(math.exp(float(o) - top) for o in row))
-            values.append(log_z - math.fsum(float(row[c]) for c in relevant) / len(relevant))
-            kept.append(weight)
-    return _weighted_mean(values, kept)
+        top = max(float(o) for o in row)
+        log_z = top + math.log(math.fsum(math.exp(float(o) - top) for o in row))
+        mean = math.fsum(float(row[c]) for c in relevant) / max(len(relevant), 1)
+        values.append(log_z - mean if relevant else None)
+    return _weighted_mean(values, weights)
 
 
 def perplexity(scores: np.ndarray, labels: Labels, weights: Weights = None) -> float:

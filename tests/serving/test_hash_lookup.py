@@ -309,7 +309,7 @@ def test_bad_indexes_are_refused_and_nothing_is_written(name, tmp_path):
 
 
 def test_a_head_without_rows_w_is_refused(tmp_path):
-    model = model_of(tlo.heads.FactoredHead(CLASSES, learning_rate=0.1))
+    model = model_of(tlo.heads.FactoredHead(CLASSES, 0.1))
     with pytest.raises(TypeError, match="an index must go with a head that has W and b; got Fact"):
         tlo.export(model, tmp_path / "model", K, index=index_of(dense_model()))
     assert not list(tmp_path.iterdir())

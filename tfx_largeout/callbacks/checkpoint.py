@@ -52,7 +52,7 @@ class Checkpoint(keras.callbacks.Callback):
     batches keep their numbers: it calls the batch hooks of callbacks for them, and trains nothing.
 
     A run that has come to its end, or that a callback has stopped, is not trained again: `fit`
-    returns its history. With more `epochs`, it goes on.
+    says so, unless `verbose` is 0, and returns its history. With more `epochs`, it goes on.
 
     Several workers (see `tlo.distribute`) share one folder, and all give the same arguments; `data`
     takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
@@ -163,7 +163,14 @@ class Checkpoint(keras.callbacks.Callback):
         self._start = Position(*facts["position"])
         self._history = facts["history"]
         # From here, as BackupAndRestore does it too, `fit` takes the number of its first epoch.
-        self.model._initial_epoch = self.params["epochs"] if facts["stopped"] else self._start.epoch
+        epochs, done = self.params["epochs"], self._start.epoch
+        self.model._initial_epoch = epochs if facts["stopped"] else done
+        if self.model._initial_epoch >= epochs and self.params.get("verbose"):
+            why = "a callback has stopped it" if facts["stopped"] else f"epochs={epochs}"
+            print(
+                f"nothing is left to train: the run in {self._folder.folder} was over after "
+                f"{done} epochs ({why})"
+            )
         if self._batches is None and self._trainer is None:
             warnings.warn(
                 "training goes on exactly only if the batches are the same in each epoch; got data "

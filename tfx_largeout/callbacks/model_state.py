@@ -48,11 +48,13 @@ class ModelState:
     Args:
         model: Built, with its optimizer and metrics.
         metrics: Whether those of metrics count. Default True.
+        kept: Whether gradients count that heads have accumulated so far. Default True.
     """
 
-    def __init__(self, model: keras.Model, metrics: bool = True) -> None:
+    def __init__(self, model: keras.Model, metrics: bool = True, kept: bool = True) -> None:
         self._layers = model._flatten_layers()
-        self._found = list(_unique(_variables(self._layers, model.metrics if metrics else [])))
+        found = _variables(self._layers, model.metrics if metrics else [], kept)
+        self._found = list(_unique(found))
 
     @property
     def names(self) -> list[str]:
@@ -160,12 +162,14 @@ def global_seed() -> np.ndarray | None:
     return None if generator is None else generator.state.numpy()
 
 
-def _variables(layers: list[Any], metrics: list[Any]) -> Iterator[_Found]:
+def _variables(layers: list[Any], metrics: list[Any], kept: bool) -> Iterator[_Found]:
     for layer in layers:
         kind = type(layer).__name__
         derived = layer if isinstance(layer, DerivedState) else None
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             yield _found(f"{kind}.{variable.name}", variable, derived)
+        for variable in getattr(layer, "kept_variables", ()) if kept else ():
+            yield _found(f"{kind}.kept", variable)
         for generator in layer._seed_generators:
             yield _found(f"{kind}.seed", generator.state)
     for metric in metrics:

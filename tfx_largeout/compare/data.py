@@ -84,7 +84,7 @@ def _read(file: str, send: Callable[..., None]) -> Any:
 
 
 def _only_labelled(what: str, examples: Any, at_least: int, send: Callable[..., None]) -> Any:
-    labelled = (examples.label_splits[1:] > examples.label_splits[:-1]).nonzero()[0]
+    labelled = examples.with_labels()
     if len(labelled) < at_least:
         raise ValueError(
             f"there must be at least {at_least} {what} examples with labels; got {len(labelled)}"
@@ -96,4 +96,4 @@ def _only_labelled(what: str, examples: Any, at_least: int, send: Callable[..., 
         "note",
         text=f"{left_out:,} of {len(examples):,} {what} examples have no labels: left out.",
     )
-    return examples.take(labelled)
+    return labelled

@@ -91,6 +91,15 @@ class SparseExamples:
         """Number of examples that have each label: `[num_labels]` int64."""
         return np.bincount(self.label_ids, minlength=self.num_labels)
 
+    def with_labels(self) -> SparseExamples:
+        """The examples that have a label, in the same order; these themselves if all have one.
+
+        Losses and metrics leave the others out, so that this saves time, and changes what a batch
+        holds.
+        """
+        rows = np.flatnonzero(np.diff(self.label_splits))
+        return self if len(rows) == self.num_examples else self.take(rows)
+
     def take(self, rows: np.ndarray) -> SparseExamples:
         """The examples `rows`, in that order.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.datasets.line_blocks import LineBlocks, open_unpacked, shorten
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.xc_fast_parser import parse_fast
@@ -17,9 +18,15 @@ from tfx_largeout.datasets.xc_rows import Header, Rows
 from tfx_largeout.datasets.xc_slow_parser import parse_header, parse_slowly
 
 Progress = Callable[[int, int], None]
+_ROWS_WITHOUT_LABELS = ("keep", "drop", "error")
 
 
-def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) -> SparseExamples:
+def read_xc(
+    path: str | os.PathLike[str],
+    *,
+    progress: bool | Progress = False,
+    rows_without_labels: str = "keep",
+) -> SparseExamples:
     """Reads examples with sparse features and label sets from a text file.
 
     The first line is `N D L`: numbers of examples, features and labels. Each further line is one
@@ -39,13 +46,18 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
         path: A plain, gzip or xz file; its first bytes tell which.
         progress: True for a line on standard error that counts examples, or a function that is
             called with (examples read so far, N) after each block. Default: silent.
+        rows_without_labels: What becomes of examples that have no label. `"keep"` (default): they
+            are read, so that row i is line i + 2; losses and metrics leave them out. `"drop"`:
+            they are not among the examples (once all are read, which takes the memory of the
+            result once more). `"error"`: they are refused.
 
     Returns:
         The examples, in the order of the file.
 
     Raises:
-        ValueError: The file is malformed. The message starts with `path:line:` and says the rule
-            and what was found.
+        ValueError: The file is malformed, or has no label in a line where that is an error. The
+            message starts with `path:line:` and says the rule and what was found.
+            `rows_without_labels` is none of the three.
         FileNotFoundError: There is no such file.
 
     Deviations:
@@ -54,6 +66,7 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
     References:
         Bhatia, Dahiya, Jain, Mittal, Prabhu, Varma 2016, The extreme classification repository.
     """
+    choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
     path = os.fspath(path)
     report = _print_progress(path) if progress is True else (progress or None)
     with open_unpacked(path) as stream:
@@ -64,6 +77,8 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
         for number, block in lines:
             wanted = header.num_examples - num_read
             rows = _parse_block(path, number, block, wanted, header)
+            if rows_without_labels == "error":
+                _refuse_without_labels(path, number, rows)
             blocks.append(rows)
             num_read += rows.num_examples
             if report:
@@ -73,7 +88,18 @@ def read_xc(path: str | os.PathLike[str], *, progress: bool | Progress = False) 
             f"{path}:{1 + num_read}: the header promises {header.num_examples} examples; "
             f"got {num_read} before the end of the file"
         )
-    return _concatenate(blocks, header)
+    examples = _concatenate(blocks, header)
+    return examples.with_labels() if rows_without_labels == "drop" else examples
+
+
+def _refuse_without_labels(path: str, number: int, rows: Rows) -> None:
+    empty = rows.label_lengths == 0
+    if empty.any():
+        raise ValueError(
+            f"{path}:{number + int(empty.argmax())}: an example must have a label with "
+            "rows_without_labels='error'; got none ('keep' reads it, and losses and metrics leave "
+            "it out; 'drop' leaves it out of the examples)"
+        )
 
 
 def _parse_block(path: str, number: int, block: bytes, wanted: int, header: Header) -> Rows:

@@ -201,8 +201,8 @@ def _check_inner(inner: Any) -> None:
         raise TypeError(f"inner_optimizer must be another Keras optimizer; got {inner!r}")
     if isinstance(inner, keras.optimizers.LossScaleOptimizer) or inner.loss_scale_factor:
         raise ValueError(
-            "inner_optimizer must not scale the loss, which heads can't be trained with; got "
-            f"{inner!r}. Use the policy 'mixed_bfloat16' or 'float32'."
+            "inner_optimizer must not scale the loss, as one worker might leave out a step that "
+            f"others take; got {inner!r}. Use the policy 'mixed_bfloat16' or 'float32'."
         )
     if inner.use_ema:
         raise ValueError(

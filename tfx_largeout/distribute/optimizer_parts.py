@@ -7,8 +7,12 @@ from typing import Any
 
 
 def with_parts(optimizer: Any) -> list[Any]:
-    """Returns an optimizer, and those that it hands variables to (`MultiOptimizer`).
+    """Returns an optimizer, and those that it hands variables to, and so on.
 
-    They are there once it is built, which `fit` does before it traces a step.
+    They are the `optimizers` of a `MultiOptimizer`, which are there once it is built (`fit` does so
+    before it traces a step), and the `inner_optimizer` of a `LossScaleOptimizer` or a
+    `DataParallel`.
     """
-    return [optimizer, *getattr(optimizer, "optimizers", ())]
+    inner = getattr(optimizer, "inner_optimizer", None)
+    parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
+    return [optimizer, *(each for part in parts for each in with_parts(part))]

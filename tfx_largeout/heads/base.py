@@ -15,7 +15,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.over_workers import whole_batch, workers_of
+from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
@@ -43,12 +43,11 @@ class Head(keras.layers.Layer):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. `float16` is refused (see
-            below); `bfloat16` and `mixed_bfloat16` work, statistics are float32 in any case.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. `bfloat16`, `mixed_bfloat16`
+            and `mixed_float16` work, statistics are float32 in any case.
 
     Raises:
-        ValueError: `num_classes` is not an integer of at least 2, or the dtype policy is a float16
-            one: its loss scaling would multiply the updates that heads apply themselves.
+        ValueError: `num_classes` is not an integer of at least 2, or weights would be float16.
     """
 
     # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
@@ -64,7 +63,7 @@ class Head(keras.layers.Layer):
         self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
         self.supports_jit = False
         self.supports_masking = True
-        self._refuse_float16(self.compute_dtype)
+        self._refuse_float16_weights()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         width = input_shape[-1]
@@ -89,7 +88,7 @@ class Head(keras.layers.Layer):
 
         Raises:
             TypeError: h is not a dense tensor of floats.
-            ValueError: h is float16.
+            ValueError: Several workers train, and the model's optimizer is no `DataParallel`.
             RuntimeError: More than one replica, or compilation with XLA.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
@@ -97,7 +96,6 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
-        self._refuse_float16(inputs.dtype.name)
         refuse_replicas(
             "heads support one replica",
             "Build and train the model outside the distribution strategy; for several workers use "
@@ -112,7 +110,8 @@ class Head(keras.layers.Layer):
             training = record.could_possibly_record()
         logits = self._prunable_logits(inputs)
         if training:
-            logits = self.training_logits(logits)
+            check_optimizer(self)
+            logits = self.training_logits(logits, inputs)
         setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training))
         return logits
 
@@ -253,16 +252,16 @@ class Head(keras.layers.Layer):
         # the read of the kernel stays, and after a sparse update it copies the whole variable.
         return tf.function(self.logits, autograph=False)(hidden)
 
-    def training_logits(self, logits: tf.Tensor) -> tf.Tensor:
-        """Returns the logits as a training step gets them."""
+    def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns the logits of h as a training step gets them."""
         return logits
 
-    def _refuse_float16(self, dtype: str) -> None:
-        if dtype == "float16":
+    def _refuse_float16_weights(self) -> None:
+        if self.variable_dtype == "float16":
             raise ValueError(
-                f"{type(self).__name__} {self.name!r} must not get float16, as the mixed_float16 "
-                "policy multiplies the loss by a scale, and the updates that heads apply "
-                "themselves with it; got float16. Use the policy 'mixed_bfloat16' or 'float32'."
+                f"{type(self).__name__} {self.name!r} must not have float16 weights, of which most "
+                f"steps are too small to count; got the policy {self.dtype_policy.name!r}. Use "
+                "'mixed_float16', 'mixed_bfloat16' or 'float32'."
             )
 
 
@@ -273,12 +272,15 @@ class HeadOutput:
         head: The head.
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
+        ignore_class: The id that is read as no label, or None.
     """
 
     def __init__(self, head: Head, hidden: tf.Tensor, training: bool) -> None:
         self.head = head
         self.hidden = hidden
         self.training = training
+        self.ignore_class: int | None = None
+        self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
@@ -298,7 +300,8 @@ class HeadOutput:
         """Returns the labels of this batch in the normal form, checked against h and C."""
         if isinstance(y_true, Labels):
             return y_true
-        return normalize_labels(y_true, self.head.num_classes, tf.shape(self.hidden)[:-1])
+        batch_shape = tf.shape(self.hidden)[:-1]
+        return normalize_labels(y_true, self.head.num_classes, batch_shape, self.ignore_class)
 
     def gives(self, kind: type) -> bool:
         """Says whether the head gives a kind of statistics in this call."""

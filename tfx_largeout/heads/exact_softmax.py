@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -18,6 +20,7 @@ from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import (
+    SoftmaxSelection,
     least_weight,
     num_selected_argument,
     softmax_selection,
@@ -78,8 +81,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             sums, W itself and all else stay float32. That is faster on AMD's processors with
             AVX512-BF16, and was slower on Intel's; on others it is slower.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the
@@ -141,7 +144,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
     ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw)
+        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
         selection = softmax_selection(
             self.kernel,
             self.bias,
@@ -176,6 +179,22 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         wide = tf.cast(hidden, self.statistics_dtype)
         step = self._step_on_all if self.backward_over == "all" else self._step_on_selected
         return tf.cast(step(wide, labels, residuals, gradients, update), hidden.dtype)
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        selection = gone.residuals[0]
+        return gone.hidden, gone.labels.ids, *selection, *gone.gradients
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        (hidden, label_ids), rest = parts[:2], parts[2:]
+        selection, gradients = (
+            rest[: len(SoftmaxSelection._fields)],
+            rest[len(SoftmaxSelection._fields) :],
+        )
+        has_mean = len(gradients) == 3
+        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
+        mean_kernel = self.rows.mean(self.kernel) if has_mean else None
+        residuals = (SoftmaxSelection(*selection), seed, mean_kernel)
+        return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
     def _step_on_all(
         self,

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, number_argument
+from tfx_largeout.arguments import choice_argument
 from tfx_largeout.distribute.class_shards import mark_as_shard
 from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.factored_over_workers import (
@@ -18,8 +19,8 @@ from tfx_largeout.heads.factored_over_workers import (
     whole_batch_of_parts,
 )
 from tfx_largeout.heads.factored_weights import FactoredWeights
-from tfx_largeout.heads.own_learning_rate import OwnLearningRate
-from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
@@ -34,8 +35,10 @@ from tfx_largeout.ops.factored.factored_update import (
 )
 from tfx_largeout.ops.factored.factored_weights import moments_of_rows
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
-from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.optimizers import RowSGD
+from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
@@ -43,7 +46,7 @@ _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class FactoredHead(SelfUpdatingHead, FactoredWeights):
+class FactoredHead(RowUpdatingHead, FactoredWeights):
     """A dense layer o = W h + b whose exact SGD step costs O(D^2) an example, whatever C is.
 
     W is kept as W = V U + 1 w^T, V `[C, D]`, together with Q = W^T W, c = W^T 1 and U^-T. For a
@@ -61,15 +64,14 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        learning_rate: eta: a number above 0, which `head.learning_rate` then holds as a variable
-            that callbacks can set and that follows the model's rate (see `model_rate`), or a
-            `keras.optimizers.schedules.LearningRateSchedule`, a function of the head's own count of
-            steps, `head.iterations`.
-        weight_decay: lambda >= 0: a step multiplies W (and b) by 1 - eta lambda. Default 0.
+        optimizer: A `RowSGD` of its own without momentum or `row_clip_norm`, the one rule that a
+            step can take on W by way of V and U. It has eta, lambda (`weight_decay`, which
+            multiplies all of W and b by 1 - eta lambda) and the count of steps; the rate follows
+            the model's: see `model_rate`. A number or a schedule stands for `RowSGD` of that rate.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
@@ -78,7 +80,8 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
             float32 whatever the policy, or float64 with the policy `"float64"`.
 
     Raises:
-        ValueError: An argument is out of range; as `SelfUpdatingHead`.
+        TypeError: `optimizer` is no `RowSGD`; as `RowUpdatingHead`.
+        ValueError: An argument is out of range; as `RowUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h is not finite, a gradient is not, or
             the step would diverge in a dense layer, too, because 2 eta lambda_max of
             H^T diag(dL/dq) H is above 2 - eta lambda. Nothing is changed then.
@@ -100,26 +103,25 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
     def __init__(
         self,
         num_classes: int,
-        learning_rate: Any,
-        weight_decay: float = 0.0,
+        optimizer: Any,
         use_bias: bool = False,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         stabilization: str = "lazy",
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, **kwargs)
-        self._own_rate = OwnLearningRate(learning_rate)
-        self.weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
+        super().__init__(num_classes, _plain_sgd(optimizer), **kwargs)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
         self.stabilization = choice_argument(
             "stabilization", stabilization, ("lazy", *METHODS, "none")
         )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
+        refuse_built(self.optimizer)
         super().build(input_shape)
+        self.build_optimizer([])  # no slots
         self.rows = ClassRows(self.workers, self.num_classes, self.name)
         size = self.width + 1 if self.use_bias else self.width
         self.state_dtype = self.statistics_dtype
@@ -146,25 +148,9 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
             self.over_workers = FactoredOverWorkers(
                 self.workers, self.num_classes, self.state, self.name
             )
-        self.iterations = self._add("iterations", (), "zeros", "int64")
         # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
-        self._assign_iterations = self.iterations.assign
-        self.iterations.assign = self._assign_last
-        self._own_rate.build(lambda initializer: self._add("learning_rate", (), initializer))
-
-    @property
-    def learning_rate(self) -> Any:
-        """eta: a variable (before the layer is built a number), or the schedule's present value."""
-        return self._own_rate.at(self.iterations.value if self.built else 0)
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self._own_rate.set(value)
-
-    @property
-    def step_number(self) -> Any:
-        """The head's own count of steps."""
-        return self.iterations.value
+        self._assign_current_slot = self.state.current_slot.assign
+        self.state.current_slot.assign = self._assign_last
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
@@ -175,7 +161,7 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
             values, residuals = statistics[:3], statistics[3:]
         else:
             values, residuals = self.over_workers.statistics(state_input, labels)
-        return values, (*residuals, tf.identity(self.iterations.value))
+        return values, (*residuals, tf.identity(self.step_number))
 
     def backward(
         self,
@@ -196,8 +182,8 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
                 gram_hidden,
                 u_hidden,
                 gradients,
-                tf.cast(self._present_rate(), self.state_dtype),
-                self.weight_decay,
+                tf.cast(self.present_rate, self.state_dtype),
+                self.optimizer.row_weight_decay,
                 update=update,
                 max_condition=max_condition,
             )
@@ -208,12 +194,28 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
                 residuals[:-1],
                 self._is_present(residuals[-1]),
                 gradients,
-                (self._present_rate(), self.weight_decay, max_condition) if update else None,
+                (self.present_rate, self.optimizer.row_weight_decay, max_condition)
+                if update
+                else None,
             )
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
-    def count_step(self) -> None:
-        self.iterations.value.assign_add(1)
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        if self.over_workers is not None:
+            raise NotImplementedError(
+                f"{type(self).__name__} {self.name!r} must be called once, and trained without "
+                "gradient_accumulation_steps, where its classes are spread over workers; got "
+                "several gradients for one step"
+            )
+        *statistics, _ = gone.residuals
+        return gone.hidden, gone.labels.ids, *statistics, *gone.gradients
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        hidden, label_ids, gram_hidden, u_hidden, *gradients = parts
+        state_width = self.state.u.shape[0]
+        statistics = (tf.ensure_shape(x, [None, state_width]) for x in (gram_hidden, u_hidden))
+        residuals = (*statistics, tf.identity(self.step_number))
+        return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
         over_workers, moves = self.over_workers, self.stabilization in METHODS
@@ -229,7 +231,7 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
                 stabilize(self.state, self.stabilization)
             return tf.constant(0)
 
-        due = tf.equal(self.iterations.value % _CHECK_EVERY, 0)
+        due = tf.equal(self.step_number % _CHECK_EVERY, 0)
         tf.cond(due, run, lambda: tf.constant(0))
 
     def as_statistics(
@@ -268,13 +270,16 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "learning_rate": self._own_rate.config,
-            "weight_decay": self.weight_decay,
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "stabilization": self.stabilization,
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FactoredHead:
+        optimizer = keras.optimizers.deserialize(config["optimizer"])
+        return cls(**{**config, "optimizer": optimizer})
 
     def _add(
         self, name: str, shape: tuple[int, ...], initializer: Any, dtype: str | None = None
@@ -291,7 +296,9 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         bias, kernel_shape = None, (self.num_classes, self.width)
         if self.use_bias:
-            bias = tf.convert_to_tensor(self.bias_initializer(kernel_shape[:1], dtype=dtype))
+            bias = initial_values(
+                self.bias_initializer, kernel_shape[:1], dtype, "bias_initializer"
+            )
         shard = self.rows.shard
         return initialize_by_blocks(
             self.kernel_initializer, kernel_shape, dtype, bias, shard.first, shard.stride
@@ -322,11 +329,11 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
 
     def _is_present(self, version: tf.Tensor) -> tf.Tensor:
         """Says whether the state is still that of a count of steps."""
-        return tf.equal(version, self.iterations.value)
+        return tf.equal(version, self.step_number)
 
     def _assign_last(self, value: Any) -> Any:
-        """Assigns the count of steps; refuses a state in which one part doesn't fit the others."""
-        result = self._assign_iterations(value)
+        """Assigns the last part; refuses a state in which one part doesn't fit the others."""
+        result = self._assign_current_slot(value)
         if not self.workers.alone:
             return result  # the others may be assigning nothing, and the drift is that of all rows
         drift = self.drift()
@@ -340,6 +347,15 @@ class FactoredHead(SelfUpdatingHead, FactoredWeights):
             )
         return result
 
-    def _present_rate(self) -> Any:
-        rate = self.learning_rate
-        return rate if self._own_rate.schedule is not None else self.followed(rate)
+
+def _plain_sgd(optimizer: Any) -> RowSGD:
+    """Returns the optimizer of a factored head; refuses what has no step by way of V and U."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if isinstance(optimizer, (int, float, schedule)) and not isinstance(optimizer, bool):
+        return RowSGD(optimizer)
+    if not isinstance(optimizer, RowSGD) or optimizer.momentum or optimizer.row_clip_norm:
+        raise TypeError(
+            "optimizer of a FactoredHead must be a RowSGD without momentum and row_clip_norm, or "
+            f"a number above 0 for its rate; got {optimizer!r}"
+        )
+    return optimizer

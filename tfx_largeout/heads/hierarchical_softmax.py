@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
     RowTable,
+    TableGradient,
     TwoLevelTree,
     equal_clusters,
     frequency_clusters,
@@ -28,12 +30,14 @@ from tfx_largeout.class_trees.sweep import (
     target_ranks,
 )
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.optimizers import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.saving.packed_array import pack_array, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -43,6 +47,12 @@ from tfx_largeout.statistics import (
 )
 
 _TREES = ("two_level", "huffman")
+
+
+class _RowsOfTables(NamedTuple):
+    """Residuals of passes that were packed: the rows of each table, `[N, S]`."""
+
+    rows: Sequence[tf.Tensor]
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -75,14 +85,15 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         tree: `"two_level"` (default) or `"huffman"`.
-        counts: `[C]`, positive: how often each class is a label. Frequent classes then cost less:
+        counts: `[C]`, at least 0 (smoothed, as `LogFrequency` does it where one is 0): how often
+            each class is a label. Frequent classes then cost less:
             `frequency_clusters` and `huffman_code_lengths` say how. Default None: clusters of
             equal size of neighbouring ids, or a balanced binary tree.
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: The initializer of each table of weights, called for blocks of rows.
-            Default `"glorot_uniform"`.
+        kernel_initializer: The initializer of each table of weights `[rows, D]`. Values that are
+            random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
@@ -122,13 +133,13 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if clusters is not None and counts is not None:
             raise ValueError("clusters must be None where counts are given; got both")
         self.tree = tree
-        self._counts = None if counts is None else class_counts(counts)
+        self._counts = None if counts is None else smoothed(class_counts(counts))
         if self._counts is not None:
             check_length(self._counts, self.num_classes)
         self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -144,7 +155,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         self.tables = {
             name: RowTable(
                 self._add_rows(f"{name}_kernel", (rows, self.width), self._initial_kernel),
-                self._add_rows(f"{name}_bias", (rows,), self.bias_initializer)
+                self._add_rows(f"{name}_bias", (rows,), self._initial_bias)
                 if self.use_bias
                 else None,
             )
@@ -179,7 +190,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        parts = self.class_tree.gradients(residuals, *gradients)
+        parts = self._table_gradients(residuals, gradients)
         # All tables are checked before the first one changes.
         checks = [check_finite(f"gradient of {p.table} logits", p.gradient) for p in parts]
         with after(checks):
@@ -189,6 +200,24 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             with tf.control_dependencies([total]):
                 total += self._update_table(table, wide, rows, gradient, update)
         return tf.cast(total, hidden.dtype)
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        parts = self._table_gradients(gone.residuals, gone.gradients)
+        rows = [tf.broadcast_to(part.rows, tf.shape(part.gradient)) for part in parts]
+        return gone.hidden, gone.labels.ids, *rows, *(part.gradient for part in parts)
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        hidden, label_ids, *rest = parts
+        rows, gradients = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        return BackwardPass(hidden, Labels(label_ids), _RowsOfTables(rows), tuple(gradients))
+
+    def _table_gradients(
+        self, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> list[TableGradient]:
+        if not isinstance(residuals, _RowsOfTables):
+            return self.class_tree.gradients(residuals, *gradients)
+        parts = zip(self.class_tree.table_rows, residuals.rows, gradients, strict=True)
+        return [TableGradient(*part) for part in parts]
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:
@@ -261,6 +290,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         return initialize_by_blocks(self.kernel_initializer, shape, dtype)
+
+    def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
+        return initial_values(self.bias_initializer, shape, dtype, "bias_initializer")
 
     def _update_table(
         self, name: str, hidden: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor, update: bool

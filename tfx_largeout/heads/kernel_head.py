@@ -14,7 +14,8 @@ from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.rows.row_blocks import initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
+from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
@@ -34,8 +35,8 @@ class KernelHead(DenseWeights):
     Args:
         num_classes: The number of classes C, at least 2.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
@@ -56,8 +57,8 @@ class KernelHead(DenseWeights):
     ) -> None:
         super().__init__(num_classes, **kwargs)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -134,7 +135,9 @@ class KernelHead(DenseWeights):
         )
 
     def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
+        whole = initial_values(
+            self.bias_initializer, (self.num_classes,), dtype, "bias_initializer"
+        )
         if self.workers.alone:
-            return self.bias_initializer(shape, dtype=dtype)
-        whole = tf.convert_to_tensor(self.bias_initializer((self.num_classes,), dtype=dtype))
+            return whole
         return whole[self.rows.shard.first :: self.rows.shard.stride]

@@ -42,10 +42,7 @@ class ModelRate:
             except ValueError as error:
                 raise ValueError(f"{error}; 'highest' and None are allowed, too") from error
         self._optimizer: Any = lambda: None
-        self._warned: set[str] = set()
-        with tf.init_scope():
-            # The count of the model's steps at the last update.
-            self.last_step = tf.Variable(-1, trainable=False, dtype=tf.int64, name="last_step")
+        self._warned = False
 
     def meet(self, optimizer: Any, highest: tf.Variable, kind: tf.Variable) -> None:
         """Takes notice of the optimizer of the model whose training step is traced or run.
@@ -69,7 +66,6 @@ class ModelRate:
             )
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
-            self.last_step.assign(-1)
             known = kind.numpy()  # empty while the first trace of an unbuilt model makes weights
             if optimizer is not None and known.size and known not in (0, _kind_of(optimizer)):
                 highest.assign(0.0)  # the rates of two methods don't compare
@@ -84,59 +80,37 @@ class ModelRate:
         return tf.math.divide_no_nan(present, tf.maximum(present, highest))
 
     def note(self, highest: tf.Variable, kind: tf.Variable) -> None:
-        """Keeps what there is to know of a step that was taken; warns, each once.
-
-        It warns of a rate that rose above the highest so far, which is a warm-up without the head,
-        and of a second update in one step of the model.
-        """
+        """Keeps the rate of a step that was taken; warns, once, of a warm-up without the head."""
         optimizer = self._optimizer()
-        if optimizer is None:
+        if optimizer is None or self.reference != HIGHEST:
             return
-        risen = again = tf.constant(False)
-        if self.reference == HIGHEST:
-            risen = self._present() > highest
-        if not optimizer.gradient_accumulation_steps:  # there, several updates are a step
-            step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
-            again = tf.equal(step, self.last_step)
-            self.last_step.assign(step)
+        present = self._present()
 
         def tell() -> tf.Tensor:
-            with_a_past = risen & (highest > 0)
-            told = tf.numpy_function(self._warn, [with_a_past, again], tf.int32)
+            told = tf.numpy_function(self._warn, [highest > 0], tf.int32)
             with tf.control_dependencies([told]):
-                if self.reference is not None:
-                    highest.assign(tf.maximum(self._present(), highest))
+                highest.assign(present)
                 kind.assign(_kind_of(optimizer))
             return told
 
         # Few ops stand outside of the rare case: each takes as long as a small op of the step.
-        tf.cond(risen | again, tell, lambda: tf.constant(0))
+        tf.cond(present > highest, tell, lambda: tf.constant(0))
 
     def _present(self) -> tf.Tensor:
         return tf.cast(tf.convert_to_tensor(self._optimizer().learning_rate), tf.float32)
 
-    def _warn(self, risen: bool, again: bool) -> np.int32:
-        if risen:
-            self._warn_once(
+    def _warn(self, has_a_past: bool) -> np.int32:
+        if has_a_past and not self._warned:
+            self._warned = True
+            warnings.warn(
                 "the learning rate of the model's optimizer has risen above all that head "
                 f"{self.head!r} was trained with, so that the head takes no part in the rise. To "
                 "let it warm up with the model, give it model_rate=..., the model's rate at which "
-                "its own learning rate holds; to keep it apart, model_rate=None."
-            )
-        if again:
-            self._warn_once(
-                f"head {self.head!r} was updated twice in one step of the model's optimizer: it "
-                "updates itself whenever a gradient is taken through a call with training=True. "
-                "To look at gradients, take them within `with head.without_update():`. In a loop "
-                "that trains by another optimizer than the compiled one, the rate of that one is "
-                "not followed."
+                "its own learning rate holds; to keep it apart, model_rate=None.",
+                RuntimeWarning,
+                stacklevel=2,
             )
         return np.int32(0)
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def _kind_of(optimizer: Any) -> int:

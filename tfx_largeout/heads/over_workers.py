@@ -12,7 +12,7 @@ from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
 from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.enclosing_fit import enclosing_fit
+from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels, normalize_labels
 
 _ANY_CLASS = 2**62
@@ -65,7 +65,6 @@ def whole_batch(
 
     Raises:
         NotImplementedError: The labels have values.
-        ValueError: The optimizer of the model is no `DataParallel`.
     """
     head, local = output.head, local_examples(output, y_true, sample_weight, mask)
     batch = gather_examples(
@@ -104,8 +103,6 @@ class LocalExamples(NamedTuple):
 
 def local_examples(output: Any, y_true: Any, sample_weight: Any, mask: Any) -> LocalExamples:
     """Returns what belongs to the examples of this worker. Args and errors: as `whole_batch`."""
-    if output.training:
-        _check_optimizer(output.head)
     labels = _local_labels(output, y_true)
     if sample_weight is not None:
         sample_weight = example_weights(output.hidden, sample_weight, None)
@@ -146,13 +143,18 @@ _NO_LOGITS = (
 )
 
 
-def _check_optimizer(head: Any) -> None:
-    fit = enclosing_fit()
-    if fit is not None and not isinstance(fit["self"].optimizer, DataParallel):
+def check_optimizer(head: Any) -> None:
+    """Refuses a model that several workers train with an optimizer for one.
+
+    Raises:
+        ValueError: The optimizer of the model that calls the head is no `DataParallel`.
+    """
+    model = None if head.workers.alone else calling_model(head)
+    if model is not None and model.compiled and not isinstance(model.optimizer, DataParallel):
         raise ValueError(
             f"the optimizer of the model of {type(head).__name__} {head.name!r} must be a "
             "tlo.distribute.DataParallel, as several workers train it and must stay alike; got "
-            f"{fit['self'].optimizer!r}"
+            f"{model.optimizer!r}"
         )
 
 
@@ -160,7 +162,8 @@ def _local_labels(output: Any, y_true: Any) -> Labels:
     classes = _ANY_CLASS
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         classes = output.head.num_classes
-    labels = normalize_labels(y_true, classes, tf.shape(output.hidden)[:-1])
+    batch_shape = tf.shape(output.hidden)[:-1]
+    labels = normalize_labels(y_true, classes, batch_shape, output.ignore_class)
     if labels.values is not None:
         raise NotImplementedError(
             "labels must be class ids where several workers train a model; got sparse targets "

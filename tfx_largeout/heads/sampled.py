@@ -15,6 +15,7 @@ from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
+from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.indexes import Index
 from tfx_largeout.indexes.index_shard import IndexShard
@@ -51,8 +52,8 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
         use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W, called for blocks of rows. Default
-            `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
             those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
@@ -153,7 +154,7 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
             hidden: `[N, D]`.
             labels: N examples.
         """
-        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self._switch.draw)
+        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
         if self.index is not None:
             self.index.build_once(self.kernel, self.bias)
         weights = OutputWeights(self.kernel, self.bias, self.index, self.rows)
@@ -206,6 +207,18 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
             update=update,
         )
         return tf.cast(hidden_gradient, hidden.dtype)
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        ids = gone.residuals[0].ids
+        if ids.shape.rank == 1:  # shared by this pass alone
+            ids = tf.broadcast_to(ids, tf.shape(gone.gradients[1]))
+        return gone.hidden, gone.labels.ids, ids, *gone.gradients
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        hidden, label_ids, ids, *gradients = parts
+        labels = Labels(label_ids)
+        residuals = (Candidates.certain(ids, labels), None)
+        return BackwardPass(hidden, labels, residuals, tuple(gradients))
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
         if self.index is None:

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.heads.base import Head
-from tfx_largeout.heads.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
+from tfx_largeout.heads.step_context import BackwardPass, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 
@@ -28,11 +27,11 @@ class SelfUpdatingHead(Head):
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
     trainable. Its value may serve a loss as a learned number; elsewhere its gradient is 0.
 
-    The weights change once for each gradient that is taken through a call with `training=True`:
-    once a step in `fit`, once a microbatch with gradient accumulation, twice for a head that a
-    model calls twice: there the gradient of h of the one call is taken at the weights that the
-    update of the other has left. To look at gradients only, use `without_update`. A head that is
-    not `trainable` is not updated; candidates go on being drawn.
+    The head takes its step together with the optimizer that trains what lies below it: once, with
+    gradients that are accumulated, divided by a loss scale or left out as that one's are. See
+    `StepContext`. A head that a model calls several times takes one step by all of its gradients.
+    A gradient that no step of an optimizer follows changes nothing; to look at gradients, use
+    `without_update`. A head that is not `trainable` is not updated; candidates go on being drawn.
 
     Only losses of its family train it. A gradient with respect to the logits themselves is refused
     in training, as it would train what lies below alone.
@@ -40,9 +39,8 @@ class SelfUpdatingHead(Head):
     Its learning rate follows that of the model's optimizer, so that `LearningRateScheduler`,
     `ReduceLROnPlateau` and schedules of the model reach the head: see `model_rate`.
 
-    A step that is refused (labels out of range, numbers that are not finite) leaves the head as it
-    was. So it does with other heads of the model if it is the labels or h of one of them; if it is
-    the gradient, others may have taken their step, and Keras may have counted the step.
+    A step that is refused (labels out of range, numbers that are not finite) leaves all heads of
+    the model as they were; if it is the gradient of one, others may have taken their step.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -54,9 +52,8 @@ class SelfUpdatingHead(Head):
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
-        ValueError: `model_rate` is none of these. In a call: the optimizer of the model scales the
-            loss (`LossScaleOptimizer`, `loss_scale_factor`), which would multiply the head's steps,
-            or averages weights (`use_ema`), which would leave out the head's. (A loss that a loop
+        ValueError: `model_rate` is none of these. In training: the optimizer averages weights
+            (`use_ema`), which would leave out the head's; or see `StepContext`. (A loss that a loop
             of your own multiplies can't be noticed.)
         TypeError: In a training step: the loss is none of the head's family.
     """
@@ -75,7 +72,8 @@ class SelfUpdatingHead(Head):
     def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)
         self._model_rate = ModelRate(self.name, model_rate)
-        self._switch = UpdateSwitch()
+        self.update_switch = UpdateSwitch()
+        self.step_context = StepContext(self)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -84,6 +82,7 @@ class SelfUpdatingHead(Head):
             shape=(),
             initializer=keras.initializers.Constant(self.initial_anchor),
             dtype="float32",
+            constraint=self.step_context,
         )
         number = {"shape": (), "initializer": "zeros", "trainable": False, "autocast": False}
         self.highest_model_rate = self.add_weight(
@@ -99,7 +98,15 @@ class SelfUpdatingHead(Head):
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
         """Variables of a step that need no saving: they bear on warnings and `without_update`."""
-        return [self._switch.state, self._model_rate.last_step]
+        kept = self.step_context.kept
+        unsaved = [] if kept.has_parts else kept.variables
+        return [self.update_switch.state, *self.step_context.variables, *unsaved]
+
+    @property
+    def kept_variables(self) -> list[tf.Variable]:
+        """What waits for the next step, where gradients are accumulated: state, but no weights."""
+        kept = self.step_context.kept
+        return kept.variables if kept.has_parts else []
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
@@ -132,9 +139,43 @@ class SelfUpdatingHead(Head):
             labels: N examples.
             residuals: What `forward` returned as such.
             gradients: The gradients of the loss with respect to each of the statistics.
-            update: Whether the head is trainable.
+            update: Whether to take the step; a head that is trainable may first be asked for the
+                gradient alone, and then for both.
         """
         raise NotImplementedError
+
+    def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
+        """Returns what a step needs of a pass, so that passes can be put one under the other.
+
+        A head writes this and `unpack` to be called several times by a model, or to be trained
+        with `gradient_accumulation_steps`.
+
+        Args:
+            gone: The pass.
+
+        Returns:
+            Tensors `[N, ...]`, h `[N, D]` first. Integers are padded by -1, floats by 0.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} {self.name!r} must write `pack` and `unpack` to take one step "
+            "by several gradients, as of gradient_accumulation_steps, or of several calls"
+        )
+
+    def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
+        """Returns a pass of which `backward` takes the step.
+
+        Args:
+            parts: What `pack` returned, of one or of more passes.
+        """
+        raise NotImplementedError
+
+    def take_step(self) -> None:
+        """Takes the step that belongs to the gradients that were taken, without an optimizer.
+
+        For loops in which nothing but the head is trained, or by other means than Keras's
+        optimizers. The rate is the head's own.
+        """
+        self.step_context.take_step()
 
     def count_step(self) -> None:
         """Counts a training step, whether the head is trainable or not: draws go by this count."""
@@ -180,20 +221,23 @@ class SelfUpdatingHead(Head):
         learning_rate = tf.convert_to_tensor(learning_rate)
         return learning_rate * tf.cast(factor, learning_rate.dtype)
 
-    # To Keras and to losses
+    def meet_optimizer(self, optimizer: Any) -> None:
+        """Takes notice of the optimizer whose step the head's belongs to; None: there is none."""
+        highest, kind = self.highest_model_rate.value, self.model_optimizer.value
+        if isinstance(kind, tf.Variable):  # none while Keras only finds out shapes
+            self._model_rate.meet(optimizer, highest, kind)
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """As `Head`."""
-        optimizer = self._optimizer_of_model()
-        self._refuse_scaling(optimizer)
-        self._refuse_averaging(optimizer)
-        return super().call(inputs, training=training)
+    def note_rate(self) -> None:
+        """Keeps the rate that the optimizer had in a step."""
+        self._model_rate.note(self.highest_model_rate.value, self.model_optimizer.value)
+
+    # To Keras and to losses
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in self.gives or not training:
             return super().statistics(kind, hidden, labels, training)
         residuals: Any = None
-        only_look = self._switch.is_off  # the gradient may be taken when it is on again
+        where = self.step_context.forward()
 
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
@@ -202,10 +246,9 @@ class SelfUpdatingHead(Head):
             note_forward_pass(values)
 
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
-                    hidden_gradient = self._step(
-                        hidden, labels, residuals, gradients[:-1], only_look
-                    )
+                    hidden_gradient = self.step_context.backward(where, gone)
                 return hidden_gradient, gradients[-1]
 
             return (*values, tf.identity(anchor)), backward_pass
@@ -224,29 +267,18 @@ class SelfUpdatingHead(Head):
         Raises:
             RuntimeError: It was entered in one function, and the head is called in another one.
         """
-        return self._switch.off(draw)
+        return self.update_switch.off(draw)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "model_rate": self.model_rate}
 
-    def _optimizer_of_model(self) -> Any:
-        """Returns the optimizer of the model that is called, or whose `fit` runs; else None."""
-        entry = self._get_call_context().entry_layer
-        if isinstance(entry, keras.Model) and getattr(entry, "optimizer", None) is not None:
-            return entry.optimizer
-        fit = enclosing_fit()  # a `train_step` of the user's own may call layers one by one
-        return None if fit is None else fit["self"].optimizer
+    @property
+    def draw(self) -> tf.Tensor:
+        """The number of the draw of the present pass: see `seed_of_step`."""
+        return self.update_switch.draw + self.step_context.draw
 
-    def training_logits(self, logits: tf.Tensor) -> tf.Tensor:
-        fit = enclosing_fit()
-        if fit is not None and fit["self"].optimizer is None:
-            raise ValueError(
-                f"the model of {type(self).__name__} {self.name!r} must be compiled with an "
-                "optimizer, which trains what lies below the head; got optimizer=None"
-            )
-        highest, kind = self.highest_model_rate.value, self.model_optimizer.value
-        if isinstance(kind, tf.Variable):  # none while Keras only finds out shapes
-            self._model_rate.meet(self._optimizer_of_model(), highest, kind)
+    def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        self.step_context.call(hidden)
 
         @tf.custom_gradient
         def without_gradient(logits: tf.Tensor, anchor: tf.Tensor) -> Any:
@@ -258,29 +290,6 @@ class SelfUpdatingHead(Head):
         # The anchor makes sure that somebody asks for the gradient.
         return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
 
-    def _step(
-        self,
-        hidden: tf.Tensor,
-        labels: Labels,
-        residuals: Any,
-        gradients: tuple[tf.Tensor, ...],
-        only_look: bool,
-    ) -> tf.Tensor:
-        backward = functools.partial(self.backward, hidden, labels, residuals, gradients)
-        if only_look:
-            return backward(update=False)
-
-        def train() -> tf.Tensor:
-            hidden_gradient = backward(update=self.trainable)
-            with tf.control_dependencies([hidden_gradient]):
-                self.count_step()
-                self._model_rate.note(self.highest_model_rate.value, self.model_optimizer.value)
-                if self.trainable:
-                    self.after_update(labels, residuals)
-                return tf.identity(hidden_gradient)
-
-        return self._switch.either(train, functools.partial(backward, update=False))
-
     def _refusal_of_logits(self) -> str:
         kinds = " or ".join(kind.__name__ for kind in self.gives)
         losses = f", such as {', '.join(self.trained_by)}" if self.trained_by else ""
@@ -291,23 +300,3 @@ class SelfUpdatingHead(Head):
             "Compile the model with one of these losses, use DenseHead, or call it with "
             "training=False."
         )
-
-    def _refuse_scaling(self, optimizer: Any) -> None:
-        scale = getattr(optimizer, "loss_scale_factor", None)
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or scale is not None:
-            got = f"the optimizer {optimizer.name!r}"
-            got += f" with loss_scale_factor={scale}" if scale is not None else ""
-            raise ValueError(
-                f"{type(self).__name__} {self.name!r} updates itself and can't be trained with "
-                f"loss scaling; got {got}. Use the policy 'mixed_bfloat16' or 'float32', and an "
-                "optimizer that does not scale the loss."
-            )
-
-    def _refuse_averaging(self, optimizer: Any) -> None:
-        for part in with_parts(optimizer):
-            if getattr(part, "use_ema", False):
-                raise ValueError(
-                    f"{type(self).__name__} {self.name!r} updates itself, and its weights take no "
-                    f"part in an average over steps; got the optimizer {part.name!r} with "
-                    "use_ema=True. Use an optimizer without it, or DenseHead."
-                )

@@ -14,11 +14,11 @@ import tensorflow as tf
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.class_rows import ClassRows
-from tfx_largeout.heads.enclosing_fit import enclosing_fit
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import class_ids
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.heads.update_switch import UpdateSwitch
+from tfx_largeout.keras_internals import applying_optimizer
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -107,7 +107,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
         self.seed = seed_argument(seed)
         self.initial_log_partition = float(initial_log_partition)
-        self._switch = UpdateSwitch()
+        self.update_switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         _check_embedding(self.embedding, input_shape[-1])
@@ -121,7 +121,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             self.bias = self.add_weight(
                 name="bias",
                 shape=(self.num_classes,),
-                initializer=self.bias_initializer,
+                initializer=self._initial_bias,
                 autocast=False,
             )
         self.log_partition = self.add_weight(
@@ -129,6 +129,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             shape=(),
             initializer=keras.initializers.Constant(self.initial_log_partition),
             dtype="float32",
+            constraint=_AddsUp(),
         )
         self.draws = self.add_weight(
             name="draws",
@@ -152,11 +153,11 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
         """Variables that need no saving: they bear on `without_update`."""
-        return [self._switch.state]
+        return [self.update_switch.state]
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
-        return self._switch.off(draw)
+        return self.update_switch.off(draw)
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
@@ -165,7 +166,7 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             hidden: `[N, D]`.
             labels: N examples.
         """
-        seed = seed_of_step(self.seed, self.draws.value, self._switch.draw)
+        seed = seed_of_step(self.seed, self.draws.value, self.update_switch.draw)
         weights = OutputWeights(self.kernel, self.bias, None, self.rows)
         drawn = self.sampler.sample(hidden, labels, seed, weights)
         if not self.explicit_classes:
@@ -176,10 +177,9 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not CandidateStatistics or not training:
             return super().statistics(kind, hidden, labels, training)
-        _warn_of_optimizer()
         drawn = self.candidates(hidden, labels)
         with tf.control_dependencies([drawn.ids]):
-            self._switch.either(self._count, lambda: tf.constant(0))
+            self.update_switch.either(self._count, lambda: tf.constant(0))
         wide = tf.cast(hidden, self.statistics_dtype)
         there = drawn.ids >= 0
         logits = tf.where(there, self._logits_at(wide, tf.maximum(drawn.ids, 0)), 0)
@@ -237,19 +237,23 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         return tf.cast(rows, self.statistics_dtype)
 
 
-def _warn_of_optimizer() -> None:
-    """Warns if the optimizer of the `fit` that runs takes a row's parts for several gradients."""
-    fit = enclosing_fit()
-    optimizer = None if fit is None else fit["self"].optimizer
-    if optimizer is None or isinstance(optimizer, _ADDING_UP):
-        return
-    warnings.warn(
-        "a TiedSampledHead needs an optimizer that adds up the gradients of a row before its step: "
-        "a row optimizer, FusedAdam, or Keras's SGD; Keras's others take too long steps. "
-        f"Got {type(optimizer).__name__}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+class _AddsUp(keras.constraints.Constraint):
+    """Warns of an optimizer that takes the parts of a row for several gradients.
+
+    Keras calls the constraint of a weight when an optimizer has taken its step with it.
+    """
+
+    def __call__(self, value: Any) -> Any:
+        optimizer = applying_optimizer()
+        if optimizer is not None and not isinstance(optimizer, _ADDING_UP):
+            warnings.warn(
+                "a TiedSampledHead needs an optimizer that adds up the gradients of a row before "
+                "its step: a row optimizer, FusedAdam, or Keras's SGD; Keras's others take too "
+                f"long steps. Got {type(optimizer).__name__}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return tf.convert_to_tensor(value)
 
 
 def _check_embedding(embedding: keras.layers.Embedding, width: int | None) -> None:

@@ -62,6 +62,13 @@ class UpdateSwitch:
             return bool(self.state.numpy() != _UPDATING)
         return self._traced_draw() is not None
 
+    @property
+    def is_on(self) -> tf.Tensor:
+        """Whether it is on, `[]` bool, when a step runs."""
+        if self.is_off:
+            return tf.constant(False)
+        return tf.equal(self.state, _UPDATING)
+
     def either(self, update: Callable[[], Any], look: Callable[[], Any]) -> Any:
         """Returns what `update` returns while the switch is on, else what `look` does."""
         if self.is_off:

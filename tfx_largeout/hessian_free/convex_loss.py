@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.dense import DenseHead
-from tfx_largeout.labels import require_labels
+from tfx_largeout.heads.ignored_class import output_for_loss
+from tfx_largeout.labels import Labels
 from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
 
 _SUPPORTED = (
@@ -45,16 +46,20 @@ class ConvexLoss:
         """Returns z `[..., K]`, in which the loss is convex, of what the model returned."""
         raise NotImplementedError
 
-    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
-        """Returns the losses of the elements, `[N]`; `needed` `[N]` says which count."""
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Returns the losses of the elements, `[N]`."""
         raise NotImplementedError
 
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
         """Returns the Hessian of each element's loss at z `[N, K]` times its tangent `[N, K]`."""
         raise NotImplementedError
 
-    def ignored(self, y_true: tf.Tensor) -> tf.Tensor | None:
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
         """Returns True for the elements that the loss itself ignores, or None."""
+        return None
+
+    def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
+        """Returns the weights that the loss itself gives to the elements, `[N]`, or None."""
         return None
 
     def weights(
@@ -63,10 +68,13 @@ class ConvexLoss:
         """Returns what each element counts in the sum of losses, and in the divisor, `[N]`."""
         mask = getattr(y_pred, "_keras_mask", None)
         counts = example_weights(y_pred, None, mask)
-        ignored = self.ignored(y_true)
+        ignored = self.ignored(y_true, y_pred)
         if ignored is not None:
             counts *= tf.cast(~tf.reshape(ignored, [-1]), counts.dtype)
         weights = counts * example_weights(y_pred, sample_weight, None)
+        own = self.own_weights(y_true, y_pred)
+        if own is not None:
+            weights *= own
         return weights, weights if self.loss.reduction == "mean_with_sample_weight" else counts
 
 
@@ -76,7 +84,7 @@ class _KerasLoss(ConvexLoss):
     def output(self, y_pred: tf.Tensor) -> tf.Tensor:
         return y_pred
 
-    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         y_pred = _wide(y_pred)
         y_true = tf.cast(y_true, y_pred.dtype)
         if y_true.shape.rank == y_pred.shape.rank - 1:
@@ -124,11 +132,11 @@ class _Softmax(_CrossEntropy):
 
 
 class _SparseSoftmax(_Softmax):
-    def ignored(self, y_true: tf.Tensor) -> tf.Tensor | None:
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
         ignored = self.loss.get_config()["ignore_class"]
         return None if ignored is None else y_true == tf.cast(ignored, y_true.dtype)
 
-    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         y_pred = _wide(y_pred)
         if self.loss.get_config()["ignore_class"] is not None:
             y_true = tf.cast(y_true, y_pred.dtype)  # Keras compares it with a float
@@ -150,12 +158,21 @@ class _HeadSoftmax(ConvexLoss):
         output = _dense_output(y_pred)
         return output.head.flat_logits(output.flat_hidden, output.head.statistics_dtype)
 
-    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         output = _dense_output(y_pred)
-        labels = require_labels(output.labels(y_true), needed)
-        head, hidden = output.head, output.flat_hidden
+        head, hidden, labels = output.head, output.flat_hidden, self._labels(y_true, y_pred)
         statistics = head.statistics(self.loss.trains_on, hidden, labels, training=True)
         return self.loss.from_statistics(statistics)
+
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        return self._labels(y_true, y_pred).counts == 0
+
+    def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
+        return self._labels(y_true, y_pred).mean_weight
+
+    def _labels(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> Labels:
+        output = output_for_loss(_dense_output(y_pred), self.loss.ignore_class)
+        return self.loss.checked(output.labels(y_true), output.head.num_classes)
 
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
         return _softmax_hessian_product(z, tangent)

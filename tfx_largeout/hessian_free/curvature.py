@@ -171,7 +171,7 @@ class Curvature:
     def _loss_sums(self, x: Any, y: tf.Tensor, weights: tf.Tensor) -> LossSums:
         y_pred, _ = self._call(x)
         factors, counts = self._loss.weights(y, y_pred, weights)
-        values = tf.cast(self._loss.values(y, y_pred, factors != 0), factors.dtype)
+        values = tf.cast(self._loss.values(y, y_pred), factors.dtype)
         return LossSums(tf.reduce_sum(factors * values), tf.reduce_sum(counts))
 
     def _gradient_sums(self, x: Any, y: tf.Tensor, weights: tf.Tensor) -> VectorSums:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
-from tfx_largeout.class_counts import check_length, class_counts
+from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.pair_softmax import CodedClasses, PairSoftmax
 from tfx_largeout.ops.checks import check_finite
@@ -67,7 +67,8 @@ class InvertedMultiIndex(Index):
         num_words: Q, at most C and 4,096. Default 64.
         quantization: `"pq"` or `"rq"`. Default `"rq"`.
         with_bias: Whether classes weigh exp(b_c). Default True.
-        counts: n_c, `[C]` positive numbers. Default None: no counts.
+        counts: n_c, `[C]` numbers of at least 0 (smoothed, as `LogFrequency` does it where one is
+            0). Default None: no counts.
         power: The power of the counts, in [0, 1]. Default 1.
         first_period: Steps of the first round. Default 50.
         growth: The growth of the period from round to round, at least 1. Default 1.1.
@@ -111,7 +112,7 @@ class InvertedMultiIndex(Index):
             raise ValueError(f"num_words must be at most {_MOST_WORDS}; got {num_words}")
         self.quantization = choice_argument("quantization", quantization, _QUANTIZATIONS)
         self.with_bias = bool(with_bias)
-        self.counts = None if counts is None else class_counts(counts)
+        self.counts = None if counts is None else smoothed(class_counts(counts))
         self.power = number_argument("power", power, at_least=0, at_most=1)
         self.first_period = number_argument("first_period", first_period, at_least=1)
         self.growth = number_argument("growth", growth, at_least=1)

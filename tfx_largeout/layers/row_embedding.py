@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.variables import AutocastScope
 
+from tfx_largeout.saving.array_initializer import get_initializer
+
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowEmbedding(keras.layers.Embedding):
@@ -22,7 +24,8 @@ class RowEmbedding(keras.layers.Embedding):
     Cost: O(T D) for T lookups.
 
     Args:
-        input_dim, output_dim, **kwargs: As `keras.layers.Embedding`. With LoRA a call is Keras's.
+        input_dim, output_dim, **kwargs: As `keras.layers.Embedding`; `embeddings_initializer` may
+            be an array. With LoRA a call is Keras's.
 
     Call arguments:
         inputs: Ids in [0, `input_dim`), of any shape.
@@ -30,6 +33,16 @@ class RowEmbedding(keras.layers.Embedding):
     Raises:
         tf.errors.InvalidArgumentError: On a CPU: an id is out of range.
     """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        **kwargs: Any,
+    ) -> None:
+        initializer = get_initializer(embeddings_initializer)
+        super().__init__(input_dim, output_dim, embeddings_initializer=initializer, **kwargs)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """The rows of the ids, in the compute dtype."""

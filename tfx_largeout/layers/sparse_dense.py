@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.saving.array_initializer import get_initializer
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -76,8 +77,8 @@ class SparseDense(keras.layers.Layer):
         self.units = integer_argument("units", units, at_least=1)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)

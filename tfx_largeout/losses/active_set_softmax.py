@@ -23,7 +23,7 @@ class ActiveSetSoftmax(CandidateLoss):
     candidates, prefer `ComplementarySum`: here the classes that were not drawn count for nothing.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     References:
         Vijayanarasimhan and others 2014, Deep networks with large output spaces. Daghaghi and

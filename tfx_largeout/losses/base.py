@@ -7,13 +7,18 @@ import functools
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
-from tfx_largeout.labels import Labels, require_labels
+from tfx_largeout.heads.ignored_class import output_for_loss
+from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
-from tfx_largeout.statistics import CandidateStatistics, ExactStatistics
+from tfx_largeout.losses.label_weights import LabelWeights
+from tfx_largeout.losses.what_goes_together import heads_that_give, listed, losses_of
+from tfx_largeout.statistics import CandidateStatistics, ExactStatistics, MeanLogitStatistics
 
 
 class HeadLoss(keras.losses.Loss):
@@ -37,20 +42,63 @@ class HeadLoss(keras.losses.Loss):
     Sample weights, masks and reductions are Keras's own. A loss carries configuration only and is
     bound to no head, so that it is saved with the model.
 
+    An example (in a sequence: a position) without labels, such as one whose labels are all -1, is
+    ignored: its loss and its gradient are 0, and a mean does not count it, just as where a Keras
+    mask is False. Where no example of a batch has a label, the loss is 0. Sparse targets with
+    values of their own are not ignored: a row without entries is a target of zeros.
+
+    `class_weights` v multiply the loss of an example as a sample weight does, by w, and give each
+    of its labels Y a share a_y in it. Wherever a loss says mean_{y in Y} (or 1/|Y| sum), it is then
+    sum_y a_y:
+
+        w = 1/|Y| sum_{y in Y} v_y,   a_y = v_y / sum_{y' in Y} v_y'
+
+    With one label an example that is what Keras's `fit(class_weight=...)` does. With several, it is
+    1/|Y| sum_y v_y l_y for a loss 1/|Y| sum_y l_y. The weights also count in evaluation.
+
     Args:
-        reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.
         name: As `keras.losses.Loss`.
+        reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.
         dtype: As `keras.losses.Loss`; of the reduction. Statistics are float32.
+        ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label. As
+            in Keras's `SparseCategoricalCrossentropy`, the class still is one of the C. Metrics of
+            the same output ignore it too, unless they name another one. Default None.
+        class_weights: v, `[C]` numbers, finite and at least 0. With a model they are saved
+            compressed. Default None: all are 1.
+
+    Raises:
+        TypeError: `class_weights` are not numbers.
+        ValueError: `ignore_class` is no integer, or `class_weights` are not `[C]`, or one of them
+            is negative or not finite. In a call: they are not C, or there are class weights or an
+            ignored class with sparse targets.
     """
 
     # Of the class, or of an instance whose arguments say of what it is a function.
     trains_on: type = type(None)
     evaluates_on: type = ExactStatistics
-    needs_labels: ClassVar[bool] = True
     takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
     # Whether `from_statistics` adds up over `workers` what it finds among candidates. Says so the
     # class that writes it: a loss of candidates that does not is refused over several workers.
     sums_over_workers: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        name: str | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        class_weights: Any = None,
+        **unknown: Any,
+    ) -> None:
+        self._refuse_unknown(unknown)
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.ignore_class = class_argument("ignore_class", ignore_class)
+        self._label_weights = None if class_weights is None else LabelWeights(class_weights)
+
+    @property
+    def class_weights(self) -> np.ndarray | None:
+        """The weights of the classes, `[C]` float64, or None."""
+        return None if self._label_weights is None else self._label_weights.weights
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.
@@ -97,18 +145,46 @@ class HeadLoss(keras.losses.Loss):
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
+            output = output_for_loss(output, self.ignore_class)
             output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
-            values = self._values(output, y_true, _needed(output, mask, sample_weight))
+            values, labels = self._values(output, y_true)
+            counts = _counts(output, labels, mask)
+            if counts is not None:
+                values, counts = tf.where(counts, values, 0), output.unflatten(counts)
             values = output.unflatten(values)
-        if sample_weight is not None:
-            sample_weight = output.unflatten(example_weights(output.hidden, sample_weight, None))
-        if mask is not None:
-            values._keras_mask = mask
+            sample_weight = _weights(output, labels, sample_weight)
+        if counts is not None:
+            values._keras_mask = counts
         # The base class weighs, masks and reduces; `call` hands it the values as they are.
         return super().__call__(values, values, sample_weight)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return y_pred
+
+    def get_config(self) -> dict[str, Any]:
+        weights = self._label_weights
+        return {
+            **super().get_config(),
+            "ignore_class": self.ignore_class,
+            "class_weights": None if weights is None else weights.packed(),
+        }
+
+    def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
+        if "label_smoothing" in arguments:
+            raise TypeError(
+                f"label_smoothing must be left out of {type(self).__name__}, as smoothing takes "
+                "the mean of all logits; SoftmaxCrossentropy has it, which trains "
+                f"{listed(heads_that_give(MeanLogitStatistics))}"
+            )
+        if "class_weight" in arguments:
+            raise TypeError(
+                f"class_weight must be left out of {type(self).__name__}, whose argument is "
+                "class_weights, one number for each class; class_weight is one of fit"
+            )
+        if arguments:
+            raise TypeError(
+                f"{type(self).__name__} got an unexpected keyword argument {min(arguments)!r}"
+            )
 
     def _output(self, y_pred: Any) -> HeadOutput:
         output = head_output(y_pred)
@@ -126,11 +202,13 @@ class HeadLoss(keras.losses.Loss):
                 "a function; got None"
             )
         if not output.gives(kind):
-            kinds = " and ".join(given.__name__ for given in output.head.gives)
+            gives = output.head.gives
             raise TypeError(
-                f"{type(self).__name__} is a function of {kind.__name__}; got "
-                f"{type(output.head).__name__}, which gives {kinds}. Use a loss that is a function "
-                "of what the head gives."
+                f"{self._as_said()} is a function of {kind.__name__}; got "
+                f"{type(output.head).__name__}, which gives "
+                f"{' and '.join(given.__name__ for given in gives)}. Use a loss that is a function "
+                f"of what the head gives ({listed(losses_of(gives, HeadLoss))}), or a head that "
+                f"gives {kind.__name__} ({listed(heads_that_give(kind))})."
             )
         if not output.head.workers.alone:
             self._check_over_workers(kind)
@@ -150,28 +228,54 @@ class HeadLoss(keras.losses.Loss):
                 "the candidates of each; got a head whose classes are spread over workers"
             )
 
+    def _as_said(self) -> str:
+        """Returns what the loss is called in messages, with the argument that they are about."""
+        return type(self).__name__
+
     def _kind(self, output: HeadOutput) -> type:
         return self.trains_on if output.training else self.evaluates_on
 
-    def _values(self, output: HeadOutput, y_true: Any, needed: tf.Tensor | None) -> tf.Tensor:
-        check = functools.partial(self._checked, needed=needed)
+    def _values(self, output: HeadOutput, y_true: Any) -> tuple[tf.Tensor, Labels]:
+        check = functools.partial(self.checked, num_classes=output.head.num_classes)
         statistics = output.statistics(self._kind(output), y_true, check)
-        return self.from_statistics(statistics) if output.training else self.exact(statistics)
+        values = self.from_statistics(statistics) if output.training else self.exact(statistics)
+        return values, statistics.labels
 
-    def _checked(self, labels: Labels, needed: tf.Tensor | None) -> Labels:
+    def checked(self, labels: Labels, num_classes: int) -> Labels:
+        """Returns labels as the loss takes them, weighted, or refuses them.
+
+        Args:
+            labels: Normal form.
+            num_classes: The number of classes C.
+        """
         if labels.values is not None and not self.takes_values:
             raise TypeError(
                 f"{type(self).__name__} must get integer class ids as labels; got sparse targets "
                 "with values of their own, which only losses such as SquaredError take"
             )
-        return require_labels(labels, needed) if self.needs_labels else labels
+        if self._label_weights is None:
+            return labels
+        return self._label_weights.of(labels, num_classes)
 
 
-def _needed(output: HeadOutput, mask: Any, sample_weight: Any) -> tf.Tensor | None:
-    """Returns `[N]` bool, False where mask or weight say that an example counts for nothing."""
-    if mask is None and sample_weight is None:
-        return None
-    return example_weights(output.hidden, sample_weight, mask) != 0
+def _counts(output: HeadOutput, labels: Labels, mask: Any) -> tf.Tensor | None:
+    """Returns `[N]` bool, False for examples that the mask or a lack of labels leaves out."""
+    counts = None if mask is None else example_weights(output.hidden, None, mask) != 0
+    if labels.values is not None:  # targets, of which none may be other than 0
+        return counts
+    has_label = tf.reduce_any(labels.mask, axis=-1)
+    return has_label if counts is None else has_label & counts
+
+
+def _weights(output: HeadOutput, labels: Labels, sample_weight: Any) -> tf.Tensor | None:
+    """Returns the sample weights times the mean weight of the labels, in the shape of the batch."""
+    weights = None
+    if sample_weight is not None:
+        weights = example_weights(output.hidden, sample_weight, None)
+    of_labels = labels.mean_weight
+    if of_labels is not None:
+        weights = of_labels if weights is None else weights * of_labels
+    return None if weights is None else output.unflatten(weights)
 
 
 def _describe(y_pred: Any) -> str:

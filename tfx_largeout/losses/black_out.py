@@ -32,7 +32,7 @@ class BlackOut(CandidateLoss):
     Cost: O(N K S) time and memory.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Deviations:
         Several labels: the mean over them, each against the negatives alone. The paper's weight is

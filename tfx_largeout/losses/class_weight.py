@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.heads.enclosing_fit import enclosing_fit
+from tfx_largeout.losses.enclosing_fit import enclosing_fit
 
 
 def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
@@ -34,5 +34,6 @@ def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
         raise ValueError(
             "class_weight must be left out unless each example has one label, in [B] or [B, 1]: "
             f"Keras takes the largest id of a row for its place; got labels of shape {shape}. Give "
-            "weights to the examples, by sample_weight."
+            "the loss class_weights, one for each class, or weights to the examples, by "
+            "sample_weight."
         )

@@ -31,7 +31,7 @@ class ComplementarySum(CandidateLoss):
     with replacement, E = S q (importance); Bernoulli draws, E = b.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Deviations:
         Several labels: the softmax's target is spread evenly over them. Importance draws range over

@@ -28,7 +28,7 @@ class ImportanceSampling(CandidateLoss):
     loss is 0, and it teaches nothing.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     References:
         Barber and Botev 2016, eq. 12 to 14. Bengio and Senécal 2003, Quick training of

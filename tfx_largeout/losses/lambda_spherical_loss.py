@@ -29,7 +29,7 @@ class LambdaSphericalLoss(SphericalLoss):
     Args:
         fn: From `SphericalStatistics` to `[N]` losses, in TensorFlow, differentiable. To be saved
             with a model it must be registered with Keras.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         TypeError: `fn` can't be called.

@@ -20,7 +20,7 @@ class NegativeLogLikelihood(HeadLoss):
     It is the same number in evaluation, where it is the cross-entropy of the probabilities
     exp(o_c) / Z of any head.
 
-    Args and errors: as `HeadLoss`. Each example needs a label.
+    Args and errors: as `HeadLoss`.
     """
 
     trains_on: type = LogProbabilityStatistics

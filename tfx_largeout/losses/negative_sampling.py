@@ -31,7 +31,7 @@ class NegativeSampling(CandidateLoss):
     Args:
         negatives: `"mean"` (default, eq. 45): the negatives weigh as much as the label; derivatives
             stay in [-1, 1]. `"sum"` (eq. 43): each weighs as much. Without negatives both are 0.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `negatives` is neither.

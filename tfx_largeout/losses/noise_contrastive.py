@@ -37,7 +37,7 @@ class NoiseContrastive(CandidateLoss):
         log_partition: z: a finite number, or `"learned"`: a weight of the head. Default 0.
         remove_accidental_hits: Whether hits are left out, as TensorFlow's option of this name says.
             Default False.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `log_partition` is neither.

@@ -32,7 +32,7 @@ class Ranking(CandidateLoss):
     Args:
         margin: `"log(C-1)"` (default) or a finite number.
         kind: `"logistic"` (default) or `"hinge"`.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `margin` or `kind` is none of these.

@@ -29,7 +29,7 @@ class SampledSoftmax(CandidateLoss):
     no unbiased estimate of Z, and a rare label starts with a head start of -log E_y.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Deviations:
         A hit is removed each time that it was drawn; TensorFlow removes it once.

@@ -36,7 +36,7 @@ class SoftmaxCrossentropy(HeadLoss):
     Args:
         log_partition_penalty: gamma, at least 0. Default 0.
         label_smoothing: eps, at least 0 and below 1. Default 0.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `log_partition_penalty` or `label_smoothing` is no such number.
@@ -70,6 +70,10 @@ class SoftmaxCrossentropy(HeadLoss):
         if not self.log_partition_penalty:
             return log_z - target
         return log_z - target + self.log_partition_penalty * log_z**2
+
+    def _as_said(self) -> str:
+        smoothing = f"label_smoothing={self.label_smoothing:g}" if self.label_smoothing else ""
+        return f"SoftmaxCrossentropy({smoothing})" if smoothing else super()._as_said()
 
     def get_config(self) -> dict[str, Any]:
         return {

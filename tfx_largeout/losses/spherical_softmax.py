@@ -25,7 +25,7 @@ class SphericalSoftmax(SphericalLoss):
 
     Args:
         epsilon: Above 0. Default 1e-3. The smaller, the steeper the loss is around o = 0.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `epsilon` is out of range.

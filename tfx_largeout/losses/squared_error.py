@@ -20,23 +20,22 @@ class SquaredError(SphericalLoss):
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2
 
     Labels that are ids have the target value `target_value`. Real values of their own come as a
-    `tf.SparseTensor` of floats `[B, C]`: the targets themselves.
+    `tf.SparseTensor` of floats `[B, C]`: the targets themselves. A row of these without entries is
+    a target of zeros; an example whose labels are ids, and that has none, is ignored.
+
+    With `class_weights` the loss of an example is multiplied by the mean weight of its labels.
 
     Args:
         target_value: t at the labels, finite. Default 1.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `target_value` is not finite.
-
-    Deviations:
-        An example may have no label: its target is the zero vector.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.
     """
 
-    needs_labels: ClassVar[bool] = False
     takes_values: ClassVar[bool] = True
 
     def __init__(self, target_value: float = 1.0, **kwargs: Any) -> None:

@@ -21,7 +21,7 @@ class TaylorSoftmax(SphericalLoss):
     The numerator is at least 1/2, at o_c = -1, and grows on both sides of it.
 
     Args:
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     References:
         de Brébisson and Vincent 2016, arXiv 1511.05042.

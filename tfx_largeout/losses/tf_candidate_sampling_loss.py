@@ -17,7 +17,7 @@ class TFCandidateSamplingLoss(HeadLoss):
     In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
     the sampled losses are on scales of their own.
 
-    Args and errors: as `HeadLoss`. Each example needs a label.
+    Args and errors: as `HeadLoss`.
     """
 
     trains_on: type = PerExampleLoss

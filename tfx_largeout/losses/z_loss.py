@@ -35,7 +35,7 @@ class ZLoss(SphericalLoss):
     Args:
         a: Above 0: how sharply the loss bends at z_c = b. Default 0.1.
         b: The standard score from which a target is good enough. Default 10.
-        **kwargs: `reduction`, `name`, `dtype`, as `HeadLoss`. Each example needs a label.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `a` or `b` is out of range.

@@ -9,8 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
+from tfx_largeout.heads.ignored_class import output_for_metric
 from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
 from tfx_largeout.statistics import ExactStatistics
 
@@ -18,9 +20,10 @@ from tfx_largeout.statistics import ExactStatistics
 class ExactMetric(keras.metrics.Metric):
     """Streams `sum_n w_n numerator_n / sum_n w_n denominator_n` over the examples n.
 
-    A subclass defines `example_ratio`. The statistics come from the head that `y_pred` carries (one
-    exact pass, shared with the loss and with every other metric) or, for plain logits, from the
-    logits themselves. Both sums are kept in float64: they count examples exactly up to 2^53.
+    A subclass defines `example_ratio`. An example without labels is left out. The statistics come
+    from the head that `y_pred` carries (one exact pass, shared with the loss and with every other
+    metric) or, for plain logits, from the logits themselves. Both sums are kept in float64: they
+    count examples exactly up to 2^53.
 
     Args:
         during_training: Whether to update in the training steps of a model with a head, too. Each
@@ -29,14 +32,21 @@ class ExactMetric(keras.metrics.Metric):
             `val_...`).
         name: Name of the metric.
         dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
+        ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label.
+            Default None: the class that the loss of the same output ignores, if it ignores one.
     """
 
     _direction = "up"  # where Keras's callbacks look for what is better
 
     def __init__(
-        self, during_training: bool = False, name: str | None = None, dtype: Any = None
+        self,
+        during_training: bool = False,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
+        self.ignore_class = class_argument("ignore_class", ignore_class)
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
@@ -74,16 +84,19 @@ class ExactMetric(keras.metrics.Metric):
         y_pred = tf.convert_to_tensor(y_pred)
         output, mask = head_output(y_pred), getattr(y_pred, "_keras_mask", None)
         if output is None:
-            statistics, batch = statistics_of_logits(y_true, y_pred), y_pred
+            statistics, batch = statistics_of_logits(y_true, y_pred, self.ignore_class), y_pred
         elif output.training and not self.during_training:
             self._skips_in = _present_graph()
             return
         else:
+            output = output_for_metric(output, self.ignore_class)
             output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
             statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden
-        numerator, denominator = self.example_ratio(statistics.of_positive_targets)
+        statistics = statistics.of_positive_targets
+        numerator, denominator = self.example_ratio(statistics)
         weights = example_weights(batch, sample_weight, mask)
+        weights = tf.where(tf.reduce_any(statistics.labels.mask, axis=-1), weights, 0)
         self.numerator.assign_add(_weighted_sum(numerator, weights))
         self.denominator.assign_add(_weighted_sum(denominator, weights))
         self.was_updated.assign(True)
@@ -104,7 +117,11 @@ class ExactMetric(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments that make an equal metric, as plain values."""
-        return {**super().get_config(), "during_training": self.during_training}
+        return {
+            **super().get_config(),
+            "during_training": self.during_training,
+            "ignore_class": self.ignore_class,
+        }
 
     def _skips(self) -> bool:
         """Whether it is asked for its result in training, without having been updated there."""

@@ -20,7 +20,7 @@ class MeanReciprocalRank(ExactMetric):
 
         RR = 1 / (1 + min_{l in Y} r_l)
 
-    An example without labels counts as 0; a `sample_weight` of 0 leaves it out.
+    An example without labels is left out.
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
@@ -28,6 +28,7 @@ class MeanReciprocalRank(ExactMetric):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `mean_reciprocal_rank`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class MeanReciprocalRank(ExactMetric):
         during_training: bool = False,
         name: str | None = "mean_reciprocal_rank",
         dtype: Any = None,
+        ignore_class: int | None = None,
     ) -> None:
-        super().__init__(during_training, name, dtype)
+        super().__init__(during_training, name, dtype, ignore_class)
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the reciprocal rank and 1 for each example."""

@@ -17,7 +17,8 @@ class MetricAtK(ExactMetric):
 
     Args:
         k: Number of classes looked at, at least 1.
-        during_training, name, dtype: See `ExactMetric`. The name defaults to `{stem}_at_{k}`.
+        during_training, name, dtype, ignore_class: See `ExactMetric`. The name defaults to
+            `{stem}_at_{k}`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -31,9 +32,10 @@ class MetricAtK(ExactMetric):
         during_training: bool = False,
         name: str | None = None,
         dtype: Any = None,
+        ignore_class: int | None = None,
     ) -> None:
         k = integer_argument("k", k, at_least=1)
-        super().__init__(during_training, name or f"{self.stem}_at_{k}", dtype)
+        super().__init__(during_training, name or f"{self.stem}_at_{k}", dtype, ignore_class)
         self.k = k
 
     def hits(self, statistics: ExactStatistics) -> tf.Tensor:

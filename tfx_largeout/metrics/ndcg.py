@@ -20,7 +20,7 @@ class NDCG(MetricAtK):
         DCG@k = sum of 1 / log2(r_l + 2) over the l in Y with r_l < k
         nDCG@k = DCG@k / sum_{r=0}^{min(k, |Y|) - 1} 1 / log2(r + 2)
 
-    An example without labels counts as 0; a `sample_weight` of 0 leaves it out.
+    An example without labels is left out.
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
@@ -29,6 +29,7 @@ class NDCG(MetricAtK):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `ndcg_at_{k}`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.

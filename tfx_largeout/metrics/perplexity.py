@@ -21,6 +21,7 @@ class Perplexity(ExactLoss):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `perplexity`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class Perplexity(ExactLoss):
         during_training: bool = False,
         name: str | None = "perplexity",
         dtype: Any = None,
+        ignore_class: int | None = None,
     ) -> None:
-        super().__init__(during_training, name, dtype)
+        super().__init__(during_training, name, dtype, ignore_class)
 
     def ratio(self) -> tf.Tensor:
         """Returns the perplexity so far, a float64 scalar; NaN if nothing was counted."""

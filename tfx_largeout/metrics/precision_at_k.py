@@ -18,8 +18,10 @@ class PrecisionAtK(MetricAtK):
 
         P@k = |{l in Y : r_l < k}| / k
 
-    An example without labels counts as 0, as in the scripts of the extreme classification
-    repository; a `sample_weight` of 0 leaves it out. It divides by k even if k > C or k > |Y|.
+    An example without labels is left out. It divides by k even if k > C or k > |Y|.
+
+    Deviations:
+        The scripts of the extreme classification repository count examples without labels as 0.
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
@@ -28,6 +30,7 @@ class PrecisionAtK(MetricAtK):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `precision_at_{k}`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.

@@ -41,6 +41,7 @@ class PSPrecisionAtK(MetricAtK):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `ps_precision_at_{k}`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
 
     Raises:
         TypeError: `label_counts` are not integers.
@@ -64,8 +65,9 @@ class PSPrecisionAtK(MetricAtK):
         during_training: bool = False,
         name: str | None = None,
         dtype: Any = None,
+        ignore_class: int | None = None,
     ) -> None:
-        super().__init__(k, during_training, name, dtype)
+        super().__init__(k, during_training, name, dtype, ignore_class)
         weights = 1 / propensities(label_counts, num_examples, a, b)
         self.label_counts = np.array(label_counts, np.int64)
         self.num_examples = int(num_examples)

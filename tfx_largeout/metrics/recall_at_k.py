@@ -18,7 +18,7 @@ class RecallAtK(MetricAtK):
 
         R@k = |{l in Y : r_l < k}| / |Y|
 
-    An example without labels counts as 0; a `sample_weight` of 0 leaves it out.
+    An example without labels is left out.
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
@@ -27,6 +27,7 @@ class RecallAtK(MetricAtK):
         during_training: Whether to update in training steps, too. Default False.
         name: Default `recall_at_{k}`.
         dtype: Dtype of the result. Default `keras.config.floatx()`.
+        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.

@@ -12,7 +12,9 @@ from tfx_largeout.ops.exact.ranks_from_logits import ranks_from_logits
 from tfx_largeout.statistics import ExactStatistics
 
 
-def statistics_of_logits(y_true: Any, logits: tf.Tensor) -> ExactStatistics:
+def statistics_of_logits(
+    y_true: Any, logits: tf.Tensor, ignore_class: int | None = None
+) -> ExactStatistics:
     """Computes from logits what a head would give in evaluation.
 
     Cost: O(N C K).
@@ -20,6 +22,7 @@ def statistics_of_logits(y_true: Any, logits: tf.Tensor) -> ExactStatistics:
     Args:
         y_true: Labels, in any form of `normalize_labels`.
         logits: `[..., C]` floating; the batch dimensions are flattened to N.
+        ignore_class: As `normalize_labels`.
 
     Returns:
         `ExactStatistics`, float32 or, for float64 logits, float64.
@@ -37,7 +40,7 @@ def statistics_of_logits(y_true: Any, logits: tf.Tensor) -> ExactStatistics:
     flat = tf.reshape(logits, [-1, num_classes])
     if flat.dtype != tf.float64:
         flat = tf.cast(flat, tf.float32)
-    labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1])
+    labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1], ignore_class)
     target_logits = tf.gather(flat, labels.safe_ids, batch_dims=1)
     return ExactStatistics(
         labels,

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput, examples_that_count
+from tfx_largeout.heads.ignored_class import output_for_metric
 from tfx_largeout.labels import PADDING
 from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.models.example_vectors import (
@@ -311,7 +312,9 @@ class NearestNeighborModel(keras.Model):
     def _output(self, inputs: Any) -> tuple[HeadOutput, tf.Tensor]:
         """Returns what the head of the model gives, and which examples a Keras mask leaves in."""
         logits = self.model(inputs, training=False)
-        output = output_of_logits(logits)
+        loss = getattr(self.model, "loss", None)
+        ignored = getattr(loss, "ignore_class", None)
+        output = output_for_metric(output_of_logits(logits), ignored)
         if not output.head.workers.alone:
             raise RuntimeError(
                 f"{type(self).__name__} must be used in one process; got a head whose classes are "

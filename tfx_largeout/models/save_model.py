@@ -64,7 +64,7 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
         return
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)  # as it will be where the file is loaded
-    state = ModelState(model, metrics=False)
+    state = ModelState(model, metrics=False, kept=False)
     described = state.facts()["variables"]
     agree(workers, "a model of " + _SITE, {"the list of variables": described})
     whole = together(workers, _SITE, _on_first(workers, lambda: _begun(model, state)))
@@ -90,7 +90,7 @@ def _begun(model: keras.Model, state: ModelState) -> keras.Model:
         whole = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
         if model.optimizer is not None:
             whole.optimizer.build(whole.trainable_variables)
-    ModelState(whole, metrics=False).check(state.facts())
+    ModelState(whole, metrics=False, kept=False).check(state.facts())
     return whole
 
 
@@ -116,7 +116,7 @@ def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> C
 
     if whole is not None:
         try:
-            ModelState(whole, metrics=False).restore(facts, read, anew=True)
+            ModelState(whole, metrics=False, kept=False).restore(facts, read, anew=True)
         except Exception as raised:
             error = raised
     for name in left:

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
-from tfx_largeout.class_counts import check_length
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.class_counts import check_length, class_counts, smoothing_argument
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.ops.padded_rows import padded_rows
 from tfx_largeout.samplers.alias_table import AliasTable
-from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.drawable_counts import drawable_counts
 from tfx_largeout.saving.packed_array import pack_array
 
@@ -28,7 +28,7 @@ _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 class Bernoulli(Sampler):
     """Each class c is a candidate with a probability b_c of its own, independently; E_c = b_c.
 
-    b_c = f_c^alpha,  f_c = n_c / sum_d n_d,  alpha >= 0 such that sum_c b_c = expected
+    b_c = f_c^alpha,  f_c = (n_c + a) / sum_d (n_d + a),  alpha >= 0 such that sum_c b_c = expected
 
     No candidate comes twice, and `expected = C` takes all classes: alpha = 0, E = 1. The number of
     candidates varies; its variance is sum_c b_c (1 - b_c) <= expected.
@@ -41,15 +41,19 @@ class Bernoulli(Sampler):
     Cost: O(sum_c -log(1 - b_c)) a step, at most O(C); times N with `per_example`.
 
     Args:
-        counts: `[C]` numbers n_c, positive and finite. With a model they are saved compressed.
-        expected: The expected number of candidates, above 0 and at most C.
+        counts: `[C]` numbers n_c, finite and at least 0. With a model they are saved compressed.
+            Those below `first_id` are not looked at.
+        expected: The expected number of candidates, above 0 and at most C - first_id.
         per_example: Whether each example gets candidates of its own, `[N, S]` padded with -1, S
             being the most that one of them got. Default False: one set `[S]` for the batch.
+        smoothing: a, as `Unigram`. Default None.
+        first_id: The first class that is drawn, as `DistributionSampler`. Default 0.
 
     Raises:
         TypeError: `counts` are not numbers.
-        ValueError: A count is not positive and finite, `expected` is not above 0 and finite. At
-            `build`: the counts are not C, `expected` is above C, or too small for any alpha.
+        ValueError: A count is negative or not finite, or 0 with a smoothing of 0; another argument
+            is out of range. At `build`: the counts are not C, `expected` is above C - first_id, or
+            too small for any alpha.
 
     Deviations:
         The paper has `expected` count the classes beyond those summed explicitly, which differ from
@@ -61,25 +65,38 @@ class Bernoulli(Sampler):
 
     size_argument: ClassVar[str] = "expected"
 
-    def __init__(self, counts: Any, expected: float, per_example: bool = False) -> None:
-        self.counts = drawable_counts(counts)
+    def __init__(
+        self,
+        counts: Any,
+        expected: float,
+        per_example: bool = False,
+        smoothing: float | None = None,
+        first_id: int = 0,
+    ) -> None:
+        self.counts = class_counts(counts)
+        self.smoothing = smoothing_argument(smoothing)
+        self.first_id = integer_argument("first_id", first_id, at_least=0)
+        drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
         self.expected = number_argument("expected", expected, above=0)
         self.per_example = bool(per_example)
 
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)
-        if self.expected > num_classes:
+        counts = drawable_counts(self.counts, self.smoothing, self.first_id)
+        if self.expected > counts.size:
+            of_which = f" - first_id={self.first_id}" if self.first_id else ""
             raise ValueError(
-                f"expected must be at most num_classes={num_classes}; got {self.expected}"
+                f"expected must be at most num_classes={num_classes}{of_which}; got {self.expected}"
             )
-        log_frequency = np.log(self.counts / self.counts.sum(dtype=np.float64))
+        self._size = counts.size
+        log_frequency = np.log(counts / counts.sum(dtype=np.float64))
         self.alpha = _solve_alpha(log_frequency, self.expected)
         log_inclusion = self.alpha * log_frequency
         self._log_inclusion = tf.constant(log_inclusion.astype(np.float32))
         with np.errstate(divide="ignore"):
             rates = np.minimum(-np.log(-np.expm1(log_inclusion)), _CERTAIN_RATE)
         self._rate = float(rates.sum())
-        if self._rate < num_classes:
+        if self._rate < self._size:
             self._arrivals = AliasTable(rates)
         else:
             self._inclusion = tf.constant(np.exp(log_inclusion))
@@ -89,12 +106,13 @@ class Bernoulli(Sampler):
     ) -> Candidates:
         rows = tf.shape(hidden, tf.int64)[0] if self.per_example else tf.constant(1, tf.int64)
         number_of_row, ids = self._draw(rows, seed)
-        log_expected = tf.gather(self._log_inclusion, ids)
+        log_expected, ids = tf.gather(self._log_inclusion, ids), ids + self.first_id
         if self.per_example:
             padded = (ids, PADDING), (log_expected, 0.0)
             ids, log_expected = padded_rows(number_of_row, rows, *padded)
-        true_log_expected = tf.gather(self._log_inclusion, labels.safe_ids)
-        return Candidates(ids, log_expected, where_labels(labels, true_log_expected))
+        places = tf.maximum(labels.ids - self.first_id, 0)
+        of_labels = tf.gather(self._log_inclusion, places)
+        return Candidates(ids, log_expected, tf.where(labels.ids >= self.first_id, of_labels, 0))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -102,13 +120,18 @@ class Bernoulli(Sampler):
             "counts": pack_array(self.counts),
             "expected": self.expected,
             "per_example": self.per_example,
+            "smoothing": self.smoothing,
+            "first_id": self.first_id,
         }
 
     def _draw(self, rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the candidates of all rows, row by row: numbers of rows `[n]`, ids `[n]`."""
-        if self._rate >= self.counts.size:
+        """Returns the candidates of all rows, row by row: numbers of rows `[n]`, ids `[n]`.
+
+        The ids count from `first_id`.
+        """
+        if self._rate >= self._size:
             uniform = tf.random.stateless_uniform(
-                [rows, self.counts.size], seed, dtype=tf.float64, alg="philox"
+                [rows, self._size], seed, dtype=tf.float64, alg="philox"
             )
             return tuple(tf.unstack(tf.where(uniform < self._inclusion), axis=1))
         number_seed, class_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
@@ -120,8 +143,8 @@ class Bernoulli(Sampler):
             ids = tf.unique(ids).y
             return tf.zeros_like(ids), ids
         number_of_row = tf.repeat(tf.range(rows), numbers)
-        keys = tf.unique(number_of_row * self.counts.size + ids).y
-        return keys // self.counts.size, keys % self.counts.size
+        keys = tf.unique(number_of_row * self._size + ids).y
+        return keys // self._size, keys % self._size
 
 
 def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:

@@ -20,6 +20,11 @@ class LogUniform(DistributionSampler):
     q_c = log((c + 2) / (c + 1)) / log(C + 1), TensorFlow's `log_uniform_candidate_sampler`. It fits
     data whose ids are sorted by falling frequency, and is wrong for any other order.
 
+    Where the first ids are padding and unknown words, `first_id` leaves them out: with ids counted
+    from there, q is as above, over C - first_id classes.
+
+        sampler = LogUniform(1000, first_id=3)
+
     Args, cost and errors: as `DistributionSampler`.
     """
 

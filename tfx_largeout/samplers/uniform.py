@@ -17,6 +17,8 @@ from tfx_largeout.samplers.distribution_sampler import DistributionSampler
 class Uniform(DistributionSampler):
     """Candidates from the uniform distribution: q_c = 1 / C, E_c = S / C, in each case.
 
+    With `first_id`, C - first_id stands in the place of C.
+
     Args, cost and errors: as `DistributionSampler`.
 
     Deviations:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.class_counts import check_length
+from tfx_largeout.class_counts import check_length, class_counts, smoothing_argument
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distribution_sampler import DistributionSampler
@@ -20,22 +20,25 @@ from tfx_largeout.saving.packed_array import pack_array
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class Unigram(DistributionSampler):
-    """Candidates by class frequency: q_c = n_c^power / sum_d n_d^power.
+    """Candidates by class frequency: q_c = (n_c + a)^power / sum_d (n_d + a)^power.
 
     `power=1` draws classes as often as they are labels, 0.75 is word2vec's, 0 is `Uniform`.
 
     Saved with a model, the counts are compressed: up to 4 MB for a million integers, 10 for floats.
 
     Args:
-        counts: `[C]` numbers n_c, positive and finite.
-        num_sampled, unique, per_example: These are the arguments of `DistributionSampler`, which
-            also says costs and errors.
+        counts: `[C]` numbers n_c, finite and at least 0. Those below `first_id` are not looked at.
+        num_sampled, unique, per_example, first_id: These are the arguments of
+            `DistributionSampler`, which also says costs and errors.
         power: In [0, 1]. Default 1.
+        smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
+            least one above 0, so that classes that have not been seen are drawn, too. (Those that
+            are never to be drawn come first: see `first_id`.)
 
     Raises:
         TypeError: `counts` are not numbers.
-        ValueError: A count is not positive and finite, or `power` is out of range. At `build`: the
-            counts are not C.
+        ValueError: A count is negative or not finite, or 0 with a smoothing of 0; `power` or
+            `smoothing` is out of range. At `build`: the counts are not C.
     """
 
     def __init__(
@@ -45,9 +48,13 @@ class Unigram(DistributionSampler):
         power: float = 1.0,
         unique: bool | None = None,
         per_example: bool = False,
+        smoothing: float | None = None,
+        first_id: int = 0,
     ) -> None:
-        super().__init__(num_sampled, unique, per_example)
-        self.counts = drawable_counts(counts)
+        super().__init__(num_sampled, unique, per_example, first_id)
+        self.counts = class_counts(counts)
+        self.smoothing = smoothing_argument(smoothing)
+        drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
         self.power = number_argument("power", power, at_least=0, at_most=1)
 
     def tabulate(self, num_classes: int) -> None:
@@ -55,10 +62,16 @@ class Unigram(DistributionSampler):
         super().tabulate(num_classes)
 
     def distribution(self, num_classes: int) -> ClassDistribution:
-        return UnigramDistribution((self.counts / self.counts.max()) ** self.power)
+        counts = drawable_counts(self.counts, self.smoothing, self.first_id)
+        return UnigramDistribution((counts / counts.max()) ** self.power)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "counts": pack_array(self.counts), "power": self.power}
+        return {
+            **super().get_config(),
+            "counts": pack_array(self.counts),
+            "power": self.power,
+            "smoothing": self.smoothing,
+        }
 
 
 class UnigramDistribution(ClassDistribution):

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from tfx_largeout.saving.array_initializer import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
 
@@ -18,14 +21,16 @@ def initialize_by_blocks(
     last_column: tf.Tensor | None = None,
     first: int = 0,
     stride: int = 1,
+    name: str = "kernel_initializer",
 ) -> tf.Tensor:
-    """Returns what `initializer` gives for `[C, D]`, drawn block after block.
+    """Returns what `initializer` gives for `[C, D]`, made block after block where that can be.
 
-    Each block has a seed of its own, so that the values are not those of one draw, and variance
-    scaling (such as Glorot's) goes by the whole shape. An initializer that is neither random with
-    independent values nor constant is called once, for the whole shape.
+    An initializer whose values are random and independent is called for blocks of rows, each with a
+    seed of its own, so that the values are not those of one draw; variance scaling (such as
+    Glorot's) goes by the whole shape. Of a `Constant`, a number or an array, each block has its
+    rows. Any other, such as `Orthogonal` or a function, is called once, for the whole shape.
 
-    Cost: O(C D); memory for the result and a block.
+    Cost: O(C D); memory for the result and a block, or, where the whole is made at once, for that.
 
     Args:
         initializer: A Keras initializer, or a function of shape and dtype.
@@ -34,18 +39,23 @@ def initialize_by_blocks(
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
         first: Of the rows, those from here on are returned. Default 0.
         stride: Each how-many-th of them. Default 1: all.
+        name: The argument that the initializer was given as, for the error.
+
+    Raises:
+        ValueError: It gives values of another shape.
     """
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
-    if type(initializer) not in _INDEPENDENT or shape[0] <= rows_a_block:
-        whole = _append(tf.convert_to_tensor(initializer(shape, dtype=dtype)), last_column)
+    if type(initializer) not in _BY_ROWS or shape[0] <= rows_a_block:
+        whole = _append(initial_values(initializer, shape, dtype, name), last_column)
         return whole if stride == 1 else whole[first::stride]
+    _check_constant(initializer, shape, name)
     width = shape[1] + (last_column is not None)
     kept = len(range(first, shape[0], stride))
     result = tf.raw_ops.Empty(shape=(kept, width), dtype=tf.as_dtype(dtype))
     end = 0
     for block, start in enumerate(range(0, shape[0], rows_a_block)):
         rows = min(rows_a_block, shape[0] - start)
-        own = _of_block(initializer, block, shape, (rows, shape[1]))
+        own = _of_block(initializer, block, start, shape, (rows, shape[1]))
         column = None if last_column is None else last_column[start : start + rows]
         values = _append(own((rows, shape[1]), dtype=dtype), column)
         values = values[(first - start) % stride :: stride]
@@ -55,11 +65,34 @@ def initialize_by_blocks(
     return result
 
 
+def initial_values(initializer: Any, shape: tuple[int, ...], dtype: Any, name: str) -> tf.Tensor:
+    """Returns what `initializer` gives for a shape, in a dtype, made at once.
+
+    Args:
+        initializer: A Keras initializer, or a function of shape and dtype.
+        shape: The shape.
+        dtype: The dtype of the result.
+        name: The argument that the initializer was given as, for the error.
+
+    Raises:
+        ValueError: It gives values of another shape.
+    """
+    _check_constant(initializer, shape, name)
+    values = tf.cast(initializer(shape, dtype=dtype), dtype)
+    _check_shape(values.shape == shape, shape, name, values.shape)
+    return values
+
+
 def _append(values: tf.Tensor, column: tf.Tensor | None) -> tf.Tensor:
     return values if column is None else tf.concat([values, column[:, tf.newaxis]], axis=1)
 
 
-_CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+_CONSTANT = (
+    keras.initializers.Zeros,
+    keras.initializers.Ones,
+    keras.initializers.Constant,
+    ConstantArray,
+)
 _SCALING = (
     keras.initializers.VarianceScaling,
     keras.initializers.GlorotNormal,
@@ -74,22 +107,45 @@ _RANDOM = (
     keras.initializers.RandomUniform,
     keras.initializers.TruncatedNormal,
 )
-_INDEPENDENT = frozenset((*_CONSTANT, *_SCALING, *_RANDOM))
+_BY_ROWS = frozenset((*_CONSTANT, *_SCALING, *_RANDOM))
 
 
 def _of_block(
-    initializer: Any, block: int, shape: tuple[int, int], block_shape: tuple[int, int]
+    initializer: Any, block: int, start: int, shape: tuple[int, int], block_shape: tuple[int, int]
 ) -> Any:
-    """Returns the initializer of a block: with its own seed, and scaled for the whole shape."""
+    """Returns the initializer of a block of rows that begins at `start`."""
     if isinstance(initializer, _CONSTANT):
-        return initializer
-    seed = (int(initializer.seed) + block) if isinstance(initializer.seed, int) else None
+        rows = getattr(getattr(initializer, "value", None), "shape", ())
+        if len(rows) < 2 or rows[0] == 1:
+            return initializer  # the same in each row
+        return ConstantArray(initializer.value[start : start + block_shape[0]])
+    seed = initializer.seed  # a generator gives the next block other values itself
+    if isinstance(seed, int) and block > 0:
+        # Not seed + block: that would be another layer's.
+        seed = zlib.crc32(f"block {block} of seed {seed}".encode()) >> 1
     if not isinstance(initializer, _SCALING):
         return type(initializer)(**{**initializer.get_config(), "seed": seed})
     ratio = _fan(initializer.mode, block_shape) / _fan(initializer.mode, shape)
     return keras.initializers.VarianceScaling(
         initializer.scale * ratio, initializer.mode, initializer.distribution, seed
     )
+
+
+def _check_constant(initializer: Any, shape: tuple[int, ...], name: str) -> None:
+    """Refuses an array that does not fit a shape, before Keras says so in its own words."""
+    if isinstance(initializer, ConstantArray):
+        own = tuple(initializer.value.shape)
+        there = shape[max(len(shape) - len(own), 0) :]
+        fits = len(own) <= len(shape) and all(n in (1, m) for n, m in zip(own, there, strict=True))
+        _check_shape(fits, shape, name, own)
+
+
+def _check_shape(fits: bool, shape: tuple[int, ...], name: str, got: Any) -> None:
+    if not fits:
+        raise ValueError(
+            f"{name} must give values of shape {tuple(shape)}, a row a class or node; got values "
+            f"of shape {tuple(got)}"
+        )
 
 
 def _fan(mode: str, shape: tuple[int, int]) -> float:

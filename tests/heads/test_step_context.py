@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a head takes its step: with the optimizer's, at its scale, once, or not at all."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from heads.self_updating_dense import SelfUpdatingDense
+
+import tfx_largeout as tlo
+
+CLASSES, WIDTH, BATCH, STEPS = 12, 5, 6, 8
+ALL = list(range(CLASSES))
+
+
+def row(rate=0.5):
+    return tlo.optimizers.RowSGD(rate)
+
+
+def sampled(**kwargs):
+    """All classes are candidates, so that a step is the same whatever is drawn."""
+    return tlo.heads.SampledHead(
+        CLASSES, tlo.samplers.Uniform(1), row(), explicit_classes=ALL, seed=1, **kwargs
+    )
+
+
+HEADS = {
+    "dense": (lambda: SelfUpdatingDense(CLASSES), tlo.losses.SoftmaxCrossentropy),
+    "sampled": (sampled, tlo.losses.SampledSoftmax),
+    "exact_selected": (
+        lambda: tlo.heads.ExactSoftmaxHead(CLASSES, row(), num_selected=CLASSES),
+        tlo.losses.SoftmaxCrossentropy,
+    ),
+    "exact_smoothed": (
+        lambda: tlo.heads.ExactSoftmaxHead(CLASSES, row(), backward="all"),
+        lambda: tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1),
+    ),
+    "exact_all": (
+        lambda: tlo.heads.ExactSoftmaxHead(CLASSES, row(), backward="all"),
+        tlo.losses.SoftmaxCrossentropy,
+    ),
+    "factored": (lambda: tlo.heads.FactoredHead(CLASSES, 0.5, use_bias=True), tlo.losses.ZLoss),
+    "two_level": (
+        lambda: tlo.heads.HierarchicalSoftmaxHead(CLASSES, row()),
+        tlo.losses.NegativeLogLikelihood,
+    ),
+    "huffman": (
+        lambda: tlo.heads.HierarchicalSoftmaxHead(CLASSES, row(), tree="huffman"),
+        tlo.losses.NegativeLogLikelihood,
+    ),
+}
+pytestmark = pytest.mark.all_cases
+heads = pytest.mark.parametrize("name", HEADS)
+
+
+def data(examples=BATCH * STEPS, several=False):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, (examples, 2) if several else examples)
+    return rng.normal(size=(examples, WIDTH)).astype("float32"), y
+
+
+def model_of(name, optimizer, dtype="float32", **arguments):
+    keras.utils.set_random_seed(3)
+    keras.config.set_dtype_policy(dtype)
+    make_head, make_loss = HEADS[name]
+    trunk = keras.layers.Dense(WIDTH, activation="tanh")
+    model = keras.Sequential([keras.Input((WIDTH,)), trunk, make_head()])
+    model.compile(optimizer, make_loss(), **arguments)
+    return model
+
+
+def weights_of(model):
+    """Those of the trunk and, as arrays, all that the head computes logits by."""
+    logits = model.layers[-1].logits(tf.eye(WIDTH))
+    return [w.numpy() for w in model.layers[0].weights] + [np.asarray(logits, "float64")]
+
+
+def assert_same(model, other, **tolerance):
+    for ours, theirs in zip(weights_of(model), weights_of(other), strict=True):
+        np.testing.assert_allclose(ours, theirs, **{"rtol": 2e-4, "atol": 2e-6, **tolerance})
+
+
+def trained(name, optimizer, batch=BATCH, epochs=2, several=False, steps=None, **arguments):
+    model = model_of(name, optimizer, **arguments)
+    x, y = data(several=several)
+    x, y = (x[: steps * batch], y[: steps * batch]) if steps else (x, y)
+    model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+
+RUNS = [{}, {"run_eagerly": True}, {"steps_per_execution": 2}]
+runs = pytest.mark.parametrize("run", RUNS, ids=["graph", "eager", "steps_per_execution"])
+
+
+@heads
+@runs
+def test_a_user_accumulates_gradients(name, run):
+    few = trained(name, keras.optimizers.SGD(0.5), batch=2 * BATCH)
+    optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    parts = trained(name, optimizer, several=False, **run)
+    assert_same(parts, few)
+
+
+@heads
+def test_a_user_accumulates_over_a_number_of_batches_that_does_not_divide(name):
+    """Of 8 batches, 6 make two steps; the next epoch goes on with the two that are left."""
+    optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=3)
+    parts = trained(name, optimizer, epochs=3, several=name != "two_level")
+    own = model_of(name, keras.optimizers.SGD(0.5))
+    x, y = data(several=name != "two_level")
+    x, y = np.concatenate([x] * 3), np.concatenate([y] * 3)
+    own.fit(x, y, batch_size=3 * BATCH, shuffle=False, verbose=0)
+    assert_same(parts, own)
+
+
+@heads
+@runs
+def test_a_scaled_loss_is_the_same_step(name, run):
+    plain = trained(name, keras.optimizers.SGD(0.5))
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=1024.0)
+    assert_same(trained(name, scaled, **run), plain)
+    fixed = keras.optimizers.SGD(0.5, loss_scale_factor=512.0)
+    assert_same(trained(name, fixed, **run), plain)
+
+
+@heads
+@runs
+def test_a_step_that_the_scale_overflows_in_is_left_out(name, run):
+    """float16 holds at most 65,504: a scale of 2^40 gives gradients that are not finite."""
+    inner = keras.optimizers.SGD(0.5)
+    scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**40)
+    model = model_of(name, scaled, dtype="mixed_float16", **run)
+    x, y = data()
+    before = weights_of(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        model.fit(x[:BATCH], y[:BATCH], verbose=0)
+        for ours, theirs in zip(weights_of(model), before, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        model.fit(x, y, batch_size=BATCH, epochs=6, verbose=0)
+    assert 0 < int(inner.iterations) < 6 * STEPS
+    counted = getattr(model.layers[-1], "optimizer", model.layers[-1])
+    if name != "dense":
+        assert int(counted.iterations) == int(inner.iterations)
+
+
+@heads
+def test_mixed_float16_learns_as_float32_does(name):
+    losses = []
+    for dtype in ("float32", "mixed_float16"):
+        model = model_of(name, keras.optimizers.SGD(0.5), dtype=dtype)
+        losses.append(
+            model.fit(*data(), batch_size=BATCH, epochs=8, shuffle=False, verbose=0).history["loss"]
+        )
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.01)
+    assert losses[0][-1] < losses[0][0]
+
+
+@heads
+def test_scaled_and_accumulated(name):
+    few = trained(name, keras.optimizers.SGD(0.5), batch=2 * BATCH)
+    inner = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    assert_same(trained(name, keras.optimizers.LossScaleOptimizer(inner)), few)
+
+
+@heads
+@runs
+def test_a_model_that_calls_its_head_twice_takes_one_step(name, run):
+    """The sum of two losses of a head is one loss of both batches, one under the other."""
+    make_head, make_loss = HEADS[name]
+    x, y = data()
+
+    def two_calls():
+        keras.utils.set_random_seed(3)
+        trunk, head = keras.layers.Dense(WIDTH), make_head()
+        inputs = [keras.Input((WIDTH,)), keras.Input((WIDTH,))]
+        model = keras.Model(inputs, [head(trunk(each)) for each in inputs])
+        model.compile(keras.optimizers.SGD(0.5), [make_loss(), make_loss()], **run)
+        halves = np.split(x, 2), np.split(y, 2)
+        model.fit(halves[0], halves[1], batch_size=BATCH, shuffle=False, verbose=0)
+        return trunk, head
+
+    def one_call():
+        keras.utils.set_random_seed(3)
+        trunk, head = keras.layers.Dense(WIDTH), make_head()
+        model = keras.Sequential([keras.Input((WIDTH,)), trunk, head])
+        model.compile(keras.optimizers.SGD(0.5), make_loss(), loss_weights=[2.0])
+        order = np.arange(len(x)).reshape(2, -1, BATCH).transpose(1, 0, 2).ravel()
+        model.fit(x[order], y[order], batch_size=2 * BATCH, shuffle=False, verbose=0)
+        return trunk, head
+
+    (trunk, head), (own_trunk, own_head) = two_calls(), one_call()
+    np.testing.assert_allclose(trunk.kernel, own_trunk.kernel, rtol=1e-4, atol=1e-6)
+    logits = [h.logits(tf.eye(WIDTH)).numpy() for h in (head, own_head)]
+    np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-6)
+
+
+@heads
+def test_two_heads_in_one_model_each_take_their_steps(name):
+    make_head, make_loss = HEADS[name]
+
+    def fit(optimizer, batch):
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((WIDTH,))
+        hidden = keras.layers.Dense(WIDTH)(inputs)
+        heads = [make_head(), SelfUpdatingDense(CLASSES)]
+        model = keras.Model(inputs, [head(hidden) for head in heads])
+        model.compile(optimizer, [make_loss(), tlo.losses.SoftmaxCrossentropy()])
+        x, y = data()
+        model.fit(x, [y, y], batch_size=batch, shuffle=False, verbose=0)
+        return [head.logits(tf.eye(WIDTH)).numpy() for head in heads]
+
+    inner = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    parts = fit(keras.optimizers.LossScaleOptimizer(inner), BATCH)
+    for ours, theirs in zip(parts, fit(keras.optimizers.SGD(0.5), 2 * BATCH), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+# Loops of the user's own
+
+
+def own_loop(model, optimizer, in_function=True, batch=BATCH):
+    """Trains without `fit`; the gradient and the step are in one function, or both eager."""
+    loss = model.loss
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = optimizer.scale_loss(loss(y, model(x, training=True)))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+
+    run = tf.function(step) if in_function else step
+    optimizer.build(model.trainable_variables)
+    x, y = data()
+    for i in range(0, len(x), batch):
+        run(tf.constant(x[i : i + batch]), tf.constant(y[i : i + batch]))
+    return model
+
+
+@heads
+@pytest.mark.parametrize("in_function", [True, False], ids=["graph", "eager"])
+def test_a_loop_of_ones_own_steps_as_fit_does(name, in_function):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        model = model_of(name, keras.optimizers.SGD(0.5))
+        own_loop(model, model.optimizer, in_function)
+        assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
+        parts = model_of(name, keras.optimizers.SGD(0.5, gradient_accumulation_steps=2))
+        own_loop(parts, parts.optimizer, in_function)
+        assert_same(parts, trained(name, keras.optimizers.SGD(0.5), batch=2 * BATCH, epochs=1))
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+        model = model_of(name, scaled)
+        own_loop(model, model.optimizer, in_function)
+        assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
+
+
+@heads
+def test_a_train_step_of_ones_own_that_calls_layers_one_by_one(name):
+    class Own(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                hidden = self.layers[0](x)
+                value = self.loss(y, self.layers[1](hidden, training=True))
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+            return {"loss": value}
+
+    plain = trained(name, keras.optimizers.SGD(0.5), batch=2 * BATCH)
+    own = model_of(name, "sgd")
+    own = Own([keras.Input((WIDTH,)), *own.layers])
+    own.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), HEADS[name][1]())
+    own.fit(*data(), batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    assert_same(own, plain)
+
+
+@heads
+def test_a_gradient_that_no_step_follows_changes_nothing_and_is_told_once(name):
+    model = model_of(name, keras.optimizers.SGD(0.5))
+    x, y = data()
+    before = weights_of(model)
+
+    @tf.function
+    def look():
+        with tf.GradientTape() as tape:
+            value = model.loss(y, model(x, training=True))
+        return tape.gradient(value, model.trainable_variables)
+
+    look()
+    with pytest.warns(RuntimeWarning, match="no optimizer has taken its step") as told:
+        for _ in range(3):
+            look()
+    assert len([w for w in told if "no optimizer" in str(w.message)]) == 1
+    for ours, theirs in zip(weights_of(model), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@heads
+def test_a_gradient_from_another_function_than_the_step_is_refused(name):
+    model = model_of(name, keras.optimizers.SGD(0.5))
+    x, y = data()
+
+    @tf.function
+    def gradients():
+        with tf.GradientTape() as tape:
+            value = model.loss(y, model(x, training=True))
+        return tape.gradient(value, model.trainable_variables)
+
+    before = weights_of(model)[-1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"in the same tf\.function"):
+        model.optimizer.apply_gradients(zip(gradients(), model.trainable_variables, strict=True))
+    np.testing.assert_array_equal(weights_of(model)[-1], before)
+
+
+@heads
+def test_the_loss_may_be_in_a_function_of_its_own(name):
+    model = model_of(name, keras.optimizers.SGD(0.5))
+
+    @tf.function
+    def value_of(x, y):
+        return model.loss(y, model(x, training=True))
+
+    x, y = data()
+    for i in range(0, len(x), BATCH):
+        with tf.GradientTape() as tape:
+            value = value_of(tf.constant(x[i : i + BATCH]), tf.constant(y[i : i + BATCH]))
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+    assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
+
+
+@heads
+def test_a_loop_without_an_optimizer_takes_the_step_itself(name):
+    model = model_of(name, keras.optimizers.SGD(0.5))
+    model.layers[0].trainable = False
+    x, y = data()
+    head = model.layers[-1]
+    for i in range(0, len(x), BATCH):
+        with tf.GradientTape() as tape:
+            value = model.loss(y[i : i + BATCH], model(x[i : i + BATCH], training=True))
+        tape.gradient(value, head.gradient_anchor.value)
+        head.take_step()
+    other = model_of(name, keras.optimizers.SGD(0.5))
+    other.layers[0].trainable = False
+    other.compile(keras.optimizers.SGD(0.5), HEADS[name][1]())
+    other.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert_same(model, other)
+
+
+def test_float16_activations_without_a_known_scale_are_refused():
+    model = model_of("dense", "sgd", dtype="mixed_float16")
+    loss = model.loss
+    bare = keras.Sequential(model.layers)
+    with pytest.raises(ValueError, match="must know the optimizer that scales the loss"):
+        loss(data()[1], bare(data()[0], training=True))
+
+
+def test_an_optimizer_that_averages_weights_is_refused_in_a_loop_too():
+    model = model_of("dense", "sgd")
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+    with pytest.raises(ValueError, match="use_ema=True"):
+        own_loop(model, optimizer)
+
+
+def test_a_scale_that_nothing_tells_is_refused():
+    model = model_of("dense", "sgd")
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    with pytest.raises(ValueError, match="must know by what the loss is scaled"):
+        own_loop(model, scaled)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KeptPasses: backward passes that wait, in variables, for the step that takes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+class KeptPasses:
+    """What a step needs of some backward passes, one batch under the other.
+
+    A pass is a tuple of tensors `[N, ...]`; the first one is h, `[N, D]`. Behind a pass of more
+    labels or candidates, those of others are padded: integers by -1, floats by 0.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope():
+            self.count = tf.Variable(0, trainable=False, dtype=tf.int64, name="kept_passes")
+        self._parts: list[tf.Variable] = []
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The number of passes, and what was kept of them."""
+        return [self.count, *self._parts]
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether there ever was a pass to keep."""
+        return bool(self._parts)
+
+    def append(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Keeps a pass; returns what is there when it has been kept."""
+        if not self._parts:
+            with tf.init_scope():
+                self._parts = [_empty(part, place == 0) for place, part in enumerate(parts)]
+        pairs = zip(self._parts, parts, strict=True)
+        kept = [
+            (variable, under_each_other([variable.read_value(), part])) for variable, part in pairs
+        ]
+        return [*(variable.assign(rows) for variable, rows in kept), self.count.assign_add(1)]
+
+    def take(self) -> list[tf.Tensor]:
+        """Returns all that is kept, and keeps it no longer."""
+        parts = [variable.read_value() for variable in self._parts]
+        with tf.control_dependencies(parts):
+            for variable in self._parts:
+                variable.assign(
+                    tf.zeros([0, *(n or 0 for n in variable.shape[1:])], variable.dtype)
+                )
+            self.count.assign(0)
+        return parts
+
+
+def under_each_other(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns tensors `[N_i, ...]` as one, narrower ones padded: see `KeptPasses`."""
+    if parts[0].shape.rank == 1:
+        return tf.concat(parts, axis=0)
+    widths = tf.reduce_max(tf.stack([tf.shape(part)[1:] for part in parts]), axis=0)
+
+    def widened(part: tf.Tensor) -> tf.Tensor:
+        missing = tf.concat([[0], widths - tf.shape(part)[1:]], axis=0)
+        padding = tf.stack([tf.zeros_like(missing), missing], axis=1)
+        return tf.pad(part, padding, constant_values=-1 if part.dtype.is_integer else 0)
+
+    return tf.concat([widened(part) for part in parts], axis=0)
+
+
+def _empty(part: tf.Tensor, has_width: bool) -> tf.Variable:
+    dims = part.shape[1:].as_list() if has_width else [None] * (part.shape.rank - 1)
+    return tf.Variable(
+        tf.zeros([0, *(n or 0 for n in dims)], part.dtype),
+        trainable=False,
+        shape=[None, *dims],
+        name="kept_pass",
+    )

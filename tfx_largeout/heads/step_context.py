@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StepContext: when a self-updating head takes its step, and by which optimizer's rate and scale.
+
+What lies below a head is trained by the model's optimizer, and the head's step belongs to that
+optimizer's step: it is taken once, by gradients of the same scale, when that one is taken, or is
+left out with it. Keras calls the constraint of a weight whenever an optimizer has taken a step with
+it, and at no other time. So the constraint of each head's `gradient_anchor` takes the step.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
+
+from tfx_largeout.distribute.optimizer_parts import with_parts
+from tfx_largeout.heads.kept_passes import KeptPasses
+from tfx_largeout.keras_internals import (
+    applying_optimizer,
+    batches_applied,
+    calling_model,
+    in_train_step,
+)
+from tfx_largeout.labels import Labels
+from tfx_largeout.run_time_checks import Check, after
+
+_ATTRIBUTE = "_tfx_largeout_steps"
+_DRAWS_OF_PASS = 2**20  # numbers of draws between two passes of one step
+
+
+class BackwardPass(NamedTuple):
+    """What a gradient that came back to a head leaves for its step.
+
+    Attributes:
+        hidden: `[N, D]`.
+        labels: N examples.
+        residuals: What `forward` returned as such.
+        gradients: The gradients of the loss with respect to each of the statistics.
+    """
+
+    hidden: tf.Tensor
+    labels: Labels
+    residuals: Any
+    gradients: tuple[tf.Tensor, ...]
+
+    def scaled(self, factor: Any) -> BackwardPass:
+        """Returns the pass of a loss that is multiplied by a factor."""
+        if isinstance(factor, float) and factor == 1:
+            return self
+        return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
+
+
+class _Step:
+    """What is known of the step of a head that is traced, or runs eagerly.
+
+    Attributes:
+        optimizer: That of the model which called the head; None if no compiled model did.
+        follows: Whether the optimizer's step is sure to follow the gradient.
+        fuses: Whether the gradient may then take the head's step itself.
+        forward_passes: How many there were in training.
+        pending: Passes without a step, and whether each counts, `[]` bool.
+        taken: Whether the gradient took the step itself.
+    """
+
+    def __init__(self) -> None:
+        self.optimizer: Any = None
+        self.follows = self.fuses = False
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self.forward_passes = 0
+        self.pending: list[tuple[BackwardPass, tf.Tensor]] = []
+        self.taken = False
+
+
+class StepContext(keras.constraints.Constraint):
+    """Takes the steps of a head: the constraint of its `gradient_anchor`.
+
+    The gradient leaves a `BackwardPass` behind. When the optimizer steps, so does the head, by
+
+    - the gradients divided by the loss scale of this step (`LossScaleOptimizer`,
+      `loss_scale_factor`), and not at all where `LossScaleOptimizer` leaves the step out;
+    - with `gradient_accumulation_steps=n` the mean of n gradients, in each n-th step;
+    - the sum of the gradients of all calls, where a model calls the head several times.
+
+    In `fit` of a model with Keras's own `train_step` and an optimizer that neither scales nor
+    accumulates, nothing can come between the gradient and the step. There a head that is called
+    once takes its step with the gradient, by one op that reads its rows of W once.
+
+    In a loop of the user's own, a gradient that no step of an optimizer follows leaves the head as
+    it is, with a warning when the next one begins; `head.take_step()` is for loops without an
+    optimizer.
+
+    Args:
+        head: A `SelfUpdatingHead`.
+    """
+
+    def __init__(self, head: Any) -> None:
+        self._head = head
+        self._eager = _Step()
+        self._warned = False
+        self.kept = KeptPasses()
+        with tf.init_scope():
+            # Gradients without a step so far, in loops of the user's own.
+            self._untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Those that need no saving."""
+        return [self._untaken]
+
+    @property
+    def draw(self) -> tf.Tensor:
+        """The number of the draw: each pass that a step takes has candidates of its own."""
+        return self.kept.count * _DRAWS_OF_PASS
+
+    # The call, and the forward pass
+
+    def call(self, hidden: tf.Tensor) -> None:
+        """Takes notice of a call of the head in training.
+
+        Raises:
+            ValueError: The model has no optimizer, or one that averages weights. h is float16, and
+                nothing says by what the loss is scaled.
+        """
+        head, model, step = self._head, calling_model(self._head), self._step_of_graph()
+        compiled = model is not None and model.compiled
+        step.optimizer = model.optimizer if compiled else None
+        if compiled and step.optimizer is None:
+            raise ValueError(
+                f"the model of {_named(head)} must be compiled with an optimizer, which trains "
+                "what lies below the head; got optimizer=None"
+            )
+        self._refuse_averaging(step.optimizer)
+        if hidden.dtype == tf.float16 and step.optimizer is None:
+            raise ValueError(
+                f"{_named(head)} must know the optimizer that scales the loss of float16 "
+                "activations; got a call without a compiled model around it. Compile the model "
+                "with that optimizer, and call the model, not its layers one by one; or use the "
+                "policy 'mixed_bfloat16'."
+            )
+        is_usual = compiled and type(model).train_step is keras.Model.train_step
+        step.follows = is_usual and in_train_step()
+        step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
+        if compiled:
+            head.meet_optimizer(step.optimizer)
+
+    def forward(self) -> tuple[Any, bool]:
+        """Takes notice of a forward pass in training.
+
+        Returns:
+            For `backward`: where it was, and whether it only looks.
+        """
+        only_look = self._head.update_switch.is_off
+        step = self._step_of_graph()
+        if only_look:
+            return _graph(), True
+        if _skips_steps(step.optimizer):  # it may have left out the last one
+            self._untaken.assign(0)
+        elif step.pending:
+            self._warn_of_lost_pass()
+        elif not step.follows:
+            self._tell_of_untaken()
+        step.pending = []
+        step.forward_passes += 1
+        return _graph(), False
+
+    # The gradient
+
+    def backward(self, where: tuple[Any, bool], gone: BackwardPass) -> tf.Tensor:
+        """Returns the gradient with respect to h; takes the step, or keeps what it needs.
+
+        Args:
+            where: What `forward` returned.
+            gone: The pass.
+        """
+        head, (graph, only_look) = self._head, where
+        look = functools.partial(head.backward, *gone, update=False)
+        if only_look:
+            return look()
+        step = self._step_of_graph()
+        is_here = graph is _graph()
+        fuses = is_here and step.fuses and step.forward_passes == 1
+        if fuses or not head.trainable:  # of what is frozen, no optimizer tells: it counts steps
+            step.taken = True
+            return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
+        is_finite = None
+        if _skips_steps(step.optimizer):
+            gone, is_finite = _without_what_is_not_finite(gone)
+        gradient = head.backward(*gone, update=False)
+        if is_finite is not None:  # so that the optimizer leaves out the step
+            gradient = tf.where(is_finite, gradient, tf.constant(float("nan"), gradient.dtype))
+        counts = head.update_switch.is_on
+        with tf.control_dependencies([gradient]):
+            # The function of a gradient runs nothing that its result does not wait for.
+            done = []
+            if not step.follows:
+                done.append(self._untaken.assign_add(tf.cast(counts, tf.int64)))
+            if is_here:
+                step.pending.append((gone, counts))
+            else:  # a gradient through a function: its tensors are seen nowhere else
+                self._refuse_scale_through_functions(gone)
+                done += self._keep([(gone, counts)])
+        with tf.control_dependencies(done):
+            return tf.identity(gradient)
+
+    # The step of the optimizer
+
+    def __call__(self, anchor: Any) -> Any:
+        """Takes the step that belongs to that of the optimizer which calls.
+
+        Args:
+            anchor: The `gradient_anchor`.
+
+        Returns:
+            Its value.
+
+        Raises:
+            ValueError: The optimizer averages weights; it scales the loss by what nothing says.
+            tf.errors.InvalidArgumentError: The gradient was taken in another function than the
+                optimizer's step.
+        """
+        applying, step = applying_optimizer(), self._step_around()
+        optimizer, was_taken, pending = step.optimizer, step.taken, step.pending
+        step.begin_anew()
+        if not was_taken:
+            self._refuse_averaging(applying)
+            if all(applying is not part for part in with_parts(optimizer)):
+                _refuse_unknown_scale(self._head, pending)
+                optimizer = applying
+            self._head.meet_optimizer(optimizer)
+            self._take_all(pending, _scale_of(optimizer, applying), applying, step.follows)
+        return tf.convert_to_tensor(anchor)
+
+    def take_step(self) -> None:
+        """Takes the step of all passes that wait, in a loop without an optimizer."""
+        step = self._step_around()
+        pending = step.pending
+        step.begin_anew()
+        self._head.meet_optimizer(None)
+        self._take_all(pending, 1.0, None, follows=False)
+
+    def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
+        passes = [(gone.scaled(1 / scale), counts) for gone, counts in pending]
+        if not passes:
+            self._refuse_gradient_from_elsewhere()
+        if not follows:
+            self._untaken.assign(0)
+        num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        if num_parts == 1 and len(passes) == 1:
+            ((gone, counts),) = passes
+            tf.cond(counts, lambda: self._take(gone), lambda: tf.constant(0))
+            return
+        self._keep(passes)
+        is_due = self.kept.count > 0
+        if num_parts > 1:
+            is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
+        tf.cond(is_due, lambda: self._take_kept(1 / num_parts), lambda: tf.constant(0))
+
+    def _keep(self, passes: Sequence[tuple[BackwardPass, tf.Tensor]]) -> list[tf.Tensor]:
+        done: list[tf.Tensor] = []
+        for gone, counts in passes:
+            parts = self._head.pack(gone)
+
+            def keep(parts: Sequence[tf.Tensor] = parts) -> tf.Tensor:
+                with tf.control_dependencies(self.kept.append(parts)):
+                    return tf.constant(0)
+
+            with tf.control_dependencies(done):
+                done = [tf.cond(counts, keep, lambda: tf.constant(0))]
+        return done
+
+    def _take_kept(self, factor: float) -> tf.Tensor:
+        if not self.kept.has_parts:
+            return tf.constant(0)
+        return self._take(self._head.unpack(self.kept.take()).scaled(factor))
+
+    def _take(self, gone: BackwardPass, with_gradient: bool = False) -> tf.Tensor:
+        head = self._head
+        gradient = tf.constant(0)
+        if head.trainable or with_gradient:
+            gradient = head.backward(*gone, update=head.trainable)
+        with tf.control_dependencies([gradient]):
+            head.count_step()
+            head.note_rate()
+            if head.trainable:
+                head.after_update(gone.labels, gone.residuals)
+            return tf.identity(gradient) if with_gradient else tf.constant(0)
+
+    def _refuse_scale_through_functions(self, gone: BackwardPass) -> None:
+        if gone.hidden.dtype == tf.float16:
+            raise ValueError(
+                f"{_named(self._head)} must be called in the function that takes the gradient "
+                "where a loss is scaled; got a call within a tf.function of its own"
+            )
+
+    # What is known
+
+    def _step_of_graph(self) -> _Step:
+        """That of the graph that is made, or of eager code."""
+        return self._eager if tf.executing_eagerly() else _step_in(_graph(), self._head)
+
+    def _step_around(self) -> _Step:
+        """That of the graph that is made or of one around it, in which there was a gradient."""
+        if tf.executing_eagerly():
+            return self._eager
+        graph = _graph()
+        while graph is not None:
+            step = _step_in(graph, self._head)
+            if step.taken or step.pending:
+                return step
+            graph = getattr(graph, "outer_graph", None)
+        return self._step_of_graph()
+
+    def _refuse_averaging(self, optimizer: Any) -> None:
+        for part in with_parts(optimizer):
+            if getattr(part, "use_ema", False):
+                raise ValueError(
+                    f"{_named(self._head)} updates itself, and its weights take no part in an "
+                    f"average over steps; got the optimizer {part.name!r} with use_ema=True. Use "
+                    "an optimizer without it, or DenseHead."
+                )
+
+    # Gradients without a step
+
+    def _refuse_gradient_from_elsewhere(self) -> None:
+        """Refuses a step without a pass where a gradient was taken in another function."""
+        number, rule = self._untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
+        kept = self.kept.count.read_value()
+        with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
+            tf.identity(number)
+
+    def _tell_of_untaken(self) -> None:
+        """Warns if there was a gradient since the last step of an optimizer, and forgets it."""
+
+        def tell() -> tf.Tensor:
+            told = tf.numpy_function(self._warn_of_lost_pass, [], tf.int32)
+            with tf.control_dependencies([told]):
+                self._untaken.assign(0)
+                if self.kept.has_parts:
+                    self.kept.take()
+                return tf.identity(told)
+
+        tf.cond(self._untaken > 0, tell, lambda: tf.constant(0))
+
+    def _warn_of_lost_pass(self) -> np.int32:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a gradient was taken through {_named(self._head)} in training, and no optimizer "
+                "has taken its step since: the head is left as it was. To train, let an optimizer "
+                "step with all of model.trainable_variables, or call head.take_step(); to add up "
+                "gradients of several batches, give the optimizer gradient_accumulation_steps; to "
+                "look at a gradient, take it within `with head.without_update():`.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return np.int32(0)
+
+
+_ELSEWHERE = (
+    "the gradient through {head} must be taken in the same tf.function as the optimizer's step, or "
+    "both eagerly; got gradients that were taken elsewhere:"
+)
+
+
+def _named(head: Any) -> str:
+    return f"{type(head).__name__} {head.name!r}"
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _step_in(graph: Any, head: Any) -> _Step:
+    steps = getattr(graph, _ATTRIBUTE, None)
+    if steps is None:
+        steps = weakref.WeakKeyDictionary()
+        setattr(graph, _ATTRIBUTE, steps)
+    return steps.setdefault(head, _Step())
+
+
+def _skips_steps(optimizer: Any) -> bool:
+    kind = keras.optimizers.LossScaleOptimizer
+    return any(isinstance(part, kind) for part in with_parts(optimizer))
+
+
+def _defers(optimizer: Any) -> bool:
+    """Says whether steps of an optimizer are other ones than those of its gradients."""
+    options = ("loss_scale_factor", "gradient_accumulation_steps")
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return scales or any(getattr(optimizer, option, None) for option in options)
+
+
+def _scale_of(optimizer: Any, applying: Any) -> Any:
+    """Returns by what the loss of the present step was multiplied.
+
+    Args:
+        optimizer: What the model was compiled with.
+        applying: That part of it which applies the gradients.
+    """
+    scale = getattr(applying, "loss_scale_factor", None) or 1.0
+    for part in with_parts(optimizer):
+        if isinstance(part, keras.optimizers.LossScaleOptimizer):
+            scale = scale * tf.convert_to_tensor(part.dynamic_scale)
+    return scale
+
+
+def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
+    """Refuses a step in a branch: so `LossScaleOptimizer` does it, of which Keras says nothing."""
+    graph = _graph()
+    if isinstance(graph, CondBranchFuncGraph) and pending and pending[0][0].hidden.graph != graph:
+        raise ValueError(
+            f"{_named(head)} must know by what the loss is scaled; got the step of an optimizer in "
+            "a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "
+            "the model with the optimizer that the loop steps with."
+        )
+
+
+def _without_what_is_not_finite(gone: BackwardPass) -> tuple[BackwardPass, tf.Tensor]:
+    """Returns a pass whose gradients are 0 if one of them is not finite, and whether they were."""
+    flags = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gone.gradients]
+    is_finite = tf.reduce_all(tf.stack(flags))
+    gradients = tuple(tf.where(is_finite, g, tf.zeros_like(g)) for g in gone.gradients)
+    return gone._replace(gradients=gradients), is_finite
