@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-import random
+import hashlib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -118,7 +118,7 @@ class Mutant(NamedTuple):
 
 
 def sample(part: str, number: int, seed: int) -> list[Mutant]:
-    """Returns mutants of a part, drawn by the seed from all of them.
+    """Returns mutants of a part, drawn by the seed from all of them, whatever else changes there.
 
     Those are left out that no compiler takes, and those that only touch annotations or comments.
     """
@@ -128,8 +128,11 @@ def sample(part: str, number: int, seed: int) -> list[Mutant]:
         make = _cpp_mutants if part == "core" else _python_mutants
         for mutant in make(part, str(file.relative_to(ROOT)), code):
             found.setdefault(mutant.key, mutant)
-    every = list(found.values())
-    return random.Random(f"{part} {seed}").sample(every, min(number, len(every)))
+
+    def drawn(mutant: Mutant) -> bytes:
+        return hashlib.sha256(repr((seed, mutant.key)).encode()).digest()
+
+    return sorted(found.values(), key=drawn)[:number]
 
 
 def _files(part: str) -> list[Path]:

@@ -37,6 +37,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutation.csv"
 EQUIVALENT = Path(__file__).parent / "equivalent.csv"
 FIELDS = (*Mutant._fields, "status", "killed_by", "seconds")
 FOLDERS = {"heads": ("heads", "conformance")}  # of tests, where they are not named like the part
+FOR_ALL = ("test_registered_names.py",)
 _GOAL = 0.9
 
 
@@ -87,7 +88,7 @@ class PythonTester:
 
     def __init__(self, folder: Path, part: str, arguments: argparse.Namespace) -> None:
         self._root = copy_package(folder)
-        self._tests = [f"tests/{name}" for name in FOLDERS.get(part, (part,))]
+        self._tests = [f"tests/{name}" for name in (*FOLDERS.get(part, (part,)), *FOR_ALL)]
         self._quick = arguments.quick
         os.environ["PYTHONPATH"] = str(self._root)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have its original's size and age
@@ -122,7 +123,11 @@ class PythonTester:
         """The test files that name what the source file defines, most often first, and others."""
         names = re.findall(r"^(?:class|def) (\w+)", code, re.MULTILINE)
         pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")
-        files = [p for t in self._tests for p in sorted((self._root / t).glob("test_*.py"))]
+        files = [
+            file
+            for path in map(self._root.joinpath, self._tests)
+            for file in ([path] if path.is_file() else sorted(path.glob("test_*.py")))
+        ]
         count = {str(p.relative_to(self._root)): len(pattern.findall(p.read_text())) for p in files}
         naming = sorted((name for name in count if count[name]), key=lambda name: -count[name])
         return naming, [name for name in count if not count[name]]
