@@ -10,7 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import pytest
-from tensorflow.python.framework import ops
+from gradient_registry import forget_custom_gradients
 from variants import leave_for_thorough_runs
 
 
@@ -18,9 +18,14 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="also the tests that take long")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m is looked at, and after -k
 def pytest_collection_modifyitems(config, items):
-    leave_for_thorough_runs(items)
+    after = config.option.keyword and not config.getoption("--thorough")
+    if not after:
+        leave_for_thorough_runs(items)
+    yield
+    if after:
+        leave_for_thorough_runs(items)
     if not config.getoption("--thorough"):
         long = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=long)
@@ -31,21 +36,10 @@ def pytest_collection_finish():
     gc.freeze()  # modules and tests stay: the collection of clear_session need not look at them
 
 
-def forget_custom_gradients():
-    """Lets go of the models that were trained.
-
-    The optimizers of Keras go through a `tf.custom_gradient`, whose function, and the traced step
-    and the model with it, TensorFlow keeps in a registry as long as the process lives.
-    """
-    registered = ops.gradient_registry._registry
-    for name in [name for name in registered if name.startswith("CustomGradient-")]:
-        del registered[name]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def fresh_session():
     yield
-    forget_custom_gradients()
+    forget_custom_gradients()  # what it keeps, heads/test_models_let_go_of.py looks at
     keras.backend.clear_session()
     gc.freeze()  # the next collection need not look at what this one has left
 

@@ -1,34 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of tests: of many, a quick run tries `QUICK_CASES`, and a thorough one all."""
+"""Parameters of tests, and which of their cases a quick run tries.
+
+Of the first test of a file, a quick run tries the first and the last case, in the order in which
+they are written; of the second test the second and the last but one; and so on, round and round. So
+it tries both values of a parameter that has two, and tests of the same table take turns. It tries
+all cases with the mark `all_cases`; with `each_of`, which names a parameter, as tests/conformance
+does with the heads, each kind of its values once, and what else there is takes turns, from kind to
+kind and from test to test.
+
+With -k, and where cases are named, the rule is for those that are left: `pytest -k my_head` runs
+my_head in each test that has it. With --thorough all cases are tried.
+"""
 
 from __future__ import annotations
 
 import itertools
-import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
-QUICK_CASES = 2
 _MARKED = type(pytest.param(0))  # what has marks, as those of `thorough`
 
 
 def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
-    """Marks as thorough what a quick run leaves out of the cases of a test.
-
-    It keeps those whose ids have the smallest checksums: of each test other ones, and the same
-    each time. A test with the mark `all_cases` keeps all.
-    """
-    cases = defaultdict(list)
+    """Marks as thorough what a quick run leaves out of the cases of a test."""
+    tests = defaultdict(list)
     for item in items:
         if not item.get_closest_marker("thorough") and not item.get_closest_marker("all_cases"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for of_one_test in cases.values():
-        of_one_test.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        for item in of_one_test[QUICK_CASES:]:
-            item.add_marker(pytest.mark.thorough)
+            tests[item.nodeid.partition("[")[0]].append(item)
+    numbers: Counter[str] = Counter()  # of tests with several cases so far, in each file
+    for test, cases in tests.items():
+        file = test.partition("::")[0]
+        kept = _kept(cases, numbers[file])
+        numbers[file] += len(cases) > 1
+        for item in cases:
+            if item not in kept:
+                item.add_marker(pytest.mark.thorough)
+
+
+def _kept(cases: Sequence[Any], number: int) -> list[Any]:
+    """Returns those of the cases that the test of this number keeps."""
+    mark = cases[0].get_closest_marker("each_of")
+    if mark is None or not hasattr(cases[0], "callspec"):
+        turn = number % len(cases)
+        return [cases[turn], cases[-1 - turn]]
+    parameter, kind_of = mark.args
+    kinds = defaultdict(list)
+    for item in cases:
+        kinds[kind_of(item.callspec.params[parameter])].append(item)
+    return [of[(number + place) % len(of)] for place, of in enumerate(kinds.values())]
 
 
 def thorough(*values: Any) -> list[Any]:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import keras
 import pytest
 
 from tfx_largeout.compare import cli
 from tfx_largeout.compare.cli import main
-from tfx_largeout.compare.head_table import HEAD_TABLE
+from tfx_largeout.compare.head_options import without_unused
+from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
+from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.peers import PEERS
 
 
@@ -60,6 +63,16 @@ def test_help_and_version(capsys):
             ["--trunk-optimizer", "same", "--trunk-learning-rate", "1"],
             "--trunk-learning-rate must be an option of a chosen head; got '1'",
         ),
+        (["--num-sampled", "5,7"], "--num-sampled must be given once for all heads; got '5,7'"),
+        (
+            ["--num-sampled", "tf_nce=5", "--num-sampled", "9,tf_nce=7"],
+            "--num-sampled must be given once for head tf_nce; got 'tf_nce=5,9,tf_nce=7'",
+        ),
+        (["--learning-rate", "1e-39"], r"--learning-rate must be in \[1.2e-38, 3.4e\+38\]; got"),
+        (["--budget", "1e39"], r"--budget: must be in \[1.2e-38, 3.4e\+38\]; got '1e39'"),
+        (["--hidden", "2147483648"], "--hidden: must be at most 2147483647; got '2147483648'"),
+        (["--sampler", "bernoulli"], "tf_sampled_softmax: sampler must be one of log_uniform, "),
+        (["--overwrite"], "--overwrite must come with --output; got it alone"),
         (["--output", __file__], "--output must be a folder; got the file"),
         (["--output", str(Path(__file__).parent)], "--output must be a new or an empty folder"),
         (["--bud", "3"], "unrecognized arguments: --bud 3"),
@@ -81,11 +94,15 @@ def test_a_command_is_needed(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def options_of(monkeypatch, *arguments):
+def job_of(monkeypatch, *arguments):
     jobs = []
     monkeypatch.setattr(cli, "run_job", lambda job, folder, **_: jobs.append(job) or 0)
     assert main(["compare", *arguments]) == 0
-    return jobs[0].heads
+    return jobs[0]
+
+
+def options_of(monkeypatch, *arguments):
+    return job_of(monkeypatch, *arguments).heads
 
 
 def test_a_trunk_learning_rate_is_for_heads_whose_trunk_has_an_optimizer(monkeypatch, tmp_path):
@@ -100,6 +117,67 @@ def test_the_full_softmax_may_have_a_trunk_optimizer(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     heads = options_of(monkeypatch, "--trunk-optimizer", "full_softmax=sgd")
     assert heads["full_softmax"]["trunk_learning_rate"] == 0.02
+
+
+def test_the_examples_of_help_change_what_they_name_and_nothing_else(
+    monkeypatch, tmp_path, capsys, tiny_data
+):
+    monkeypatch.chdir(tmp_path)
+    main(["compare", "--help"])
+    lines = capsys.readouterr().out.partition("examples:")[2].split("\n")
+    examples = [line.split()[2:] for line in lines if line.strip()]
+    assert len(examples) == 3
+    found = []
+    for arguments in examples:
+        arguments = [str(tiny_data) if "/" in word else word for word in arguments]
+        found.append(options_of(monkeypatch, *arguments))
+    defaults = {head: without_unused(head_row(head).default_options) for head in DEFAULT_HEADS}
+    assert found[0] == defaults
+    assert found[1] == {head: defaults[head] for head in ("full_softmax", "tf_nce")}
+    defaults["full_softmax"]["learning_rate"], defaults["tf_nce"]["learning_rate"] = 0.01, 20
+    assert found[2] == defaults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rates"),
+    [
+        (["--optimizer", "tf_nce=adam"], {"learning_rate": 0.001}),
+        (["--optimizer", "tf_nce=row_sgd"], {"learning_rate": 50.0}),
+        (["--optimizer", "adam", "--learning-rate", "3"], {"learning_rate": 3.0}),
+        (["--trunk-optimizer", "row_adagrad"], {"trunk_learning_rate": 0.01}),
+        (["--trunk-optimizer", "row_adam"], {"trunk_learning_rate": 0.002}),
+    ],
+)
+def test_the_default_rate_is_that_of_the_optimizer(arguments, rates, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = options_of(monkeypatch, *arguments)["tf_nce"]
+    defaults = {"learning_rate": 50.0, "trunk_learning_rate": 0.002}
+    assert {name: options[name] for name in defaults} == {**defaults, **rates}
+
+
+def test_what_the_user_chose_is_known_where_it_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    job = job_of(monkeypatch, "--num-sampled", "tf_nce=1000")
+    assert job.chosen["tf_nce"] == ("num_sampled",) and job.chosen["full_softmax"] == ()
+
+
+def test_a_keras_without_multi_optimizer_is_met_before_the_first_head(monkeypatch, capsys):
+    monkeypatch.delattr(keras.optimizers, "MultiOptimizer")
+    assert main(["compare", "--trunk-optimizer", "adam"]) == 2
+    assert "trunk_optimizer must be same with a Keras older than" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_another_run_is_at_work_is_refused(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cli, "run_job", lambda job, folder, **_: 0)
+    arguments = ["compare", "--output", str(tmp_path / "run"), "--overwrite"]
+    other = OutputFolder(arguments[2])
+    other.make()
+    other.results_json.write_text('{"versions": {"tfx_largeout": "0.1.0"}}')
+    with other.claimed():
+        assert main(arguments) == 2
+        assert "--output must not be in use by a run that goes on" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert main(arguments) == 0
 
 
 def test_peers_that_are_not_installed_are_left_out_and_refused_by_name(monkeypatch, capsys):

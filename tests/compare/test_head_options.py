@@ -7,7 +7,9 @@ import pytest
 
 from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options, fitted
 from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
+from tfx_largeout.losses import SoftmaxCrossentropy
 
+NUMBERS = ("num_sampled", "num_found", "num_selected", "num_words", "top_k")
 OPTIONS = {option.name: option for option in HEAD_OPTIONS}
 DEFAULTS = {
     "full_softmax": {"learning_rate": 0.1},
@@ -59,13 +61,24 @@ def test_every_option_of_the_table_is_a_flag_that_accepts_its_default():
 
 @pytest.mark.parametrize("row", HEAD_TABLE, ids=lambda row: row.name)
 def test_defaults_go_with_few_classes(row):
-    options = fitted(row.default_options, row.default_options, 40, row.in_proportion)
-    built, _ = row.build(40, np.arange(40), 0, {**row.options, **options})
-    built.build((None, 8))
+    defaults = row.default_options
+    options = fitted(defaults, defaults, 40, row.in_proportion)
+    assert {name: value for name, value in options.items() if value != defaults[name]} == {
+        **{name: 40 for name in NUMBERS if defaults.get(name, 0) > 40},
+        **{name: defaults[name] * 40 / 139_536 for name in row.in_proportion},
+    }
+    built, loss = row.build(40, np.arange(40), 0, options)
+    hidden = np.random.default_rng(0).standard_normal([3, 8]).astype("float32")
+    logits = np.float64(built(hidden))
+    log_z = np.log(np.exp(logits).sum(axis=1))
+    exact = SoftmaxCrossentropy()(np.arange(3), built(hidden, training=False))
+    np.testing.assert_allclose(exact, (log_z - logits[range(3), range(3)]).mean(), rtol=1e-5)
+    assert np.isfinite(loss(np.arange(3), built(hidden, training=True)))
 
 
 def test_what_the_user_chose_stays():
     defaults = {"num_sampled": 1000, "num_found": 500, "learning_rate": 1000.0}
+    assert fitted(defaults, defaults, 40, chosen=["num_found"])["num_found"] == 500
     chosen = {**defaults, "num_found": 60}
     assert fitted(chosen, defaults, 40) == {**chosen, "num_sampled": 40}
     assert fitted(defaults, defaults, 5000) == defaults

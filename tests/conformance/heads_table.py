@@ -250,7 +250,13 @@ HEADS = [
     ),
 ]
 
-_FIRST_OF_A_CLASS = {type(row.make_head(50)): row.name for row in reversed(HEADS)}.values()
+_CLASSES = {row.name: type(row.make_head(50)).__name__ for row in HEADS}
+_FIRST_OF_A_CLASS = {_CLASSES[row.name]: row.name for row in reversed(HEADS)}.values()
+
+
+def class_of(row):
+    """The name of the class of a row's head."""
+    return _CLASSES[row.name]
 
 
 def first_of_a_class(row):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import HEADS, first_of_a_class
+from conformance.heads_table import HEADS, class_of, first_of_a_class
 from conformance.test_heads import (
     CLASSES,
     WIDTH,
@@ -23,6 +23,8 @@ from conformance.test_heads import (
 from variants import cases_of, each_once
 
 import tfx_largeout as tlo
+
+pytestmark = pytest.mark.each_of("row", class_of)
 
 every_head = cases_of("row", HEADS)
 CLASSES_OF_HEADS = list(filter(first_of_a_class, HEADS))
@@ -68,7 +70,6 @@ def assert_alike(row, one, other):
 # Those without labels
 
 
-@pytest.mark.all_cases
 @pytest.mark.parametrize(("row", "ignored"), each_once(CLASSES_OF_HEADS, [-1, -100]))
 def test_a_batch_with_padding_trains_as_the_batch_without_it(row, ignored):
     x, labels = padded_batch(ignored)

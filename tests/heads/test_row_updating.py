@@ -29,7 +29,6 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.all_cases
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", list(HEADS))
 def test_the_labels_of_examples_of_weight_0_do_not_matter(name, optimizer):

@@ -250,9 +250,19 @@ def test_sparse_features_with_a_policy():
     np.testing.assert_array_equal(ids, [min(labels) for labels in y.to_list()])
 
 
-def test_weights_whose_sum_is_rounded():
-    tlo.NearestNeighborModel(a_model(), 1, weight=0.9, feature_weight=0.1)
-    tlo.NearestNeighborModel(a_model(), 1, weight=0.8, feature_weight=0.2)
+@pytest.mark.parametrize("weights", [(0.9, 0.1), (0.8, 0.2), (0.7, 0.3)])
+def test_weights_whose_sum_is_rounded(weights):
+    """Nothing is left for the head, and nothing less: in float64 0.9 + 0.1 may not be 1."""
+    model, (x, y) = a_model(), some_examples()
+    both = tlo.NearestNeighborModel(model, 3, 4, 0.1, *weights)
+    assert (both.weight, both.feature_weight) == weights
+    both.adapt(batches(x, y))
+    scores, _ = both.predict(x, verbose=0)
+    s = expected(model, x, y.to_list(), x, 4, 0.1, *weights, 100)
+    np.testing.assert_allclose(scores, -np.sort(-s, axis=1)[:, :3], rtol=2e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="feature_weight must be at most 1 - weight"):
+        both.feature_weight = weights[1] + 1e-6
+    assert (both.weight, both.feature_weight) == weights
 
 
 def test_features_that_cannot_be_compared():

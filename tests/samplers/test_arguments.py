@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from samplers.drawing import draw
 
 from tfx_largeout import samplers
 
@@ -71,8 +72,13 @@ def test_arguments_that_do_not_fit_the_number_of_classes(sampler, num_classes, m
 
 
 def test_with_replacement_there_may_be_more_candidates_than_classes():
-    for sampler in (
-        samplers.Uniform(11, unique=False),
-        samplers.Unigram(FIVE * 2, 11, per_example=True),
+    for sampler, probability in (
+        (samplers.Uniform(11, unique=False), np.full(10, 0.1)),
+        (samplers.Unigram(FIVE * 2, 11, per_example=True), np.array(FIVE * 2) / 30),
     ):
         sampler.build(10)
+        ids, log_expected, of_labels = draw(sampler, [[0], [9]])
+        assert ids.shape == ([2, 11] if sampler.per_example else [11])
+        assert np.all((ids >= 0) & (ids < 10))
+        np.testing.assert_allclose(log_expected, np.log(11 * probability[ids]), rtol=1e-6)
+        np.testing.assert_allclose(of_labels, np.log(11 * probability[[[0], [9]]]), rtol=1e-6)

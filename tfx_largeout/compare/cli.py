@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from tfx_largeout.compare.head_options import (
     choose_options,
     positive_integer,
     positive_number,
+    with_rates,
     without_unused,
 )
 from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
@@ -36,7 +38,7 @@ _EXAMPLES = """\
 examples:
   tfx-largeout compare
   tfx-largeout compare --heads full_softmax,tf_nce --epochs 5
-  tfx-largeout compare --data path/to/EURLex-4K --learning-rate 1e-2,tf_nce=20
+  tfx-largeout compare --data path/to/EURLex-4K --learning-rate full_softmax=1e-2,tf_nce=20
 """
 
 
@@ -69,36 +71,57 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
-    heads = _choose_heads(parser, arguments)
+    heads, chosen = _choose_heads(parser, arguments)
     data_name, data = _choose_data(parser, arguments)
     training = _choose_training(arguments)
-    try:
-        folder = OutputFolder(arguments.output, arguments.overwrite)
-        folder.make()
-    except (OSError, ValueError) as error:
-        parser.error(f"--output {error}")
-    try:
-        job = Job(heads, data_name, data, training, tuple(arguments.peers))
-        return run_job(job, folder, open_page=arguments.open)
-    except DataError:
-        folder.undo()
-        raise
+    job = Job(heads, data_name, data, training, tuple(arguments.peers), chosen)
+    _check_heads(parser, job)
+    if arguments.overwrite and arguments.output is None:
+        parser.error("--overwrite must come with --output; got it alone")
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = OutputFolder(arguments.output, arguments.overwrite)
+            folder.make()
+            stack.enter_context(folder.claimed())
+        except (OSError, ValueError) as error:
+            parser.error(f"--output {error}")
+        try:
+            return run_job(job, folder, open_page=arguments.open)
+        except DataError:
+            folder.undo()
+            raise
 
 
-def _choose_heads(parser: _Parser, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def _choose_heads(
+    parser: _Parser, arguments: argparse.Namespace
+) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """Returns the options of each head, and the names of those that were chosen."""
     heads = {head: head_row(head).default_options for head in arguments.heads}
+    chosen: dict[str, tuple[str, ...]] = dict.fromkeys(heads, ())
     for option in HEAD_OPTIONS:
-        if option.name == "trunk_learning_rate":  # trunk_optimizer comes before it
-            heads = {head: without_unused(options) for head, options in heads.items()}
+        used = {head: without_unused(options) for head, options in heads.items()}
         texts = getattr(arguments, option.name)
         if texts:
             try:
-                chosen = choose_options(option, texts, heads)
+                values = choose_options(option, texts, used)
             except ValueError as error:
                 parser.error(str(error))
-            for head, options in chosen.items():
+            for head, options in values.items():
                 heads[head].update(options)
-    return heads
+                chosen[head] += (option.name,)
+    return {
+        head: with_rates(without_unused(options), head_row(head).default_options, chosen[head])
+        for head, options in heads.items()
+    }, chosen
+
+
+def _check_heads(parser: _Parser, job: Job) -> None:
+    """Refuses options that do not go together before the first head is trained."""
+    for head, options in job.heads.items():
+        try:
+            head_row(head).check(options, job.training)
+        except ValueError as error:
+            parser.error(f"{head}: {error}")
 
 
 def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, DataSettings]:

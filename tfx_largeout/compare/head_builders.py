@@ -18,6 +18,8 @@ _TRUNK = {
     "trunk_optimizer": "same",
     "trunk_learning_rate": 2e-3,
 }
+# All rates are constant here, and a trunk with an optimizer of its own leaves none to follow.
+_SELF_UPDATING: dict[str, Any] = {"name": "head", "model_rate": None}
 
 
 def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -52,7 +54,7 @@ def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) 
         options["products"],
         bias_initializer=_bias(label_counts, options),
         seed=seed,
-        name="head",
+        **_SELF_UPDATING,
     )
     return head, losses.SoftmaxCrossentropy()
 
@@ -89,7 +91,7 @@ def factored_spherical(num_classes: int, label_counts: Any, seed: int, options: 
 
 def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
     rate = options["head_learning_rate"]
-    return heads.FactoredHead(num_classes, rate, name="head", **arguments)
+    return heads.FactoredHead(num_classes, rate, **_SELF_UPDATING, **arguments)
 
 
 def factored_options(head_learning_rate: float) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def _sampled_head(
         bias_initializer=_bias(label_counts, options),
         index=index,
         seed=seed,
-        name="head",
+        **_SELF_UPDATING,
     )
 
 
@@ -271,7 +273,7 @@ def hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
         optimizer = _row_optimizer(options)
         counts = _counts(label_counts).tolist()
         head = heads.HierarchicalSoftmaxHead(
-            num_classes, optimizer, tree=tree, counts=counts, name="head"
+            num_classes, optimizer, tree=tree, counts=counts, **_SELF_UPDATING
         )
         return head, losses.NegativeLogLikelihood()
 
@@ -281,6 +283,8 @@ def hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
 def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str, Any]:
     """Returns the arguments that TensorFlow's two built-ins share."""
     sampler, sampler_options = options["sampler"], {}
+    if sampler not in _TF_SAMPLERS:
+        raise ValueError(f"sampler must be one of {', '.join(_TF_SAMPLERS)}; got {sampler!r}")
     if sampler == "unigram":
         sampler = "fixed_unigram"
         sampler_options = {"unigrams": _counts(label_counts).astype(float).tolist()}
@@ -295,6 +299,7 @@ def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str,
     }
 
 
+_TF_SAMPLERS = ("log_uniform", "uniform", "unigram")
 CANDIDATE_SAMPLING = {
     "optimizer": "sgd",
     "learning_rate": 50.0,

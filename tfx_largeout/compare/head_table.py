@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from tfx_largeout import losses, samplers
 from tfx_largeout.compare.head_builders import (
@@ -32,6 +33,8 @@ from tfx_largeout.compare.head_builders import (
     tf_sampled_softmax,
     wta_top_k,
 )
+from tfx_largeout.compare.head_options import TUNED_CLASSES, at_most_tuned
+from tfx_largeout.compare.settings import TrainingSettings
 
 
 class HeadRow(NamedTuple):
@@ -62,6 +65,30 @@ class HeadRow(NamedTuple):
         if hasattr(keras.optimizers, "MultiOptimizer"):
             return dict(self.options)
         return {**self.options, **self.single_optimizer}
+
+    def check(self, options: dict[str, Any], training: TrainingSettings) -> None:
+        """Refuses what the head would refuse when its turn to be trained has come.
+
+        What depends on the number of classes or on workers is left to the head.
+
+        Args:
+            options: All options.
+            training: What all heads have in common.
+
+        Raises:
+            ValueError: One sentence with the option, the rule and the value.
+        """
+        own_trunk = options["trunk_optimizer"] != "same"
+        if own_trunk and not hasattr(keras.optimizers, "MultiOptimizer"):
+            raise ValueError(
+                "trunk_optimizer must be same with a Keras older than 3.15, which has no "
+                f"MultiOptimizer; got {options['trunk_optimizer']!r} with Keras {keras.__version__}"
+            )
+        counts = np.ones(TUNED_CLASSES)
+        head, _ = self.build(len(counts), counts, training.seed, at_most_tuned(options))
+        index = getattr(head, "index", None)
+        if index is not None:
+            index.check_shape(head.num_classes, training.hidden)
 
 
 HEAD_TABLE = (

@@ -33,6 +33,7 @@ class Job:
     Attributes:
         heads: Names of heads, and the options of each, in the order of training.
         peers: Names of other methods (`peers.py`), which come after them.
+        chosen: Names of the options that the user chose, of each head.
         data_name: What the user calls the data.
         data: The data.
         training: What all heads have in common.
@@ -43,6 +44,7 @@ class Job:
     data: DataSettings
     training: TrainingSettings
     peers: tuple[str, ...] = ()
+    chosen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def run_job(
@@ -112,7 +114,8 @@ def run_job(
 def _all_settings(job: Job, folder: OutputFolder) -> Iterator[WorkerSettings]:
     for head, options in job.heads.items():
         events = str(folder.tensorboard / head)
-        yield WorkerSettings(head, options, job.data, job.training, events)
+        chosen = job.chosen.get(head, ())
+        yield WorkerSettings(head, options, job.data, job.training, events, chosen)
     counts = dataclasses.replace(job.data, features="counts")
     alone = dataclasses.replace(job.training, workers=1)
     for peer in job.peers:

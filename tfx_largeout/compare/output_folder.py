@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -58,6 +61,7 @@ class OutputFolder:
             self.plot_png,
             self.page_html,
             *self.logs.glob("*.log"),
+            *self.logs.glob("*.part"),
             *self.tensorboard.glob("*/events.out.tfevents.*"),
         ]
 
@@ -72,6 +76,20 @@ class OutputFolder:
         for folder in (self.tensorboard, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
 
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keeps other runs out of the folder, which has been made, for as long as it is open.
+
+        Raises:
+            ValueError: Another run is at work in it.
+        """
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            _lock(folder, self.path)
+            yield
+        finally:
+            os.close(folder)
+
     def undo(self) -> None:
         """Removes the folders that `make` made, as far as they are empty."""
         _remove_empty(self._made)
@@ -81,6 +99,15 @@ class OutputFolder:
         for file in self._earlier:
             file.unlink(missing_ok=True)
         _remove_empty({file.parent for file in self._earlier} - {self.path, self.logs})
+
+
+def _lock(folder: int, path: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"must not be in use by a run that goes on; got {str(path)!r}") from None
+    except OSError:
+        return  # a file system without locks
 
 
 def _is_report(file: Path) -> bool:

@@ -78,6 +78,7 @@ class WorkerSettings:
         data: The data.
         training: What all heads have in common.
         events: Folder of the TensorBoard run.
+        chosen: Names of the options that the user chose.
     """
 
     head: str
@@ -85,6 +86,7 @@ class WorkerSettings:
     data: DataSettings
     training: TrainingSettings
     events: str
+    chosen: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> WorkerSettings:

@@ -44,7 +44,11 @@ def train(
     keras.utils.set_random_seed(common.seed)
     row = head_row(settings.head)
     options = fitted(
-        settings.options, row.default_options, train_examples.num_labels, row.in_proportion
+        settings.options,
+        row.default_options,
+        train_examples.num_labels,
+        row.in_proportion,
+        settings.chosen,
     )
     if options != settings.options:
         settings = dataclasses.replace(settings, options=options)

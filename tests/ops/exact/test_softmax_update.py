@@ -238,14 +238,19 @@ def test_a_refused_step_changes_nothing(implementation, name, value, message, mo
 
 
 def test_gradients_at_padding_are_ignored():
-    problem = Problem(30, 3, 5)
-    problem.labels[:, 1] = -1
-    problem.compute(rounds=False)
-    numbers = problem.target_gradient.numpy()
-    numbers[:, 1] = np.nan
-    problem.target_gradient = tf.constant(numbers)
-    hidden, *_ = problem.step("auto")
-    assert np.isfinite(hidden).all()
+    results = []
+    for at_padding in (0.0, np.nan):
+        problem = Problem(30, 3, 5)
+        problem.labels[:, 1] = -1
+        problem.compute(rounds=False)
+        numbers = problem.target_gradient.numpy()
+        numbers[:, 1] = at_padding
+        problem.target_gradient = tf.constant(numbers)
+        hidden, *_ = problem.step("auto")
+        results.append((np.array(hidden), problem.kernel.numpy()))
+    for expected, found in zip(*results, strict=True):
+        assert np.abs(expected).max() > 0
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
