@@ -21,6 +21,7 @@ from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
+from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -93,7 +94,7 @@ class Head(keras.layers.Layer):
         Raises:
             TypeError: h is not a dense tensor of floats.
             ValueError: h is float16.
-            RuntimeError: More than one replica (also when the head is built), or compilation with XLA.
+            RuntimeError: More than one replica, as when the head is built; or compilation with XLA.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
@@ -111,15 +112,17 @@ class Head(keras.layers.Layer):
             training = record.could_possibly_record()
         logits = self._prunable_logits(inputs)
         if training:
+            if self.trainable:
+                warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits)
         metrics_look = serve_metrics(self._get_call_context().entry_layer) and training
         setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training, metrics_look))
         return logits
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns all logits `[..., C]` of hidden activations `[..., D]`, in the compute dtype."""
+        """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = self.flat_logits(flat, self.compute_dtype)
+        logits = self.flat_logits(flat, self.logits_dtype)
         if hidden.shape.rank == 2:
             return logits
         return self._with_batch_shape(logits, hidden)
@@ -164,6 +167,11 @@ class Head(keras.layers.Layer):
     def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
         """Returns what `HeadOutput.over_workers` does, where there are several workers."""
         return whole_batch(output, y_true, sample_weight, mask)
+
+    @property
+    def logits_dtype(self) -> str:
+        """The dtype of the logits that a call returns."""
+        return self.compute_dtype
 
     @property
     def statistics_dtype(self) -> str:
@@ -253,7 +261,7 @@ class Head(keras.layers.Layer):
             return hidden[..., :0]
         if in_symbolic_scope():  # Keras asks for shapes, maybe before variables have values
             no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
-            return self._with_batch_shape(tf.cast(no_logits, self.compute_dtype), hidden)
+            return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
@@ -351,7 +359,8 @@ class HeadOutput:
         """Computes exact statistics for the metrics of a step, before it changes the weights.
 
         Args:
-            whole, y_true: What `over_workers` returned.
+            whole: The output for the examples of all workers: see `over_workers`.
+            y_true: Their labels.
         """
         self._is_asked = True
         if self.metrics_look:

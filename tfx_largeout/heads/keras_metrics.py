@@ -42,7 +42,11 @@ _NAMES = {"accuracy", "acc"}.union(
     *(
         (f"{sparse}_{name}", f"{sparse}_{name}".title().replace("_", ""))
         for sparse in ("sparse_", "")
-        for name in ("categorical_accuracy", "top_k_categorical_accuracy", "categorical_crossentropy")
+        for name in (
+            "categorical_accuracy",
+            "top_k_categorical_accuracy",
+            "categorical_crossentropy",
+        )
     )
 )
 
