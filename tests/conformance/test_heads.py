@@ -632,7 +632,7 @@ def test_training_weights_that_lose_small_steps_is_warned_of_once(row, policy):
         warnings.simplefilter("always")
         model.evaluate(x, labels, verbose=0)
         model.predict(x, verbose=0)
-        assert not seen  # to use them is well
+        assert not [w for w in seen if w.category is RuntimeWarning]  # to use them is well
         model.fit(x, labels, epochs=2, verbose=0)
         model.train_on_batch(x[:7], labels[:7])
     said = [str(w.message) for w in seen if "trains weights in bfloat16" in str(w.message)]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -274,12 +276,14 @@ def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
     np.testing.assert_allclose(*others, atol=2e-5)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("make", [lambda: tlo.optimizers.RowAdam(0.1), tlo.optimizers.FusedAdam])
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [(RowAdam, "bfloat16"), (RowAdam, "float32"), (FusedAdam, "bfloat16"), (FusedAdam, "float16")],
+)
 def test_steps_of_weights_that_lose_them_are_warned_of_once(make, dtype):
     table = tlo.layers.RowEmbedding(6, 3, dtype=dtype)
     model = keras.Sequential([keras.Input([2], dtype="int32"), table, keras.layers.Flatten()])
-    model.compile(make(), "mse", jit_compile=False)
+    model.compile(make(0.1), "mse", jit_compile=False)
     x, y = np.array([[1, 2], [3, 3]]), np.zeros([2, 6])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -16,7 +16,8 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.keras_metrics import serve_metrics
+from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
+from tfx_largeout.heads.large_logits import watch_logits
 from tfx_largeout.heads.over_workers import whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.labels import Labels, normalize_labels
@@ -30,8 +31,6 @@ from tfx_largeout.statistics import (
     without_gradient,
 )
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
-
-_ATTRIBUTE = "_tfx_largeout_head_output"
 
 
 class Head(keras.layers.Layer):
@@ -58,6 +57,7 @@ class Head(keras.layers.Layer):
     gives: ClassVar[tuple[type, ...]] = ()
     # Whether it can have the rows of a part of the classes, and several workers the others.
     spreads_classes: ClassVar[bool] = False
+    has_warned_of_logits: bool = False
     # Those among which the classes are spread, once the head is built.
     workers: Workers = ALONE
 
@@ -110,13 +110,14 @@ class Head(keras.layers.Layer):
         )
         if training is None:
             training = record.could_possibly_record()
-        logits = self._prunable_logits(inputs)
+        model = self._get_call_context().entry_layer
+        logits = self._prunable_logits(inputs, model)
         if training:
             if self.trainable:
                 warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits)
-        metrics_look = serve_metrics(self._get_call_context().entry_layer) and training
-        setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training, metrics_look))
+        metrics_look = serve_metrics(model) and training
+        setattr(logits, HEAD_OUTPUT, HeadOutput(self, inputs, training, metrics_look))
         return logits
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -256,12 +257,13 @@ class Head(keras.layers.Layer):
         static = hidden.shape[:-1].concatenate(self.num_classes)
         return tf.ensure_shape(tf.reshape(logits, shape), static)
 
-    def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
+    def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
         if in_symbolic_scope():  # Keras asks for shapes, maybe before variables have values
             no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
             return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
+        watch_logits(self, model, hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
@@ -430,7 +432,7 @@ def _refuse_replicas() -> None:
 
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
-    return getattr(y_pred, _ATTRIBUTE, None)
+    return getattr(y_pred, HEAD_OUTPUT, None)
 
 
 def examples_that_count(y_pred: Any, output: HeadOutput) -> tf.Tensor:
