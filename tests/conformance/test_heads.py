@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import keras
 import numpy as np
@@ -613,6 +614,26 @@ def test_bad_labels_are_refused_and_change_nothing(row, labels, error, message):
     with pytest.raises(error, match=message):
         model.fit(x, np.array(labels), shuffle=False, verbose=0)
     assert_same_state(before, state_of(model)[: len(before)])
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", *thorough("float32")])
+@every_class
+def test_training_weights_that_lose_small_steps_is_warned_of_once(row, policy):
+    (x, labels), head = examples(), row.make_head(CLASSES, dtype=policy)
+    inputs = keras.Input((WIDTH,))
+    model = compiled(keras.Model(inputs, head(inputs)), row)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.evaluate(x, labels, verbose=0)
+        model.predict(x, verbose=0)
+        assert not [w for w in seen if w.category is RuntimeWarning]  # to use them is well
+        model.fit(x, labels, epochs=2, verbose=0)
+        model.train_on_batch(x[:7], labels[:7])
+    said = [str(w.message) for w in seen if "trains weights in bfloat16" in str(w.message)]
+    is_short = policy == "bfloat16" and row.weights_dtype[0] == "bfloat16"
+    assert len(said) == (1 if is_short else 0)
+    assert all(f"{type(head).__name__} {head.name!r}" in s for s in said)
+    assert all("mixed_bfloat16" in s for s in said)
 
 
 @every_class

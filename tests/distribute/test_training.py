@@ -36,6 +36,9 @@ def test_workers_train_as_one_process(size, tmp_path):
             assert len(set(expected["losses"][-4:])) == 4 - 1  # learning rates
         if name == "factored":
             check_factored(expected, workers)
+        if name == "positions":
+            for worker in workers:
+                assert_close(worker["metrics"], expected["metrics"], "Keras's metrics")
         if name == "long":
             check_fifty_steps(expected, workers)
             check_evaluation(expected, workers)

@@ -315,8 +315,15 @@ RUNS = {"some": some_runs, "every": every_run}
 def positions_run() -> dict[str, np.ndarray]:
     """A label each position."""
     positions = tf.data.Dataset.from_tensor_slices((X % 7, NEXT)).batch(BATCH)
-    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions")
-    return trained(model, data=tlo.distribute.shard(positions))
+    metrics = [
+        "accuracy",
+        keras.metrics.SparseTopKCategoricalAccuracy(20),
+        keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+    ]
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions", metrics=metrics)
+    result = trained(model, data=tlo.distribute.shard(positions))
+    result["metrics"], _ = evaluated(model, positions)
+    return result
 
 
 def factored_run() -> dict[str, np.ndarray]:

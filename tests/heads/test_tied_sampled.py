@@ -391,3 +391,115 @@ def test_only_a_row_embedding_never_reads_the_table_as_a_whole(kind):
     readers = {operation.type for operation in resource.consumers()}
     assert "ResourceGather" in readers
     assert ("ReadVariableOp" in readers) == (kind is not RowEmbedding)
+
+
+def reversible(**arguments):
+    arguments = {"embeddings_initializer": normal(5), "name": "table", **arguments}
+    return keras.layers.ReversibleEmbedding(WORDS, WIDTH, **arguments)
+
+
+@pytest.mark.parametrize("options", [{"logit_soft_cap": 0.7}, {"logit_soft_cap": 3}, {}], ids=str)
+def test_a_soft_cap_of_the_embedding_is_that_of_training_and_evaluation(options):
+    x, y = data()
+    own = tied(tlo.samplers.Uniform(WORDS), reversible(**options), use_bias=False)
+    embedding = reversible(**options)
+    inputs = keras.Input([LENGTH], dtype="int32")
+    full = keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+    own.compile(keras.optimizers.SGD(0.5), tlo.losses.SampledSoftmax(), metrics=["accuracy"])
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    full.compile(keras.optimizers.SGD(0.5), entropy, metrics=["accuracy"])
+    np.testing.assert_allclose(own(x), full(x), rtol=1e-5, atol=1e-6)
+    for run in ("fit", "evaluate"):
+        for model in (own, full):
+            kwargs = {"shuffle": False, "epochs": 3} if run == "fit" else {}
+            result = getattr(model, run)(x, y, batch_size=EXAMPLES // 2, verbose=0, **kwargs)
+            model.said = result.history["loss"] if run == "fit" else result
+        np.testing.assert_allclose(own.said, full.said, rtol=1e-5)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+
+
+def test_what_reads_a_capped_head_gets_capped_logits():
+    cap = 0.4
+    embedding = reversible(logit_soft_cap=cap)
+    bias = np.linspace(-1, 1, WORDS)
+    model = tied(tlo.samplers.Uniform(4), embedding, bias_initializer=lambda s, dtype: bias)
+    x, y = data()
+    head = head_of(model)
+    hidden = keras.Model(model.inputs, model.get_layer("head").input)(x)
+    linear = np.float64(hidden) @ np.float64(values_of(model)).T + bias
+    logits = cap * np.tanh(linear / cap)
+    np.testing.assert_allclose(model(x), logits, rtol=1e-4, atol=1e-6)
+    scores, ids = tlo.TopK(head, 3, activation="softmax")(hidden)
+    best = np.argsort(-linear, axis=1, kind="stable")[:, :3]
+    np.testing.assert_array_equal(ids, best)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(scores, np.take_along_axis(shares, best, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(head.mean_logit(hidden), logits.mean(axis=1), rtol=1e-3, atol=1e-6)
+    model.compile("sgd", tlo.losses.SampledSoftmax(), metrics=[tlo.metrics.ExactLoss()])
+    wanted = -np.log(shares[np.arange(EXAMPLES), y]).mean()
+    np.testing.assert_allclose(model.evaluate(x, y, verbose=0), [wanted, wanted], rtol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", "float64"])
+def test_logits_have_the_reverse_dtype(policy, dtype):
+    embedding = reversible(reverse_dtype=dtype, dtype=policy)
+    head = TiedSampledHead(embedding, tlo.samplers.Uniform(4), use_bias=False, dtype=policy)
+    hidden = tf.random.stateless_normal([3, WIDTH], [1, 2])
+    logits = head(hidden)
+    layer = embedding(tf.cast(hidden, embedding.compute_dtype), reverse=True)
+    assert logits.dtype == layer.dtype
+    np.testing.assert_allclose(
+        tf.cast(logits, "float32"), tf.cast(layer, "float32"), rtol=2e-2, atol=2e-2
+    )
+    wanted = head(keras.KerasTensor([None, WIDTH], policy.replace("mixed_", ""))).dtype
+    assert wanted == logits.dtype.name
+
+
+def test_what_a_tied_head_can_not_be_is_refused_by_name(tmp_path):
+    sampler, row = tlo.samplers.Uniform(4), (None, WIDTH)
+    with pytest.raises(ValueError, match=r"tie_weights=True.*got tie_weights=False.*SampledHead"):
+        TiedSampledHead(reversible(tie_weights=False), sampler)
+    with pytest.raises(ValueError, match=r"logit_soft_cap of embedding must be .* above 0; got 0"):
+        TiedSampledHead(reversible(logit_soft_cap=0), sampler)
+    for embedding in (RowEmbedding(WORDS, WIDTH, lora_rank=2), reversible(lora_rank=2)):
+        with pytest.raises(ValueError, match="LoRA or quantized"):
+            TiedSampledHead(embedding, sampler).build(row)
+    later = TiedSampledHead(table(), sampler)
+    later.build(row)
+    later.embedding.enable_lora(2)
+    with pytest.raises(ValueError, match="LoRA or quantized"):
+        later(np.zeros([2, WIDTH], "float32"))
+    with pytest.raises(ValueError, match="dtype, float32; got bfloat16"):
+        TiedSampledHead(reversible(dtype="bfloat16"), sampler).build(row)
+    model = tied(sampler, reversible(logit_soft_cap=2))
+    for use in (
+        lambda: head_of(model).to_dense(),
+        lambda: tlo.to_keras(model),
+        lambda: tlo.export(model, tmp_path / "served", k=2),
+    ):
+        with pytest.raises(TypeError, match="logit_soft_cap=2"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"embeddings_constraint": keras.constraints.UnitNorm(axis=1)},
+        {"embeddings_regularizer": keras.regularizers.L2(0.1)},
+        {"mask_zero": True},
+    ],
+    ids=["constraint", "regularizer", "mask_zero"],
+)
+def test_options_of_the_embedding_train_as_in_the_full_softmax(options):
+    x, y = data()
+    own = tied(tlo.samplers.Uniform(WORDS), reversible(**options), use_bias=False)
+    embedding = reversible(**options)
+    inputs = keras.Input([LENGTH], dtype="int32")
+    full = keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+    own.compile(keras.optimizers.SGD(0.5), tlo.losses.SampledSoftmax())
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    full.compile(keras.optimizers.SGD(0.5), entropy)
+    for model in (own, full):
+        model.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)

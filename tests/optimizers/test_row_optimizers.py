@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -272,3 +274,21 @@ def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
             optimizer.apply([g, tf.ones([5, 2])], weights)
     np.testing.assert_allclose(left, right, atol=2e-5)
     np.testing.assert_allclose(*others, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [(RowAdam, "bfloat16"), (RowAdam, "float32"), (FusedAdam, "bfloat16"), (FusedAdam, "float16")],
+)
+def test_steps_of_weights_that_lose_them_are_warned_of_once(make, dtype):
+    table = tlo.layers.RowEmbedding(6, 3, dtype=dtype)
+    model = keras.Sequential([keras.Input([2], dtype="int32"), table, keras.layers.Flatten()])
+    model.compile(make(0.1), "mse", jit_compile=False)
+    x, y = np.array([[1, 2], [3, 3]]), np.zeros([2, 6])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.fit(x, y, epochs=2, verbose=0)
+        model.fit(x[:1], y[:1], verbose=0)
+    said = [str(w.message) for w in seen if f"trains weights in {dtype}" in str(w.message)]
+    assert len(said) == (0 if dtype == "float32" else 1)
+    assert all("mixed_bfloat16" in each for each in said)

@@ -94,4 +94,5 @@ def _kernel_output(logits: Any, asked_by: str) -> HeadOutput:
         raise TypeError(
             f"{asked_by} needs a model whose last layer is a head with W and b; got {found}"
         )
+    output.head.refuse_soft_cap(asked_by)
     return output

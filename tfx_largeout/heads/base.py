@@ -16,12 +16,14 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.keras_metrics import serve_metrics
+from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
+from tfx_largeout.heads.large_logits import watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
+from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -30,8 +32,6 @@ from tfx_largeout.statistics import (
     without_gradient,
 )
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
-
-_ATTRIBUTE = "_tfx_largeout_head_output"
 
 
 class Head(keras.layers.Layer):
@@ -57,6 +57,7 @@ class Head(keras.layers.Layer):
     gives: ClassVar[tuple[type, ...]] = ()
     # Whether it can have the rows of a part of the classes, and several workers the others.
     spreads_classes: ClassVar[bool] = False
+    has_warned_of_logits: bool = False
     # Those among which the classes are spread, once the head is built.
     workers: Workers = ALONE
 
@@ -108,18 +109,21 @@ class Head(keras.layers.Layer):
         )
         if training is None:
             training = record.could_possibly_record()
-        logits = self._prunable_logits(inputs)
+        model = calling_model(self)
+        logits = self._prunable_logits(inputs, model)
         if training:
             check_optimizer(self)
+            if self.trainable:
+                warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits, inputs)
-        metrics_look = serve_metrics(calling_model(self)) and training
-        setattr(logits, _ATTRIBUTE, HeadOutput(self, inputs, training, metrics_look))
+        metrics_look = serve_metrics(model) and training
+        setattr(logits, HEAD_OUTPUT, HeadOutput(self, inputs, training, metrics_look))
         return logits
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns all logits `[..., C]` of hidden activations `[..., D]`, in the compute dtype."""
+        """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = self.flat_logits(flat, self.compute_dtype)
+        logits = self.flat_logits(flat, self.logits_dtype)
         if hidden.shape.rank == 2:
             return logits
         return self._with_batch_shape(logits, hidden)
@@ -164,6 +168,11 @@ class Head(keras.layers.Layer):
     def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
         """Returns what `HeadOutput.over_workers` does, where there are several workers."""
         return whole_batch(output, y_true, sample_weight, mask)
+
+    @property
+    def logits_dtype(self) -> str:
+        """The dtype of the logits that a call returns."""
+        return self.compute_dtype
 
     @property
     def statistics_dtype(self) -> str:
@@ -248,12 +257,13 @@ class Head(keras.layers.Layer):
         static = hidden.shape[:-1].concatenate(self.num_classes)
         return tf.ensure_shape(tf.reshape(logits, shape), static)
 
-    def _prunable_logits(self, hidden: tf.Tensor) -> tf.Tensor:
+    def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
         if in_symbolic_scope():  # Keras asks for shapes, maybe before variables have values
             no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
-            return self._with_batch_shape(tf.cast(no_logits, self.compute_dtype), hidden)
+            return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
+        watch_logits(self, model, hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
         # In a function of their own, unused logits are pruned with all that they read. Otherwise
@@ -426,7 +436,7 @@ def _refuse_replicas() -> None:
 
 def head_output(y_pred: Any) -> HeadOutput | None:
     """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
-    return getattr(y_pred, _ATTRIBUTE, None)
+    return getattr(y_pred, HEAD_OUTPUT, None)
 
 
 def examples_that_count(y_pred: Any, output: HeadOutput) -> tf.Tensor:

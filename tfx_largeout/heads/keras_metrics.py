@@ -14,6 +14,9 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import ExactStatistics
 
+HEAD_OUTPUT = "_tfx_largeout_head_output"
+"""The attribute of logits in which a head leaves its `HeadOutput`."""
+
 
 def _accuracy(rank: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
     return rank < 1
@@ -102,7 +105,7 @@ class _UpdateByHead:
         self._has_warned = False
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        output = getattr(y_pred, "_tfx_largeout_head_output", None)
+        output = getattr(y_pred, HEAD_OUTPUT, None)
         if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():

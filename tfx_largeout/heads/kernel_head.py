@@ -14,6 +14,7 @@ from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.statistics import ExactStatistics, TopScores
@@ -46,6 +47,8 @@ class KernelHead(DenseWeights):
 
     # Whether the model's optimizer updates W and b.
     trainable_kernel: ClassVar[bool] = True
+    # The logits are cap tanh((W h + b) / cap), if there is one. Only of a head in one process.
+    soft_cap: float | None = None
 
     def __init__(
         self,
@@ -88,16 +91,20 @@ class KernelHead(DenseWeights):
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         if not self.workers.alone:
             return no_logits(hidden, self.num_classes, dtype)
-        return dense_logits(hidden, self.kernel, self.bias, dtype)
+        return soft_capped(dense_logits(hidden, self.kernel, self.bias, dtype), self.soft_cap)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:
             return super().statistics(kind, hidden, labels, training)
         exact = self.rows.exact(hidden, self.kernel, self.bias, labels.ids)
-        return ExactStatistics(labels, exact.target_logits, exact.logsumexp, exact.target_ranks)
+        targets = soft_capped(exact.target_logits, self.soft_cap)
+        log_partition = self._log_partition(exact.logsumexp, hidden)
+        return ExactStatistics(labels, targets, log_partition, exact.target_ranks)
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """As `Head`; h Wbar + bbar, with the means of the rows. Cost: O(C D + N D)."""
+        if self.soft_cap is not None:
+            return soft_capped_sums(self._wide(hidden), self.kernel, self.bias, self.soft_cap)[1]
         return self._mean_logit_by(self.rows.mean(self.kernel), hidden)
 
     def _mean_logit_by(self, mean_kernel: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
@@ -108,8 +115,34 @@ class KernelHead(DenseWeights):
     def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
         batch = whole_hidden(self, hidden)
         exact = self.rows.best(batch.hidden, self.kernel, self.bias, k)
-        top = (exact.top_scores, exact.top_ids, exact.logsumexp)
+        scores = soft_capped(exact.top_scores, self.soft_cap)
+        top = (scores, exact.top_ids, self._log_partition(exact.logsumexp, batch.hidden))
         return TopScores(*(batch.of_this_worker(values) for values in top))
+
+    def _log_partition(self, of_linear: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns that of the logits, of that of W h + b."""
+        if self.soft_cap is None:
+            return of_linear
+        return soft_capped_sums(self._wide(hidden), self.kernel, self.bias, self.soft_cap)[0]
+
+    def _wide(self, hidden: tf.Tensor) -> tf.Tensor:
+        return tf.cast(hidden, tf.float64 if self.kernel.dtype == "float64" else tf.float32)
+
+    def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
+        self.refuse_soft_cap("to_dense")
+        return super().to_dense(**kwargs)
+
+    def refuse_soft_cap(self, who: str) -> None:
+        """Refuses, for somebody who takes W and b for the logits, a head that caps them.
+
+        Raises:
+            TypeError: It does.
+        """
+        if self.soft_cap is not None:
+            raise TypeError(
+                f"{who} needs a head whose logits are W h + b; got {type(self).__name__} "
+                f"{self.name!r}, which caps them: logit_soft_cap={self.soft_cap}"
+            )
 
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
         bias = None if self.bias is None else keras.ops.convert_to_numpy(self.bias)

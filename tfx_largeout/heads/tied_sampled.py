@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.candidate_number import CandidateNumber
 from tfx_largeout.heads.class_rows import ClassRows
@@ -21,6 +22,7 @@ from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.keras_internals import applying_optimizer
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
+from tfx_largeout.ops.exact.soft_cap import soft_capped
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import FusedAdam, RowOptimizer
 from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
@@ -59,7 +61,10 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     Args:
         embedding: A `keras.layers.Embedding` of C words and width D, that of h: best a
             `layers.RowEmbedding`, as Keras's own makes each step O(C D). The model calls it on its
-            inputs. Its table and a bias are the head's weights.
+            inputs. Its table and a bias are the head's weights. Of a
+            `keras.layers.ReversibleEmbedding`, `logit_soft_cap` caps the logits here, too, bias
+            included, and `reverse_dtype` is that of the logits (statistics are float32 in any
+            case); then there is no `to_dense` and no `export`.
         sampler: Draws the candidates, as in a `SampledHead`. None that needs an index: tables over
             the rows can't follow an optimizer that is not the head's.
         use_bias: Whether there is a bias b `[C]`. Default True.
@@ -72,8 +77,9 @@ class TiedSampledHead(CandidateNumber, KernelHead):
 
     Raises:
         TypeError: `embedding` is no Embedding, `sampler` is no sampler.
-        ValueError: An argument is out of range; the sampler needs an index. When the head is built:
-            h is not as wide as the embedding, or that has LoRA or quantized weights.
+        ValueError: An argument is out of range; the sampler needs an index; the embedding has
+            `tie_weights=False`. When the head is built, or used: h is not as wide as the embedding,
+            that has LoRA or quantized weights, or weights of another dtype than the head.
         RuntimeError: The classes would be spread over several workers.
 
     References:
@@ -95,6 +101,11 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     ) -> None:
         if not isinstance(embedding, keras.layers.Embedding):
             raise TypeError(f"embedding must be a keras.layers.Embedding; got {embedding!r}")
+        if not getattr(embedding, "tie_weights", True):
+            raise ValueError(
+                "embedding must have tie_weights=True, as its table is W; got tie_weights=False. "
+                "For a W of its own take a SampledHead."
+            )
         super().__init__(
             embedding.input_dim, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs
         )
@@ -103,6 +114,9 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         if sampler.needs_index:
             raise ValueError(f"sampler must need no index; got {sampler!r}, which does")
         self.embedding = embedding
+        cap = getattr(embedding, "logit_soft_cap", None)
+        if cap is not None:
+            self.soft_cap = number_argument("logit_soft_cap of embedding", cap, above=0)
         self.sampler = sampler
         self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
         self.seed = seed_argument(seed)
@@ -110,12 +124,18 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         self.update_switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        _check_embedding(self.embedding, input_shape[-1])
+        _check_width(self.embedding, input_shape[-1])
         self.sampler.build(self.num_classes)
         Head.build(self, input_shape)  # not KernelHead's, which would make a W
         self.rows = ClassRows(self.workers, self.num_classes, self.name)
         if not self.embedding.built:
             self.embedding.build()
+        kernel = self.kernel
+        if keras.backend.standardize_dtype(kernel.dtype) != self.variable_dtype:
+            raise ValueError(
+                f"the embedding must have weights of the head's dtype, {self.variable_dtype}; got "
+                f"{kernel.dtype}"
+            )
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
@@ -143,7 +163,14 @@ class TiedSampledHead(CandidateNumber, KernelHead):
     @property
     def kernel(self) -> Any:
         """W `[C, D]`: the table of the embedding."""
+        _refuse_other_tables(self.embedding)
         return self.embedding.embeddings
+
+    @property
+    def logits_dtype(self) -> str:
+        """As `Head`: `reverse_dtype`, if the embedding has one."""
+        own = getattr(self.embedding, "reverse_dtype", None)
+        return self.compute_dtype if own is None else keras.backend.standardize_dtype(own)
 
     @property
     def step_number(self) -> Any:
@@ -228,7 +255,9 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             logits = tf.matmul(hidden, rows, transpose_b=True)
         else:
             logits = tf.linalg.matvec(rows, hidden)
-        return logits if self.bias is None else logits + self._rows_at(self.bias, ids)
+        if self.bias is not None:
+            logits += self._rows_at(self.bias, ids)
+        return soft_capped(logits, self.soft_cap)
 
     def _rows_at(self, weight: Any, ids: tf.Tensor) -> tf.Tensor:
         # A gather from the variable itself: its value is never read as a whole.
@@ -256,12 +285,15 @@ class _AddsUp(keras.constraints.Constraint):
         return tf.convert_to_tensor(value)
 
 
-def _check_embedding(embedding: keras.layers.Embedding, width: int | None) -> None:
+def _check_width(embedding: keras.layers.Embedding, width: int | None) -> None:
     if width != embedding.output_dim:
         raise ValueError(
             f"the hidden activations must be as wide as the embedding, {embedding.output_dim}; got "
             f"width {width}"
         )
+
+
+def _refuse_other_tables(embedding: keras.layers.Embedding) -> None:
     if embedding.lora_enabled or embedding.quantization_mode is not None:
         raise ValueError(
             "embedding must have one table of floats; got one with LoRA or quantized weights, "

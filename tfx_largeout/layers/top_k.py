@@ -252,6 +252,7 @@ def kernel_head(head: Head, index: HashIndex | QuantizedRows) -> KernelHead:
 def _with_rows(head: Head) -> KernelHead:
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
+    head.refuse_soft_cap("an index")
     return head
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import tf_variable
 
 _DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bits
@@ -44,6 +45,7 @@ class FusedAdam(keras.optimizers.Adam):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
         gradient, dtype = _dense(gradient), tf.as_dtype(variable.dtype)
+        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable])
         if self.amsgrad or dtype not in _DTYPES:
             super().update_step(gradient, variable, learning_rate)
             return

@@ -14,6 +14,7 @@ from tfx_largeout.distribute.workers import current
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.row_update_composed import row_step
+from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
@@ -113,6 +114,7 @@ class RowOptimizer(keras.optimizers.Optimizer):
         return super()._clip_gradients(gradients)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable])
         self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
 
     def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:

@@ -46,6 +46,7 @@ def linear_scores(head: Head) -> LinearScores | None:
         head.settle()
         return LinearScores(head.state.v.value, None, lambda h: _coordinates(head, h))
     if isinstance(head, KernelHead):
+        head.refuse_soft_cap("export")
         bias = None if head.bias is None else bare_variable(head.bias)
         return LinearScores(bare_variable(head.kernel), bias, _as_it_is)
     return None

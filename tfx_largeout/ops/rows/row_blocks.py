@@ -115,7 +115,7 @@ def _of_block(
 ) -> Any:
     """Returns the initializer of a block of rows that begins at `start`."""
     if isinstance(initializer, _CONSTANT):
-        rows: tuple[int, ...] = getattr(getattr(initializer, "value", None), "shape", ())
+        rows: Any = getattr(getattr(initializer, "value", None), "shape", ())
         if len(rows) < 2 or rows[0] == 1:
             return initializer  # the same in each row
         return ConstantArray(initializer.value[start : start + block_shape[0]])
