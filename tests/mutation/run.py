@@ -125,7 +125,7 @@ class PythonTester:
             file.write_text(code)
 
     def _by_names(self, code: str) -> tuple[list[str], list[str], list[str]]:
-        """Returns the test files of the part that name what a source file defines, most often first,
+        """Returns the test files of the part that name what the file defines, most often first,
         the part's others, and those elsewhere that name it.
         """
         names = re.findall(r"^(?:class|def) (\w+)", code, re.MULTILINE)
