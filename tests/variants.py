@@ -3,10 +3,11 @@
 
 Of the first test of a file, a quick run tries the first and the last case, in the order in which
 they are written; of the second test the second and the last but one; and so on, round and round. So
-it tries both values of a parameter that has two, and tests of the same table take turns. It tries
-all cases with the mark `all_cases`; with `each_of`, which names a parameter, as tests/conformance
-does with the heads, each kind of its values once, and what else there is takes turns, from kind to
-kind and from test to test.
+it tries both values of a parameter that has two, and tests of the same table take turns. Where most
+cases train a model, in folders of `ONE_CASE`, it tries only one: of the first test the first, of
+the second test the second, and so on. It tries all cases with the mark `all_cases`; with `each_of`,
+which names a parameter, as tests/conformance does with the heads, each kind of its values once, and
+what else there is takes turns, from kind to kind and from test to test.
 
 With -k, and where cases are named, the rule is for those that are left: `pytest -k my_head` runs
 my_head in each test that has it. With --thorough all cases are tried.
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+ONE_CASE = {"callbacks", "compare", "examples", "heads", "hessian_free", "indexes", "models"}
 _MARKED = type(pytest.param(0))  # what has marks, as those of `thorough`
 
 
@@ -45,7 +47,8 @@ def _kept(cases: Sequence[Any], number: int) -> list[Any]:
     mark = cases[0].get_closest_marker("each_of")
     if mark is None or not hasattr(cases[0], "callspec"):
         turn = number % len(cases)
-        return [cases[turn], cases[-1 - turn]]
+        one = cases[0].path.parent.name in ONE_CASE
+        return [cases[turn]] if one else [cases[turn], cases[-1 - turn]]
     parameter, kind_of = mark.args
     kinds = defaultdict(list)
     for item in cases:

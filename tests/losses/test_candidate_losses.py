@@ -170,6 +170,12 @@ def test_an_example_without_labels_is_finite(name):
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+@every_loss
+def test_it_says_that_it_adds_up_over_workers(name):
+    """Without which a head that spreads its classes refuses it: tests/distribute has the values."""
+    assert vars(LOSSES[name][0])["sums_over_workers"] is True
+
+
 # Limits
 
 

@@ -8,9 +8,9 @@
 A mutant is a copy of the package with one fault (`mutants.py`). It is killed if one of the tests of
 its file fails, or does not end in time; the tests of a file are those of its part's folders, those
 first that name something that the file defines. First come the quick cases, then the others of
-files that name it; with `--quick` those don't come. Rows go to a CSV as they come: a run that was
-stopped goes on where it stood; `--again survived` tries these anew. Mutants of `equivalent.csv` do
-what the original does, and are not run.
+files that name it, then quick cases of files elsewhere that name it; with `--quick` those don't
+come. Rows go to a CSV as they come: a run that was stopped goes on where it stood; `--again
+survived` tries these anew. Mutants of `equivalent.csv` do what the original does, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a library that is built, and for `core` cmake and ninja.
 Tests run one after the other, in children of a process that has imported TensorFlow.
@@ -39,6 +39,7 @@ FIELDS = (*Mutant._fields, "status", "killed_by", "seconds")
 FOLDERS = {"heads": ("heads", "conformance")}  # of tests, where they are not named like the part
 FOR_ALL = ("test_registered_names.py",)
 _GOAL = 0.9
+_LONG = 3600.0  # seconds for cases that take long
 
 
 def main() -> None:
@@ -110,17 +111,23 @@ class PythonTester:
         code = file.read_text()
         file.write_text(mutant.apply(code))
         try:
-            naming, others = self._by_names(code)
-            status, by = self._run([*naming, *others], self._limit)
-            if status == "survived" and not self._quick:
-                flags = ["--thorough", "-m", "thorough"]
-                status, by = self._run([*flags, *(naming or others)], 10 * self._limit)
+            named, others, elsewhere = self._by_names(code)
+            runs = [([*named, *others], self._limit)]
+            if not self._quick:
+                runs.append((["--thorough", "-m", "thorough", *(named or others)], _LONG))
+                runs += [(elsewhere, _LONG)] * bool(elsewhere)
+            for tests, limit in runs:
+                status, by = self._run(tests, limit)
+                if status != "survived":
+                    break
             return status, by
         finally:
             file.write_text(code)
 
-    def _by_names(self, code: str) -> tuple[list[str], list[str]]:
-        """The test files that name what the source file defines, most often first, and others."""
+    def _by_names(self, code: str) -> tuple[list[str], list[str], list[str]]:
+        """Returns the test files of the part that name what the file defines, most often first,
+        the part's others, and those elsewhere that name it.
+        """
         names = re.findall(r"^(?:class|def) (\w+)", code, re.MULTILINE)
         pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")
         files = [
@@ -128,9 +135,14 @@ class PythonTester:
             for path in map(self._root.joinpath, self._tests)
             for file in ([path] if path.is_file() else sorted(path.glob("test_*.py")))
         ]
-        count = {str(p.relative_to(self._root)): len(pattern.findall(p.read_text())) for p in files}
-        naming = sorted((name for name in count if count[name]), key=lambda name: -count[name])
-        return naming, [name for name in count if not count[name]]
+        rest = sorted({*self._root.glob("tests/**/test_*.py")} - {*files})
+        count = {file: len(pattern.findall(file.read_text())) for file in [*files, *rest]}
+        of_part = sorted(files, key=lambda file: -count[file])
+        return (
+            [str(file.relative_to(self._root)) for file in of_part if count[file]],
+            [str(file.relative_to(self._root)) for file in of_part if not count[file]],
+            [str(file.relative_to(self._root)) for file in rest if count[file]],
+        )
 
     def _run(self, tests: list[str], limit: float) -> tuple[str, str]:
         log = self._root / "log.txt"
