@@ -3,7 +3,10 @@
 #ifndef TFX_LARGEOUT_CORE_EXECUTION_H_
 #define TFX_LARGEOUT_CORE_EXECUTION_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/dense_kernels.h"
@@ -31,7 +34,27 @@ struct Execution {
         parallel_for(parallel_for),
         workspace(workspace) {}
 
-  void Run(const std::vector<Phase>& phases) const { RunPhases(phases, num_workers, parallel_for); }
+  void Run(std::vector<Phase> phases) const {
+    RunPhases(std::move(phases), num_workers, parallel_for);
+  }
+
+  // As many workers as `n` indexes are worth, of which one costs about `cost` nanoseconds.
+  int WorkersFor(int64_t n, int64_t cost) const {
+    constexpr int64_t kCostOfWorker = 20'000;
+    const int64_t worth = std::min(n, n * std::max<int64_t>(cost, 1) / kCostOfWorker);
+    return static_cast<int>(std::clamp<int64_t>(worth, 1, num_workers));
+  }
+
+  // Calls work(begin, end, worker) for ranges that make up [0, n), on some of the workers.
+  void ForRanges(const char* name, int workers, int64_t n,
+                 const std::function<void(int64_t begin, int64_t end, int worker)>& work) const {
+    if (workers == 1) return work(0, n, 0);
+    const int64_t tasks = std::min<int64_t>(n, 4 * workers);
+    const auto run = [&](int64_t task, int worker) {
+      work(n * task / tasks, n * (task + 1) / tasks, worker);
+    };
+    RunPhases({{name, {{tasks, run}}}}, workers, parallel_for);
+  }
 
   // Memory until the innermost Workspace::Scope ends.
   template <typename T>
