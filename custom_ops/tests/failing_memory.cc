@@ -36,13 +36,9 @@ bool Fails() {
 
 void FailAfter(int64_t n) { requests_left = n; }
 
-int64_t BytesInUse() { return in_use; }
+int64_t CountAnew() { return most_in_use = in_use.load(); }
 
-int64_t MostBytesInUse(bool restart) {
-  const int64_t most = most_in_use;
-  if (restart) most_in_use = in_use.load();
-  return most;
-}
+int64_t MostBytesInUse() { return most_in_use; }
 
 void* Allocate(size_t size, size_t alignment) {
   if (Fails()) return nullptr;

@@ -18,9 +18,10 @@ namespace tfx::test {
 // From now on, the request after n others fails, and those behind it; with a negative n none does.
 void FailAfter(int64_t n);
 
-// Bytes that are in use, or were at most since the last call with `restart`.
-int64_t BytesInUse();
-int64_t MostBytesInUse(bool restart);
+// The most bytes of operator new that were in use at once since the last call of CountAnew, which
+// returns those that are in use.
+int64_t CountAnew();
+int64_t MostBytesInUse();
 
 // One after the other, on the caller's thread: starting threads takes memory, too.
 inline const core::ParallelFor kOnCaller =

@@ -43,11 +43,11 @@ void Probed(const Problem& problem, const Lists& lists, Results* results,
 // What one call asks for, with many workers.
 int64_t BytesOfCall(const std::function<void(const Execution&)>& call) {
   Workspace workspace;
-  const int64_t before = test::MostBytesInUse(true);
+  const int64_t before = test::CountAnew();
   const Workspace::Scope scope(workspace);
   workspace.Take<char>(1);  // so that the call's own scopes don't end it
   call(Execution(kInstructionSets[0], kManyWorkers, kOnCaller, workspace));
-  return workspace.held() + test::MostBytesInUse(true) - before;
+  return workspace.held() + test::MostBytesInUse() - before;
 }
 
 void BoundedTopKDoesNotMultiplyByWorkers() {
