@@ -139,7 +139,7 @@ class BoundedTopKRun {
     const Segment& candidates = candidates_[b];
     ScoredClass* best = execution_.Take<ScoredClass>(candidates.size);
     const int64_t cost = 100 + in_.width * std::min<int64_t>(in_.batch, 4) / 4;
-    execution_.ForRanges("logits", execution_.WorkersFor(candidates.size, cost), candidates.size,
+    execution_.ForRanges(execution_.WorkersFor(candidates.size, cost), candidates.size,
                          [&](int64_t begin, int64_t end, int worker) {
                            for (int64_t i = begin; i < end; ++i) {
                              const BoundedClass& bounds = candidates.survivors[i];

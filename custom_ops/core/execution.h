@@ -4,6 +4,7 @@
 #define TFX_LARGEOUT_CORE_EXECUTION_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -45,15 +46,22 @@ struct Execution {
     return static_cast<int>(std::clamp<int64_t>(worth, 1, num_workers));
   }
 
-  // Calls work(begin, end, worker) for ranges that make up [0, n), on some of the workers.
-  void ForRanges(const char* name, int workers, int64_t n,
+  // Calls work(begin, end, worker) for ranges that make up [0, n), on some of the workers. They
+  // don't spin, as those of Run do.
+  void ForRanges(int workers, int64_t n,
                  const std::function<void(int64_t begin, int64_t end, int worker)>& work) const {
     if (workers == 1) return work(0, n, 0);
-    const int64_t tasks = std::min<int64_t>(n, 4 * workers);
-    const auto run = [&](int64_t task, int worker) {
-      work(n * task / tasks, n * (task + 1) / tasks, worker);
+    constexpr int64_t kLong = 1'000'000'000;  // nanoseconds: each gets a thread of its own
+    const int64_t num_ranges = std::min<int64_t>(n, 8 * workers);
+    std::atomic<int64_t> next{0};
+    const auto take_ranges = [&](int64_t first, int64_t last) {
+      for (int64_t w = first; w < last; ++w) {
+        for (int64_t r = next++; r < num_ranges; r = next++) {
+          work(n * r / num_ranges, n * (r + 1) / num_ranges, static_cast<int>(w));
+        }
+      }
     };
-    RunPhases({{name, {{tasks, run}}}}, workers, parallel_for);
+    parallel_for(workers, take_ranges, kLong);
   }
 
   // Memory until the innermost Workspace::Scope ends.

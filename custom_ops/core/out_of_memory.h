@@ -12,13 +12,14 @@ namespace tfx::core {
 // Memory that could not be had.
 class OutOfMemory : public std::bad_alloc {
  public:
-  explicit OutOfMemory(int64_t bytes) : bytes_(bytes) {}
+  explicit OutOfMemory(int64_t bytes, int64_t had = 0) : bytes_(bytes), had_(had) {}
 
   int64_t bytes() const { return bytes_; }  // that were asked for
+  int64_t had() const { return had_; }      // what the call had from there already
   const char* what() const noexcept override { return "out of memory"; }
 
  private:
-  int64_t bytes_;
+  int64_t bytes_, had_;
 };
 
 // The bytes of n objects; throws OutOfMemory where no machine has as many.

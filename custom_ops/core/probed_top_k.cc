@@ -35,7 +35,7 @@ class ProbedTopKRun {
     if (!AreLists() || !TakeNorms(in_, norms_)) return false;
     const int64_t rows = lists_.num_lists + in_.num_classes * num_probed_ / lists_.num_lists;
     const int workers = TakeScratch(execution_.WorkersFor(in_.batch, 1000 + rows * in_.width / 16));
-    execution_.ForRanges("search", workers, in_.batch, [this](int64_t begin, int64_t end, int w) {
+    execution_.ForRanges(workers, in_.batch, [this](int64_t begin, int64_t end, int w) {
       for (int64_t b = begin; b < end && !fails_; ++b) Search(b, &scratch_[w]);
     });
     return !fails_;

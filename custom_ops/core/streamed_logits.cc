@@ -58,7 +58,7 @@ class StreamedLogitsRun {
              in_.shard.stride};
     ComputeTargets();
     VisitClasses();
-    execution_.ForRanges("merge", merging_workers_, in_.batch,
+    execution_.ForRanges(merging_workers_, in_.batch,
                          [this](int64_t begin, int64_t end, int worker) {
                            for (int64_t b = begin; b < end; ++b) Merge(b, worker);
                          });
@@ -149,7 +149,7 @@ class StreamedLogitsRun {
   }
 
   void ComputeTargets() {
-    execution_.ForRanges("targets", target_workers_, in_.batch,
+    execution_.ForRanges(target_workers_, in_.batch,
                          [this](int64_t begin, int64_t end, int worker) {
                            for (int64_t b = begin; b < end; ++b) {
                              ComputeTargetsOf(b, rows_ + (CopiesRows() ? worker * in_.width : 0));

@@ -52,7 +52,7 @@ void Workspace::AddRange(int64_t size) {
   int64_t wanted = std::max({2 * size, RoundUp(2 * most_in_use_), kLeastRange});
   char* begin = Reserve(wanted);
   if (begin == nullptr) begin = Reserve(wanted = size);
-  if (begin == nullptr) throw OutOfMemory(size);
+  if (begin == nullptr) throw OutOfMemory(size, at_.in_use);
   ranges_.push_back({begin, wanted, 0});
   at_.used = 0;
 }

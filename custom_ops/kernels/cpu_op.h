@@ -26,7 +26,8 @@ absl::Status WithoutExceptions(tensorflow::OpKernelContext* context, const Run& 
   try {
     return run();
   } catch (const core::OutOfMemory& error) {
-    return out_of_memory(absl::StrCat(error.bytes(), " bytes of memory"));
+    return out_of_memory(
+        absl::StrCat(error.bytes(), " bytes of memory beside ", error.had(), " that it had"));
   } catch (const std::bad_alloc&) {
     return out_of_memory("a few bytes of memory");
   } catch (const std::exception& error) {
