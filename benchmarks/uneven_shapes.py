@@ -31,7 +31,7 @@ import tfx_largeout as tlo
 
 WIDTH, BATCH, LONGEST, STEP = 256, 64, 200, 5
 ORDERS = ("rising", "falling", "random")
-Run = Callable[[Iterator[int]], None]
+Run = Callable[[list[int]], None]
 
 
 def lengths(order: str) -> list[int]:
@@ -46,7 +46,7 @@ def lengths(order: str) -> list[int]:
     return rising
 
 
-def batches(order: Iterator[int], classes: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+def batches(order: list[int], classes: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
     """Yields hidden activations and labels of sequences."""
     for number, length in enumerate(order):
         seed = [number, 0]
@@ -62,7 +62,7 @@ def model_of(head: Any, loss: Any) -> keras.Model:
     return model
 
 
-def data_of(order: Iterator[int], classes: int) -> tf.data.Dataset:
+def data_of(order: list[int], classes: int) -> tf.data.Dataset:
     """Returns the batches as a data set of shapes that are not known."""
     signature = (
         tf.TensorSpec([BATCH, None, WIDTH], tf.float32),
@@ -76,7 +76,7 @@ def data_of(order: Iterator[int], classes: int) -> tf.data.Dataset:
 def fit(make_head: Callable[[int], Any], make_loss: Callable[[], Any], classes: int) -> Run:
     """Returns a run of `fit`."""
 
-    def run(order: Iterator[int]) -> None:
+    def run(order: list[int]) -> None:
         model = model_of(make_head(classes), make_loss())
         model.fit(data_of(order, classes), verbose=0)
 
@@ -86,7 +86,7 @@ def fit(make_head: Callable[[int], Any], make_loss: Callable[[], Any], classes: 
 def evaluate(classes: int) -> Run:
     """Returns a run of `evaluate`, with a metric that needs ranks."""
 
-    def run(order: Iterator[int]) -> None:
+    def run(order: list[int]) -> None:
         inputs = keras.Input([None, WIDTH])
         head = sampled(tlo.samplers.LogUniform(10))(classes)
         model = keras.Model(inputs, head(inputs))
@@ -99,7 +99,7 @@ def evaluate(classes: int) -> Run:
 def embedding(classes: int) -> Run:
     """Returns a run of `fit` of a table that is looked up, with a head on the same table."""
 
-    def run(order: Iterator[int]) -> None:
+    def run(order: list[int]) -> None:
         inputs = keras.Input([None], dtype="int32")
         table = tlo.layers.RowEmbedding(classes, WIDTH)
         head = tlo.heads.TiedSampledHead(table, tlo.samplers.LogUniform(1000))
@@ -114,7 +114,7 @@ def embedding(classes: int) -> Run:
 def fixed(classes: int) -> Run:
     """Returns a run of training steps, each traced for its shape."""
 
-    def run(order: Iterator[int]) -> None:
+    def run(order: list[int]) -> None:
         head = sampled(tlo.samplers.LogUniform(200, per_example=True))(classes)
         head.build((None, None, WIDTH))
         loss = tlo.losses.SampledSoftmax()
@@ -127,7 +127,7 @@ def fixed(classes: int) -> Run:
             return tape.gradient(value, x)
 
         chosen = [length for length in order if length % 25 == 0]  # a trace takes memory, too
-        for x, y in batches(iter(chosen), classes):
+        for x, y in batches(chosen, classes):
             step(x, y)
 
     return run
@@ -136,7 +136,7 @@ def fixed(classes: int) -> Run:
 def top_k(make_index: Callable[[], Any], classes: int) -> Run:
     """Returns a run of searches for the best classes, for 1 to 200 examples."""
 
-    def run(order: Iterator[int]) -> None:
+    def run(order: list[int]) -> None:
         head = sampled(tlo.samplers.LogUniform(10))(classes)
         head.build((None, WIDTH))
         index = make_index()
@@ -186,7 +186,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         what, order = arguments.child
-        runs()[what](iter(lengths(order)))
+        runs()[what](lengths(order))
         print(harness.peak_of_process_mib())
         return
     rows = []
