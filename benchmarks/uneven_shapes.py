@@ -29,7 +29,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 
-WIDTH, BATCH, LONGEST, STEP = 256, 64, 200, 5
+WIDTH, BATCH, LONGEST, STEP = 256, 64, 200, 10
 ORDERS = ("rising", "falling", "random")
 Run = Callable[[list[int]], None]
 
@@ -126,7 +126,7 @@ def fixed(classes: int) -> Run:
                 value = loss(y, head(x, training=True))
             return tape.gradient(value, x)
 
-        chosen = [length for length in order if length % 25 == 0]  # a trace takes memory, too
+        chosen = [length for length in order if length % 40 == 0]  # a trace takes memory, too
         for x, y in batches(chosen, classes):
             step(x, y)
 

@@ -24,13 +24,17 @@ void SetToIdentity(T* matrix, int64_t n) {
 template <typename T>
 CurrentRows<T>::CurrentRows(const FactoredState<T>& state, const std::vector<int64_t>& ids,
                             const DenseExecution<T>& execution)
-    : state_(state), ids_(ids), execution_(execution), rows_(ids.size()) {
+    : state_(state), ids_(ids), execution_(execution) {
+  Assign<const T*>(&rows_, static_cast<int64_t>(ids.size()), nullptr);
   std::vector<std::vector<int64_t>> of_slot(state.num_slots);
   for (size_t i = 0; i < ids.size(); ++i) {
     rows_[i] = state.Row(ids[i]);
     const uint8_t slot = state.row_slot[ids[i]];
     if (slot != *state.current_slot) of_slot[slot].push_back(static_cast<int64_t>(i));
   }
+  int64_t num_of_slots = 0;
+  for (const auto& rows : of_slot) num_of_slots += static_cast<int64_t>(rows.size());
+  Reserve(&stale_, num_of_slots);
   const int64_t width = state.width, most = execution.RowsOfTask(2.0 * width * width);
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     auto begin = static_cast<int64_t>(stale_.size());

@@ -41,6 +41,17 @@ void Assign(std::vector<T>* vector, int64_t n, const T& value) {
   }
 }
 
+// Likewise room for n values.
+template <typename T>
+void Reserve(std::vector<T>* vector, int64_t n) {
+  const int64_t bytes = BytesOf<T>(n);
+  try {
+    vector->reserve(n);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory(bytes);
+  }
+}
+
 }  // namespace tfx::core
 
 #endif  // TFX_LARGEOUT_CORE_OUT_OF_MEMORY_H_
