@@ -55,22 +55,21 @@ BoundsPass BoundsPassOf(const StreamedLogitsInputs& inputs, const BoundedRows& b
   return pass;
 }
 
-void RuleOut(float threshold, BoundsWorker* worker) {
-  BoundedClass* end = worker->survivors + worker->num_survivors;
-  end = std::remove_if(worker->survivors, end,
-                       [=](const BoundedClass& bound) { return bound.upper < threshold; });
-  worker->num_survivors = end - worker->survivors;
+int64_t RuleOut(float threshold, BoundedClass* classes, int64_t n) {
+  const auto is_below = [=](const BoundedClass& bound) { return bound.upper < threshold; };
+  return std::remove_if(classes, classes + n, is_below) - classes;
 }
 
-void WriteBest(int64_t b, int64_t k, std::vector<ScoredClass>* classes,
+void WriteBest(int64_t b, int64_t k, ScoredClass* classes, int64_t n,
                const BoundedTopKOutputs& outputs) {
-  const int64_t number = std::min<int64_t>(k, classes->size());
-  outputs.num_candidates[b] = static_cast<int64_t>(classes->size());
-  std::partial_sort(classes->begin(), classes->begin() + number, classes->end(), RanksAbove);
-  classes->resize(k, {-std::numeric_limits<float>::infinity(), -1});
+  const int64_t number = std::min(k, n);
+  outputs.num_candidates[b] = n;
+  std::partial_sort(classes, classes + number, classes + n, RanksAbove);
   for (int64_t i = 0; i < k; ++i) {
-    outputs.top_scores[b * k + i] = (*classes)[i].score;
-    outputs.top_ids[b * k + i] = (*classes)[i].id;
+    constexpr ScoredClass kNone = {-std::numeric_limits<float>::infinity(), -1};
+    const ScoredClass best = i < number ? classes[i] : kNone;
+    outputs.top_scores[b * k + i] = best.score;
+    outputs.top_ids[b * k + i] = best.id;
   }
 }
 

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "core/bounded_top_k_isa.h"
 #include "core/execution.h"
@@ -39,12 +38,13 @@ inline bool IsOutOfBounds(const BoundedClass& bounds, float logit) {
   return logit < bounds.lower || logit > bounds.upper;
 }
 
-// Leaves survivors out that are below what has become of the threshold.
-void RuleOut(float threshold, BoundsWorker* worker);
+// Leaves classes out, of n, that are below what has become of the threshold. Returns how many are
+// left.
+int64_t RuleOut(float threshold, BoundedClass* classes, int64_t n);
 
-// Sorts the classes that got their logit, and writes the best k of example b; where there are
+// Sorts the n classes that got their logit, and writes the best k of example b; where there are
 // fewer, scores of -infinity and ids of -1.
-void WriteBest(int64_t b, int64_t k, std::vector<ScoredClass>* classes,
+void WriteBest(int64_t b, int64_t k, ScoredClass* classes, int64_t n,
                const BoundedTopKOutputs& outputs);
 
 // All classes get their logits.

@@ -78,12 +78,18 @@ class ClassSet {
   uint64_t mask_;
 };
 
-void Sort(int64_t* begin, int64_t* end, int64_t num_classes, Workspace& workspace) {
-  const int64_t n = end - begin;
-  ClassPlace* places = workspace.Take<ClassPlace>(n);
-  for (int64_t i = 0; i < n; ++i) places[i] = {static_cast<uint32_t>(begin[i]), 0};
-  SortByClass(places, workspace.Take<ClassPlace>(n), n, BitsOfClasses(num_classes));
-  for (int64_t i = 0; i < n; ++i) begin[i] = places[i].class_id;
+// `places` has room for 2 n.
+void Sort(int64_t* ids, int64_t n, int64_t num_classes, ClassPlace* places) {
+  for (int64_t i = 0; i < n; ++i) places[i] = {static_cast<uint32_t>(ids[i]), 0};
+  SortByClass(places, places + n, n, BitsOfClasses(num_classes));
+  for (int64_t i = 0; i < n; ++i) ids[i] = places[i].class_id;
+}
+
+// Longer, and it is as quick to look at all classes.
+int64_t ClassesOfList(int64_t num_classes) { return num_classes / 8 + 1; }
+
+int64_t BytesOfVoter(int64_t num_classes) {
+  return (num_classes + ClassesOfList(num_classes)) * static_cast<int64_t>(sizeof(uint32_t));
 }
 
 }  // namespace
@@ -118,54 +124,86 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
   return good;
 }
 
+int BucketVotes::NumVoters(int64_t num_classes, int num_workers) {
+  const int64_t bytes = BytesOfVoter(num_classes);
+  return static_cast<int>(std::min<int64_t>(std::max<int64_t>(kMostBytes / bytes, 2), num_workers));
+}
+
+int64_t BucketVotes::held() const {
+  int64_t entries = 0;
+  for (const Voter& voter : voters_) entries += voter.votes.capacity() + voter.classes.capacity();
+  return entries * static_cast<int64_t>(sizeof(uint32_t));
+}
+
+// What there is stays all 0, also where memory runs out.
+void BucketVotes::MakeRoom(int64_t num_classes, int num_voters) {
+  if (static_cast<int>(voters_.size()) < num_voters) voters_.resize(num_voters);
+  for (int v = 0; v < num_voters; ++v) {
+    Voter& voter = voters_[v];
+    if (static_cast<int64_t>(voter.votes.size()) >= num_classes) continue;
+    voter.votes = {};
+    voter.classes = {};
+    Assign<uint32_t>(&voter.classes, ClassesOfList(num_classes), 0);
+    Assign<uint32_t>(&voter.votes, num_classes, 0);
+  }
+}
+
 bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& queries,
                              int64_t first_class, const Execution& execution, int64_t* ids,
                              int64_t* votes) {
-  voters_.resize(std::max<size_t>(voters_.size(), execution.num_workers));
-  for (Voter& voter : voters_) voter.votes.resize(tables.num_classes);
+  const Workspace::Scope scope(execution.workspace);
+  const int64_t num_classes = tables.num_classes;
+  const int num_voters = NumVoters(num_classes, execution.num_workers);
+  MakeRoom(num_classes, num_voters);
+  auto* room = execution.Take<uint32_t>(num_classes);
+  auto* places = execution.Take<ClassPlace>(2 * queries.budget);
   std::atomic<bool> good{true};
   const auto vote = [&](int64_t task, int worker) {
     Voter& voter = voters_[worker];
     const int64_t begin = task * kExamplesOfTask;
     for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
       if (!VisitBuckets(tables, queries, i, [&](uint32_t c, int64_t) {
-            if (voter.votes[c]++ == 0) voter.classes.push_back(c);
+            voter.Vote(c, 1);
             return true;
           })) {
         good = false;
       }
     }
   };
-  execution.Run({{"visit buckets", {{TasksOf(queries.size), vote}}}});
-  const int64_t n = Elect(queries.budget, first_class, tables.num_classes, ids);
-  Sort(ids, ids + n, tables.num_classes, execution.workspace);
+  RunPhases({{"visit buckets", {{TasksOf(queries.size), vote}}}}, num_voters,
+            execution.parallel_for);
+  const int64_t n = Elect(num_voters, queries, first_class, num_classes, room, ids);
+  Sort(ids, n, num_classes, places);
   std::fill(ids + n, ids + queries.budget, -1);
   Voter& all = voters_[0];
   if (votes != nullptr) {
     std::transform(ids, ids + n, votes, [&](int64_t c) { return int64_t{all.votes[c]}; });
     std::fill(votes + n, votes + queries.budget, 0);
   }
-  for (const uint32_t c : all.classes) all.votes[c] = 0;
-  all.classes.clear();
+  all.ForClasses(num_classes, [&](uint32_t c) { all.votes[c] = 0; });
+  all.num_classes = 0;
   return good;
 }
 
-int64_t BucketVotes::Elect(int64_t budget, int64_t first_class, int64_t num_classes, int64_t* ids) {
-  std::vector<uint32_t>&votes = voters_[0].votes, &classes = voters_[0].classes;
-  for (size_t w = 1; w < voters_.size(); ++w) {
-    for (const uint32_t c : voters_[w].classes) {
-      if (votes[c] == 0) classes.push_back(c);
-      votes[c] += std::exchange(voters_[w].votes[c], 0);
-    }
-    voters_[w].classes.clear();
+int64_t BucketVotes::Elect(int num_voters, const BucketQueries& queries, int64_t first_class,
+                           int64_t num_classes, uint32_t* room, int64_t* ids) {
+  Voter& all = voters_[0];
+  for (int v = 1; v < num_voters; ++v) {
+    Voter& voter = voters_[v];
+    voter.ForClasses(num_classes,
+                     [&](uint32_t c) { all.Vote(c, std::exchange(voter.votes[c], 0)); });
+    voter.num_classes = 0;
   }
+  uint32_t* end = room;
+  all.ForClasses(num_classes, [&](uint32_t c) { *end++ = c; });
+  const std::vector<uint32_t>& votes = all.votes;
   const auto place = [&](uint32_t c) { return (c - first_class + num_classes) % num_classes; };
   const auto before = [&](uint32_t a, uint32_t b) {
     return votes[a] != votes[b] ? votes[a] > votes[b] : place(a) < place(b);
   };
-  const auto n = std::min<int64_t>(budget, classes.size());
-  std::nth_element(classes.begin(), classes.begin() + n, classes.end(), before);
-  std::copy_n(classes.begin(), n, ids);
+  const auto n = std::min<int64_t>(queries.budget, end - room);
+  std::nth_element(room, room + n, end, before);
+  std::copy_n(room, n, ids);
   return n;
 }
 

@@ -41,6 +41,10 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
                          const Execution& execution, int64_t* ids, int64_t* turns);
 
 // Counts how often each class comes up in the buckets of all examples.
+//
+// Memory: 4.5 C bytes a voter, kept from call to call, and 4 C in a call. Workers beyond
+// NumVoters don't vote: the counts of all take at most kMostBytes, or twice 4.5 C where that is
+// more, however many workers there are.
 class BucketVotes {
  public:
   // The S classes with the most votes, in rising order, then -1. Among classes with equally many,
@@ -53,15 +57,46 @@ class BucketVotes {
   bool Candidates(const HashTables& tables, const BucketQueries& queries, int64_t first_class,
                   const Execution& execution, int64_t* ids, int64_t* votes);
 
+  static constexpr int64_t kMostBytes = int64_t{1} << 28;
+  static int NumVoters(int64_t num_classes, int num_workers);
+
+  // Bytes that are kept.
+  int64_t held() const;
+
  private:
-  struct Voter {
-    std::vector<uint32_t> votes;    // [C]; all 0 between calls
-    std::vector<uint32_t> classes;  // those with votes
+  struct alignas(64) Voter {        // no two on a line
+    std::vector<uint32_t> votes;    // [C] or more; all 0 between calls
+    std::vector<uint32_t> classes;  // room for the first of those with votes
+    int64_t num_classes = 0;        // with votes, up to one more than there is room for
+
+    void Vote(uint32_t c, uint32_t n) {
+      if (votes[c] == 0 && num_classes <= static_cast<int64_t>(classes.size())) Note(c);
+      votes[c] += n;
+    }
+    void Note(uint32_t c) {
+      if (num_classes < static_cast<int64_t>(classes.size())) classes[num_classes] = c;
+      ++num_classes;
+    }
+
+    // Calls visit(class) for those with votes, of `all`.
+    template <typename Visit>
+    void ForClasses(int64_t all, const Visit& visit) const {
+      if (num_classes <= static_cast<int64_t>(classes.size())) {
+        for (int64_t i = 0; i < num_classes; ++i) visit(classes[i]);
+      } else {
+        for (int64_t c = 0; c < all; ++c) {
+          if (votes[c] > 0) visit(static_cast<uint32_t>(c));
+        }
+      }
+    }
   };
 
+  void MakeRoom(int64_t num_classes, int num_voters);
+
   // Puts the classes with the most votes into `ids`, and all votes with the first voter. Returns
-  // how many classes.
-  int64_t Elect(int64_t budget, int64_t first_class, int64_t num_classes, int64_t* ids);
+  // how many classes. `room` has room for C.
+  int64_t Elect(int num_voters, const BucketQueries& queries, int64_t first_class,
+                int64_t num_classes, uint32_t* room, int64_t* ids);
 
   std::vector<Voter> voters_;  // by worker
 };

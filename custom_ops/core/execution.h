@@ -3,7 +3,11 @@
 #ifndef TFX_LARGEOUT_CORE_EXECUTION_H_
 #define TFX_LARGEOUT_CORE_EXECUTION_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/dense_kernels.h"
@@ -31,7 +35,34 @@ struct Execution {
         parallel_for(parallel_for),
         workspace(workspace) {}
 
-  void Run(const std::vector<Phase>& phases) const { RunPhases(phases, num_workers, parallel_for); }
+  void Run(std::vector<Phase> phases) const {
+    RunPhases(std::move(phases), num_workers, parallel_for);
+  }
+
+  // As many workers as `n` indexes are worth, of which one costs about `cost` nanoseconds.
+  int WorkersFor(int64_t n, int64_t cost) const {
+    constexpr int64_t kCostOfWorker = 20'000;
+    const int64_t worth = std::min(n, n * std::max<int64_t>(cost, 1) / kCostOfWorker);
+    return static_cast<int>(std::clamp<int64_t>(worth, 1, num_workers));
+  }
+
+  // Calls work(begin, end, worker) for ranges that make up [0, n), on some of the workers. They
+  // don't spin, as those of Run do.
+  void ForRanges(int workers, int64_t n,
+                 const std::function<void(int64_t begin, int64_t end, int worker)>& work) const {
+    if (workers == 1) return work(0, n, 0);
+    constexpr int64_t kLong = 1'000'000'000;  // nanoseconds: each gets a thread of its own
+    const int64_t num_ranges = std::min<int64_t>(n, 8 * workers);
+    std::atomic<int64_t> next{0};
+    const auto take_ranges = [&](int64_t first, int64_t last) {
+      for (int64_t w = first; w < last; ++w) {
+        for (int64_t r = next++; r < num_ranges; r = next++) {
+          work(n * r / num_ranges, n * (r + 1) / num_ranges, static_cast<int>(w));
+        }
+      }
+    };
+    parallel_for(workers, take_ranges, kLong);
+  }
 
   // Memory until the innermost Workspace::Scope ends.
   template <typename T>

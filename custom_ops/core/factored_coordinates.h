@@ -65,6 +65,52 @@ class CurrentRows {
 template <typename T>
 void MoveToSlot(const FactoredState<T>& state, int64_t id, int32_t slot);
 
+// Rows that are brought to the current coordinates in V itself, some at a time. All memory is taken
+// first: Run can't fail.
+template <typename T>
+class Sweep {
+ public:
+  // REQUIRES: the state and the memory of `execution` outlive this object.
+  Sweep(const FactoredState<T>& state, const DenseExecution<T>& execution);
+
+  // For the rows whose slot `is_wanted`.
+  template <typename Predicate>
+  void Run(const Predicate& is_wanted);
+
+ private:
+  void Move(int64_t begin, int64_t end) const;
+  void MoveAll();
+
+  const FactoredState<T>& state_;
+  const DenseExecution<T>& execution_;
+  const int64_t most_;
+  int64_t size_ = 0;
+  int64_t *ids_, *by_slot_;   // [most]: rows
+  T *gathered_, *caught_up_;  // [most, D]
+  PreparedPhases phases_;
+};
+
+// Reanchor, with all memory taken first: Start can't fail.
+template <typename T>
+class NewAnchor {
+ public:
+  // REQUIRES: the state and the memory of `execution` outlive this object.
+  NewAnchor(const FactoredState<T>& state, const DenseExecution<T>& execution);
+
+  void Start();
+
+ private:
+  void MultiplyByU(int64_t begin, int64_t end) const;
+  int32_t FreeSlot();
+
+  const FactoredState<T>& state_;
+  const DenseExecution<T>& execution_;
+  Sweep<T> sweep_;
+  T* before_;                // [D, D]: a transition
+  T* transition_ = nullptr;  // that which it becomes
+  PreparedPhases product_;
+};
+
 // Brings every row to the current coordinates. W stays what it is.
 // Cost: O(1) if no row is stale, else O(C), and O(D^2) a stale row.
 template <typename T>

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/factored_coordinates.h"
 #include "core/factored_limits.h"
 
 namespace tfx::core {
@@ -116,6 +115,7 @@ void FactoredStep<T>::PrepareUpdate() {
   block_size_ = std::max(block_rows_ * std::max(width_, size_),
                          kernels_.panel_width * std::max(width_, size_));
   blocks_ = Take(execution_.num_workers * block_size_);
+  new_anchor_.emplace(state_, execution_);
 }
 
 template <typename T>
@@ -254,7 +254,7 @@ Factorization<T> FactoredStep<T>::NewFactorization(int64_t n) {
 }
 
 template <typename T>
-FactoredOutcome FactoredStep<T>::Finish() const {
+FactoredOutcome FactoredStep<T>::Finish() {
   SetSlots(*state_.current_slot);
   double u_square = 0, p_square = 0;
   for (int64_t d = 0; d < width_; ++d) {
@@ -265,7 +265,7 @@ FactoredOutcome FactoredStep<T>::Finish() const {
   const double condition = std::sqrt(u_square) * std::sqrt(p_square) / width_;
   const bool well =
       condition <= rates_.max_condition && scale <= kMostScale && scale >= 1 / kMostScale;
-  if (!well && std::isfinite(rates_.max_condition)) Reanchor(state_, execution_);
+  if (!well && std::isfinite(rates_.max_condition)) new_anchor_->Start();
   return {false, 0};
 }
 

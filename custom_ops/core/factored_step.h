@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "core/factored_coordinates.h"
 #include "core/factored_targets.h"
 #include "core/factored_update.h"
 #include "core/hidden_product.h"
@@ -69,7 +71,7 @@ class FactoredStep {
   void FinishGram(int64_t begin, int64_t end) const;
   void SetNorm(const T* matrix, int64_t row, T* norms) const;
   Factorization<T> NewFactorization(int64_t n);
-  FactoredOutcome Finish() const;
+  FactoredOutcome Finish();
 
   // In factored_through_examples.cc, for B <= D. Returns false, with the state unchanged and
   // everything done that ThroughWidth needs, if M is not safely positive definite.
@@ -93,7 +95,8 @@ class FactoredStep {
   Tasks GramThroughWidth(const T* k, const T* half, const T* z) const;
   Tasks SolveP() const;
   Tasks DecayP() const;
-  FactoredOutcome EndInNewAnchor() const;
+  Tasks TargetsTimesU(T* moved);
+  void MoveTargets(T* moved) const;
 
   const FactoredState<T>& state_;
   const FactoredBatch<T>& batch_;
@@ -121,6 +124,7 @@ class FactoredStep {
   T* blocks_;                        // a block of rows a worker
   int64_t block_rows_, block_size_;
   Factorization<T> m_;  // of M
+  std::optional<NewAnchor<T>> new_anchor_;
 };
 
 }  // namespace tfx::core

@@ -15,8 +15,10 @@ FactoredTargets<T>::FactoredTargets(const FactoredState<T>& state, const Factore
     : batch(batch.batch),
       num_labels(batch.num_labels),
       width(state.width),
-      classes(batch.labels, batch.batch, batch.num_labels),
-      rows(classes.size()) {
+      classes(batch.labels, batch.batch, batch.num_labels) {
+  Assign<const T*>(&rows, size(), nullptr);
+  Reserve(&owned, size());
+  Reserve(&ids, size());
   for (int64_t place = 0; place < size(); ++place) {
     const int64_t row = state.rows.RowOf(classes.classes[place]);
     if (row < 0) continue;

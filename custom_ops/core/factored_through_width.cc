@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
-#include "core/factored_coordinates.h"
 #include "core/factored_step.h"
 #include "core/largest_eigenvalue.h"
 
@@ -22,13 +23,23 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
     const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
     if (!(bound <= 2 - decay_)) return {true, bound / (2 * rates_.learning_rate)};
   }
-  execution_.Run({{"width: F, U", {HalfGram(k, j, half), UpdateUThroughWidth(k)}},
-                  {"width: Q", {GramThroughWidth(k, half, z), UpdateVectors()}}});
-  if (!is_safe) return EndInNewAnchor();
-  execution_.Run({{"width: P", {SolveP()}},
-                  {"width: P H^T", {PHidden()}},
-                  {"width: V", {UpdateRows(), DecayP()}}});
-  return Finish();
+  // All memory is taken before the state changes.
+  const auto num_owned = static_cast<int64_t>(targets_.owned.size());
+  T* moved = is_safe ? nullptr : Take(num_owned * width_);
+  std::vector<Phase> phases = {{"width: F, U", {HalfGram(k, j, half), UpdateUThroughWidth(k)}},
+                               {"width: Q", {GramThroughWidth(k, half, z), UpdateVectors()}}};
+  if (is_safe) {
+    phases.push_back({"width: P", {SolveP()}});
+    phases.push_back({"width: P H^T", {PHidden()}});
+    phases.push_back({"width: V", {UpdateRows(), DecayP()}});
+  } else {
+    phases.push_back({"new anchor: V U", {TargetsTimesU(moved)}});
+  }
+  execution_.Run(std::move(phases));
+  if (is_safe) return Finish();
+  new_anchor_->Start();
+  MoveTargets(moved);
+  return {false, 0};
 }
 
 // K = 2 eta H^T G H.
@@ -143,31 +154,30 @@ Tasks FactoredStep<T>::DecayP() const {
   });
 }
 
-// With U' in place: the target rows become V[u] U' - eta x_u in the coordinates of a new
-// anchor, which needs no P'.
+// V[u] U', with U' in place.
 template <typename T>
-FactoredOutcome FactoredStep<T>::EndInNewAnchor() const {
+Tasks FactoredStep<T>::TargetsTimesU(T* moved) {
   const auto n = static_cast<int64_t>(targets_.owned.size());
-  Workspace::Scope scope(execution_.workspace);
-  T* rows = execution_.template Take<T>(n * width_);
-  T* moved = execution_.template Take<T>(n * width_);
+  T* rows = Take(n * width_);
   for (int64_t i = 0; i < n; ++i) {
     std::memcpy(rows + i * width_, targets_.rows[targets_.owned[i]], width_ * sizeof(T));
   }
   const Product<T> product = {rows,  width_, 1, state_.u, width_, width_,
                               moved, width_, 1, 0,        width_};
-  const Tasks multiply = execution_.RowTasks(
-      n, 2.0 * width_ * width_,
-      [&](int64_t begin, int64_t end, int) { kernels_.multiply(product, begin, end, false); });
-  execution_.Run({{"new anchor: V U", {multiply}}});
-  Reanchor(state_, execution_);
-  for (int64_t i = 0; i < n; ++i) {
+  return execution_.RowTasks(n, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
+    kernels_.multiply(product, begin, end, false);
+  });
+}
+
+// The target rows become V[u] U' - eta x_u in the coordinates of a new anchor, which needs no P'.
+template <typename T>
+void FactoredStep<T>::MoveTargets(T* moved) const {
+  for (size_t i = 0; i < targets_.owned.size(); ++i) {
     T* row = moved + i * width_;
     kernels_.add(-rates_.learning_rate, merged_ + targets_.owned[i] * width_, width_, row);
     std::memcpy(state_.Row(targets_.ids[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);
-  return {false, 0};
 }
 
 template FactoredOutcome FactoredStep<float>::ThroughWidth();

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 namespace tfx::core {
 namespace {
@@ -43,8 +42,9 @@ Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execu
 
 int64_t Hasher::ScratchSize() const {
   const int64_t hashes = last_hash_ - first_hash_, lanes = execution_.hashes.lanes;
-  const int64_t of_codes = family_.planes != nullptr ? kRows * hashes + 2 * (hashes / 64 + 2)
-                                                     : (family_.width + hashes + 1) * lanes;
+  const int64_t of_codes = family_.planes != nullptr
+                               ? kRows * hashes + 2 * (hashes / 64 + 2)
+                               : (family_.width + hashes + 1) * lanes + family_.bins;
   constexpr int64_t kLine = 16;  // scratch of another thread begins on a line of its own
   return (kRows * family_.width + of_codes + kLine - 1) / kLine * kLine;
 }
@@ -122,7 +122,7 @@ void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_
       const int32_t* of_table = winners + (t * k - first_hash_) * lanes;
       bool complete = execution_.hashes.pack_winners(of_table, k, family_.window, packed);
       if (!complete && !is_filled) {
-        FillEmpty(winners);
+        FillEmpty(winners, packed + lanes);
         is_filled = true;
         complete = execution_.hashes.pack_winners(of_table, k, family_.window, packed);
       }
@@ -139,14 +139,14 @@ void Hasher::WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_
 }
 
 // Gives empty bins the value of the nearest one of their permutation that is not; without bins, 0.
-void Hasher::FillEmpty(int32_t* winners) const {
+// `before` has room for the bins of a permutation.
+void Hasher::FillEmpty(int32_t* winners, int32_t* before) const {
   const int64_t lanes = execution_.hashes.lanes, bins = family_.bins;
   const int64_t hashes = last_hash_ - first_hash_;
   if (bins == 1) {
     for (int64_t i = 0; i < hashes * lanes; ++i) winners[i] = std::max(winners[i], 0);
     return;
   }
-  std::vector<int32_t> before(bins);
   for (int64_t group = 0; group < hashes; group += bins) {
     for (int64_t lane = 0; lane < lanes; ++lane) {
       int32_t* bin = winners + group * lanes + lane;
@@ -193,7 +193,7 @@ int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Exec
     int32_t* some = by_table + worker * num_tables * kRows;
     const int64_t good =
         hasher.Codes(rows, ids, n, scratch + worker * hasher.ScratchSize(), some, kRows);
-    if (good < n) bad = first + good;
+    if (good < n) NoteFirst(first + good, &bad);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t t = 0; t < num_tables; ++t) {
         codes[(first + i) * num_tables + t] = some[t * kRows + i];

@@ -5,6 +5,7 @@
 #ifndef TFX_LARGEOUT_CORE_HASH_FAMILY_H_
 #define TFX_LARGEOUT_CORE_HASH_FAMILY_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "core/candidate_batch.h"
@@ -67,6 +68,14 @@ struct HashFamily {
 // table's hashes and their neighbours look at are.
 constexpr int32_t kNoCode = -1;
 
+// Sets `place` to `row` unless it holds a lower one; -1 stands for none. So the first of what is
+// wrong is named, whatever the order of tasks.
+inline void NoteFirst(int64_t row, std::atomic<int64_t>* place) {
+  int64_t known = place->load();
+  while ((known < 0 || row < known) && !place->compare_exchange_weak(known, row)) {
+  }
+}
+
 // Computes codes for tables [begin, end) of a family. Objects are cheap but for the planes, which
 // are put into panels.
 class Hasher {
@@ -91,7 +100,7 @@ class Hasher {
   int32_t CopyRow(const LayerWeights& rows, int64_t row, float* vector) const;
   void WinnerCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
                    int64_t stride) const;
-  void FillEmpty(int32_t* winners) const;
+  void FillEmpty(int32_t* winners, int32_t* before) const;
   void PlaneCodes(const float* vectors, int64_t n, float* scratch, int32_t* codes,
                   int64_t stride) const;
 
@@ -102,8 +111,8 @@ class Hasher {
   float* panels_ = nullptr;  // of the planes
 };
 
-// codes[i, t] is the code of rows[i] for table t, over all rows and tables. Returns the place of a
-// row that is not finite, or -1; in the first case codes have no meaning.
+// codes[i, t] is the code of rows[i] for table t, over all rows and tables. Returns the first row
+// that is not finite, or -1; in the first case codes have no meaning.
 int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Execution& execution,
                   int32_t* codes);
 

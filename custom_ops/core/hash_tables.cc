@@ -14,6 +14,10 @@ constexpr int64_t kRowsOfTask = 1024;
 constexpr int32_t kNever = -1;
 constexpr int32_t kUnchanged = -2;  // instead of a code: the row was not hashed
 
+// The code of a class that the table before was seen to list, below kUnchanged; and back.
+int32_t Seen(int32_t code) { return kUnchanged - 2 - code; }
+int32_t CodeOf(int32_t code) { return code < kUnchanged ? kUnchanged - 2 - code : code; }
+
 class Update {
  public:
   Update(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
@@ -34,21 +38,12 @@ class Update {
         codes_(Take<int32_t>(num_tables_ * num_classes_)),
         stay_(Take<int64_t>(num_tables_)),
         moved_(Take<int64_t>(num_tables_)),
-        is_corrupt_(Take<uint8_t>(num_tables_)) {}
+        is_corrupt_(Take<uint8_t>(num_tables_)),
+        phases_(Phases(), execution.num_workers, execution.parallel_for) {}
 
+  // Asks for no memory.
   HashFault Run(int32_t now, int64_t* moved) {
-    const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
-    const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
-    const auto check = [this](int64_t t, int) { CheckTable(t); };
-    const auto read = [this](int64_t t, int) {
-      if (!is_corrupt_[t]) ReadTable(t);
-    };
-    const auto sort = [this](int64_t t, int) {
-      if (!Fault()) SortTable(t);
-    };
-    execution_.Run({{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
-                    {"read tables", {{num_tables_, read}}},
-                    {"sort tables", {{num_tables_, sort}}}});
+    phases_.Run();
     if (const HashFault fault = Fault()) return fault;
     for (int64_t t = 0; t < num_tables_; ++t) {
       times_.built_at[begin_ + t] = now;
@@ -61,6 +56,21 @@ class Update {
   template <typename T>
   T* Take(int64_t n) const {
     return execution_.workspace.Take<T>(n);
+  }
+
+  std::vector<Phase> Phases() {
+    const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
+    const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
+    const auto check = [this](int64_t t, int) { CheckTable(t); };
+    const auto read = [this](int64_t t, int) {
+      if (!is_corrupt_[t]) ReadTable(t);
+    };
+    const auto sort = [this](int64_t t, int) {
+      if (!Fault()) SortTable(t);
+    };
+    return {{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+            {"read tables", {{num_tables_, read}}},
+            {"sort tables", {{num_tables_, sort}}}};
   }
 
   // A time that can't be is that of a damaged table: as if it had never been built.
@@ -103,7 +113,7 @@ class Update {
     int32_t* codes = some_codes_ + worker * num_tables_ * Hasher::kRows;
     const int64_t good =
         hasher_.Codes(weights_, ids, n, scratch_ + worker * scratch_size_, codes, Hasher::kRows);
-    if (good < n) bad_row_ = ids[good];
+    if (good < n) NoteFirst(ids[good], &bad_row_);
     for (int64_t t = 0; t < num_tables_; ++t) {
       for (int64_t i = 0; i < n; ++i) Codes(t)[ids[i]] = codes[t * Hasher::kRows + i];
     }
@@ -123,7 +133,7 @@ class Update {
 
   void MarkCorrupt(int64_t t) {
     is_corrupt_[t] = true;
-    bad_table_ = begin_ + t;
+    NoteFirst(begin_ + t, &bad_table_);
   }
 
   // Gives classes that have not changed the code that they had, and counts the classes that stay in
@@ -132,19 +142,15 @@ class Update {
     const int32_t* starts = tables_.Starts(begin_ + t);
     const int32_t* entries = tables_.Entries(begin_ + t);
     int32_t* codes = Codes(t);
-    std::vector<bool> seen(num_classes_);  // of those that have changed
     bool good = true;
     stay_[t] = 0;
     for (int32_t b = 0; b < tables_.num_buckets; ++b) {
       for (int32_t i = starts[b]; i < starts[b + 1]; ++i) {
-        const int32_t c = entries[i];
-        if (codes[c] == kUnchanged) {
-          codes[c] = b;
-        } else {
-          good = good && HasChanged(c) && !seen[c];
-          seen[c] = true;
-        }
-        stay_[t] += codes[c] == b;
+        int32_t& code = codes[entries[i]];
+        good = good && code >= kUnchanged;
+        const int32_t now = code == kUnchanged ? b : CodeOf(code);
+        stay_[t] += now == b;
+        code = Seen(now);
       }
     }
     if (!good) MarkCorrupt(t);
@@ -153,9 +159,10 @@ class Update {
   void SortTable(int64_t t) {
     int32_t* starts = tables_.Starts(begin_ + t);
     int32_t* entries = tables_.Entries(begin_ + t);
-    const int32_t* codes = Codes(t);
+    int32_t* codes = Codes(t);
     std::memset(starts, 0, (tables_.num_buckets + 1) * sizeof(int32_t));
     for (int64_t c = 0; c < num_classes_; ++c) {
+      codes[c] = CodeOf(codes[c]);
       if (codes[c] >= 0) ++starts[codes[c] + 1];
     }
     for (int64_t b = 0; b < tables_.num_buckets; ++b) starts[b + 1] += starts[b];
@@ -185,14 +192,24 @@ class Update {
   int64_t* const moved_;       // [tables]
   uint8_t* const is_corrupt_;  // [tables]
   std::atomic<int64_t> num_changed_{0}, bad_row_{-1}, bad_table_{-1};
+  PreparedPhases phases_;
 };
 
 }  // namespace
 
+void Touch(const int64_t* rows, int64_t n, int32_t now, const RowTimes& times) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (rows[i] >= 0) times.touched_at[rows[i]] = now;
+  }
+}
+
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const Execution& execution, int64_t* moved) {
-  return Update(family, weights, times, begin, end, now, tables, execution).Run(now, moved);
+                       const Execution& execution, int64_t* moved, const int64_t* touched,
+                       int64_t num_touched) {
+  Update update(family, weights, times, begin, end, now, tables, execution);
+  Touch(touched, num_touched, now, times);
+  return update.Run(now, moved);
 }
 
 }  // namespace tfx::core

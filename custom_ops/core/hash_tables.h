@@ -31,8 +31,8 @@ struct HashTables {
 // Which rows have changed since a table was built: those with touched_at[c] > built_at[t]. A
 // built_at below -1 or after the time of the call counts as -1.
 struct RowTimes {
-  const int32_t* touched_at;  // [C]
-  int32_t* built_at;          // [L]
+  int32_t* touched_at;  // [C]
+  int32_t* built_at;    // [L]
 };
 
 // What is wrong with tables, or with the rows that they are built from; `table` is -1 for the
@@ -44,22 +44,28 @@ struct HashFault {
   explicit operator bool() const { return table >= 0 || row >= 0; }
 };
 
-// Brings tables [begin, end) up to date: hashes the rows that have changed and puts each into its
-// bucket. Sets built_at of these tables to `now`, and adds to *moved how many classes changed their
-// bucket, over all of these tables.
+// Notes that some rows change `now`; negative ones are none.
+void Touch(const int64_t* rows, int64_t n, int32_t now, const RowTimes& times);
+
+// Notes that rows `touched` change now, and brings tables [begin, end) up to date: hashes the rows
+// that have changed and puts each into its bucket. Sets built_at of these tables to `now`, and adds
+// to *moved how many classes changed their bucket, over all of these tables.
 //
 // The result is that of building from scratch: it does not depend on the order of updates, nor on
 // the number of threads.
 //
 // Cost: O(D) reading and O(D + K) hashing a changed row and table, O(C) moves a table.
 //
-// Returns what is wrong, if anything: a row that has changed is not finite, or a table is corrupt:
-// its buckets are no parts of it in order, or it lists something that is no class, or a class
-// twice. Then nothing is changed. Where all rows have changed, a corrupt table is written anew, and
-// all its classes count as moved.
+// Memory: 4 bytes a table and class. Where it can't be had, nothing is changed or noted.
+//
+// Returns what is wrong, if anything, the lowest row or table of its kind: a row that has changed
+// is not finite, or a table is corrupt: its buckets are no parts of it in order, or it lists
+// something that is no class, or a class twice. Then nothing is changed. Where all rows have
+// changed, a corrupt table is written anew, and all its classes count as moved.
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
-                       const Execution& execution, int64_t* moved);
+                       const Execution& execution, int64_t* moved, const int64_t* touched = nullptr,
+                       int64_t num_touched = 0);
 
 }  // namespace tfx::core
 

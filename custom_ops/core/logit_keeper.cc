@@ -6,7 +6,9 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <numeric>
+#include <utility>
 
 #include "core/keep_random.h"
 
@@ -31,32 +33,39 @@ int64_t KeptProbabilities::MostOfAnExample() const {
   return most;
 }
 
-LogitKeeper::LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers)
-    : rule_(rule), batch_(batch), keys_(lanes), workers_(num_workers), bounds_(lanes, -kInfinity) {
+LogitKeeper::LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers,
+                         const Execution& execution)
+    : rule_(rule),
+      batch_(batch),
+      lanes_(lanes),
+      execution_(execution),
+      keys_(execution.Take<uint32_t>(lanes)),
+      workers_(num_workers),
+      bounds_(execution.Take<double>(lanes)) {
+  std::fill_n(bounds_, lanes, -kInfinity);
   for (int64_t lane = 0; lane < lanes; ++lane) {
     keys_[lane] = KeyOfExample(rule.seed[0], rule.seed[1], lane);
   }
   const int64_t expected = 2 * rule.num_expected * batch / std::max<int64_t>(num_workers, 1);
   for (Worker& worker : workers_) {
-    worker.memory.resize(std::clamp(expected, kSmallestRoom, kMostRoomAtFirst));
-    worker.entries = worker.memory.data();
+    worker.capacity = std::clamp(expected, kSmallestRoom, kMostRoomAtFirst);
+    worker.entries = execution.Take<KeptLogit>(worker.capacity);
     worker.size = 0;
-    worker.capacity = worker.memory.size();
     worker.make_room = MakeRoom;
+    worker.bounds = execution.Take<float>(lanes);
     worker.log_epsilon = std::log(rule.epsilon);
   }
 }
 
 const float* LogitKeeper::BoundsFor(int64_t worker) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<float>& bounds = workers_[worker].bounds;
-  bounds.resize(bounds_.size());
-  for (size_t lane = 0; lane < bounds_.size(); ++lane) {
+  float* bounds = workers_[worker].bounds;
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
     // Less what rounding to float may do to comparisons.
     const double slack = 1e-4 + 1e-6 * std::abs(bounds_[lane]);
     bounds[lane] = std::isfinite(bounds_[lane]) ? bounds_[lane] - slack : bounds_[lane];
   }
-  return bounds.data();
+  return bounds;
 }
 
 void LogitKeeper::AddChunk(const float* max, const float* sum) {
@@ -69,17 +78,29 @@ void LogitKeeper::AddChunk(const float* max, const float* sum) {
   }
 }
 
+// On a worker's thread: what can't be had is noted, and Finish says so.
 void LogitKeeper::MakeRoom(KeptLogits* kept, int64_t more) {
   Worker* worker = static_cast<Worker*>(kept);
-  worker->size = Thin(worker->entries, worker->size, worker->bounds.data(), worker->log_epsilon);
+  worker->size = Thin(worker->entries, worker->size, worker->bounds, worker->log_epsilon);
   if (worker->size + more <= worker->capacity - worker->capacity / 4) return;
-  worker->memory.resize(worker->capacity + std::max(worker->capacity / 2, more));
-  worker->entries = worker->memory.data();
-  worker->capacity = worker->memory.size();
+  const int64_t capacity = worker->capacity + std::max(worker->capacity / 2, more);
+  std::unique_ptr<KeptLogit[]> memory(new (std::nothrow) KeptLogit[capacity]);
+  if (memory == nullptr) {
+    worker->missing_bytes = capacity * static_cast<int64_t>(sizeof(KeptLogit));
+    worker->size = 0;
+    return;
+  }
+  std::copy_n(worker->entries, worker->size, memory.get());
+  worker->memory = std::move(memory);
+  worker->entries = worker->memory.get();
+  worker->capacity = capacity;
 }
 
 KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels, int64_t num_labels,
-                                      const ClassShard& shard, const ParallelFor& parallel_for) {
+                                      const ClassShard& shard) {
+  for (const Worker& worker : workers_) {
+    if (worker.missing_bytes > 0) throw OutOfMemory(worker.missing_bytes);
+  }
   const auto is_label = [&](const KeptLogit& e) {
     const int64_t* begin = labels + e.lane * num_labels;
     return std::find(begin, begin + num_labels, shard.ClassOf(e.row)) != begin + num_labels;
@@ -93,35 +114,36 @@ KeptProbabilities LogitKeeper::Finish(const float* log_z, const int64_t* labels,
     }
   };
   const int64_t num_workers = workers_.size();
-  parallel_for(num_workers, thin, 20 * rule_.num_expected * batch_);
+  execution_.parallel_for(num_workers, thin, 20 * rule_.num_expected * batch_);
 
   KeptProbabilities result;
-  result.begin.assign(batch_ + 1, 0);
+  Assign<int64_t>(&result.begin, batch_ + 1, 0);
   for (const Worker& worker : workers_) {
     for (int64_t i = 0; i < worker.size; ++i) ++result.begin[worker.entries[i].lane + 1];
   }
   std::partial_sum(result.begin.begin(), result.begin.end(), result.begin.begin());
-  sorted_.resize(result.begin.back());
-  std::vector<int64_t> next(result.begin.begin(), result.begin.end() - 1);
+  const int64_t size = result.begin.back();
+  KeptLogit* sorted = execution_.Take<KeptLogit>(size);
+  int64_t* next = execution_.Take<int64_t>(batch_);
+  std::copy_n(result.begin.begin(), batch_, next);
   for (const Worker& worker : workers_) {
     for (int64_t i = 0; i < worker.size; ++i) {
-      sorted_[next[worker.entries[i].lane]++] = worker.entries[i];
+      sorted[next[worker.entries[i].lane]++] = worker.entries[i];
     }
   }
-  result.ids.resize(sorted_.size());
+  Assign<int64_t>(&result.ids, size, 0);
   for (std::vector<float>* values : {&result.weights, &result.logits, &result.keys}) {
-    values->resize(sorted_.size());
+    Assign(values, size, 0.0f);
   }
   const auto sort = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) SortExample(i, log_z, shard, &result);
+    for (int64_t i = begin; i < end; ++i) SortExample(i, log_z, shard, sorted, &result);
   };
-  parallel_for(batch_, sort, 100 * rule_.num_expected);
+  execution_.parallel_for(batch_, sort, 100 * rule_.num_expected);
   return result;
 }
 
 void LogitKeeper::SortExample(int64_t example, const float* log_z, const ClassShard& shard,
-                              KeptProbabilities* result) {
-  KeptLogit* entries = sorted_.data();
+                              KeptLogit* entries, KeptProbabilities* result) const {
   const int64_t begin = result->begin[example], end = result->begin[example + 1];
   std::sort(entries + begin, entries + end,
             [](const KeptLogit& a, const KeptLogit& b) { return a.row < b.row; });

@@ -6,12 +6,13 @@
 #define TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/class_shard.h"
+#include "core/execution.h"
 #include "core/kept_logits.h"
-#include "core/parallel_for.h"
 
 namespace tfx::core {
 
@@ -35,10 +36,12 @@ struct KeptProbabilities {
 class LogitKeeper {
  public:
   // `lanes` of the pass are examples, in their order, and some that are none.
-  LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers);
+  // REQUIRES: the memory of `execution` outlives this object.
+  LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers,
+              const Execution& execution);
 
   // [lanes]: random numbers, one an example.
-  const uint32_t* keys() const { return keys_.data(); }
+  const uint32_t* keys() const { return keys_; }
 
   // To be called by a worker before each chunk: lower bounds of log Z, by lane, until the next
   // call.
@@ -50,27 +53,30 @@ class LogitKeeper {
   void AddChunk(const float* max, const float* sum);
 
   // Thins out what was kept, now that log Z [B] is known. Labels [B, num_labels] are left out.
+  // Throws OutOfMemory, too, where a worker had no room for what it had to keep.
   KeptProbabilities Finish(const float* log_z, const int64_t* labels, int64_t num_labels,
-                           const ClassShard& shard, const ParallelFor& parallel_for);
+                           const ClassShard& shard);
 
  private:
   struct Worker : KeptLogits {
-    std::vector<KeptLogit> memory;
-    std::vector<float> bounds;
+    std::unique_ptr<KeptLogit[]> memory;  // where what was taken at first is not enough
+    float* bounds;
     float log_epsilon;
+    int64_t missing_bytes = 0;  // that there was no room for; entries are lost
   };
 
   static void MakeRoom(KeptLogits* kept, int64_t more);
-  void SortExample(int64_t example, const float* log_z, const ClassShard& shard,
-                   KeptProbabilities* result);
+  void SortExample(int64_t example, const float* log_z, const ClassShard& shard, KeptLogit* sorted,
+                   KeptProbabilities* result) const;
 
   const KeepRule rule_;
   const int64_t batch_;
-  std::vector<uint32_t> keys_;
+  const int64_t lanes_;
+  const Execution& execution_;
+  uint32_t* const keys_;
   std::vector<Worker> workers_;
-  std::vector<KeptLogit> sorted_;
   std::mutex mutex_;
-  std::vector<double> bounds_;  // guarded by mutex_ while workers run
+  double* const bounds_;  // guarded by mutex_ while workers run
 };
 
 }  // namespace tfx::core

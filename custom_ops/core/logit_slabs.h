@@ -42,11 +42,15 @@ TFX_INLINE void ComputeLogits(const Element* rows, const float* bias, int64_t de
   }
 }
 
-// Asks for what is needed soon. The address need not be valid.
+// Asks for what is needed soon: `size` elements, `ahead` of an address. They may be beyond the end of
+// an array, where no pointer may point.
 template <typename Element>
-TFX_INLINE void Prefetch(const Element* from, int64_t size) {
-  constexpr int64_t kElementsOfLine = 64 / sizeof(Element);
-  for (int64_t i = 0; i < size; i += kElementsOfLine) __builtin_prefetch(from + i);
+TFX_INLINE void Prefetch(const Element* from, int64_t ahead, int64_t size) {
+  constexpr uintptr_t kLine = 64;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(from) + ahead * sizeof(Element);
+  for (uintptr_t at = begin; at < begin + size * sizeof(Element); at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(at));
+  }
 }
 
 // Logits of up to kSlabRows classes for a panel of one or two vectors.
@@ -62,7 +66,7 @@ struct Wide {
     const Element* hidden = static_cast<const Element*>(panel.hidden);
     int i = 0;
     for (; i + kRows <= num_rows; i += kRows) {
-      Prefetch(rows + (i + kRows) * depth, kRows * depth);
+      Prefetch(rows, (i + kRows) * depth, kRows * depth);
       ComputeLogits<kRows, kVectors>(rows + i * depth, bias + i, depth, hidden, panel.lanes, slabs,
                                      i);
     }

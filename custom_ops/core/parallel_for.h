@@ -3,7 +3,9 @@
 #ifndef TFX_LARGEOUT_CORE_PARALLEL_FOR_H_
 #define TFX_LARGEOUT_CORE_PARALLEL_FOR_H_
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 
 namespace tfx::core {
@@ -12,6 +14,30 @@ namespace tfx::core {
 // about how many nanoseconds one index costs.
 using ParallelFor =
     std::function<void(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t cost)>;
+
+// The first exception of work that runs on threads of a pool, for the caller to throw: one that
+// leaves a thread ends the process. After the first, work is left out.
+class FirstException {
+ public:
+  template <typename Work>
+  void Catch(const Work& work) {
+    if (has_one_.load(std::memory_order_relaxed)) return;
+    try {
+      work();
+    } catch (...) {
+      if (!has_one_.exchange(true)) exception_ = std::current_exception();
+    }
+  }
+
+  // REQUIRES: the work has ended.
+  void Rethrow() const {
+    if (exception_ != nullptr) std::rethrow_exception(exception_);
+  }
+
+ private:
+  std::atomic<bool> has_one_{false};
+  std::exception_ptr exception_;
+};
 
 }  // namespace tfx::core
 

@@ -5,7 +5,9 @@
 #ifndef TFX_LARGEOUT_CORE_PHASES_H_
 #define TFX_LARGEOUT_CORE_PHASES_H_
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -33,8 +35,42 @@ struct Phase {
 // microsecond beside its tasks: between phases threads spin, they don't sleep. Threads of the pool
 // that start late, or never, are not waited for before the end of the last phase.
 //
-// REQUIRES: num_workers > 0; tasks don't throw.
-void RunPhases(const std::vector<Phase>& phases, int num_workers, const ParallelFor& parallel_for);
+// Where a task throws, those that have not begun are left out, and the caller gets the exception.
+// Tasks should take no memory that can run out: what they have changed stays.
+//
+// REQUIRES: num_workers > 0.
+void RunPhases(std::vector<Phase> phases, int num_workers, const ParallelFor& parallel_for);
+
+// Phases with all that it takes to run them, perhaps several times: Run asks for no memory. So what
+// must not stop half-way is prepared before it begins.
+class PreparedPhases {
+ public:
+  // REQUIRES: num_workers > 0; parallel_for outlives this object.
+  PreparedPhases(std::vector<Phase> phases, int num_workers, const ParallelFor& parallel_for);
+  PreparedPhases(const PreparedPhases&) = delete;
+  PreparedPhases& operator=(const PreparedPhases&) = delete;
+
+  void Run();
+
+ private:
+  struct Progress {
+    explicit Progress(int num_parts) : started(num_parts) {}
+
+    std::vector<std::atomic<int64_t>> started;  // by part
+    std::atomic<int64_t> ended{0};
+  };
+
+  void Work(int worker);
+  int TakePart(int worker);
+
+  const std::vector<Phase> phases_;
+  const int num_workers_;
+  const ParallelFor& parallel_for_;
+  std::deque<Progress> progress_;         // by phase
+  std::vector<std::atomic<bool>> taken_;  // by part
+  std::vector<double> seconds_;           // by phase, where they are recorded
+  FirstException exception_;
+};
 
 // Wall time by the name of a phase, of all calls of RunPhases in this process.
 using PhaseSeconds = std::map<std::string, double>;

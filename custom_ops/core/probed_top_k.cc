@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <vector>
+#include <numeric>
 
 namespace tfx::core {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kMostBytes = int64_t{1} << 26;  // for what workers have of long lists
 
 class ProbedTopKRun {
  public:
@@ -32,59 +34,82 @@ class ProbedTopKRun {
   bool Run() {
     if (!AreLists() || !TakeNorms(in_, norms_)) return false;
     const int64_t rows = lists_.num_lists + in_.num_classes * num_probed_ / lists_.num_lists;
-    execution_.parallel_for(
-        in_.batch,
-        [this](int64_t begin, int64_t end) {
-          Scratch scratch;
-          for (int64_t b = begin; b < end && !fails_; ++b) Search(b, &scratch);
-        },
-        1000 + rows * in_.width / 16);
+    const int workers = TakeScratch(execution_.WorkersFor(in_.batch, 1000 + rows * in_.width / 16));
+    execution_.ForRanges(workers, in_.batch, [this](int64_t begin, int64_t end, int w) {
+      for (int64_t b = begin; b < end && !fails_; ++b) Search(b, &scratch_[w]);
+    });
     return !fails_;
   }
 
  private:
+  // Of a worker.
   struct Scratch {
-    std::vector<float> closeness;
-    std::vector<ScoredClass> lists;
-    std::vector<ScoredClass> heap;
-    std::vector<BoundedClass> survivors;
-    std::vector<ScoredClass> best;
-    std::vector<float> packed, row;
+    float* closeness;         // of all lists
+    ScoredClass* lists;       // the closest of them come first
+    ScoredClass* heap;        // [k]
+    BoundedClass* survivors;  // room for the longest lists
+    ScoredClass* best;        // as much
+    float *packed, *row;
   };
+
+  // Returns for how many workers.
+  int TakeScratch(int most_workers) {
+    const int64_t rows = MostRows();
+    const int64_t bytes = rows * static_cast<int64_t>(sizeof(BoundedClass) + sizeof(ScoredClass));
+    const int workers = static_cast<int>(
+        std::clamp<int64_t>(kMostBytes / std::max<int64_t>(bytes, 1), 1, most_workers));
+    scratch_ = execution_.Take<Scratch>(workers);
+    for (int w = 0; w < workers; ++w) {
+      scratch_[w] = {execution_.Take<float>(Blocks(lists_.num_lists) * kClassesOfBlock),
+                     execution_.Take<ScoredClass>(lists_.num_lists),
+                     execution_.Take<ScoredClass>(in_.k),
+                     execution_.Take<BoundedClass>(rows),
+                     execution_.Take<ScoredClass>(rows),
+                     execution_.Take<float>(RowLogits::Lanes(logits_isa_, 1) * in_.width),
+                     execution_.Take<float>(in_.width)};
+    }
+    return workers;
+  }
+
+  static int64_t Blocks(int64_t n) { return (n + kClassesOfBlock - 1) / kClassesOfBlock; }
+
+  // Of num_probed lists, at most.
+  int64_t MostRows() const {
+    const Workspace::Scope scope(execution_.workspace);
+    int64_t* sizes = execution_.Take<int64_t>(lists_.num_lists);
+    for (int64_t l = 0; l < lists_.num_lists; ++l) sizes[l] = lists_.ends[l] - BeginOf(l);
+    std::nth_element(sizes, sizes + num_probed_ - 1, sizes + lists_.num_lists, std::greater<>());
+    return std::accumulate(sizes, sizes + num_probed_, int64_t{0}) * kClassesOfBlock;
+  }
 
   void Search(int64_t b, Scratch* scratch) {
     if (!ChooseLists(b, scratch)) {
       fails_ = true;
       return;
     }
-    scratch->heap.resize(in_.k);
-    scratch->survivors.resize(RoomFor(scratch->lists));
-    BoundsWorker worker = {scratch->heap.data(), 0, -kInfinity, scratch->survivors.data(), 0};
+    BoundsWorker worker = {scratch->heap, 0, -kInfinity, scratch->survivors, 0};
     BoundsPass pass = pass_;
     pass.hidden += b * in_.width;
     pass.batch = 1;
     pass.norms += b;
-    for (const ScoredClass& list : scratch->lists) {
-      isa_.bounds(pass, BeginOf(list.id), lists_.ends[list.id], &worker);
+    for (int64_t i = 0; i < num_probed_; ++i) {
+      const int32_t list = scratch->lists[i].id;
+      isa_.bounds(pass, BeginOf(list), lists_.ends[list], &worker);
     }
-    RuleOut(worker.threshold, &worker);
+    worker.num_survivors = RuleOut(worker.threshold, worker.survivors, worker.num_survivors);
     Rank(b, worker, scratch);
   }
 
   // The closest lists, closest first. Returns false if a center is not a number.
   bool ChooseLists(int64_t b, Scratch* scratch) const {
-    const int64_t blocks = (lists_.num_lists + kClassesOfBlock - 1) / kClassesOfBlock;
-    scratch->closeness.resize(blocks * kClassesOfBlock);
     isa_.closeness(lists_, in_.width, in_.hidden + b * in_.width,
-                   static_cast<float>(std::hypot(norms_[b], 1.0)), scratch->closeness.data());
-    scratch->lists.resize(lists_.num_lists);
+                   static_cast<float>(std::hypot(norms_[b], 1.0)), scratch->closeness);
     for (int64_t l = 0; l < lists_.num_lists; ++l) {
       if (std::isnan(scratch->closeness[l])) return false;
       scratch->lists[l] = {scratch->closeness[l], static_cast<int32_t>(l)};
     }
-    const auto end = scratch->lists.begin() + num_probed_;
-    std::partial_sort(scratch->lists.begin(), end, scratch->lists.end(), RanksAbove);
-    scratch->lists.resize(num_probed_);
+    std::partial_sort(scratch->lists, scratch->lists + num_probed_,
+                      scratch->lists + lists_.num_lists, RanksAbove);
     return true;
   }
 
@@ -100,22 +125,15 @@ class ProbedTopKRun {
     return end <= lists_.num_blocks && end * kClassesOfBlock >= in_.num_classes;
   }
 
-  // The number of rows of some lists.
-  int64_t RoomFor(const std::vector<ScoredClass>& lists) const {
-    int64_t blocks = 0;
-    for (const ScoredClass& list : lists) blocks += lists_.ends[list.id] - BeginOf(list.id);
-    return blocks * kClassesOfBlock;
-  }
-
   bool IsClass(int32_t id) const { return id >= 0 && id < in_.num_classes; }
 
-  // The number of classes of some lists.
-  int64_t ClassesIn(const std::vector<ScoredClass>& lists) const {
+  // The number of classes of the closest lists.
+  int64_t ClassesIn(const ScoredClass* lists) const {
     int64_t number = 0;
-    for (const ScoredClass& list : lists) {
+    for (int64_t i = 0; i < num_probed_; ++i) {
       const int32_t* classes = pass_.bounded.classes;
-      number += std::count_if(classes + BeginOf(list.id) * kClassesOfBlock,
-                              classes + int64_t{lists_.ends[list.id]} * kClassesOfBlock,
+      number += std::count_if(classes + BeginOf(lists[i].id) * kClassesOfBlock,
+                              classes + int64_t{lists_.ends[lists[i].id]} * kClassesOfBlock,
                               [this](int32_t id) { return IsClass(id); });
     }
     return number;
@@ -123,23 +141,19 @@ class ProbedTopKRun {
 
   // Ranks those that were not ruled out by their logits.
   void Rank(int64_t b, const BoundsWorker& found, Scratch* scratch) {
-    scratch->packed.resize(RowLogits::Lanes(logits_isa_, 1) * in_.width);
-    scratch->row.resize(in_.width);
-    const RowLogits logits(in_, logits_isa_, b, 1, scratch->packed.data());
-    std::vector<ScoredClass>& best = scratch->best;
-    best.clear();
+    const RowLogits logits(in_, logits_isa_, b, 1, scratch->packed);
+    int64_t n = 0;
     for (int64_t i = 0; i < found.num_survivors; ++i) {
       const BoundedClass& bounds = found.survivors[i];
       const int32_t id = pass_.bounded.classes[bounds.id];
       if (!IsClass(id)) continue;
-      const float logit = logits(0, id, scratch->row.data());
+      const float logit = logits(0, id, scratch->row);
       if (IsOutOfBounds(bounds, logit)) fails_ = true;
-      best.push_back({logit, id});
+      scratch->best[n++] = {logit, id};
     }
-    const int64_t number = std::min<int64_t>(in_.k, best.size());
     // Fewer than there are: bounds of no W.
-    if (number < in_.k && number < ClassesIn(scratch->lists)) fails_ = true;
-    WriteBest(b, in_.k, &best, out_);
+    if (n < in_.k && n < ClassesIn(scratch->lists)) fails_ = true;
+    WriteBest(b, in_.k, scratch->best, n, out_);
   }
 
   const StreamedLogitsInputs& in_;
@@ -150,7 +164,8 @@ class ProbedTopKRun {
   const BoundedTopKIsa& isa_;
   const StreamedLogitsIsa& logits_isa_;
   std::atomic<bool> fails_{false};
-  float* norms_;  // [B]
+  float* norms_;                // [B]
+  Scratch* scratch_ = nullptr;  // by worker
   BoundsPass pass_;
 };
 

@@ -23,7 +23,8 @@ namespace tfx::core {
 // for all classes. Classes out of range are taken for none.
 //
 // Cost: for each example L D + (classes of its lists) D multiplications, on one worker, which reads
-// D + 12 bytes a class. Memory: 12 bytes a worker for each class of these lists.
+// D + 12 bytes a class. Memory: 20 bytes for each class of these lists, for as many examples at a
+// time as 64 MiB have room for, at least one.
 //
 // REQUIRES: as BoundedTopK; bounded.classes are given; 1 <= num_probed <= L.
 void ProbedTopK(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,

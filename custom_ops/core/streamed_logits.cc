@@ -27,36 +27,13 @@ int64_t ClassesOfChunk(int64_t num_classes, int64_t batch) {
   return std::max(kSmallest, (even + 95) / 96 * 96);
 }
 
-// The memory of one worker.
-struct WorkerState {
-  WorkerState(int64_t lanes, int64_t block_rows, const StreamedLogitsInputs& inputs)
-      : counts(lanes * inputs.num_labels, 0),
-        heaps(inputs.batch * inputs.k),
-        thresholds(lanes, -kInfinity),
-        lost(lanes),
-        class_keys(inputs.keep == nullptr ? 0 : block_rows),
-        rows(inputs.is_bfloat16 || inputs.rounds ? block_rows * inputs.width : 0),
-        biases(block_rows) {
-    view = {0,           0,           counts.data(), heaps.data(), thresholds.data(),
-            lost.data(), rows.data(), biases.data(), nullptr,      class_keys.data(),
-            nullptr};
-  }
-
-  std::vector<int32_t> counts;
-  std::vector<ScoredClass> heaps;
-  std::vector<float> thresholds, lost;
-  std::vector<uint32_t> class_keys;
-  std::vector<float> rows, biases;
-  StreamedLogitsWorker view;
-};
-
 class StreamedLogitsRun {
  public:
   StreamedLogitsRun(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs)
       : in_(inputs),
         isa_(StreamedLogitsIsaOf(execution.set)),
-        parallel_for_(execution.parallel_for),
+        execution_(execution),
         out_(outputs) {
     const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
     lanes_ = num_panels * isa_.panel_lanes;
@@ -64,10 +41,11 @@ class StreamedLogitsRun {
     num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
     num_workers_ = std::min<int64_t>(execution.num_workers, num_chunks_);
     panels_.resize(num_panels);
-    if (in_.keep != nullptr) keeper_.emplace(*in_.keep, in_.batch, lanes_, num_workers_);
+    if (in_.keep != nullptr) keeper_.emplace(*in_.keep, in_.batch, lanes_, num_workers_, execution);
   }
 
   void Run() {
+    TakeMemory();
     PackPanels();
     pass_ = {panels_.data(),
              static_cast<int64_t>(panels_.size()),
@@ -80,25 +58,64 @@ class StreamedLogitsRun {
              in_.shard.stride};
     ComputeTargets();
     VisitClasses();
-    parallel_for_(
-        in_.batch, [this](int64_t begin, int64_t end) { Merge(begin, end); },
-        50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
+    execution_.ForRanges(merging_workers_, in_.batch,
+                         [this](int64_t begin, int64_t end, int worker) {
+                           for (int64_t b = begin; b < end; ++b) Merge(b, worker);
+                         });
     if (!keeper_) return;
-    *out_.kept =
-        keeper_->Finish(out_.logsumexp, in_.labels, in_.num_labels, in_.shard, parallel_for_);
+    *out_.kept = keeper_->Finish(out_.logsumexp, in_.labels, in_.num_labels, in_.shard);
   }
 
  private:
+  template <typename T>
+  T* Take(int64_t n) const {
+    return execution_.Take<T>(n);
+  }
+
+  template <typename T>
+  T* Filled(int64_t n, T value) const {
+    T* array = Take<T>(n);
+    std::fill_n(array, n, value);
+    return array;
+  }
+
+  bool CopiesRows() const { return in_.is_bfloat16 || in_.rounds; }
+
+  void TakeMemory() {
+    const int64_t block_rows = isa_.rows_of_block(in_.width);
+    hidden_ = Take<float>(lanes_ * in_.width);
+    target_ids_ = Filled<int32_t>(lanes_ * in_.num_labels, -1);
+    target_keys_ = Filled<float>(lanes_ * in_.num_labels, kInfinity);
+    max_ = Take<float>(num_chunks_ * lanes_);
+    sum_ = Take<float>(num_chunks_ * lanes_);
+    workers_ = Take<StreamedLogitsWorker>(num_workers_);
+    for (int64_t w = 0; w < num_workers_; ++w) {
+      workers_[w] = {0,
+                     0,
+                     Filled<int32_t>(lanes_ * in_.num_labels, 0),
+                     Take<ScoredClass>(in_.batch * in_.k),
+                     Filled<float>(lanes_, -kInfinity),
+                     Filled<float>(lanes_, 0),
+                     CopiesRows() ? Take<float>(block_rows * in_.width) : nullptr,
+                     Take<float>(block_rows),
+                     nullptr,
+                     keeper_ ? Take<uint32_t>(block_rows) : nullptr,
+                     nullptr};
+    }
+    target_workers_ = execution_.WorkersFor(in_.batch, in_.num_labels * (100 + in_.width));
+    rows_ = CopiesRows() ? Take<float>(target_workers_ * in_.width) : nullptr;
+    merging_workers_ = execution_.WorkersFor(
+        in_.batch, 50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
+    best_ = Take<ScoredClass>(merging_workers_ * num_workers_ * in_.k);
+  }
+
   // Transposes h into panels of examples, and labels with them.
   void PackPanels() {
-    hidden_.resize(lanes_ * in_.width);
-    target_ids_.assign(lanes_ * in_.num_labels, -1);
-    target_keys_.assign(lanes_ * in_.num_labels, kInfinity);
     for (size_t p = 0; p < panels_.size(); ++p) {
       const int64_t first = p * isa_.panel_lanes;
       const int32_t examples = std::min<int64_t>(in_.batch - first, isa_.panel_lanes);
       const int32_t lanes = examples <= isa_.vector_lanes ? isa_.vector_lanes : isa_.panel_lanes;
-      float* hidden = hidden_.data() + first * in_.width;
+      float* hidden = hidden_ + first * in_.width;
       const int64_t labels_at = first * in_.num_labels;
       Panel& panel = panels_[p];
       panel.hidden = hidden;
@@ -108,8 +125,8 @@ class StreamedLogitsRun {
       panel.examples = examples;
       const int64_t num_slots = PackLabels(first, lanes, examples);
       panel.num_slots = out_.target_ranks == nullptr ? 0 : num_slots;
-      panel.target_keys = target_keys_.data() + labels_at;
-      panel.target_ids = target_ids_.data() + labels_at;
+      panel.target_keys = target_keys_ + labels_at;
+      panel.target_ids = target_ids_ + labels_at;
       panel.keys = keeper_ ? keeper_->keys() + first : nullptr;
       isa_.pack_panel(panel, in_.width, in_.rounds, hidden);
     }
@@ -118,7 +135,7 @@ class StreamedLogitsRun {
   // Returns how many slots the panel needs.
   int64_t PackLabels(int64_t first, int32_t lanes, int32_t examples) {
     int64_t num_slots = 0;
-    int32_t* ids = target_ids_.data() + first * in_.num_labels;
+    int32_t* ids = target_ids_ + first * in_.num_labels;
     for (int32_t lane = 0; lane < examples; ++lane) {
       const int64_t* labels = in_.labels + (first + lane) * in_.num_labels;
       for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
@@ -132,36 +149,29 @@ class StreamedLogitsRun {
   }
 
   void ComputeTargets() {
-    parallel_for_(
-        in_.batch,
-        [this](int64_t begin, int64_t end) {
-          std::vector<float> scratch(in_.width);
-          for (int64_t b = begin; b < end; ++b) {
-            const Panel& panel = panels_[b / isa_.panel_lanes];
-            const int32_t lane = b % isa_.panel_lanes;
-            float* keys = target_keys_.data() + panel.first_lane * in_.num_labels;
-            for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
-              const int64_t at = b * in_.num_labels + slot;
-              const int64_t row = in_.shard.RowOf(in_.labels[at]);
-              float& logit = out_.target_logits[at];
-              logit = row < 0 ? 0.0f : isa_.target_logit(pass_, panel, lane, row, scratch.data());
-              if (IsRanked(at)) {
-                keys[slot * panel.lanes + lane] = OrderKey(ScoreOf(at));
-              }
-            }
-          }
-        },
-        in_.num_labels * (100 + in_.width));
+    execution_.ForRanges(target_workers_, in_.batch,
+                         [this](int64_t begin, int64_t end, int worker) {
+                           for (int64_t b = begin; b < end; ++b) {
+                             ComputeTargetsOf(b, rows_ + (CopiesRows() ? worker * in_.width : 0));
+                           }
+                         });
+  }
+
+  void ComputeTargetsOf(int64_t b, float* scratch) {
+    const Panel& panel = panels_[b / isa_.panel_lanes];
+    const int32_t lane = b % isa_.panel_lanes;
+    float* keys = target_keys_ + panel.first_lane * in_.num_labels;
+    for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
+      const int64_t at = b * in_.num_labels + slot;
+      const int64_t row = in_.shard.RowOf(in_.labels[at]);
+      float& logit = out_.target_logits[at];
+      logit = row < 0 ? 0.0f : isa_.target_logit(pass_, panel, lane, row, scratch);
+      if (IsRanked(at)) keys[slot * panel.lanes + lane] = OrderKey(ScoreOf(at));
+    }
   }
 
   // Workers take chunks of classes in rising order until none is left.
   void VisitClasses() {
-    max_.resize(num_chunks_ * lanes_);
-    sum_.resize(num_chunks_ * lanes_);
-    workers_.reserve(num_workers_);
-    for (int64_t w = 0; w < num_workers_; ++w) {
-      workers_.emplace_back(lanes_, isa_.rows_of_block(in_.width), in_);
-    }
     std::atomic<int64_t> next_chunk{0};
     const auto work = [this, &next_chunk](int64_t first_worker, int64_t last_worker) {
       for (int64_t w = first_worker; w < last_worker; ++w) {
@@ -170,12 +180,12 @@ class StreamedLogitsRun {
         }
       }
     };
-    parallel_for_(num_workers_, work, chunk_ * (in_.width + 10) * lanes_ / 10);
+    execution_.parallel_for(num_workers_, work, chunk_ * (in_.width + 10) * lanes_ / 10);
   }
 
   void VisitChunk(int64_t chunk, int64_t worker) {
-    StreamedLogitsWorker& view = workers_[worker].view;
-    const ChunkSums sums = {max_.data() + chunk * lanes_, sum_.data() + chunk * lanes_};
+    StreamedLogitsWorker& view = workers_[worker];
+    const ChunkSums sums = {max_ + chunk * lanes_, sum_ + chunk * lanes_};
     if (keeper_) {
       view.bounds = keeper_->BoundsFor(worker);
       view.kept = keeper_->KeptBy(worker);
@@ -184,13 +194,10 @@ class StreamedLogitsRun {
     if (keeper_) keeper_->AddChunk(sums.max, sums.sum);
   }
 
-  void Merge(int64_t begin, int64_t end) {
-    std::vector<ScoredClass> best;
-    for (int64_t b = begin; b < end; ++b) {
-      out_.logsumexp[b] = MergeSums(b);
-      if (out_.target_ranks != nullptr) MergeCounts(b);
-      MergeHeaps(b, &best);
-    }
+  void Merge(int64_t b, int worker) {
+    out_.logsumexp[b] = MergeSums(b);
+    if (out_.target_ranks != nullptr) MergeCounts(b);
+    MergeHeaps(b, best_ + worker * num_workers_ * in_.k);
   }
 
   float MergeSums(int64_t lane) const {
@@ -227,36 +234,42 @@ class StreamedLogitsRun {
     const int64_t at = panel.first_lane * in_.num_labels + b % isa_.panel_lanes;
     for (int64_t slot = 0; slot < in_.num_labels; ++slot) {
       int64_t rank = 0;
-      for (const WorkerState& worker : workers_) rank += worker.counts[at + slot * panel.lanes];
+      for (int64_t w = 0; w < num_workers_; ++w) {
+        rank += workers_[w].counts[at + slot * panel.lanes];
+      }
       const int64_t i = b * in_.num_labels + slot;
       out_.target_ranks[i] = IsRanked(i) ? rank - RanksAboveItself(i) : -1;
     }
   }
 
-  void MergeHeaps(int64_t b, std::vector<ScoredClass>* best) const {
-    best->clear();
-    for (const WorkerState& worker : workers_) {
-      const ScoredClass* heap = worker.heaps.data() + b * in_.k;
-      best->insert(best->end(), heap, heap + std::min(in_.k, worker.view.classes_seen));
+  // `best` has room for the heaps of all workers.
+  void MergeHeaps(int64_t b, ScoredClass* best) const {
+    ScoredClass* end = best;
+    for (int64_t w = 0; w < num_workers_; ++w) {
+      end = std::copy_n(workers_[w].heaps + b * in_.k, std::min(in_.k, workers_[w].classes_seen),
+                        end);
     }
-    std::partial_sort(best->begin(), best->begin() + in_.k, best->end(), RanksAbove);
+    std::partial_sort(best, best + in_.k, end, RanksAbove);
     for (int64_t i = 0; i < in_.k; ++i) {
-      out_.top_scores[b * in_.k + i] = (*best)[i].score;
-      out_.top_ids[b * in_.k + i] = in_.shard.ClassOf((*best)[i].id);
+      out_.top_scores[b * in_.k + i] = best[i].score;
+      out_.top_ids[b * in_.k + i] = in_.shard.ClassOf(best[i].id);
     }
   }
 
   const StreamedLogitsInputs& in_;
   const StreamedLogitsIsa& isa_;
-  const ParallelFor& parallel_for_;
+  const Execution& execution_;
   const StreamedLogitsOutputs& out_;
   int64_t lanes_, chunk_, num_chunks_, num_workers_;
+  int target_workers_, merging_workers_;
   std::vector<Panel> panels_;
-  std::vector<float> hidden_;  // by panel: [D, lanes]
-  std::vector<int32_t> target_ids_;
-  std::vector<float> target_keys_;
-  std::vector<float> max_, sum_;  // [num_chunks, lanes]
-  std::vector<WorkerState> workers_;
+  float* hidden_;  // by panel: [D, lanes]
+  int32_t* target_ids_;
+  float* target_keys_;
+  float *max_, *sum_;              // [num_chunks, lanes]
+  StreamedLogitsWorker* workers_;  // [num_workers]
+  float* rows_;                    // [target_workers, D]
+  ScoredClass* best_;              // [merging_workers, num_workers, k]
   std::optional<LogitKeeper> keeper_;
   StreamedLogitsPass pass_;
 };
@@ -275,6 +288,7 @@ const StreamedLogitsIsa& StreamedLogitsIsaOf(InstructionSet set) {
 
 void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs) {
+  const Workspace::Scope scope(execution.workspace);
   StreamedLogitsRun(inputs, execution, outputs).Run();
 }
 

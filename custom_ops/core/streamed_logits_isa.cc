@@ -27,7 +27,7 @@ struct Narrow {
     const int64_t whole = width - width % kLanes;
     for (int i = 0; i < num_rows; ++i) {
       const float* row = rows + i * width;
-      Prefetch(row + kTileRows<kPanelVectors> * width, width);
+      Prefetch(row, kTileRows<kPanelVectors> * width, width);
       Floats o = {};
       for (int example = 0; example < panel.examples; ++example) {
         const float* h = panel.hidden_rows + example * width;

@@ -27,25 +27,15 @@ absl::Status CheckBounds(const char* name, const tf::Tensor& bounds, tf::DataTyp
                          bounds.shape().DebugString());
 }
 
-// Calls run side by side: nothing is kept from one to the next.
 template <typename T>
-class BoundedTopKOp : public tf::OpKernel {
+class BoundedTopKOp : public CpuOp {
  public:
   explicit BoundedTopKOp(tf::OpKernelConstruction* context)
       : BoundedTopKOp(context, {"kernel", "rows", "scales", "errors"}) {}
 
-  void Compute(tf::OpKernelContext* context) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, names_, LockedVariables::Mode::kShared, 2));
-    core::Workspace workspace;
-    OP_REQUIRES_OK(context, RunOnCpu(context, workspace, [&](const core::Execution& execution) {
-                     return Run(context, variables, execution);
-                   }));
-  }
-
  protected:
   BoundedTopKOp(tf::OpKernelConstruction* context, std::vector<std::string> names)
-      : tf::OpKernel(context), names_(std::move(names)) {
+      : CpuOp(context), names_(std::move(names)) {
     OP_REQUIRES_OK(context, context->GetAttr("k", &k_));
   }
 
@@ -63,8 +53,9 @@ class BoundedTopKOp : public tf::OpKernel {
   }
 
  private:
-  absl::Status Run(tf::OpKernelContext* context, const LockedVariables& variables,
-                   const core::Execution& execution) const {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const final {
+    LockedVariables variables;
+    TF_RETURN_IF_ERROR(variables.Lock(context, names_, LockedVariables::Mode::kShared, 2));
     const tf::Tensor &hidden = context->input(0), &bias = context->input(1);
     const tf::Tensor& kernel = *variables.tensor(0);
     const int64_t batch = hidden.dims() == 2 ? hidden.dim_size(0) : 0;

@@ -23,7 +23,7 @@ class BucketCandidatesOp : public CpuOp {
   explicit BucketCandidatesOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(
         variables.Lock(context, {"entries", "starts"}, LockedVariables::Mode::kShared));
@@ -42,13 +42,18 @@ class BucketCandidatesOp : public CpuOp {
     }
     int64_t *ids, *marks;
     TF_RETURN_IF_ERROR(call_.AllocateOutputs(context, queries, &ids, &marks));
-    const bool good = call_.own()
-                          ? core::OwnBucketCandidates(tables, queries, execution, ids, marks)
-                          : votes_.Candidates(tables, queries, first_class, execution, ids, marks);
+    const bool good = Find(tables, queries, first_class, execution, ids, marks);
     return good ? absl::OkStatus() : Call::CorruptError();
   }
 
  private:
+  bool Find(const core::HashTables& tables, const core::BucketQueries& queries, int64_t first_class,
+            const core::Execution& execution, int64_t* ids, int64_t* marks) const {
+    if (call_.own()) return core::OwnBucketCandidates(tables, queries, execution, ids, marks);
+    core::Pool<core::BucketVotes>::Loan votes(core::PoolOfProcess<core::BucketVotes>());
+    return votes->Candidates(tables, queries, first_class, execution, ids, marks);
+  }
+
   static absl::Status CheckCodes(const core::BucketQueries& queries,
                                  const core::HashTables& tables) {
     const int64_t n = queries.size * queries.num_queries * tables.num_tables;
@@ -80,7 +85,6 @@ class BucketCandidatesOp : public CpuOp {
   }
 
   const Call call_;
-  core::BucketVotes votes_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxBucketCandidates").Device(tf::DEVICE_CPU), BucketCandidatesOp);

@@ -40,11 +40,11 @@ class CandidateOp : public CpuOp {
   }
 
  protected:
-  virtual absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) = 0;
+  virtual absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) const = 0;
   virtual absl::Status Run(tf::OpKernelContext* context, const CandidateInputs& inputs,
-                           LockedVariables* variables, const core::Execution& execution) = 0;
+                           LockedVariables* variables, const core::Execution& execution) const = 0;
 
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) final {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const final {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(Lock(context, &variables));
     const CandidateInputs inputs(context, variables.size());
@@ -62,12 +62,12 @@ class CandidateLogitsOp : public CandidateOp {
   using CandidateOp::CandidateOp;
 
  protected:
-  absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) override {
+  absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) const override {
     return variables->Lock(context, layer_.Names(), LockedVariables::Mode::kShared);
   }
 
   absl::Status Run(tf::OpKernelContext* context, const CandidateInputs& inputs,
-                   LockedVariables* variables, const core::Execution& execution) override {
+                   LockedVariables* variables, const core::Execution& execution) const override {
     core::CandidateLogitsOutputs outputs;
     TF_RETURN_IF_ERROR(AllocateCandidateLogits(context, inputs, &outputs));
     core::CandidateLogits(layer_.Weights(*variables), inputs.Batch(), execution, outputs);
@@ -82,22 +82,23 @@ class CandidateUpdateOp : public CandidateOp {
   }
 
  protected:
-  absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) override {
-    return variables->Lock(context, update_.Names(), LockedVariables::Mode::kExclusive);
+  absl::Status Lock(tf::OpKernelContext* context, LockedVariables* variables) const override {
+    return variables->Lock(context, update_.Names(), update_.LockMode());
   }
 
   absl::Status Run(tf::OpKernelContext* context, const CandidateInputs& inputs,
-                   LockedVariables* variables, const core::Execution& execution) override {
+                   LockedVariables* variables, const core::Execution& execution) const override {
     const CandidateGradientInputs gradients(context, variables->size() + 3);
-    TF_RETURN_IF_ERROR(update_.Set(context, *variables, gradients.learning_rate));
+    LayerUpdate update = update_;
+    TF_RETURN_IF_ERROR(update.Set(context, *variables, gradients.learning_rate));
     TF_RETURN_IF_ERROR(Check(inputs, gradients, execution));
     tf::Tensor* hidden_gradient;
     TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
-    TF_RETURN_IF_ERROR(update_.Own(variables));
+    TF_RETURN_IF_ERROR(update.Own(variables));
     const core::CandidateBatch batch = inputs.Batch();
-    const auto updater = update_.Updater(execution.rows);
+    const auto updater = update.Updater(execution.rows);
     const auto run = batch.own ? core::OwnCandidateUpdate : core::SharedCandidateUpdate;
-    run(layer_.Weights(*variables), update_.Rows(*variables), batch, gradients.Gradients(),
+    run(layer_.Weights(*variables), update.Rows(*variables), batch, gradients.Gradients(),
         updater.has_value() ? &*updater : nullptr, execution,
         hidden_gradient->flat<float>().data());
     return absl::OkStatus();
@@ -112,7 +113,7 @@ class CandidateUpdateOp : public CandidateOp {
     return CheckGradient("candidate_gradient", gradients.candidates, inputs.candidates, execution);
   }
 
-  LayerUpdate update_;  // used under the lock of Compute
+  LayerUpdate update_;  // the attributes
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits").Device(tf::DEVICE_CPU), CandidateLogitsOp);

@@ -81,7 +81,7 @@ class CandidateUpdateGpuOp : public tf::OpKernel {
   absl::Status Run(tf::OpKernelContext* context) {
     TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(variables.Lock(context, update_.Names(), LockedVariables::Mode::kExclusive));
+    TF_RETURN_IF_ERROR(variables.Lock(context, update_.Names(), update_.LockMode()));
     const CandidateInputs inputs(context, variables.size());
     TF_RETURN_IF_ERROR(layer_.CheckShapes(variables, inputs));
     const CandidateGradientInputs gradients(context, variables.size() + 3);

@@ -5,49 +5,68 @@
 #ifndef TFX_LARGEOUT_KERNELS_CPU_OP_H_
 #define TFX_LARGEOUT_KERNELS_CPU_OP_H_
 
-#include <mutex>
+#include <exception>
 #include <string>
 
 #include "core/execution.h"
+#include "core/pool.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/parallel_for.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
 
-// Calls run(execution), which returns a status, with what an op runs on in one call: the
-// instruction set of this process, TensorFlow's pool, and memory that goes back to `workspace`
-// afterwards.
+// What run() returns, or what has become of an exception: none gets into TensorFlow.
 template <typename Run>
-absl::Status RunOnCpu(tensorflow::OpKernelContext* context, core::Workspace& workspace,
-                      const Run& run) {
-  core::InstructionSet set;
-  std::string error;
-  if (!core::ChooseInstructionSet(&set, &error)) return InvalidArgument(error);
-  const core::ParallelFor pool = PoolOf(context);
-  const core::Workspace::Scope scope(workspace);
-  return run(core::Execution(set, NumWorkers(context), pool, workspace));
+absl::Status WithoutExceptions(tensorflow::OpKernelContext* context, const Run& run) {
+  const auto out_of_memory = [&](const std::string& bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        context->op_kernel().type_string(), " could not get ", bytes, "; no variable has changed"));
+  };
+  try {
+    return run();
+  } catch (const core::OutOfMemory& error) {
+    return out_of_memory(
+        absl::StrCat(error.bytes(), " bytes of memory beside ", error.had(), " that it had"));
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("a few bytes of memory");
+  } catch (const std::exception& error) {
+    return absl::InternalError(
+        absl::StrCat(context->op_kernel().type_string(), ": ", error.what()));
+  }
 }
 
-// An op that keeps memory from one call to the next, and so runs one call at a time.
+// Calls run(execution), which returns a status, with what an op runs on in one call: the
+// instruction set of this process, TensorFlow's pool, and memory that goes back afterwards. It may
+// throw what memory that can't be had throws, as long as it has changed no variable.
+template <typename Run>
+absl::Status RunOnCpu(tensorflow::OpKernelContext* context, const Run& run) {
+  return WithoutExceptions(context, [&] {
+    core::InstructionSet set;
+    std::string error;
+    if (!core::ChooseInstructionSet(&set, &error)) return InvalidArgument(error);
+    const core::ParallelFor pool = PoolOf(context);
+    core::Pool<core::Workspace>::Loan workspace(core::PoolOfProcess<core::Workspace>());
+    const core::Workspace::Scope scope(*workspace);
+    return run(core::Execution(set, NumWorkers(context), pool, *workspace));
+  });
+}
+
+// An op whose calls may run side by side.
 class CpuOp : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;
 
   void Compute(tensorflow::OpKernelContext* context) final {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    OP_REQUIRES_OK(context, RunOnCpu(context, workspace_, [&](const core::Execution& execution) {
+    OP_REQUIRES_OK(context, RunOnCpu(context, [&](const core::Execution& execution) {
                      return Run(context, execution);
                    }));
   }
 
  protected:
-  // Checks the arguments and does the work. Members that change are guarded by the op's lock.
-  virtual absl::Status Run(tensorflow::OpKernelContext* context, core::Execution execution) = 0;
-
- private:
-  std::mutex mutex_;
-  core::Workspace workspace_;  // guarded by mutex_
+  // Checks the arguments and does the work.
+  virtual absl::Status Run(tensorflow::OpKernelContext* context,
+                           core::Execution execution) const = 0;
 };
 
 }  // namespace tfx

@@ -18,8 +18,10 @@ class FactoredStatisticsOp : public FactoredOp<T> {
   }
 
  protected:
+  bool Updates() const override { return update_rows_; }
+
   absl::Status Run(tf::OpKernelContext* context, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) override {
+                   const core::DenseExecution<T>& execution) const override {
     const tf::Tensor& hidden = context->input(kFirstInput);
     const tf::Tensor& labels = context->input(kFirstInput + 1);
     TF_RETURN_IF_ERROR(variables.CheckBatch(hidden, labels, execution));
@@ -41,8 +43,10 @@ class FactoredSettleOp : public FactoredOp<T> {
   using FactoredOp<T>::FactoredOp;
 
  protected:
+  bool Updates() const override { return true; }
+
   absl::Status Run(tf::OpKernelContext*, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) override {
+                   const core::DenseExecution<T>& execution) const override {
     TF_RETURN_IF_ERROR(variables.CheckAllRows());
     TF_RETURN_IF_ERROR(variables.OwnRows());
     core::Settle<T>(variables.State(), execution);
@@ -56,8 +60,10 @@ class FactoredReanchorOp : public FactoredOp<T> {
   using FactoredOp<T>::FactoredOp;
 
  protected:
+  bool Updates() const override { return true; }
+
   absl::Status Run(tf::OpKernelContext*, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) override {
+                   const core::DenseExecution<T>& execution) const override {
     TF_RETURN_IF_ERROR(variables.CheckAllRows());
     TF_RETURN_IF_ERROR(variables.OwnEverything());
     core::Reanchor<T>(variables.State(), execution);

@@ -24,10 +24,11 @@ using core::gpu::FactoredRefusal;
 using core::gpu::FactoredVerdict;
 
 // Looks at no number on the device.
-absl::Status LockFactored(tf::OpKernelContext* context, tf::DataType dtype,
+absl::Status LockFactored(tf::OpKernelContext* context, tf::DataType dtype, bool updates,
                           LockedVariables* variables) {
-  TF_RETURN_IF_ERROR(
-      variables->Lock(context, NamesOfFactoredVariables(), LockedVariables::Mode::kExclusive));
+  TF_RETURN_IF_ERROR(variables->Lock(
+      context, NamesOfFactoredVariables(),
+      updates ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared));
   TF_RETURN_IF_ERROR(CheckFactoredShapes(*variables, dtype));
   const int64_t num_slots = variables->tensor(kSlotRows)->dim_size(0);
   if (num_slots < 2 || num_slots > 256) {
@@ -51,7 +52,8 @@ class FactoredStatisticsGpuOp : public tf::OpKernel {
  private:
   absl::Status Run(tf::OpKernelContext* context) const {
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(LockFactored(context, tf::DataTypeToEnum<T>::value, &variables));
+    TF_RETURN_IF_ERROR(
+        LockFactored(context, tf::DataTypeToEnum<T>::value, update_rows_, &variables));
     const tf::Tensor& hidden = context->input(kFirstInput);
     const tf::Tensor& labels = context->input(kFirstInput + 1);
     core::FactoredStatisticsOutputs<T> outputs;
@@ -90,7 +92,7 @@ class FactoredUpdateGpuOp : public tf::OpKernel {
 
   absl::Status Run(tf::OpKernelContext* context) const {
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(LockFactored(context, tf::DataTypeToEnum<T>::value, &variables));
+    TF_RETURN_IF_ERROR(LockFactored(context, tf::DataTypeToEnum<T>::value, update_, &variables));
     TF_RETURN_IF_ERROR(CheckFactoredGradients(context));
     const tf::Tensor& hidden = context->input(kFirstInput);
     const tf::Tensor& labels = context->input(kFirstInput + 1);

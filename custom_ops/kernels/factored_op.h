@@ -24,12 +24,16 @@ class FactoredOp : public CpuOp {
   using CpuOp::CpuOp;
 
  protected:
-  virtual absl::Status Run(tensorflow::OpKernelContext* context, FactoredVariables<T>& variables,
-                           const core::DenseExecution<T>& execution) = 0;
+  // Whether a call changes variables.
+  virtual bool Updates() const = 0;
 
-  absl::Status Run(tensorflow::OpKernelContext* context, core::Execution execution) final {
+  virtual absl::Status Run(tensorflow::OpKernelContext* context, FactoredVariables<T>& variables,
+                           const core::DenseExecution<T>& execution) const = 0;
+
+  absl::Status Run(tensorflow::OpKernelContext* context, core::Execution execution) const final {
     FactoredVariables<T> variables;
-    TF_RETURN_IF_ERROR(variables.Lock(context));
+    TF_RETURN_IF_ERROR(variables.Lock(
+        context, Updates() ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared));
     if (IsSmall(context, variables.State().width)) execution.num_workers = 1;
     return Run(context, variables, core::DenseExecution<T>(execution));
   }

@@ -26,8 +26,10 @@ class FactoredUpdateOp : public FactoredOp<T> {
   }
 
  protected:
+  bool Updates() const override { return update_; }
+
   absl::Status Run(tf::OpKernelContext* context, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) override {
+                   const core::DenseExecution<T>& execution) const override {
     const tf::Tensor& hidden = context->input(kFirstInput);
     const tf::Tensor& labels = context->input(kFirstInput + 1);
     const T* target_sums = nullptr;
@@ -112,8 +114,10 @@ class FactoredTargetSumsOp : public FactoredOp<T> {
   using FactoredOp<T>::FactoredOp;
 
  protected:
+  bool Updates() const override { return false; }
+
   absl::Status Run(tf::OpKernelContext* context, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) override {
+                   const core::DenseExecution<T>& execution) const override {
     const tf::Tensor& labels = context->input(kFirstInput);
     const tf::Tensor& g_target = context->input(kFirstInput + 1);
     TF_RETURN_IF_ERROR(variables.SetShard(context, kFirstInput + 2));

@@ -15,9 +15,8 @@ namespace tfx {
 namespace tf = tensorflow;
 
 template <typename T>
-absl::Status FactoredVariables<T>::Lock(tf::OpKernelContext* context) {
-  TF_RETURN_IF_ERROR(
-      variables_.Lock(context, NamesOfFactoredVariables(), LockedVariables::Mode::kExclusive));
+absl::Status FactoredVariables<T>::Lock(tf::OpKernelContext* context, LockedVariables::Mode mode) {
+  TF_RETURN_IF_ERROR(variables_.Lock(context, NamesOfFactoredVariables(), mode));
   TF_RETURN_IF_ERROR(CheckFactoredShapes(variables_, tf::DataTypeToEnum<T>::value));
   num_classes_ = TensorAt(kV)->dim_size(0);
   rows_ = {0, 1, num_classes_};

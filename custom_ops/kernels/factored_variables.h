@@ -20,7 +20,7 @@ template <typename T>
 class FactoredVariables {
  public:
   // Looks the variables up, locks them until destruction, and checks them against each other.
-  absl::Status Lock(tensorflow::OpKernelContext* context);
+  absl::Status Lock(tensorflow::OpKernelContext* context, LockedVariables::Mode mode);
 
   // Gives those variables a buffer of their own that share one with a tensor that was read from
   // them.

@@ -17,7 +17,7 @@ class HashCodesOp : public CpuOp {
   explicit HashCodesOp(tf::OpKernelConstruction* context) : CpuOp(context), functions_(context) {}
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     const tf::Tensor& vectors = context->input(0);
     TF_RETURN_IF_ERROR(CheckVectors(vectors));
     core::HashFamily family;

@@ -22,7 +22,7 @@ class HashIndexUpdateOp : public CpuOp {
   explicit HashIndexUpdateOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(variables.Lock(context, call_.Names(), LockedVariables::Mode::kExclusive));
     tf::Tensor* moved;
@@ -37,9 +37,7 @@ class HashIndexUpdateOp : public CpuOp {
     TF_RETURN_IF_ERROR(
         GetTables(variables, Call::kEntries, arguments.tables.num_buckets, &arguments.tables));
     moved->scalar<int64_t>()() = 0;
-    Touch(touched, arguments.now, Call::TouchedAt(variables));
-    if (arguments.begin == arguments.end) return absl::OkStatus();
-    return Build(execution, arguments, variables, &moved->scalar<int64_t>()());
+    return Build(execution, arguments, variables, touched, &moved->scalar<int64_t>()());
   }
 
  private:
@@ -55,25 +53,26 @@ class HashIndexUpdateOp : public CpuOp {
   }
 
   absl::Status Build(const core::Execution& execution, const Call::Arguments& arguments,
-                     const LockedVariables& variables, int64_t* moved) {
+                     const LockedVariables& variables, const tf::Tensor& touched,
+                     int64_t* moved) const {
+    const core::RowTimes times = Call::Times(variables);
+    const int64_t* rows = touched.flat<int64_t>().data();
+    const int64_t num_rows = touched.NumElements();
+    // Marks stay where the update refuses what it finds: W has changed.
+    if (arguments.begin == arguments.end) {
+      core::Touch(rows, num_rows, arguments.now, times);
+      return absl::OkStatus();
+    }
     // What building all tables takes is not kept.
     core::Workspace of_call;
     const bool is_kept = arguments.end - arguments.begin <= kTablesOfKeptScratch;
     const core::Execution on(execution.set, execution.num_workers, execution.parallel_for,
                              is_kept ? execution.workspace : of_call);
     const core::HashFault fault = core::UpdateTables(
-        arguments.family, call_.Weights(variables), Call::Times(variables), arguments.begin,
-        arguments.end, arguments.now, arguments.tables, on, moved);
+        arguments.family, call_.Weights(variables), times, arguments.begin, arguments.end,
+        arguments.now, arguments.tables, on, moved, rows, num_rows);
     if (fault.row >= 0) return Call::RowError(fault.row);
     return fault.table >= 0 ? Call::TableError(fault.table) : absl::OkStatus();
-  }
-
-  // Marks stay where Build refuses what it finds: W has changed.
-  static void Touch(const tf::Tensor& touched, int32_t now, int32_t* touched_at) {
-    const auto ids = touched.flat<int64_t>();
-    for (int64_t i = 0; i < ids.size(); ++i) {
-      if (ids(i) >= 0) touched_at[ids(i)] = now;
-    }
   }
 
   static constexpr int64_t kTablesOfKeptScratch = 4;

@@ -30,6 +30,11 @@ class LayerUpdate {
   // Of the variables, in the order of the inputs.
   std::vector<std::string> Names() const;
 
+  // How they are locked: shared, if the op only computes gradients.
+  LockedVariables::Mode LockMode() const {
+    return update_ ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared;
+  }
+
   // Takes the learning rate and the rule's numbers from two inputs in a row. Refuses them, or slots
   // that don't fit, and changes nothing.
   absl::Status Set(tensorflow::OpKernelContext* context, const LockedVariables& variables,

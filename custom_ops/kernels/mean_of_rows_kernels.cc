@@ -11,24 +11,17 @@ namespace {
 
 namespace tf = tensorflow;
 
-class MeanOfRowsOp : public tf::OpKernel {
+class MeanOfRowsOp : public CpuOp {
  public:
-  explicit MeanOfRowsOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit MeanOfRowsOp(tf::OpKernelConstruction* context) : CpuOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     LockedVariables variables;
-    OP_REQUIRES_OK(context, variables.Lock(context, {"variable"}, LockedVariables::Mode::kShared));
-    core::Workspace workspace;
-    OP_REQUIRES_OK(context, RunOnCpu(context, workspace, [&](const core::Execution& execution) {
-                     return Run(context, *variables.tensor(0), execution);
-                   }));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context, const tf::Tensor& rows,
-                   const core::Execution& execution) const {
+    TF_RETURN_IF_ERROR(variables.Lock(context, {"variable"}, LockedVariables::Mode::kShared));
+    const tf::Tensor& rows = *variables.tensor(0);
     if (rows.dtype() != dtype_ || rows.dims() < 1 || rows.dim_size(0) < 1) {
       return InvalidArgument("variable must be ", tf::DataTypeString(dtype_),
                              " [C, ...] with C at least 1; got ", tf::DataTypeString(rows.dtype()),
@@ -43,6 +36,7 @@ class MeanOfRowsOp : public tf::OpKernel {
     return absl::OkStatus();
   }
 
+ private:
   tf::DataType dtype_;
 };
 

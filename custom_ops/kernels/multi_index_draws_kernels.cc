@@ -19,7 +19,7 @@ class MultiIndexDrawsOp : public CpuOp {
   using CpuOp::CpuOp;
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     core::PairLists lists;
     core::MultiIndexDraws draws;
     TF_RETURN_IF_ERROR(GetDraws(context, &draws, &lists.num_words));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <vector>
 
 #include "kernels/invalid_argument.h"
 
@@ -18,6 +20,21 @@ enum Number { kWeightDecay, kClipNorm, kFirst, kSecond, kThird };
 constexpr double kSmallest = 1e-37;  // below, float32 has few digits or none
 
 bool IsFraction(double x) { return x >= 0 && x < 1; }
+
+// The table for these numbers, which ops share from step to step.
+std::shared_ptr<const core::AdamCorrection> CorrectionFor(double beta_1, double beta_2) {
+  constexpr size_t kMostKept = 8;
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const core::AdamCorrection>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = std::find_if(kept->begin(), kept->end(), [&](const auto& correction) {
+    return correction->IsFor(beta_1, beta_2);
+  });
+  if (found != kept->end()) return *found;
+  kept->insert(kept->begin(), std::make_shared<core::AdamCorrection>(beta_1, beta_2));
+  if (kept->size() > kMostKept) kept->pop_back();
+  return kept->front();
+}
 
 }  // namespace
 
@@ -35,10 +52,7 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   }
   step_.learning_rate = eta;
   step_.kept = static_cast<float>(1 - eta * weight_decay_);
-  if (step_.method != core::RowMethod::kAdam) return absl::OkStatus();
-  if (!correction_.has_value() || !correction_->IsFor(beta_1_, beta_2_)) {
-    correction_.emplace(beta_1_, beta_2_);
-  }
+  if (step_.method == core::RowMethod::kAdam) correction_ = CorrectionFor(beta_1_, beta_2_);
   return absl::OkStatus();
 }
 

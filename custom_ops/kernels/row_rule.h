@@ -5,8 +5,7 @@
 #ifndef TFX_LARGEOUT_KERNELS_ROW_RULE_H_
 #define TFX_LARGEOUT_KERNELS_ROW_RULE_H_
 
-#include <mutex>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "core/adam_correction.h"
@@ -20,7 +19,7 @@ namespace tfx {
 // The error for a learning rate that is out of range.
 absl::Status RateError(double weight_decay, float learning_rate);
 
-// A rule: the method of an op, with the numbers that it got for this step.
+// A rule: the method of an op, with the numbers that it got for this step. Copies are cheap.
 class RowRule {
  public:
   // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
@@ -42,7 +41,7 @@ class RowRule {
   core::WeightRows Rows(const LockedVariables& variables, int weight, int first_slot) const;
 
   core::RowUpdater Updater(const core::RowKernels& kernels) const {
-    return core::RowUpdater(step_, correction_.has_value() ? &*correction_ : nullptr, kernels);
+    return core::RowUpdater(step_, correction_.get(), kernels);
   }
 
   core::gpu::RowRule OnGpu(const float* learning_rate) const {
@@ -52,7 +51,7 @@ class RowRule {
  private:
   double weight_decay_, beta_1_, beta_2_;
   core::RowStep step_;
-  std::optional<core::AdamCorrection> correction_;  // kept from step to step
+  std::shared_ptr<const core::AdamCorrection> correction_;  // of Adam alone
 };
 
 }  // namespace tfx

@@ -20,10 +20,12 @@ namespace {
 namespace tf = tensorflow;
 
 // Refuses ids that come up twice.
-absl::Status CheckUnique(const int64_t* ids, int64_t n, int64_t num_rows) {
-  std::vector<core::ClassPlace> places(n), spare(n);
+absl::Status CheckUnique(const int64_t* ids, int64_t n, int64_t num_rows,
+                         const core::Execution& execution) {
+  const core::Workspace::Scope scope(execution.workspace);
+  auto* places = execution.Take<core::ClassPlace>(n);
   for (int64_t i = 0; i < n; ++i) places[i] = {static_cast<uint32_t>(ids[i]), 0};
-  core::SortByClass(places.data(), spare.data(), n, core::BitsOfClasses(num_rows));
+  core::SortByClass(places, execution.Take<core::ClassPlace>(n), n, core::BitsOfClasses(num_rows));
   for (int64_t i = 1; i < n; ++i) {
     if (places[i].class_id == places[i - 1].class_id) {
       return InvalidArgument("ids must not repeat a row; got repeats of ", places[i].class_id);
@@ -41,15 +43,16 @@ class RowUpdateOp : public CpuOp {
   }
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
     LockedVariables variables;
     std::vector<std::string> names = {"variable"};
     for (int slot = 0; slot < num_slots_; ++slot) names.push_back(absl::StrCat("slot ", slot));
     TF_RETURN_IF_ERROR(variables.Lock(context, names, LockedVariables::Mode::kExclusive));
-    TF_RETURN_IF_ERROR(Check(context, variables, execution));
+    RowRule rule;
+    TF_RETURN_IF_ERROR(Check(context, variables, execution, &rule));
     for (int i = 0; i < variables.size(); ++i) TF_RETURN_IF_ERROR(variables.Own(i));
     const tf::Tensor& ids = context->input(num_slots_ + 1);
-    core::UpdateRows(rule_.Updater(execution.rows), rule_.Rows(variables, 0, 1),
+    core::UpdateRows(rule.Updater(execution.rows), rule.Rows(variables, 0, 1),
                      ids.flat<int64_t>().data(), ids.NumElements(),
                      context->input(num_slots_ + 2).flat<float>().data(), execution);
     return absl::OkStatus();
@@ -57,7 +60,7 @@ class RowUpdateOp : public CpuOp {
 
  private:
   absl::Status Check(tf::OpKernelContext* context, const LockedVariables& variables,
-                     const core::Execution& execution) {
+                     const core::Execution& execution, RowRule* rule) const {
     const tf::Tensor& weights = *variables.tensor(0);
     const tf::Tensor& ids = context->input(num_slots_ + 1);
     const tf::Tensor& gradient = context->input(num_slots_ + 2);
@@ -69,8 +72,8 @@ class RowUpdateOp : public CpuOp {
                              weights.shape().DebugString());
     }
     TF_RETURN_IF_ERROR(
-        rule_.Set(method_, context->input(num_slots_ + 4), context->input(num_slots_ + 3)));
-    TF_RETURN_IF_ERROR(rule_.CheckSlots(variables, 0, 1, num_slots_));
+        rule->Set(method_, context->input(num_slots_ + 4), context->input(num_slots_ + 3)));
+    TF_RETURN_IF_ERROR(rule->CheckSlots(variables, 0, 1, num_slots_));
     if (ids.dims() != 1) {
       return InvalidArgument("ids must be [n]; got shape ", ids.shape().DebugString());
     }
@@ -83,14 +86,13 @@ class RowUpdateOp : public CpuOp {
     }
     TF_RETURN_IF_ERROR(CheckIds("ids", ids, 0, weights.dim_size(0), execution));
     TF_RETURN_IF_ERROR(
-        CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0)));
+        CheckUnique(ids.flat<int64_t>().data(), ids.NumElements(), weights.dim_size(0), execution));
     return CheckFinite("gradient", gradient, execution.dense);
   }
 
   std::string method_;
   int num_slots_;
   tf::DataType dtype_;
-  RowRule rule_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxRowUpdate").Device(tf::DEVICE_CPU), RowUpdateOp);

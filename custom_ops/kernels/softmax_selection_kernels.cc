@@ -45,8 +45,7 @@ class SoftmaxSelectionOnCpu : public SoftmaxSelectionOp {
  protected:
   absl::Status Run(tf::OpKernelContext* context, const SoftmaxSelectionArguments& arguments,
                    const core::StreamedLogitsOutputs& outputs) override {
-    core::Workspace workspace;
-    return RunOnCpu(context, workspace, [&](const core::Execution& execution) {
+    return RunOnCpu(context, [&](const core::Execution& execution) {
       return Select(context, arguments, execution, outputs);
     });
   }

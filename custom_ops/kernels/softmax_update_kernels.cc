@@ -19,25 +19,26 @@ class SoftmaxUpdateOp : public CpuOp {
   }
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) override {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
+    SoftmaxUpdateArguments arguments = arguments_;
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(arguments_.Lock(context, &variables));
+    TF_RETURN_IF_ERROR(arguments.Lock(context, &variables));
     TF_RETURN_IF_ERROR(CheckNumbers(context, variables, execution));
     tf::Tensor* hidden_gradient;
     const tf::Tensor& hidden = context->input(variables.size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
-    TF_RETURN_IF_ERROR(arguments_.layer().Own(&variables));
-    const auto updater = arguments_.layer().Updater(execution.rows);
-    core::SoftmaxUpdate(arguments_.Weights(variables), arguments_.layer().Rows(variables),
-                        arguments_.Batch(context, variables),
+    TF_RETURN_IF_ERROR(arguments.layer().Own(&variables));
+    const auto updater = arguments.layer().Updater(execution.rows);
+    core::SoftmaxUpdate(arguments.Weights(variables), arguments.layer().Rows(variables),
+                        arguments.Batch(context, variables),
                         updater.has_value() ? &*updater : nullptr, execution,
                         hidden_gradient->flat<float>().data());
     return absl::OkStatus();
   }
 
  private:
-  absl::Status CheckNumbers(tf::OpKernelContext* context, const LockedVariables& variables,
-                            const core::Execution& execution) const {
+  static absl::Status CheckNumbers(tf::OpKernelContext* context, const LockedVariables& variables,
+                                   const core::Execution& execution) {
     using Arguments = SoftmaxUpdateArguments;
     const auto get = [&](Arguments::Input input) -> const tf::Tensor& {
       return Arguments::Get(context, variables, input);
@@ -54,7 +55,7 @@ class SoftmaxUpdateOp : public CpuOp {
     return CheckGradient("target_gradient", get(Arguments::kTargetGradient), labels, execution);
   }
 
-  SoftmaxUpdateArguments arguments_;  // used under the lock of Compute
+  SoftmaxUpdateArguments arguments_;  // the attributes
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxUpdate").Device(tf::DEVICE_CPU), SoftmaxUpdateOp);

@@ -24,7 +24,7 @@ absl::Status SoftmaxUpdateArguments::ReadAttributes(tf::OpKernelConstruction* co
 
 absl::Status SoftmaxUpdateArguments::Lock(tf::OpKernelContext* context,
                                           LockedVariables* variables) {
-  TF_RETURN_IF_ERROR(variables->Lock(context, layer_.Names(), LockedVariables::Mode::kExclusive));
+  TF_RETURN_IF_ERROR(variables->Lock(context, layer_.Names(), layer_.LockMode()));
   TF_RETURN_IF_ERROR(CheckShapes(context, *variables));
   const int rate = variables->size() + kLearningRate;
   return context->op_device_context() == nullptr

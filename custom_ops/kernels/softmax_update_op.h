@@ -14,6 +14,7 @@
 
 namespace tfx {
 
+// Copies are cheap: a call locks one of its own, or under a lock of the op.
 class SoftmaxUpdateArguments {
  public:
   absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
@@ -54,7 +55,7 @@ class SoftmaxUpdateArguments {
   int num_biases_;
   bool rounds_;
   tensorflow::DataType dtype_;
-  LayerUpdate layer_;  // used under a lock of the op
+  LayerUpdate layer_;
 };
 
 }  // namespace tfx

@@ -26,11 +26,9 @@ absl::Status RunStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& k
   return absl::OkStatus();
 }
 
-// These ops keep nothing from call to call, so that calls may run side by side.
 template <typename T>
 absl::Status ComputeOnCpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
-  core::Workspace workspace;
-  return RunOnCpu(context, workspace, [&](const core::Execution& execution) {
+  return RunOnCpu(context, [&](const core::Execution& execution) {
     return RunStreamedLogits<T>(context, kernel, k, execution);
   });
 }

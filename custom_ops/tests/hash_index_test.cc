@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -253,9 +255,46 @@ void VotesDoNotStay() {
   }
 }
 
+// Of several rows that are not finite, and of several corrupt tables, the first is named.
+void TheFirstThatIsWrongIsNamed() {
+  const ParallelFor on_threads = [](int64_t n, const std::function<void(int64_t, int64_t)>& work,
+                                    int64_t) {
+    std::vector<std::thread> threads;
+    for (int64_t i = n; i-- > 0;) threads.emplace_back(work, i, i + 1);
+    for (std::thread& thread : threads) thread.join();
+  };
+  std::mt19937 random(1);
+  constexpr int64_t kClasses = 9000;
+  const Functions functions = Functions::Signs(8, 3, 6, random);
+  Workspace workspace;
+  const Execution execution(kInstructionSets[0], 5, on_threads, workspace);
+  const auto expect = [&](int64_t first_row, int64_t first_table) {
+    Floats rows = SparseRows(kClasses * 8, random);
+    for (int64_t row = first_row; row >= 0 && row < kClasses; row += 1500) rows[row * 8] = NAN;
+    const LayerWeights weights = {rows.data(), nullptr, false, kClasses, 8};
+    Index index(functions.family, kClasses);
+    for (int64_t t = first_table; t >= 0 && t < 6; ++t) index.starts[t * 9] = 5;
+    index.built_at.assign(6, 0);  // rows 1000 and on have changed
+    for (int64_t row = 0; row < kClasses; ++row) index.touched_at[row] = row >= 1000;
+    Ids codes(kClasses * 6);
+    int64_t moved = 0;
+    const Workspace::Scope scope(workspace);
+    EXPECT(HashCodes(functions.family, weights, execution, codes.data()) == first_row);
+    const HashFault fault =
+        UpdateTables(functions.family, weights, {index.touched_at.data(), index.built_at.data()}, 0,
+                     6, 1, index.Tables(), execution, &moved);
+    EXPECT(fault.row == first_row && fault.table == first_table);
+  };
+  for (int i = 0; i < 20; ++i) {
+    expect(1200, -1);
+    expect(-1, 2);
+  }
+}
+
 }  // namespace tfx::core
 
 int main() {
+  tfx::core::TheFirstThatIsWrongIsNamed();
   tfx::core::CodesAreThoseOfAPlainLoop();
   tfx::core::RowsOfEachRangeHaveBucketsOfTheirOwn();
   tfx::core::RowsThatAreNotFiniteAreNamed();

@@ -13,47 +13,6 @@
 
 namespace tfx::core {
 
-constexpr int64_t kRows = kClassesOfBlock;
-
-// Class c is in list c % L; list 0 is the closest, then list 1.
-struct Lists {
-  Lists(const Problem& problem, int64_t num_lists) : ends(num_lists) {
-    const StreamedLogitsInputs& in = problem.inputs;
-    const Bounds in_order(problem.kernel, in.num_classes, in.width);
-    std::vector<int64_t> order;
-    for (int64_t l = 0; l < num_lists; ++l) {
-      for (int64_t c = l; c < in.num_classes; c += num_lists) order.push_back(c);
-      while (order.size() % kRows != 0) order.push_back(-1);
-      ends[l] = static_cast<int32_t>(order.size() / kRows);
-    }
-    classes.assign(order.begin(), order.end());
-    rows.resize(order.size() * in.width);
-    scales.resize(order.size());
-    errors.resize(order.size());
-    for (size_t at = 0; at < order.size(); ++at) {
-      const int64_t c = order[at];
-      if (c < 0) continue;
-      scales[at] = in_order.scales[c];
-      errors[at] = in_order.errors[c];
-      for (int64_t d = 0; d < in.width; ++d) {
-        rows[(at / kRows * in.width + d) * kRows + at % kRows] =
-            in_order.rows[(c / kRows * in.width + d) * kRows + c % kRows];
-      }
-    }
-    const int64_t blocks = (num_lists + kRows - 1) / kRows;
-    centers.resize(blocks * in.width * kRows);
-    for (int64_t i = 0; i < blocks && in.width > 0; ++i) {
-      std::fill_n(centers.begin() + i * in.width * kRows, kRows, 1.0f);
-    }
-    offsets.assign(blocks * kRows, 3);
-    for (int64_t l = 0; l < blocks * kRows; ++l) penalties.push_back(static_cast<float>(l));
-  }
-
-  std::vector<int32_t> classes, ends;
-  std::vector<int8_t> rows;
-  std::vector<float> scales, errors, centers, offsets, penalties;
-};
-
 Results Probed(const Problem& problem, const Lists& lists, int64_t num_probed, InstructionSet set) {
   Results r(problem.inputs.batch, problem.inputs.k);
   const ParallelFor on_threads = OneThreadAnIndex;

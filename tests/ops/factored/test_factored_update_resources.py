@@ -101,6 +101,32 @@ print(any((x.numpy() != y).any() for x, y in zip(state, copies)))
 """
 )
 
+# How many small evaluations end while a large one of the same layer runs.
+SIDE_BY_SIDE = (
+    PREAMBLE
+    + """
+import threading
+state, ended = layer(1000, 256), threading.Event()
+
+def evaluate(hidden, labels):
+    ops.factored_statistics(state, hidden, labels, update_rows=False, implementation="op")
+
+def evaluate_many():
+    evaluate(*many)
+    ended.set()
+
+one, many = ((tf.ones([batch, 256]), tf.zeros([batch, 1], tf.int64)) for batch in (1, 100_000))
+evaluate(*one)
+large, count = threading.Thread(target=evaluate_many), 0
+large.start()
+while not ended.is_set():
+    evaluate(*one)
+    count += 1
+large.join()
+print(count)
+"""
+)
+
 
 @pytest.mark.thorough
 def test_the_state_does_not_depend_on_threads(tmp_path, monkeypatch):
@@ -124,3 +150,11 @@ def test_memory_is_bounded(name, tmp_path, monkeypatch):
 def test_tensors_read_before_keep_their_values(tmp_path, monkeypatch):
     use("baseline", monkeypatch)
     assert run_program(tmp_path, READ_BEFORE_STEP) == ["True", "True"]
+
+
+@pytest.mark.thorough
+def test_evaluations_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    """Where each locks the layer for itself, a few end before the large one has begun."""
+    use("baseline", monkeypatch)
+    monkeypatch.delenv("TFX_LARGEOUT_ISA")
+    assert int(run_program(tmp_path, SIDE_BY_SIDE)[0]) > 500

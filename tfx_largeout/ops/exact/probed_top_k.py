@@ -56,7 +56,8 @@ def probed_top_k(
     its bounds, as it is for another W; where `ends` don't rise; and without the custom op.
 
     Cost: for each example L D + R D multiplications, R being the number of classes of its lists, of
-    which D + 12 bytes a class are read. Memory: 12 R bytes a thread.
+    which D + 12 bytes a class are read. Memory: 20 R bytes a thread, of
+    which there are at most as many as 64 MiB have room for.
 
     Args:
         hidden: h, `[B, D]`, floating.

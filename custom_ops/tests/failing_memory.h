@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that runs out, in programs that are linked with failing_memory.cc: what operator new and
+// mmap are asked for there.
+
+#ifndef TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
+#define TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <new>
+
+#include "core/execution.h"
+#include "tests/expect.h"
+
+namespace tfx::test {
+
+// From now on, the request after n others fails, and those behind it; with a negative n none does.
+void FailAfter(int64_t n);
+
+// The most bytes of operator new that were in use at once since the last call of CountAnew, which
+// returns those that are in use.
+int64_t CountAnew();
+int64_t MostBytesInUse();
+
+// One after the other, on the caller's thread: starting threads takes memory, too.
+inline const core::ParallelFor kOnCaller =
+    [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
+
+// Calls call(execution) as often as it takes to succeed, with one more request granted each time,
+// and expects that it throws bad_alloc until then, and that `state()` stays what it was.
+template <typename State, typename Call>
+void ExpectUnchangedWithoutMemory(const State& state, const Call& call, int num_workers = 2) {
+  const auto before = state();
+  for (int64_t n = 0;; ++n) {
+    bool fails = false;
+    {
+      core::Workspace workspace;
+      const core::Execution execution(core::kInstructionSets[0], num_workers, kOnCaller, workspace);
+      FailAfter(n);
+      try {
+        const core::Workspace::Scope scope(workspace);
+        call(execution);
+      } catch (const std::bad_alloc&) {
+        fails = true;
+      }
+      FailAfter(-1);
+    }
+    if (!fails) {
+      EXPECT(n > 0);
+      return;
+    }
+    EXPECT(state() == before);
+  }
+}
+
+}  // namespace tfx::test
+
+#endif  // TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
