@@ -117,8 +117,8 @@ class Mutant(NamedTuple):
         return _mutate(code, self.operator, self.occurrence)
 
 
-def sample(part: str, number: int, seed: int) -> list[Mutant]:
-    """Returns mutants of a part, drawn by the seed from all of them, whatever else changes there.
+def sample(part: str, seed: int) -> list[Mutant]:
+    """Returns the mutants of a part in the order of a seed, whatever else changes there.
 
     Those are left out that no compiler takes, and those that only touch annotations or comments.
     """
@@ -132,7 +132,7 @@ def sample(part: str, number: int, seed: int) -> list[Mutant]:
     def drawn(mutant: Mutant) -> bytes:
         return hashlib.sha256(repr((seed, mutant.key)).encode()).digest()
 
-    return sorted(found.values(), key=drawn)[:number]
+    return sorted(found.values(), key=drawn)
 
 
 def _files(part: str) -> list[Path]:

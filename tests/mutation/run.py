@@ -61,14 +61,11 @@ def main() -> None:
 def run_part(part: str, arguments: argparse.Namespace) -> None:
     done = {row_key(row): row for row in rows_of(RESULTS)}
     skipped = {row_key(row) for row in rows_of(EQUIVALENT)}
-    mutants = sample(part, arguments.number, arguments.seed)
-    again = arguments.again
-    left = [
-        mutant
-        for mutant in mutants
-        if mutant.key not in skipped
-        and (mutant.key not in done or (again and done[mutant.key]["status"] == again))
-    ]
+    every = sample(part, arguments.seed)
+    mutants = every[: arguments.number]
+    again = {key for key, row in done.items() if row["status"] == arguments.again}
+    left = [mutant for mutant in mutants if mutant.key not in skipped | done.keys()]
+    left = [mutant for mutant in every if mutant.key in again - skipped] or left
     print(f"{part}: {len(mutants)} in the sample, {len(left)} to try", flush=True)
     if not left:
         return
@@ -78,9 +75,9 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
             start = time.monotonic()
             status, by = tester.try_mutant(mutant)
             seconds = round(time.monotonic() - start, 1)
-            done[mutant.key] = {**mutant._asdict(), "status": status, "killed_by": by}
-            done[mutant.key]["seconds"] = seconds
-            write(RESULTS, list(done.values()))
+            row = {**mutant._asdict(), "status": status, "killed_by": by, "seconds": seconds}
+            others = [row for row in rows_of(RESULTS) if row_key(row) != mutant.key]
+            write(RESULTS, [*others, row])  # of parts that another process tries, too
             print(f"{status:9} {seconds:6.1f} s  {mutant.file}:{mutant.line}  {by}", flush=True)
 
 

@@ -40,6 +40,22 @@ def test_unigram_probabilities(power, convert):
     )
 
 
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (samplers.Uniform(3), oracle.uniform(7)),
+        (samplers.LogUniform(3), oracle.log_uniform(7)),
+        (samplers.Unigram(COUNTS, 3, 0.75), oracle.unigram(COUNTS, 0.75)),
+    ],
+)
+def test_probabilities_of_all_classes_are_those_of_each(sampler, expected):
+    distribution = sampler.distribution(7)
+    np.testing.assert_allclose(distribution.probabilities(), expected, rtol=1e-6)
+    each = np.exp(distribution.log_probability(tf.range(7, dtype=tf.int64)))
+    np.testing.assert_allclose(each, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("make", [samplers.Uniform, samplers.LogUniform])
 def test_ids_of_very_many_classes(make):
     classes = 2**40

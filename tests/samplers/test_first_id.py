@@ -84,6 +84,7 @@ def test_it_draws_as_from_the_classes_that_are_left(row):
     np.testing.assert_array_equal(ids, np.where(others.ids >= 0, others.ids + FIRST, -1))
     np.testing.assert_array_equal(log_expected, others.log_expected)
     np.testing.assert_array_equal(of_labels, others.true_log_expected)  # 0 where E is 1
+    np.testing.assert_array_equal(of_labels.numpy()[labels < FIRST], 0)
 
 
 @every_row
