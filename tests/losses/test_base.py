@@ -50,9 +50,20 @@ def test_a_class_is_ignored_as_in_keras(case, reduction, ignored, weights, train
     expected = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction=reduction, ignore_class=ignored
     )(labels.astype("float32"), tf.identity(logits), sample_weight=weights)
-    given = None if ignored == -1 else ignored  # -1 is none as it is
+    given = None if ignored == -1 and weights is None else ignored  # -1 is none as it is
     loss = tlo.losses.SoftmaxCrossentropy(reduction=reduction, ignore_class=given)
     np.testing.assert_allclose(loss(labels, logits, weights), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_example_of_weight_zero_counts_in_a_mean_whatever_its_labels(case, training):
+    head, hidden, labels = case
+    logits, weights = head(hidden, training=training), np.array([1.0, 0.0, 2.0, 1.0])
+    expected = tlo.losses.SoftmaxCrossentropy()(labels, logits, weights)
+    labels[1] = -1
+    np.testing.assert_array_equal(
+        tlo.losses.SoftmaxCrossentropy()(labels, logits, weights), expected
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])

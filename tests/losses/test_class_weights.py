@@ -151,9 +151,10 @@ def test_label_smoothing_with_candidates_names_what_works():
     head = tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(3), tlo.optimizers.RowSGD(0.1))
     logits = head(np.ones((2, 3), "float32"), training=True)
     message = (
-        r"SoftmaxCrossentropy\(label_smoothing=0.1\) is a function of MeanLogitStatistics; got "
-        r"SampledHead.*\(ActiveSetSoftmax, BlackOut, ComplementarySum, .* or SampledSoftmax\), or "
-        r"a head that gives MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
+        r"SoftmaxCrossentropy is a function of MeanLogitStatistics; got SampledHead, which gives "
+        r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss that "
+        r".* \(ActiveSetSoftmax, BlackOut, .* or SampledSoftmax\), or a head that gives "
+        r"MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
     )
     with pytest.raises(TypeError, match=message):
         tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1)([1, 2], logits)

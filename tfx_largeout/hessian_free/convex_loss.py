@@ -54,8 +54,14 @@ class ConvexLoss:
         """Returns the Hessian of each element's loss at z `[N, K]` times its tangent `[N, K]`."""
         raise NotImplementedError
 
-    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
-        """Returns True for the elements that the loss itself ignores, or None."""
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor) -> tf.Tensor | None:
+        """Returns True for the elements that the loss itself ignores, or None.
+
+        Args:
+            y_true: As `weights`.
+            y_pred: As `weights`.
+            weights: `[N]`, the sample weights.
+        """
         return None
 
     def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
@@ -68,10 +74,11 @@ class ConvexLoss:
         """Returns what each element counts in the sum of losses, and in the divisor, `[N]`."""
         mask = getattr(y_pred, "_keras_mask", None)
         counts = example_weights(y_pred, None, mask)
-        ignored = self.ignored(y_true, y_pred)
+        weights = example_weights(y_pred, sample_weight, None)
+        ignored = self.ignored(y_true, y_pred, weights)
         if ignored is not None:
             counts *= tf.cast(~tf.reshape(ignored, [-1]), counts.dtype)
-        weights = counts * example_weights(y_pred, sample_weight, None)
+        weights *= counts
         own = self.own_weights(y_true, y_pred)
         if own is not None:
             weights *= own
@@ -132,7 +139,7 @@ class _Softmax(_CrossEntropy):
 
 
 class _SparseSoftmax(_Softmax):
-    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor) -> tf.Tensor | None:
         ignored = self.loss.get_config()["ignore_class"]
         return None if ignored is None else y_true == tf.cast(ignored, y_true.dtype)
 
@@ -164,8 +171,9 @@ class _HeadSoftmax(ConvexLoss):
         statistics = head.statistics(self.loss.trains_on, hidden, labels, training=True)
         return self.loss.from_statistics(statistics)
 
-    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        return self._labels(y_true, y_pred).counts == 0
+    def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor) -> tf.Tensor | None:
+        counts = self.loss.counts(self._labels(y_true, y_pred), weights)
+        return None if counts is None else ~counts
 
     def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
         return self._labels(y_true, y_pred).mean_weight

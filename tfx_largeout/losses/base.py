@@ -45,8 +45,10 @@ class HeadLoss(keras.losses.Loss):
 
     An example (in a sequence: a position) without labels, such as one whose labels are all -1, is
     ignored: its loss and its gradient are 0, and a mean does not count it, just as where a Keras
-    mask is False. Where no example of a batch has a label, the loss is 0. Sparse targets with
-    values of their own are not ignored: a row without entries is a target of zeros.
+    mask is False. Where no example of a batch has a label, the loss is 0. Two rules of Keras: a
+    mean over the batch counts an example whose sample weight is 0, whatever its labels; with an
+    `ignore_class` it does not, if it has none. Sparse targets with values of their own are never
+    ignored: a row without entries is a target of zeros.
 
     `class_weights` v multiply the loss of an example as a sample weight does, by w, and give each
     of its labels Y a share a_y in it. Wherever a loss says mean_{y in Y} (or 1/|Y| sum), it is then
@@ -155,15 +157,25 @@ class HeadLoss(keras.losses.Loss):
             output.keep_for_metrics(whole, y_true)
             output = whole
             values, labels = self._values(output, y_true)
-            counts = _counts(output, labels, mask)
+            weights = None
+            if sample_weight is not None:
+                weights = example_weights(output.hidden, sample_weight, None)
+            counts = self.counts(labels, weights)
+            if mask is not None:
+                masked_in = example_weights(output.hidden, None, mask) != 0
+                counts = masked_in if counts is None else counts & masked_in
             if counts is not None:
                 values, counts = tf.where(counts, values, 0), output.unflatten(counts)
             values = output.unflatten(values)
-            sample_weight = _weights(output, labels, sample_weight)
+            of_labels = labels.mean_weight
+            if of_labels is not None:
+                weights = of_labels if weights is None else weights * of_labels
+            if weights is not None:
+                weights = output.unflatten(weights)
         if counts is not None:
             values._keras_mask = counts
         # The base class weighs, masks and reduces; `call` hands it the values as they are.
-        return super().__call__(values, values, sample_weight)
+        return super().__call__(values, values, weights)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return y_pred
@@ -212,11 +224,12 @@ class HeadLoss(keras.losses.Loss):
         if not output.gives(kind):
             gives = output.head.gives
             raise TypeError(
-                f"{self._as_said()} is a function of {kind.__name__}; got "
+                f"{type(self).__name__} is a function of {kind.__name__}; got "
                 f"{type(output.head).__name__}, which gives "
-                f"{' and '.join(given.__name__ for given in gives)}. Use a loss that is a function "
-                f"of what the head gives ({listed(losses_of(gives, HeadLoss))}), or a head that "
-                f"gives {kind.__name__} ({listed(heads_that_give(kind))})."
+                f"{' and '.join(given.__name__ for given in gives)}. {self._why_this_kind()}"
+                "Use a loss that is a function of what the head gives "
+                f"({listed(losses_of(gives, HeadLoss))}), or a head that gives {kind.__name__} "
+                f"({listed(heads_that_give(kind))})."
             )
         if not output.head.workers.alone:
             self._check_over_workers(kind)
@@ -236,12 +249,26 @@ class HeadLoss(keras.losses.Loss):
                 "the candidates of each; got a head whose classes are spread over workers"
             )
 
-    def _as_said(self) -> str:
-        """Returns what the loss is called in messages, with the argument that they are about."""
-        return type(self).__name__
+    def _why_this_kind(self) -> str:
+        """Returns what an argument has to do with the kind of statistics, for a refusal."""
+        return ""
 
     def _kind(self, output: HeadOutput) -> type:
         return self.trains_on if output.training else self.evaluates_on
+
+    def counts(self, labels: Labels, weights: tf.Tensor | None) -> tf.Tensor | None:
+        """Returns which examples a mean counts: `[N]` bool, or None for all.
+
+        Args:
+            labels: N examples.
+            weights: `[N]`, the sample weights, or None.
+        """
+        if labels.values is not None:  # targets, of which none may be other than 0
+            return None
+        has_label = tf.reduce_any(labels.mask, axis=-1)
+        if weights is None or self.ignore_class is not None:
+            return has_label
+        return has_label | tf.equal(weights, 0)
 
     def _values(self, output: HeadOutput, y_true: Any) -> tuple[tf.Tensor, Labels]:
         check = functools.partial(self.checked, num_classes=output.head.num_classes)
@@ -264,26 +291,6 @@ class HeadLoss(keras.losses.Loss):
         if self._label_weights is None:
             return labels
         return self._label_weights.of(labels, num_classes)
-
-
-def _counts(output: HeadOutput, labels: Labels, mask: Any) -> tf.Tensor | None:
-    """Returns `[N]` bool, False for examples that the mask or a lack of labels leaves out."""
-    counts = None if mask is None else example_weights(output.hidden, None, mask) != 0
-    if labels.values is not None:  # targets, of which none may be other than 0
-        return counts
-    has_label = tf.reduce_any(labels.mask, axis=-1)
-    return has_label if counts is None else has_label & counts
-
-
-def _weights(output: HeadOutput, labels: Labels, sample_weight: Any) -> tf.Tensor | None:
-    """Returns the sample weights times the mean weight of the labels, in the shape of the batch."""
-    weights = None
-    if sample_weight is not None:
-        weights = example_weights(output.hidden, sample_weight, None)
-    of_labels = labels.mean_weight
-    if of_labels is not None:
-        weights = of_labels if weights is None else weights * of_labels
-    return None if weights is None else output.unflatten(weights)
 
 
 def _describe(y_pred: Any) -> str:

@@ -71,9 +71,10 @@ class SoftmaxCrossentropy(HeadLoss):
             return log_z - target
         return log_z - target + self.log_partition_penalty * log_z**2
 
-    def _as_said(self) -> str:
-        smoothing = f"label_smoothing={self.label_smoothing:g}" if self.label_smoothing else ""
-        return f"SoftmaxCrossentropy({smoothing})" if smoothing else super()._as_said()
+    def _why_this_kind(self) -> str:
+        if not self.label_smoothing:
+            return ""
+        return f"label_smoothing={self.label_smoothing:g} takes the mean of all logits. "
 
     def get_config(self) -> dict[str, Any]:
         return {
