@@ -42,8 +42,8 @@ TFX_INLINE void ComputeLogits(const Element* rows, const float* bias, int64_t de
   }
 }
 
-// Asks for what is needed soon: `size` elements, `ahead` of an address. They may be beyond the end of
-// an array, where no pointer may point.
+// Asks for what is needed soon: `size` elements, `ahead` of an address. They may be beyond the end
+// of an array, where no pointer may point.
 template <typename Element>
 TFX_INLINE void Prefetch(const Element* from, int64_t ahead, int64_t size) {
   constexpr uintptr_t kLine = 64;
