@@ -163,3 +163,34 @@ def test_a_dense_head_of_float64_trains_in_float64(loss):
     statistics = tlo.heads.head_output(head(hidden)).statistics(loss.trains_on, [1, 2, 3])
     assert statistics.target_logits.dtype == tf.float64
     np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
+
+
+def fit_of_class_weight(labels, **arguments):
+    head = tlo.heads.DenseHead(3, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input([2]), head])
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
+    data = tf.data.Dataset.from_tensor_slices((np.eye(2, dtype="float32"), labels)).batch(2)
+    return model.fit(data, verbose=0, **arguments).history["loss"][0]
+
+
+@pytest.mark.parametrize("labels", [[0, 2], [[0], [2]]])
+def test_class_weight_of_fit_weighs_examples_of_one_label(labels):
+    expected = (4 + 1) / 2 * np.log(3)
+    value = fit_of_class_weight(np.array(labels), class_weight={0: 4.0, 2: 1.0})
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([[0, 2], [1, -1]]),
+        tf.ragged.constant([[0], [2]], dtype=tf.int64),
+        tf.sparse.from_dense(np.array([[1], [2]])),
+    ],
+    ids=["padded", "ragged", "sparse"],
+)
+def test_class_weight_of_fit_is_refused_with_other_labels(labels):
+    fit_of_class_weight(labels)
+    with pytest.raises(ValueError, match="class_weight must be left out unless each example has"):
+        fit_of_class_weight(labels, class_weight={0: 4.0, 1: 2.0, 2: 1.0})
