@@ -319,9 +319,7 @@ def positions_run() -> dict[str, np.ndarray]:
         keras.metrics.SparseTopKCategoricalAccuracy(20),
         keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
     ]
-    model = compiled(
-        sampled(), tlo.losses.ComplementarySum(), below="positions", metrics=metrics
-    )
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), below="positions", metrics=metrics)
     result = trained(model, data=tlo.distribute.shard(positions))
     result["metrics"], _ = evaluated(model, positions)
     return result

@@ -291,6 +291,7 @@ class HeadOutput:
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
         metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
+        is_asked: Whether a `HeadLoss` has asked for statistics.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class HeadOutput:
         self.hidden = hidden
         self.training = training
         self.metrics_look = metrics_look
-        self._is_asked = False
+        self.is_asked = False
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
@@ -355,7 +356,7 @@ class HeadOutput:
     @property
     def is_trained_by_logits(self) -> bool:
         """Whether a loss of Keras's trains in this step, which a metric looks at, by the logits."""
-        return self.metrics_look and not self._is_asked
+        return self.metrics_look and not self.is_asked
 
     def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
         """Computes exact statistics for the metrics of a step, before it changes the weights.
@@ -364,7 +365,7 @@ class HeadOutput:
             whole: The output for the examples of all workers: see `over_workers`.
             y_true: Their labels.
         """
-        self._is_asked = True
+        self.is_asked = True
         if self.metrics_look:
             whole._exact(y_true, keep=True)
 
