@@ -119,15 +119,18 @@ def test_several_labels_are_refused(row, metric):
     assert 0 <= model.evaluate(x, several, verbose=0)[1] <= 1
 
 
-def test_one_hot_labels_of_a_loss_of_keras():
+@graph_and_eager
+@pytest.mark.parametrize("dtype", ["float32", *thorough("int64")])
+def test_one_hot_labels_of_a_loss_of_keras(dtype, run_eagerly):
     inputs, (x, labels) = keras.Input((D,)), data()
     head = tlo.heads.DenseHead(C)
     model = keras.Model(inputs, head(inputs))
     plain = keras.Sequential([keras.Input((D,)), head.to_dense()])
-    one_hot = np.eye(C, dtype="float32")[labels]
+    one_hot = np.eye(C, dtype=dtype)[labels]
     for each in (model, plain):
         loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-        each.compile("sgd", loss, metrics=["accuracy", "top_k_categorical_accuracy"])
+        metrics = ["accuracy", "top_k_categorical_accuracy"]
+        each.compile("sgd", loss, metrics=metrics, run_eagerly=run_eagerly)
     for _ in range(2):
         got, wanted = (each.train_on_batch(x, one_hot) for each in (model, plain))
         np.testing.assert_allclose(got, wanted, rtol=1e-5)

@@ -292,6 +292,7 @@ class HeadOutput:
         training: Whether the call was one of a training step.
         ignore_class: The id that is read as no label, or None.
         metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
+        is_asked: Whether a `HeadLoss` has asked for statistics.
     """
 
     def __init__(
@@ -303,7 +304,7 @@ class HeadOutput:
         self.ignore_class: int | None = None
         self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
         self.metrics_look = metrics_look
-        self._is_asked = False
+        self.is_asked = False
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
 
@@ -359,7 +360,7 @@ class HeadOutput:
     @property
     def is_trained_by_logits(self) -> bool:
         """Whether a loss of Keras's trains in this step, which a metric looks at, by the logits."""
-        return self.metrics_look and not self._is_asked
+        return self.metrics_look and not self.is_asked
 
     def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
         """Computes exact statistics for the metrics of a step, before it changes the weights.
@@ -368,7 +369,7 @@ class HeadOutput:
             whole: The output that `over_workers` returned.
             y_true: The labels that it returned.
         """
-        self._is_asked = True
+        self.is_asked = True
         if self.metrics_look:
             whole._exact(y_true, keep=True)
 

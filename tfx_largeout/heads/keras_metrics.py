@@ -8,7 +8,9 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.run_time_checks import Check, after
@@ -106,6 +108,8 @@ class _UpdateByHead:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         output = getattr(y_pred, HEAD_OUTPUT, None)
+        if output is None and in_symbolic_scope():
+            return  # Keras asks for shapes, of bare tensors
         if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():
@@ -188,5 +192,7 @@ def _function_of(metric: Any) -> Any:
 
 def _is_one_hot(y_true: Any, output: Any) -> bool:
     """Whether labels are dense rows of numbers, one a class, as Keras's losses take them."""
-    is_dense = isinstance(y_true, tf.Tensor) and y_true.shape.rank == output.batch_rank + 1
-    return is_dense and y_true.shape[-1] == output.head.num_classes and y_true.dtype.is_floating
+    if not isinstance(y_true, (tf.Tensor, np.ndarray)) or len(y_true.shape) <= output.batch_rank:
+        return False
+    is_wide = y_true.shape[-1] == output.head.num_classes
+    return is_wide and (not output.is_asked or tf.as_dtype(y_true.dtype).is_floating)
