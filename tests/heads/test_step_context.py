@@ -54,7 +54,6 @@ HEADS = {
         tlo.losses.NegativeLogLikelihood,
     ),
 }
-pytestmark = pytest.mark.all_cases
 heads = pytest.mark.parametrize("name", HEADS)
 
 
