@@ -30,7 +30,7 @@ namespace tfx::core {
 // to the bounds covers numbers too small for a float, which the processor may take for 0.
 //
 // Cost: D + 8 bytes a class are read, and W where a class can't be ruled out; B C D
-// multiplications. Memory: 4.5 B C bytes for what is not ruled out, however many workers there are,
+// multiplications. Memory: 6 B C bytes for what is not ruled out, however many workers there are,
 // and 60 KiB B a worker.
 //
 // REQUIRES: as StreamedLogits; the classes are those of a whole layer; there are no labels, and

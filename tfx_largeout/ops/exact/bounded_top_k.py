@@ -57,7 +57,7 @@ def bounded_top_k(
     than 2^50, where more than C / 8 classes can't be ruled out; and without the custom op.
 
     Cost: B C D multiplications; D + 8 bytes a class are read. Memory: what is not
-    ruled out, at most 4.5 B C bytes, and 60 KiB B a thread.
+    ruled out, at most 6 B C bytes, and 60 KiB B a thread.
 
     Args:
         hidden: h, `[B, D]`, floating.
