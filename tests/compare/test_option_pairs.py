@@ -133,6 +133,8 @@ def values_of(row):
     own = {name: values for name, values in VALUES.items() if name in row.options}
     if row.name.startswith("tf_"):
         own["sampler"] = ("log_uniform", "uniform", "unigram")
+    if "top_k" in own and "num_found" in own:
+        own["num_found"] = ("9", "20")  # at least top_k
     return own
 
 
