@@ -129,6 +129,26 @@ def test_only_touched_rows_decay():
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
 
 
+def test_what_is_excluded_from_weight_decay_does_not_decay():
+    kernel, bias = (keras.Variable(np.ones((ROWS, 2), "float32"), name=n) for n in ("k", "bias"))
+    optimizer = RowSGD(0.5, weight_decay=0.2)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    gradient = tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([1]))
+    optimizer.apply([gradient, gradient], [kernel, bias])
+    np.testing.assert_allclose(kernel.numpy()[1], 0.9, rtol=1e-6)
+    np.testing.assert_array_equal(bias.numpy(), 1)
+
+
+def test_an_optimizer_of_ones_own_has_no_decay_and_no_clipping_by_default():
+    class Own(tlo.optimizers.RowOptimizer):
+        @property
+        def rule(self):
+            return RowSGD().rule
+
+    own = Own(0.1)
+    assert (own.row_weight_decay, own.row_clip_norm) == (0.0, None)
+
+
 def test_a_schedule_goes_by_the_steps_of_the_optimizer():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.25])
     variable = keras.Variable(np.zeros((ROWS, 1), "float32"))

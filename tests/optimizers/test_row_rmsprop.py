@@ -86,6 +86,22 @@ def test_a_variable_that_steps_leave_out_goes_on_as_if_its_gradient_had_been_zer
     np.testing.assert_allclose(at_times.numpy(), oracle(start(), gradients, 0.7), atol=2e-5)
 
 
+def test_a_step_leaves_the_slots_of_other_rows_alone_until_they_are_put_right():
+    variable = keras.Variable(start(), dtype="float32")
+    optimizer = RowRMSprop(0.1, rho=0.99)
+    first, second = (
+        tf.IndexedSlices(tf.ones([1, WIDTH]), tf.constant([row]), tf.constant([ROWS, WIDTH]))
+        for row in (1, 2)
+    )
+    optimizer.apply([first], [variable])
+    (slot,) = optimizer.slots_of(variable)
+    before = slot.numpy()
+    for _ in range(5):
+        optimizer.apply([second], [variable])
+    assert np.all(before[1] > 0)
+    np.testing.assert_array_equal(np.delete(slot.numpy(), 2, axis=0), np.delete(before, 2, axis=0))
+
+
 def test_a_refused_step_changes_nothing_when_the_slot_is_put_right():
     variable = keras.Variable(start(), dtype="float32")
     optimizer = RowRMSprop(0.1, rho=0.7)
