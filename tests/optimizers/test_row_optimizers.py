@@ -222,6 +222,7 @@ def test_xla_is_refused():
         (lambda: RowSGD(-1.0), "learning_rate must be a finite number above 0; got -1.0"),
         (lambda: RowSGD(float("nan")), "learning_rate must be a finite number above 0; got nan"),
         (lambda: RowSGD(0.1, momentum=1.0), "momentum must be .* below 1; got 1.0"),
+        (lambda: RowAdam(0.1, beta_1=-0.5), "beta_1 must be .* at least 0 .*; got -0.5"),
         (lambda: RowSGD(0.1, weight_decay=-1), "weight_decay must be .* at least 0; got -1"),
         (lambda: RowSGD(0.1, row_clip_norm=0), "row_clip_norm must be .* above 0; got 0"),
         (lambda: RowAdam(beta_1=1.0), "beta_1 must be .* below 1; got 1.0"),
@@ -312,3 +313,18 @@ def test_steps_of_weights_that_lose_them_are_warned_of_once(make, dtype):
     said = [str(w.message) for w in seen if f"trains weights in {dtype}" in str(w.message)]
     assert len(said) == (0 if dtype == "float32" else 1)
     assert all("mixed_bfloat16" in each for each in said)
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
+    ("make", "documented"),
+    [
+        (RowSGD, {"learning_rate": 0.01, "momentum": 0, "weight_decay": 0}),
+        (RowAdagrad, {"learning_rate": 0.01, "weight_decay": 0}),
+        (RowAdam, {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "weight_decay": 0}),
+        (RowRMSprop, {"learning_rate": 0.001, "rho": 0.999}),
+    ],
+)
+def test_defaults_are_those_of_the_documentation(make, documented):
+    config = make().get_config()
+    assert {name: pytest.approx(config[name]) for name in documented} == documented
