@@ -183,6 +183,8 @@ def step_of(make, loss):
         values = loss.from_statistics(head.statistics(loss.trains_on, h, labels, training=True))
         mean = tf.reduce_mean(values * tf.range(1.0, 10.0))
     gradient = tape.gradient(mean, {"h": h, "weights": head.trainable_variables})
+    if isinstance(head, tlo.heads.SelfUpdatingHead):
+        head.take_step()
     found = {"values": values, "h": gradient["h"], "bias": head.bias, "kernel": head.kernel}
     if isinstance(head, tlo.heads.SampledHead):
         found["anchor"] = gradient["weights"][0]
@@ -333,6 +335,7 @@ def check_selected_gradients_have_no_bias():
                 values = loss.from_statistics(head.statistics(kind, h, labels, training=True))
                 mean = tf.reduce_mean(values * tf.range(1.0, 10.0))
             gradient = tape.gradient(mean, h)
+            head.take_step()
             with tf.control_dependencies([gradient]):
                 return start - head.kernel.value.read_value(), gradient
 

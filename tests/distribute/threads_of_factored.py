@@ -90,7 +90,9 @@ def step_with(head, loss):
             logits = head(hidden, training=True)
             logits._keras_mask = mask
             value = loss(labels, logits, weights)
-        return value, tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return value, gradient
 
     return step
 
@@ -280,6 +282,7 @@ def check_statistics_of_a_batch_that_all_have():
                 values = head.statistics(kind, h, labels, training=True)
                 loss = tf.reduce_mean(tlo.losses.SquaredError().from_statistics(values))
             taken.append(tape.gradient(loss, h).numpy())
+            head.take_step()
         found = {"gradients": np.stack(taken), "drift": np.array(head.drift())}
         found["spherical"] = np.concatenate(
             [x.numpy().ravel() for x in head.statistics(kind, h, labels, training=False)[1:4]]

@@ -42,7 +42,9 @@ def check_indexes_follow_w(names=("shared", "label")):
                 tape.watch(h)
                 kind = loss.trains_on
                 values = loss.from_statistics(head.statistics(kind, h, labels, training=True))
-            return tape.gradient(values, h)
+            gradient = tape.gradient(values, h)
+            head.take_step()
+            return gradient
 
         for _ in range(30):
             step()
