@@ -399,3 +399,133 @@ def test_a_scale_that_nothing_tells_is_refused():
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
     with pytest.raises(ValueError, match="must know by what the loss is scaled"):
         own_loop(model, scaled)
+
+
+# What a loop of one's own may do
+
+
+@heads
+@pytest.mark.parametrize("in_function", [True, False], ids=["graph", "eager"])
+def test_a_head_that_is_frozen_and_thawed_in_turns_trains(name, in_function):
+    def fit():
+        model = model_of(name, keras.optimizers.SGD(0.5))
+        head, trunk = model.layers[-1], model.layers[0]
+        model.optimizer.build(model.trainable_variables)
+
+        def step(x, y, trains):
+            head.trainable = trains
+            with tf.GradientTape() as tape:
+                value = model.loss(y, model(x, training=True))
+            weights = model.trainable_variables if trains else trunk.trainable_variables
+            model.optimizer.apply_gradients(
+                zip(tape.gradient(value, weights), weights, strict=True)
+            )
+
+        def pair(x, y):
+            step(x, y, False)
+            step(x, y, True)
+
+        run = tf.function(pair) if in_function else pair
+        x, y = data()
+        before = weights_of(model)[-1]
+        for i in range(3):
+            part = slice(i * BATCH, (i + 1) * BATCH)
+            run(tf.constant(x[part]), tf.constant(y[part]))
+        return np.abs(weights_of(model)[-1] - before).max()
+
+    assert fit() > 0.02
+
+
+@heads
+def test_two_optimizers_of_one_gradient_take_one_step(name):
+    """A persistent tape, asked once for the trunk and once for the head."""
+    model = model_of(name, keras.optimizers.SGD(0.5))
+    trunk, head = model.layers
+    parts = [(keras.optimizers.SGD(0.5), layer.trainable_variables) for layer in (trunk, head)]
+    x, y = data()
+    for i in range(0, len(x), BATCH):
+        with tf.GradientTape(persistent=True) as tape:
+            value = model.loss(y[i : i + BATCH], model(x[i : i + BATCH], training=True))
+        for optimizer, weights in parts:
+            optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+    assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
+
+
+@heads
+def test_an_overflow_behind_a_frozen_trunk_lowers_the_scale(name):
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
+    model = model_of(name, scaled)
+    model.layers[0].trainable = False
+    model.compile(scaled, HEADS[name][1](), loss_weights=[1e4])
+    before = weights_of(model)[-1]
+    model.fit(*data(BATCH), batch_size=BATCH, verbose=0)
+    assert float(scaled.dynamic_scale) == 2.0**126
+    np.testing.assert_array_equal(weights_of(model)[-1], before)
+
+
+@heads
+def test_a_scaled_loss_in_a_function_of_its_own(name):
+    optimizer = keras.optimizers.SGD(0.5, loss_scale_factor=512.0)
+    model = model_of(name, optimizer)
+
+    @tf.function
+    def value_of(x, y):
+        return optimizer.scale_loss(model.loss(y, model(x, training=True)))
+
+    x, y = data()
+    for i in range(0, len(x), BATCH):
+        with tf.GradientTape() as tape:
+            value = value_of(tf.constant(x[i : i + BATCH]), tf.constant(y[i : i + BATCH]))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+    assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
+
+
+def test_an_inner_gradient_of_compute_loss_is_no_step():
+    class Adversarial(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = self.loss(y, self(x, training=True))
+            x = x + 0.01 * tf.sign(tape.gradient(value, x))
+            return self.loss(y, self(x, training=True))
+
+    weights = []
+    for head in (SelfUpdatingDense(CLASSES), tlo.heads.DenseHead(CLASSES)):
+        keras.utils.set_random_seed(3)
+        model = Adversarial([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
+        for weight in model.layers[-1].kernel, model.layers[-1].bias:
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+        model.compile(keras.optimizers.SGD(0.5), tlo.losses.SoftmaxCrossentropy())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of the gradient that no step follows
+            model.fit(*data(), batch_size=BATCH, shuffle=False, verbose=0)
+        weights.append([model.layers[0].kernel.numpy(), model.layers[-1].kernel.numpy()])
+    for own, plain in zip(*weights, strict=True):
+        np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_what_another_optimizer_accumulated_is_forgotten():
+    x, y = data()
+    models = []
+    for before in (2, 0):
+        model = model_of("dense", keras.optimizers.SGD(0.5))
+        loss = model.loss
+        model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss)
+        for _ in range(before):
+            model.train_on_batch(x[:BATCH], y[:BATCH])
+        model.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss)
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        models.append(model)
+    assert_same(*models)
+
+
+def test_accumulated_gradients_that_a_file_does_not_keep_are_told(tmp_path):
+    model = model_of("exact_all", keras.optimizers.SGD(0.5, gradient_accumulation_steps=4))
+    x, y = data()
+    for i in range(2):
+        model.train_on_batch(x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    with pytest.warns(RuntimeWarning, match="by the gradients of 2 batches, fewer than"):
+        loaded.fit(x[: 2 * BATCH], y[: 2 * BATCH], batch_size=BATCH, verbose=0)

@@ -32,8 +32,10 @@ class KeptPasses:
 
     def append(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Keeps a pass; returns what is there when it has been kept."""
-        if not self._parts:
+        if [part.dtype for part in parts] != [variable.dtype for variable in self._parts]:
+            # The first pass, or the first one of a loss of another kind.
             with tf.init_scope():
+                self.count.assign(0)
                 self._parts = [_empty(part, place == 0) for place, part in enumerate(parts)]
         pairs = zip(self._parts, parts, strict=True)
         kept = [
@@ -41,14 +43,18 @@ class KeptPasses:
         ]
         return [*(variable.assign(rows) for variable, rows in kept), self.count.assign_add(1)]
 
+    def clear(self) -> None:
+        """Forgets all that is kept."""
+        for variable in self._parts:
+            variable.assign(_nothing(variable))
+        self.count.assign(0)
+
     def take(self) -> list[tf.Tensor]:
         """Returns all that is kept, and keeps it no longer."""
         parts = [variable.read_value() for variable in self._parts]
         with tf.control_dependencies(parts):
             for variable in self._parts:
-                variable.assign(
-                    tf.zeros([0, *(n or 0 for n in variable.shape[1:])], variable.dtype)
-                )
+                variable.assign(_nothing(variable))
             self.count.assign(0)
         return parts
 
@@ -65,6 +71,10 @@ def under_each_other(parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.pad(part, padding, constant_values=-1 if part.dtype.is_integer else 0)
 
     return tf.concat([widened(part) for part in parts], axis=0)
+
+
+def _nothing(variable: tf.Variable) -> tf.Tensor:
+    return tf.zeros([0, *(n or 0 for n in variable.shape[1:])], variable.dtype)
 
 
 def _empty(part: tf.Tensor, has_width: bool) -> tf.Variable:

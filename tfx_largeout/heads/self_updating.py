@@ -237,7 +237,7 @@ class SelfUpdatingHead(Head):
         if kind not in self.gives or not training:
             return super().statistics(kind, hidden, labels, training)
         residuals: Any = None
-        where = self.step_context.forward()
+        forward = self.step_context.forward()
 
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
@@ -248,8 +248,7 @@ class SelfUpdatingHead(Head):
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
-                    hidden_gradient = self.step_context.backward(where, gone)
-                return hidden_gradient, gradients[-1]
+                    return self.step_context.backward(forward, gone, gradients[-1])
 
             return (*values, tf.identity(anchor)), backward_pass
 

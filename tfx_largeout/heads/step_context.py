@@ -22,6 +22,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGrap
 
 from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.heads.kept_passes import KeptPasses
+from tfx_largeout.heads.update_switch import CONTROL_FLOW
 from tfx_largeout.keras_internals import (
     applying_optimizer,
     batches_applied,
@@ -57,6 +58,19 @@ class BackwardPass(NamedTuple):
         return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
 
 
+class ForwardPass:
+    """A forward pass in training.
+
+    Attributes:
+        graph: Where it was; None eagerly.
+        only_looks: Whether its gradient is one of `without_update`.
+    """
+
+    def __init__(self, graph: Any, only_looks: bool) -> None:
+        self.graph = graph
+        self.only_looks = only_looks
+
+
 class _Step:
     """What is known of the step of a head that is traced, or runs eagerly.
 
@@ -65,7 +79,8 @@ class _Step:
         follows: Whether the optimizer's step is sure to follow the gradient.
         fuses: Whether the gradient may then take the head's step itself.
         forward_passes: How many there were in training.
-        pending: Passes without a step, and whether each counts, `[]` bool.
+        pending: Of each forward pass whose gradient came back, the last one: the pass without a
+            step, and whether it counts, `[]` bool.
         taken: Whether the gradient took the step itself.
     """
 
@@ -76,7 +91,7 @@ class _Step:
 
     def begin_anew(self) -> None:
         self.forward_passes = 0
-        self.pending: list[tuple[BackwardPass, tf.Tensor]] = []
+        self.pending: dict[ForwardPass, tuple[BackwardPass, tf.Tensor]] = {}
         self.taken = False
 
 
@@ -105,7 +120,8 @@ class StepContext(keras.constraints.Constraint):
     def __init__(self, head: Any) -> None:
         self._head = head
         self._eager = _Step()
-        self._warned = False
+        self._warned: set[str] = set()
+        self._accumulates_for: Any = lambda: None
         self.kept = KeptPasses()
         with tf.init_scope():
             # Gradients without a step so far, in loops of the user's own.
@@ -147,59 +163,70 @@ class StepContext(keras.constraints.Constraint):
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
             )
-        is_usual = compiled and type(model).train_step is keras.Model.train_step
-        step.follows = is_usual and in_train_step()
+        step.follows = compiled and _trains_as_keras_does(model) and in_train_step()
         step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
         if compiled:
             head.meet_optimizer(step.optimizer)
 
     @tf.autograph.experimental.do_not_convert
-    def forward(self) -> tuple[Any, bool]:
-        """Takes notice of a forward pass in training.
-
-        Returns:
-            For `backward`: where it was, and whether it only looks.
-        """
-        only_look = self._head.update_switch.is_off
+    def forward(self) -> ForwardPass:
+        """Takes notice of a forward pass in training, and returns it for `backward`."""
         step = self._step_of_graph()
-        if only_look:
-            return _graph(), True
+        if self._head.update_switch.is_off:
+            return ForwardPass(_graph(), True)
+        if step.taken:
+            raise ValueError(
+                f"{_named(self._head)} must be called before the first gradient of a step of fit "
+                "is taken; got another call after it. Take gradients that are not the step's "
+                "within `with head.without_update():`, or write a train_step."
+            )
         if _skips_steps(step.optimizer):  # it may have left out the last one
             self._untaken.assign(0)
         elif step.pending:
             self._warn_of_lost_pass()
         elif not step.follows:
             self._tell_of_untaken()
-        step.pending = []
+        step.pending = {}
         step.forward_passes += 1
-        return _graph(), False
+        return ForwardPass(_graph(), False)
 
     # The gradient
 
     @tf.autograph.experimental.do_not_convert
-    def backward(self, where: tuple[Any, bool], gone: BackwardPass) -> tf.Tensor:
-        """Returns the gradient with respect to h; takes the step, or keeps what it needs.
+    def backward(
+        self, forward: ForwardPass, gone: BackwardPass, of_anchor: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Takes the step, or keeps what it needs.
 
         Args:
-            where: What `forward` returned.
+            forward: What `forward` returned.
             gone: The pass.
+            of_anchor: The gradient with respect to the `gradient_anchor`.
+
+        Returns:
+            The gradients with respect to h and the anchor, NaN where an optimizer that leaves out
+            such steps is to leave out this one.
         """
-        head, (graph, only_look) = self._head, where
+        if _skips_steps(self._step_of_graph().optimizer):
+            gone, is_finite = _without_what_is_not_finite(gone)
+            gradients = (self._gradient(forward, gone), of_anchor)
+            not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
+            pairs = zip(gradients, not_a_number, strict=True)
+            of_hidden, of_anchor = (tf.where(is_finite, g, nan) for g, nan in pairs)
+            return of_hidden, of_anchor
+        return self._gradient(forward, gone), of_anchor
+
+    def _gradient(self, forward: ForwardPass, gone: BackwardPass) -> tf.Tensor:
+        head, step = self._head, self._step_of_graph()
         look = functools.partial(head.backward, *gone, update=False)
-        if only_look:
+        if forward.only_looks:
             return look()
-        step = self._step_of_graph()
-        is_here = graph is _graph()
+        is_here = forward.graph is _graph()
         fuses = is_here and step.fuses and step.forward_passes == 1
         if fuses or not head.trainable:  # of what is frozen, no optimizer tells: it counts steps
-            step.taken = True
+            step.taken = fuses and head.trainable
             return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
-        is_finite = None
-        if _skips_steps(step.optimizer):
-            gone, is_finite = _without_what_is_not_finite(gone)
-        gradient = head.backward(*gone, update=False)
-        if is_finite is not None:  # so that the optimizer leaves out the step
-            gradient = tf.where(is_finite, gradient, tf.constant(float("nan"), gradient.dtype))
+        gradient = look()
         counts = head.update_switch.is_on
         with tf.control_dependencies([gradient]):
             # The function of a gradient runs nothing that its result does not wait for.
@@ -207,9 +234,10 @@ class StepContext(keras.constraints.Constraint):
             if not step.follows:
                 done.append(self._untaken.assign_add(tf.cast(counts, tf.int64)))
             if is_here:
-                step.pending.append((gone, counts))
+                step.pending[forward] = (gone, counts)
             else:  # a gradient through a function: its tensors are seen nowhere else
-                self._refuse_scale_through_functions(gone)
+                if _skips_steps(step.optimizer) or gone.hidden.dtype == tf.float16:
+                    self._refuse_scale_through_functions()
                 done += self._keep([(gone, counts)])
         with tf.control_dependencies(done):
             return tf.identity(gradient)
@@ -232,7 +260,7 @@ class StepContext(keras.constraints.Constraint):
                 optimizer's step.
         """
         applying, step = applying_optimizer(), self._step_around()
-        optimizer, was_taken, pending = step.optimizer, step.taken, step.pending
+        optimizer, was_taken, pending = step.optimizer, step.taken, [*step.pending.values()]
         step.begin_anew()
         if not was_taken:
             self._refuse_averaging(applying)
@@ -247,7 +275,7 @@ class StepContext(keras.constraints.Constraint):
     def take_step(self) -> None:
         """Takes the step of all passes that wait, in a loop without an optimizer."""
         step = self._step_around()
-        pending = step.pending
+        pending = [*step.pending.values()]
         step.begin_anew()
         self._head.meet_optimizer(None)
         self._take_all(pending, 1.0, None, follows=False)
@@ -259,20 +287,57 @@ class StepContext(keras.constraints.Constraint):
         if not follows:
             self._untaken.assign(0)
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
-        if num_parts == 1 and len(passes) == 1:
+        if num_parts > 1 or self.kept.has_parts:
+            self._begin_for(optimizer)
+        if num_parts == 1 and len(passes) == 1 and not self.kept.has_parts:
             ((gone, counts),) = passes
             tf.cond(counts, lambda: self._take(gone), lambda: tf.constant(0))
             return
+        factor: Any = 1 / num_parts
+        if not passes and not (isinstance(scale, float) and scale == 1):
+            if num_parts > 1:
+                self._refuse_scale_through_functions()
+            factor = 1 / scale  # of all that is kept: it came through functions in this step
         self._keep(passes)
         is_due = self.kept.count > 0
         if num_parts > 1:
             is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
-        tf.cond(is_due, lambda: self._take_kept(1 / num_parts), lambda: tf.constant(0))
+            self._tell_of_missing(is_due, num_parts)
+        tf.cond(is_due, lambda: self._take_kept(factor), lambda: tf.constant(0))
+
+    def _begin_for(self, optimizer: Any) -> None:
+        """Forgets what was accumulated for another optimizer, as of an earlier `compile`."""
+        before, self._accumulates_for = self._accumulates_for(), weakref.ref(optimizer or self)
+        if before is not None and before is not (optimizer or self):
+            with tf.init_scope():
+                self.kept.clear()
+
+    def _tell_of_missing(self, is_due: tf.Tensor, num_parts: int) -> None:
+        """Warns of a step by fewer gradients than it divides by, as after `load_model`."""
+        missing = is_due & (self.kept.count < num_parts)
+        warn = functools.partial(
+            tf.numpy_function, self._warn_of_missing, [self.kept.count], tf.int32
+        )
+        tf.cond(missing, warn, lambda: tf.constant(0))
+
+    def _warn_of_missing(self, number: int) -> np.int32:
+        self._warn_once(
+            f"{_named(self._head)} takes a step by the gradients of {number} batches, fewer than "
+            "gradient_accumulation_steps: those before were lost, as when a model is saved and "
+            "loaded in the middle of a step (Checkpoint keeps them), or were taken within "
+            "without_update."
+        )
+        return np.int32(0)
 
     def _keep(self, passes: Sequence[tuple[BackwardPass, tf.Tensor]]) -> list[tf.Tensor]:
         done: list[tf.Tensor] = []
-        for gone, counts in passes:
-            parts = self._head.pack(gone)
+        packed = [self._head.pack(gone) for gone, _ in passes]
+        if len({tuple(part.dtype for part in parts) for parts in packed}) > 1:
+            raise ValueError(
+                f"{_named(self._head)} must get losses of one kind of statistics where a model "
+                "calls it several times; got several kinds, as with and without label_smoothing"
+            )
+        for (_, counts), parts in zip(passes, packed, strict=True):
 
             def keep(parts: Sequence[tf.Tensor] = parts) -> tf.Tensor:
                 with tf.control_dependencies(self.kept.append(parts)):
@@ -282,7 +347,7 @@ class StepContext(keras.constraints.Constraint):
                 done = [tf.cond(counts, keep, lambda: tf.constant(0))]
         return done
 
-    def _take_kept(self, factor: float) -> tf.Tensor:
+    def _take_kept(self, factor: Any) -> tf.Tensor:
         if not self.kept.has_parts:
             return tf.constant(0)
         return self._take(self._head.unpack(self.kept.take()).scaled(factor))
@@ -299,12 +364,12 @@ class StepContext(keras.constraints.Constraint):
                 head.after_update(gone.labels, gone.residuals)
             return tf.identity(gradient) if with_gradient else tf.constant(0)
 
-    def _refuse_scale_through_functions(self, gone: BackwardPass) -> None:
-        if gone.hidden.dtype == tf.float16:
-            raise ValueError(
-                f"{_named(self._head)} must be called in the function that takes the gradient "
-                "where a loss is scaled; got a call within a tf.function of its own"
-            )
+    def _refuse_scale_through_functions(self) -> None:
+        raise ValueError(
+            f"{_named(self._head)} must be called in the function that takes the gradient where a "
+            "loss is scaled and may be left out or accumulated; got a call within a tf.function of "
+            "its own"
+        )
 
     # What is known
 
@@ -317,12 +382,13 @@ class StepContext(keras.constraints.Constraint):
         if tf.executing_eagerly():
             return self._eager
         graph = _graph()
-        while graph is not None:
+        while True:
             step = _step_in(graph, self._head)
             if step.taken or step.pending:
                 return step
-            graph = getattr(graph, "outer_graph", None)
-        return self._step_of_graph()
+            if not isinstance(graph, CONTROL_FLOW):  # a function would keep what is around it
+                return self._step_of_graph()
+            graph = graph.outer_graph
 
     def _refuse_averaging(self, optimizer: Any) -> None:
         for part in with_parts(optimizer):
@@ -356,18 +422,19 @@ class StepContext(keras.constraints.Constraint):
         tf.cond(self._untaken > 0, tell, lambda: tf.constant(0))
 
     def _warn_of_lost_pass(self) -> np.int32:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"a gradient was taken through {_named(self._head)} in training, and no optimizer "
-                "has taken its step since: the head is left as it was. To train, let an optimizer "
-                "step with all of model.trainable_variables, or call head.take_step(); to add up "
-                "gradients of several batches, give the optimizer gradient_accumulation_steps; to "
-                "look at a gradient, take it within `with head.without_update():`.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._warn_once(
+            f"a gradient was taken through {_named(self._head)} in training, and no optimizer has "
+            "taken its step since: the head is left as it was. To train, let an optimizer step "
+            "with all of model.trainable_variables, or call head.take_step(); to add up gradients "
+            "of several batches, give the optimizer gradient_accumulation_steps; to look at a "
+            "gradient, take it within `with head.without_update():`."
+        )
         return np.int32(0)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 _ELSEWHERE = (
@@ -392,13 +459,23 @@ def _step_in(graph: Any, head: Any) -> _Step:
     return steps.setdefault(head, _Step())
 
 
+def _trains_as_keras_does(model: Any) -> bool:
+    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
+    return all(
+        getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
+        for name in ("train_step", "compute_loss")
+    )
+
+
 def _skips_steps(optimizer: Any) -> bool:
     kind = keras.optimizers.LossScaleOptimizer
     return any(isinstance(part, kind) for part in with_parts(optimizer))
 
 
 def _defers(optimizer: Any) -> bool:
-    """Says whether steps of an optimizer are other ones than those of its gradients."""
+    """Says whether steps of an optimizer may be other ones than those of its gradients."""
+    if not type(optimizer).__module__.startswith(("keras.", "tfx_largeout.")):
+        return True
     options = ("loss_scale_factor", "gradient_accumulation_steps")
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     return scales or any(getattr(optimizer, option, None) for option in options)
@@ -413,7 +490,8 @@ def _scale_of(optimizer: Any, applying: Any) -> Any:
     """
     scale = getattr(applying, "loss_scale_factor", None) or 1.0
     for part in with_parts(optimizer):
-        if isinstance(part, keras.optimizers.LossScaleOptimizer):
+        is_around = any(applying is each for each in with_parts(part))
+        if isinstance(part, keras.optimizers.LossScaleOptimizer) and is_around:
             scale = scale * tf.convert_to_tensor(part.dynamic_scale)
     return scale
 

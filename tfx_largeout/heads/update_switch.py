@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
-_CONTROL_FLOW = (
+CONTROL_FLOW = (
     control_flow.CondBranchFuncGraph,
     control_flow.WhileCondFuncGraph,
     control_flow.WhileBodyFuncGraph,
@@ -96,6 +96,6 @@ class UpdateSwitch:
 def _function_graph() -> tf.Graph:
     """Returns the graph of the function that is traced, whatever its control flow."""
     graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, _CONTROL_FLOW):
+    while isinstance(graph, CONTROL_FLOW):
         graph = graph.outer_graph
     return graph
