@@ -52,8 +52,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
       rows at a time, and the rows of a block are updated while they are in the caches.
 
-    The head updates its rows with its own optimizer. In a model that calls it twice in a step, the
-    second gradient is that of the updated W, but with what the forward pass found with the old one.
+    The head updates its rows with its own optimizer.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))

@@ -316,7 +316,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns H Q and H U^T of the state as it is now.
 
-        Those of the forward pass, unless a model calls the head twice, which updates it in between.
+        Those of the forward pass, unless the head has taken a step since, in a loop of its own.
         """
         return tf.cond(
             self._is_present(version),
