@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.keras_internals import (
     applying_optimizer,
+    asks_for_shapes,
     batches_applied,
     calling_model,
     in_train_step,
@@ -55,6 +56,21 @@ def test_a_layer_finds_the_model_that_calls_it_and_its_training_step(steps):
     assert SEEN["model"] is None
     assert applying_optimizer() is None
     assert not in_train_step()
+
+
+def test_a_layer_knows_when_keras_asks_for_shapes():
+    seen = []
+
+    class Plain(keras.layers.Layer):
+        def call(self, inputs):
+            seen.append(asks_for_shapes())
+            return inputs
+
+    model = keras.Sequential([keras.Input((2,)), Plain()])
+    assert all(seen) and seen, "in_symbolic_scope: it is another one when a model is made"
+    seen.clear()
+    model(tf.ones((1, 2)))
+    assert seen == [False]
 
 
 def test_a_constraint_finds_the_optimizer_that_steps():

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 
 def calling_model(layer: keras.layers.Layer) -> Any:
@@ -17,6 +18,14 @@ def calling_model(layer: keras.layers.Layer) -> Any:
     """
     entry = layer._get_call_context().entry_layer
     return entry if isinstance(entry, keras.Model) else None
+
+
+def asks_for_shapes() -> bool:
+    """Says whether Keras only finds out shapes, maybe of bare tensors or before there are values.
+
+    No public name says so: `in_symbolic_scope`.
+    """
+    return in_symbolic_scope()
 
 
 def applying_optimizer() -> Any:

@@ -398,13 +398,18 @@ def reversible(**arguments):
     return keras.layers.ReversibleEmbedding(WORDS, WIDTH, **arguments)
 
 
-@pytest.mark.parametrize("options", [{"logit_soft_cap": 0.7}, {"logit_soft_cap": 3}, {}], ids=str)
-def test_a_soft_cap_of_the_embedding_is_that_of_training_and_evaluation(options):
-    x, y = data()
+def with_full_softmax(**options):
+    """A tied head of all words, and the same model with the full softmax."""
     own = tied(tlo.samplers.Uniform(WORDS), reversible(**options), use_bias=False)
     embedding = reversible(**options)
     inputs = keras.Input([LENGTH], dtype="int32")
-    full = keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+    return own, keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+
+
+@pytest.mark.parametrize("options", [{"logit_soft_cap": 0.7}, {"logit_soft_cap": 3}, {}], ids=str)
+def test_a_soft_cap_of_the_embedding_is_that_of_training_and_evaluation(options):
+    x, y = data()
+    own, full = with_full_softmax(**options)
     own.compile(keras.optimizers.SGD(0.5), tlo.losses.SampledSoftmax(), metrics=["accuracy"])
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     full.compile(keras.optimizers.SGD(0.5), entropy, metrics=["accuracy"])
@@ -493,10 +498,7 @@ def test_what_a_tied_head_can_not_be_is_refused_by_name(tmp_path):
 )
 def test_options_of_the_embedding_train_as_in_the_full_softmax(options):
     x, y = data()
-    own = tied(tlo.samplers.Uniform(WORDS), reversible(**options), use_bias=False)
-    embedding = reversible(**options)
-    inputs = keras.Input([LENGTH], dtype="int32")
-    full = keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+    own, full = with_full_softmax(**options)
     own.compile(keras.optimizers.SGD(0.5), tlo.losses.SampledSoftmax())
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     full.compile(keras.optimizers.SGD(0.5), entropy)

@@ -90,3 +90,15 @@ def assert_mean(values, expected, errors=4.0):
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     distance = np.abs(values.mean(axis=0) - expected)
     np.testing.assert_array_less(distance, errors * error + 1e-5 * np.abs(expected) + 1e-12)
+
+
+def assert_one_over_expected(ids, log_expected, counts):
+    """Each draw has its own E: a class counts 1 / E where it was drawn, 1 on average."""
+    draws, inverse = len(counts), np.zeros(counts.shape)
+    rows = np.broadcast_to(np.arange(draws)[:, None], ids.shape)
+    there = ids >= 0
+    np.add.at(inverse, (rows[there], ids[there]), np.exp(-log_expected[there].astype(np.float64)))
+    times = counts.sum(axis=0)
+    varies = (times > 30) & (times < draws - 30)  # the mean of the others is not normal
+    assert varies.sum() >= 12
+    assert_mean(inverse[:, varies], 1.0)

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import samplers as oracle
-from samplers.drawing import assert_mean, counts_of_draws, draw, many_draws
+from samplers.drawing import (
+    assert_mean,
+    assert_one_over_expected,
+    counts_of_draws,
+    draw,
+    many_draws,
+)
 from samplers.samplers_table import CLASSES, COUNTS
 from variants import cases_of
 
@@ -95,14 +101,7 @@ def test_the_first_ids_are_never_drawn_and_the_others_as_often_as_expected(row):
     if row.expected is not None:
         assert_mean(counts[:, FIRST:], row.expected)
         return
-    inverse = np.zeros(counts.shape)
-    rows = np.broadcast_to(np.arange(DRAWS)[:, None], ids.shape)
-    there = ids >= 0
-    np.add.at(inverse, (rows[there], ids[there]), np.exp(-log_expected[there].astype(np.float64)))
-    times = counts.sum(axis=0)
-    varies = (times > 30) & (times < DRAWS - 30)
-    assert varies.sum() >= 12
-    assert_mean(inverse[:, varies], 1.0)
+    assert_one_over_expected(ids, log_expected, counts)
 
 
 @every_row

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from samplers.drawing import (
     assert_mean,
+    assert_one_over_expected,
     counts_of_draws,
     draw,
     labels_of,
@@ -129,15 +130,7 @@ def test_classes_are_drawn_as_often_as_expected(row):
     if row.expected is not None:
         assert_mean(counts, row.expected)
         return
-    # Each draw has its own E: a class counts 1 / E where it was drawn, 1 on average.
-    inverse = np.zeros(counts.shape)
-    rows = np.broadcast_to(np.arange(DRAWS)[:, None], ids.shape)
-    there = ids >= 0
-    np.add.at(inverse, (rows[there], ids[there]), np.exp(-log_expected[there].astype(np.float64)))
-    times = counts.sum(axis=0)
-    varies = (times > 30) & (times < DRAWS - 30)  # the mean of the others is not normal
-    assert varies.sum() >= 12
-    assert_mean(inverse[:, varies], 1.0)
+    assert_one_over_expected(ids, log_expected, counts)
 
 
 @every_sampler

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from tensorflow.python.eager import record
 
 from tfx_largeout.arguments import integer_argument
@@ -20,7 +19,7 @@ from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
 from tfx_largeout.heads.large_logits import watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
-from tfx_largeout.keras_internals import calling_model
+from tfx_largeout.keras_internals import asks_for_shapes, calling_model
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
@@ -112,7 +111,7 @@ class Head(keras.layers.Layer):
         model = calling_model(self)
         logits = self._prunable_logits(inputs, model)
         if training:
-            check_optimizer(self)
+            check_optimizer(self, model)
             if self.trainable:
                 warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits, inputs)
@@ -260,7 +259,7 @@ class Head(keras.layers.Layer):
     def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
-        if in_symbolic_scope():  # Keras asks for shapes, maybe before variables have values
+        if asks_for_shapes():  # Keras asks for shapes, maybe before variables have values
             no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
             return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
         watch_logits(self, model, hidden)
@@ -356,6 +355,11 @@ class HeadOutput:
         labels = self.labels(y_true)
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
+
+    @property
+    def seen_by_loss(self) -> HeadOutput:
+        """The output for the labels that the loss looks at, without a class that it ignores."""
+        return self.views.get("loss", self)
 
     @property
     def is_trained_by_logits(self) -> bool:

@@ -267,11 +267,6 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             "seed": self.seed,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> ExactSoftmaxHead:
-        optimizer = keras.optimizers.deserialize(config["optimizer"])
-        return cls(**{**config, "optimizer": optimizer})
-
 
 def _finite(name: str, values: tf.Tensor) -> tf.Tensor:
     with after([check_finite(name, values)]):

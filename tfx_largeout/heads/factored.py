@@ -276,11 +276,6 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             "stabilization": self.stabilization,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> FactoredHead:
-        optimizer = keras.optimizers.deserialize(config["optimizer"])
-        return cls(**{**config, "optimizer": optimizer})
-
     def _add(
         self, name: str, shape: tuple[int, ...], initializer: Any, dtype: str | None = None
     ) -> Any:

@@ -249,11 +249,10 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> HierarchicalSoftmaxHead:
-        optimizer = keras.optimizers.deserialize(config["optimizer"])
+    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
         clusters = config["clusters"]
         clusters = None if clusters is None else unpack_array(clusters)
-        return cls(**{**config, "optimizer": optimizer, "clusters": clusters})
+        return super().from_config({**config, "clusters": clusters})
 
     def check_saved(self, store: Any) -> None:
         super().check_saved(store)

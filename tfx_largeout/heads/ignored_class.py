@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tfx_largeout.heads.base import HeadOutput
 
-_OF_LOSS = "loss"
+_OF_LOSS = "loss"  # see `HeadOutput.seen_by_loss`
 
 
 def output_for_loss(output: HeadOutput, ignore_class: int | None) -> HeadOutput:
@@ -24,7 +24,7 @@ def output_for_loss(output: HeadOutput, ignore_class: int | None) -> HeadOutput:
 def output_for_metric(output: HeadOutput, ignore_class: int | None) -> HeadOutput:
     """Returns the output for labels of which a metric ignores a class; None: that of the loss."""
     if ignore_class is None:
-        return output.views.get(_OF_LOSS, output)
+        return output.seen_by_loss
     return _view(output, ignore_class)
 
 

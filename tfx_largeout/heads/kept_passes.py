@@ -46,16 +46,15 @@ class KeptPasses:
     def clear(self) -> None:
         """Forgets all that is kept."""
         for variable in self._parts:
-            variable.assign(_nothing(variable))
+            dims = (n or 0 for n in variable.shape[1:])
+            variable.assign(tf.zeros([0, *dims], variable.dtype))
         self.count.assign(0)
 
     def take(self) -> list[tf.Tensor]:
         """Returns all that is kept, and keeps it no longer."""
         parts = [variable.read_value() for variable in self._parts]
         with tf.control_dependencies(parts):
-            for variable in self._parts:
-                variable.assign(_nothing(variable))
-            self.count.assign(0)
+            self.clear()
         return parts
 
 
@@ -71,10 +70,6 @@ def under_each_other(parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.pad(part, padding, constant_values=-1 if part.dtype.is_integer else 0)
 
     return tf.concat([widened(part) for part in parts], axis=0)
-
-
-def _nothing(variable: tf.Variable) -> tf.Tensor:
-    return tf.zeros([0, *(n or 0 for n in variable.shape[1:])], variable.dtype)
 
 
 def _empty(part: tf.Tensor, has_width: bool) -> tf.Variable:

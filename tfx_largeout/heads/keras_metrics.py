@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from tfx_largeout.example_weights import example_weights
+from tfx_largeout.keras_internals import asks_for_shapes
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import ExactStatistics
 
@@ -108,7 +108,7 @@ class _UpdateByHead:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         output = getattr(y_pred, HEAD_OUTPUT, None)
-        if output is None and in_symbolic_scope():
+        if output is None and asks_for_shapes():
             return  # Keras asks for shapes, of bare tensors
         if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
             self._as_keras(y_true, y_pred, sample_weight)
@@ -141,8 +141,8 @@ class _UpdateByHead:
         ignored = options.get("ignore_class")
         if ignored is not None and ignored < 0:
             y_true = tf.where(tf.equal(y_true, ignored), tf.constant(-1, y_true.dtype), y_true)
-        output = output.views.get("loss", output)  # without the class that the loss ignores
-        output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+        seen = output.seen_by_loss
+        output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
         labels = exact.labels
         rule = (

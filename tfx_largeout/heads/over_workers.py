@@ -12,7 +12,6 @@ from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
 from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels, normalize_labels
 
 _ANY_CLASS = 2**62
@@ -143,14 +142,19 @@ _NO_LOGITS = (
 )
 
 
-def check_optimizer(head: Any) -> None:
+def check_optimizer(head: Any, model: Any) -> None:
     """Refuses a model that several workers train with an optimizer for one.
 
+    Args:
+        head: The head.
+        model: The model that calls it, or None.
+
     Raises:
-        ValueError: The optimizer of the model that calls the head is no `DataParallel`.
+        ValueError: The optimizer of the model is no `DataParallel`.
     """
-    model = None if head.workers.alone else calling_model(head)
-    if model is not None and model.compiled and not isinstance(model.optimizer, DataParallel):
+    if head.workers.alone or model is None or not model.compiled:
+        return
+    if not isinstance(model.optimizer, DataParallel):
         raise ValueError(
             f"the optimizer of the model of {type(head).__name__} {head.name!r} must be a "
             "tlo.distribute.DataParallel, as several workers train it and must stay alike; got "

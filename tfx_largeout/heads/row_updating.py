@@ -94,6 +94,11 @@ class RowUpdatingHead(SelfUpdatingHead):
         optimizer = keras.optimizers.serialize(self.optimizer)
         return {**super().get_config(), "optimizer": optimizer}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
+        optimizer = keras.optimizers.deserialize(config["optimizer"])
+        return cls(**{**config, "optimizer": optimizer})
+
 
 def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     """Returns the ids of rows, with -1, which names none, where the gradient is exactly 0.

@@ -266,11 +266,10 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> SampledHead:
+    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
         sampler = keras.saving.deserialize_keras_object(config["sampler"])
-        optimizer = keras.optimizers.deserialize(config["optimizer"])
         index = keras.saving.deserialize_keras_object(config.get("index"))
-        return cls(**{**config, "sampler": sampler, "optimizer": optimizer, "index": index})
+        return super().from_config({**config, "sampler": sampler, "index": index})
 
     def _index_config(self) -> dict[str, Any] | None:
         config = keras.saving.serialize_keras_object(self.index)

@@ -87,12 +87,15 @@ class _Step:
     def __init__(self) -> None:
         self.optimizer: Any = None
         self.follows = self.fuses = False
+        self.pending: dict[ForwardPass, tuple[BackwardPass, tf.Tensor]] = {}
         self.begin_anew()
 
-    def begin_anew(self) -> None:
+    def begin_anew(self) -> list[tuple[BackwardPass, tf.Tensor]]:
+        """Begins the next step; returns what was pending."""
+        pending, self.pending = [*self.pending.values()], {}
         self.forward_passes = 0
-        self.pending: dict[ForwardPass, tuple[BackwardPass, tf.Tensor]] = {}
         self.taken = False
+        return pending
 
 
 class StepContext(keras.constraints.Constraint):
@@ -260,11 +263,11 @@ class StepContext(keras.constraints.Constraint):
                 optimizer's step.
         """
         applying, step = applying_optimizer(), self._step_around()
-        optimizer, was_taken, pending = step.optimizer, step.taken, [*step.pending.values()]
-        step.begin_anew()
+        optimizer, was_taken = step.optimizer, step.taken
+        pending = step.begin_anew()
         if not was_taken:
             self._refuse_averaging(applying)
-            if all(applying is not part for part in with_parts(optimizer)):
+            if not _is_part(applying, optimizer):
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
             self._head.meet_optimizer(optimizer)
@@ -274,9 +277,7 @@ class StepContext(keras.constraints.Constraint):
     @tf.autograph.experimental.do_not_convert
     def take_step(self) -> None:
         """Takes the step of all passes that wait, in a loop without an optimizer."""
-        step = self._step_around()
-        pending = [*step.pending.values()]
-        step.begin_anew()
+        pending = self._step_around().begin_anew()
         self._head.meet_optimizer(None)
         self._take_all(pending, 1.0, None, follows=False)
 
@@ -467,6 +468,10 @@ def _trains_as_keras_does(model: Any) -> bool:
     )
 
 
+def _is_part(part: Any, optimizer: Any) -> bool:
+    return any(part is each for each in with_parts(optimizer))
+
+
 def _skips_steps(optimizer: Any) -> bool:
     kind = keras.optimizers.LossScaleOptimizer
     return any(isinstance(part, kind) for part in with_parts(optimizer))
@@ -490,8 +495,7 @@ def _scale_of(optimizer: Any, applying: Any) -> Any:
     """
     scale = getattr(applying, "loss_scale_factor", None) or 1.0
     for part in with_parts(optimizer):
-        is_around = any(applying is each for each in with_parts(part))
-        if isinstance(part, keras.optimizers.LossScaleOptimizer) and is_around:
+        if isinstance(part, keras.optimizers.LossScaleOptimizer) and _is_part(applying, part):
             scale = scale * tf.convert_to_tensor(part.dynamic_scale)
     return scale
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.ignored_class import output_for_loss
+from tfx_largeout.keras_internals import asks_for_shapes
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
 from tfx_largeout.losses.label_weights import LabelWeights
@@ -143,7 +143,7 @@ class HeadLoss(keras.losses.Loss):
             ValueError: `fit` was given `class_weight` with several labels an example, which Keras
                 reads wrongly (noticed when a step is traced).
         """
-        if in_symbolic_scope() and head_output(y_pred) is None:
+        if asks_for_shapes() and head_output(y_pred) is None:
             # Under the scope of a strategy Keras first asks for shapes alone, of bare tensors.
             is_reduced = self.reduction not in (None, "none")
             return tf.zeros([] if is_reduced else tf.shape(y_pred)[:-1], self.dtype)
