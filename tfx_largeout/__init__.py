@@ -49,6 +49,8 @@ __all__ = [
     "TopKModel",
     "callbacks",
     "choose_num_sampled",
+    "compare_heads",
+    "compare_models",
     "datasets",
     "distribute",
     "export",
@@ -73,8 +75,13 @@ __all__ = [
 ]
 
 
+_COMPARISONS = ("compare_heads", "compare_models")
+
+
 def __getattr__(name: str) -> Any:
     # `datasets` needs tensorflow-datasets, which takes longer to import than all the rest.
     if name == "datasets":
         return importlib.import_module("tfx_largeout.datasets")
+    if name in _COMPARISONS:
+        return getattr(importlib.import_module(f"tfx_largeout.compare.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -66,8 +66,8 @@ def test_table_csv_and_json_agree(finished):
     report = json.loads((folder / "results.json").read_text())
     rows = read_csv(folder / "summary.csv")
     assert [head["head"] for head in report["heads"]] == [row["head"] for row in rows]
-    for head, row in zip(report["heads"], rows, strict=True):
-        for name, value in head["summary"].items():
+    for head, summary, row in zip(report["heads"], report["summary"], rows, strict=True):
+        for name, value in summary.items():
             text = row[name]
             assert text == ("" if value is None else str(value)), name
         (line,) = [x for x in process.stdout.splitlines() if x.split()[:1] == [row["head"]]][:1]
@@ -111,7 +111,7 @@ def test_the_full_softmax_learns(finished):
 
 def test_the_picture(finished):
     folder, _, _ = finished
-    assert (folder / "precision.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_tensorboard_has_a_run_a_head(finished):
@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     heads = json.loads((folder / "results.json").read_text())["heads"]
     assert [head["status"] for head in heads] == ["done", "interrupted"]
     assert [len(head["curve"]) > 0 for head in heads] == [True, True]
-    assert (folder / "precision.png").exists()
+    assert (folder / "curves.png").exists()
 
 
 @pytest.mark.thorough

@@ -57,7 +57,7 @@ def test_overwrite_deletes_results_alone_and_not_before_the_run_begins(earlier):
     folder.begin_run()
     assert before - files_of(earlier.path) == {
         "comparison.html",
-        "precision.png",
+        "curves.png",
         "logs/old.log",
         "tensorboard/old",
         "tensorboard/old/events.out.tfevents.1.2",

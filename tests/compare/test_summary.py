@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from compare.points import make_result
 
@@ -23,32 +25,43 @@ def test_figures_of_a_row():
     assert fast.peak_memory_mib == 100
 
 
-def test_time_to_a_share_of_the_full_softmax():
-    full, fast = summarize([FULL, FAST])
-    assert full.seconds_to_50 == pytest.approx(30)
-    assert full.seconds_to_90 == pytest.approx(54)
-    assert full.epochs_to_90 == pytest.approx(0.45)
-    assert fast.seconds_to_50 == pytest.approx(20)
-    assert fast.epochs_to_50 == pytest.approx(20 / 6)
-    assert fast.seconds_to_90 is None and fast.epochs_to_90 is None
+def test_time_to_a_share_of_the_best_of_all_rows():
+    peer = make_result("tf_idf_neighbors", [(0, 2, 0.35)])
+    full, fast, neighbors = summarize([FULL, FAST, peer])
+    assert (full.seconds_to_50, full.seconds_to_90) == (pytest.approx(30), pytest.approx(54))
+    assert (fast.seconds_to_50, fast.seconds_to_90) == (pytest.approx(20), None)
+    assert (neighbors.seconds_to_50, neighbors.seconds_to_90) == (2, None)
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
-def test_nothing_is_relative_to_an_unfinished_full_softmax(status):
+def test_nothing_is_as_fast_as_an_unfinished_full_softmax(status):
     full = make_result("full_softmax", [(0, 0, 0.0), (1, 60, 0.4)], status=status)
-    for row in summarize([full, FAST]):
-        assert row.speed_up is None and row.seconds_to_50 is None
+    assert [row.speed_up for row in summarize([full, FAST])] == [None, None]
     assert summarize([FAST])[0].speed_up is None
 
 
 def test_a_share_of_nothing_is_never_reached():
-    full = make_result("full_softmax", [(0, 0, 0.0), (1, 60, 0.0)])
-    fast = summarize([full, FAST])[1]
-    assert fast.speed_up == pytest.approx(10)
-    assert fast.seconds_to_50 is None
+    (row,) = summarize([make_result("tf_nce", [(0, 0, 0.0), (1, 60, 0.0)])])
+    assert row.seconds_to_50 is None
 
 
 def test_a_head_that_never_started():
     row = summarize([make_result("tf_nce", [], status="failed", error="no memory")])[0]
     assert (row.status, row.error, row.steps) == ("failed", "no memory", 0)
     assert row.ms_per_step is None and row.precision_at_1 is None
+
+
+def test_several_seeds_are_one_row_with_mean_and_spread():
+    """Of three, one has failed: it counts for the status and for nothing else."""
+    curves = [[(0, 0, 0.0), (1, 10, 0.2)], [(0, 0, 0.0), (1, 20, 0.4)]]
+    runs = [dataclasses.replace(make_result("a", c), seed=i) for i, c in enumerate(curves)]
+    failed = make_result("a", [(0, 0, 0.0)], status="failed", error="no")
+    (row,) = summarize([*runs, failed])
+    assert (row.seeds, row.status, row.error) == (3, "failed", "no")
+    assert row.precision_at_1 == pytest.approx(0.3)
+    assert row.precision_at_1_spread == pytest.approx(0.1 * 2**0.5)
+    assert row.exact_loss_spread == pytest.approx(0.1 * 2**0.5)
+    assert (row.seconds, row.steps) == (15, 100)
+    # Half of 0.3 is reached after 7.5 s of 10, and after 7.5 s of 20.
+    assert row.seconds_to_50 == pytest.approx(7.5)
+    assert row.seconds_to_90 is None  # by one alone

@@ -4,24 +4,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfx_largeout.compare.comparison import Comparison
 from tfx_largeout.compare.machine import describe_machine, describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
-from tfx_largeout.compare.page import write_page
-from tfx_largeout.compare.plots import HOW_TO_GET_PLOTS, plot_precision
-from tfx_largeout.compare.progress import Progress
-from tfx_largeout.compare.report import write_report
+from tfx_largeout.compare.peers import PEERS
 from tfx_largeout.compare.results import HeadResult
-from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.runner import WORKER, run_head
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.summary import summarize
-from tfx_largeout.compare.table import format_table
+from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
 
 EXIT_SUCCESS, EXIT_FAILURE, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -33,6 +30,7 @@ class Job:
     Attributes:
         heads: Names of heads, and the options of each, in the order of training.
         peers: Names of other methods (`peers.py`), which come after them.
+        missing_peers: Names of those that would come, were they installed.
         chosen: Names of the options that the user chose, of each head.
         data_name: What the user calls the data.
         data: The data.
@@ -45,20 +43,19 @@ class Job:
     training: TrainingSettings
     peers: tuple[str, ...] = ()
     chosen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    missing_peers: tuple[str, ...] = ()
 
 
 def run_job(
-    job: Job, folder: OutputFolder, worker: Sequence[str] = WORKER, open_page: bool = False
+    job: Job, files: OutputFolder, worker: Sequence[str] = WORKER, open_page: bool = False
 ) -> int:
     """Trains the heads, and reports: progress on standard error, the table on standard output.
 
-    The files are written anew after each head, so that nothing is lost whatever happens.
-
     Args:
         job: What to compare.
-        folder: Where the results go; its folders have been made.
+        files: Where the results go; the folders have been made.
         worker: Command of the process that trains a head.
-        open_page: Whether to write one page of all results, and to show it in a browser.
+        open_page: Whether to show the page of all results in a browser.
 
     Returns:
         The exit code: 1 if a head failed, 130 after Ctrl-C, else 0.
@@ -68,62 +65,58 @@ def run_job(
     """
     configuration = {**dataclasses.asdict(job), "command": sys.argv}
     configuration |= {"machine": describe_machine(), "versions": describe_versions()}
-    _say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
-    progress = Progress(sys.stderr, job.training, [*job.heads, *job.peers])
-    results: list[HeadResult] = []
-    begun = False
-
-    def begin_once() -> None:
-        nonlocal begun
-        if not begun:
-            begun = True
-            folder.begin_run()
-            write_report(folder, configuration, results)
-
-    def on_change(result: HeadResult, loss: float | None) -> None:
-        if result.stage == "training":
-            begin_once()  # the data are good: now an earlier run's results may go
-        progress.update(result, loss)
-
-    for settings in _all_settings(job, folder):
-        head = settings.head
-        progress.begin(head)
-        result = run_head(settings, folder.log(head), on_change, worker)
-        begin_once()
-        progress.end(result)
-        results.append(result)
-        write_report(folder, configuration, results)
-        if result.status == "interrupted":
-            break
-    notes = list(dict.fromkeys(note for result in results for note in result.notes))
-    rows = summarize(results)
-    print("", format_table(rows), *notes, "", sep="\n", flush=True)
-    _draw(job, folder, results)
-    if open_page:
-        write_page(folder.page_html, _title(job, results), rows, notes, folder.plot_png)
-        _open(folder.page_html)
-    _say(f"Results: {folder.path}   (tensorboard --logdir {folder.tensorboard})")
-    statuses = {result.status for result in results}
+    say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
+    notes = [how_to_get(job.missing_peers)] if job.missing_peers else []
+    comparison = Comparison(job.data_name, files, configuration, notes=notes)
+    turns = [
+        Turn(name, functools.partial(_train, settings, files.log(name), worker))
+        for name, settings in _all_settings(job, files)
+    ]
+    left = take_turns(turns, comparison, files, job.training)
+    if open_page and not webbrowser.open(files.page_html.resolve().as_uri()):
+        say(f"No browser was found to open {files.page_html}.")
+    statuses = {result.status for result in comparison.results}
     if "interrupted" in statuses:
-        left = [*job.heads, *job.peers][len(results) :]
-        _say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
+        say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
         return EXIT_INTERRUPTED
     return EXIT_FAILURE if "failed" in statuses else EXIT_SUCCESS
 
 
-def _all_settings(job: Job, folder: OutputFolder) -> Iterator[WorkerSettings]:
-    for head, options in job.heads.items():
-        events = str(folder.tensorboard / head)
-        chosen = job.chosen.get(head, ())
-        yield WorkerSettings(head, options, job.data, job.training, events, chosen)
+def how_to_get(peers: Sequence[str]) -> str:
+    """Says which peers are not installed, and how to get them."""
+    packages = " ".join(PEERS[name].package for name in peers)
+    return (
+        f"Peers not installed: {', '.join(peers)} (`pip install {packages}`, or in a clone "
+        '`pip install ".[peers]"`).'
+    )
+
+
+def _train(
+    settings: WorkerSettings, log: Path, worker: Sequence[str], on_change: OnChange
+) -> HeadResult:
+    return run_head(settings, log, on_change, worker)
+
+
+def _all_settings(job: Job, files: OutputFolder) -> Iterator[tuple[str, WorkerSettings]]:
+    """Yields name and settings of each training: all heads with the first seed, then the next."""
+    common = job.training
+    for seed in range(common.seed, common.seed + common.seeds):
+        for head, options in job.heads.items():
+            name = run_name(head, seed, common.seeds)
+            training = dataclasses.replace(common, seed=seed)
+            events = str(files.tensorboard / name)
+            chosen = job.chosen.get(head, ())
+            yield name, WorkerSettings(head, options, job.data, training, events, chosen)
     counts = dataclasses.replace(job.data, features="counts")
-    alone = dataclasses.replace(job.training, workers=1)
+    alone = dataclasses.replace(common, workers=1)
     for peer in job.peers:
-        yield WorkerSettings(peer, {}, counts, alone, "")
+        yield peer, WorkerSettings(peer, {}, counts, alone, "")
 
 
 def _describe_length(job: Job) -> str:
     count = f"{len(job.heads)} head" + "s" * (len(job.heads) > 1)
+    if job.training.seeds > 1:
+        count += f" with {job.training.seeds} seeds"
     if job.training.workers > 1:
         count += f" over {job.training.workers} workers"
     if job.training.epochs is not None:
@@ -131,26 +124,3 @@ def _describe_length(job: Job) -> str:
     else:
         count += f", {job.training.budget:g} s of training each"
     return f"{count}; then {', '.join(job.peers)}" if job.peers else count
-
-
-def _draw(job: Job, folder: OutputFolder, results: Sequence[HeadResult]) -> None:
-    try:
-        plot_precision(results, _title(job, results), folder.plot_png)
-    except ImportError:
-        _say(HOW_TO_GET_PLOTS)
-    except Exception as error:  # whatever matplotlib stumbles over, the results are there
-        _say(f"No plot: {root_message(str(error))}")
-
-
-def _title(job: Job, results: Sequence[HeadResult]) -> str:
-    classes = next((f"{r.data['classes']:,} classes, " for r in results if r.data), "")
-    return f"{job.data_name}: {classes}batches of {job.training.batch_size}"
-
-
-def _open(page: Path) -> None:
-    if not webbrowser.open(page.resolve().as_uri()):
-        _say(f"No browser was found to open {page}.")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

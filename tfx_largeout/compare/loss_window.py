@@ -27,14 +27,15 @@ class LossWindow:
         self._steps += self._running_steps
         self._running_mean, self._running_steps = 0.0, 0
 
-    def add_step(self, running_mean: float) -> None:
-        """Adds a step.
+    def add_step(self, running_mean: float, steps: int = 1) -> None:
+        """Adds a step, or several.
 
         Args:
-            running_mean: Mean loss of the steps of this run, the new one included.
+            running_mean: Mean loss of the steps of this run, the new ones included.
+            steps: How many there are.
         """
         self._running_mean = running_mean
-        self._running_steps += 1
+        self._running_steps += steps
 
     @property
     def mean(self) -> float:

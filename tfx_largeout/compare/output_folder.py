@@ -33,7 +33,7 @@ class OutputFolder:
         self.summary_csv = self.path / "summary.csv"
         self.curves_csv = self.path / "curves.csv"
         self.results_json = self.path / "results.json"
-        self.plot_png = self.path / "precision.png"
+        self.plot_png = self.path / "curves.png"
         self.page_html = self.path / "comparison.html"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"

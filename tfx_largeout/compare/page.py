@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tfx_largeout.compare.summary import SummaryRow
-from tfx_largeout.compare.table import cells_of, heads_of_columns, notes_on
+from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.summary import by_head, summarize
+from tfx_largeout.compare.table import html_table
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; }
 body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; font-weight: 600; }
+h2 { font-size: 1.1rem; font-weight: 600; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.6rem; text-align: right; white-space: nowrap; }
@@ -24,24 +28,29 @@ th:first-child, td:first-child { text-align: left; }
 tr:hover td { background: #f2f6fa; }
 img { max-width: 100%; margin: 1.5rem 0; }
 ul { padding-left: 1.2rem; color: #555; font-size: 0.9rem; }
+dt { font-weight: 600; }
+dd { margin: 0 0 0.4rem; overflow-wrap: anywhere; }
 """
 
 
 def write_page(
-    path: Path, title: str, rows: Sequence[SummaryRow], notes: Sequence[str], picture: Path
+    path: Path,
+    title: str,
+    results: Sequence[HeadResult],
+    notes: Sequence[str],
+    configuration: Mapping[str, Any],
+    picture: Path,
 ) -> None:
-    """Writes the table, its notes, and the picture if there is one.
+    """Writes the table with its notes, the picture if there is one, and how it was measured.
 
     Args:
         path: A `.html` file.
         title: Of the page.
-        rows: Of the table.
-        notes: Sentences below it, beside those on the table itself.
+        results: Of the heads.
+        notes: Sentences below the table, beside those on the table itself.
+        configuration: All that the results depend on, as in `results.json`.
         picture: A `.png` file; it becomes part of the page.
     """
-    head = "".join(f"<th>{_lines(lines)}</th>" for lines in heads_of_columns())
-    body = "\n".join(f"<tr>{_row(cells)}</tr>" for cells in cells_of(rows))
-    items = "\n".join(f"<li>{html.escape(note)}</li>" for note in [*notes_on(rows), *notes])
     title = html.escape(title)
     text = f"""<!doctype html>
 <html lang="en">
@@ -50,31 +59,41 @@ def write_page(
 <title>{title}</title>
 <style>{_STYLE}</style>
 <h1>{title}</h1>
-<div class="wide"><table>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{body}
-</tbody>
-</table></div>
+<div class="wide">{html_table(summarize(results), notes)}</div>
 {_image(picture)}
-<ul>
-{items}
-</ul>
+<h2>How it was measured</h2>
+<dl>
+{_definitions(results, configuration)}
+</dl>
 </html>
 """
     path.write_text(text, encoding="utf-8")
 
 
-def _lines(lines: Sequence[str]) -> str:
-    return "<br>".join(html.escape(line) for line in lines if line)
+def _definitions(results: Sequence[HeadResult], configuration: Mapping[str, Any]) -> str:
+    lines: dict[str, str] = {}
+    commands = [configuration.get("command"), *configuration.get("added_by", ())]
+    for command in filter(None, commands):
+        name = "Command" if not lines else f"Added by command {len(lines)}"
+        lines[name] = shlex.join(["tfx-largeout", *command[1:]])
+    for name in ("data", "training", "machine", "versions"):
+        if name in configuration:
+            lines[name.capitalize()] = _listed(configuration[name])
+    for head, runs in by_head(results).items():
+        if runs[0].options:
+            lines[f"Options of {head}"] = _listed(runs[0].options)
+    return "\n".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in lines.items()
+    )
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 
 def _image(picture: Path) -> str:
     if not picture.exists():
         return ""
     data = base64.b64encode(picture.read_bytes()).decode("ascii")
-    return f'<img alt="P@1 against seconds and epochs" src="data:image/png;base64,{data}">'
+    what = "P@1, P@5 and exact loss against seconds and examples"
+    return f'<img alt="{what}" src="data:image/png;base64,{data}">'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P@1 against seconds and against epochs, as a picture."""
+"""P@1, P@5 and the exact loss against seconds and against examples, as a picture."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.summary import by_head
 
 HOW_TO_GET_PLOTS = (
-    "No plots: matplotlib is not installed; get it with `pip install 'tfx_largeout[plot]'`."
+    "No plots: matplotlib is not installed; get it with `pip install matplotlib`, or in a clone "
+    '`pip install ".[plot]"`.'
 )
 # Okabe and Ito's colours, which colour-blind people can tell apart, without the yellow.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", ":")
-_WIDE_SPREAD = 20
+_ROWS = (
+    ("precision_at_1", "P@1, %", 100),
+    ("precision_at_5", "P@5, %", 100),
+    ("exact_loss", "exact loss, nats", 1),
+)
 
 
-def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> None:
-    """Draws two panels: P@1 against seconds of training, and against epochs.
+def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
+    """Draws P@1, P@5 and the exact loss, each against seconds of training and examples seen.
 
-    The axis of epochs is logarithmic where one head made far more epochs than another.
+    Both axes are logarithmic, so that the untrained model is not there. Of several seeds there is
+    the mean, in a band from the least to the most.
 
     Args:
-        results: Heads without a trained point are left out; without any, there is no picture.
+        results: Those without a trained point are left out; without any, there is no picture.
         title: The title of the picture.
         path: A `.png` file.
 
@@ -33,40 +42,61 @@ def plot_precision(results: Sequence[HeadResult], title: str, path: Path) -> Non
     """
     from matplotlib.figure import Figure
 
-    results = [result for result in results if len(result.curve) > 1]
-    if not results:
+    heads = by_head(result for result in results if len(result.curve) > 1)
+    if not heads:
         return
-    figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
+    figure = Figure(figsize=(11, 11), dpi=110, layout="constrained")
     figure.suptitle(title, parse_math=False)
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, name in zip(panels, ("seconds", "epoch"), strict=True):
-        _draw(panel, results, name)
-    panels[0].set_xlabel("seconds of training")
-    panels[0].set_xlim(left=0)
-    panels[0].set_ylabel("P@1 on the test set, %")
-    last_epochs = [result.curve[-1].epoch for result in results]
-    panels[1].set_xlabel("epochs")
-    if max(last_epochs) > _WIDE_SPREAD * min(last_epochs):
-        panels[1].set_xscale("log", nonpositive="mask")  # leaves out the untrained model
-        panels[1].xaxis.set_major_formatter("{x:g}")
-        panels[1].set_xlabel("epochs (logarithmic)")
-    handles, labels = panels[0].get_legend_handles_labels()
+    panels = figure.subplots(3, 2, sharex="col", sharey="row")
+    for row, (field, name, scale) in zip(panels, _ROWS, strict=True):
+        row[0].set_ylabel(f"{name}, test set")
+        for panel, against in zip(row, ("seconds", "examples"), strict=True):
+            for index, (head, runs) in enumerate(heads.items()):
+                _draw(panel, index, head, runs, against, field, scale)
+            panel.set_xscale("log", nonpositive="mask")
+            panel.grid(alpha=0.3)
+            panel.spines[["top", "right"]].set_visible(False)
+            if scale == 100:
+                panel.set_ylim(bottom=0)
+    panels[-1][0].set_xlabel("seconds of training")
+    panels[-1][1].set_xlabel("training examples seen")
+    handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path)
 
 
-def _draw(panel: Any, results: Sequence[HeadResult], name: str) -> None:
-    for index, result in enumerate(results):
-        panel.plot(
-            [getattr(point, name) for point in result.curve],
-            [100 * point.precision_at_1 for point in result.curve],
-            color=_COLORS[index % len(_COLORS)],
-            linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
-            marker="o",
-            markersize=3.5,
-            linewidth=1.8,
-            label=result.head,
+def _draw(
+    panel: Any,
+    index: int,
+    head: str,
+    runs: Sequence[HeadResult],
+    against: str,
+    field: str,
+    scale: float,
+) -> None:
+    length = min(len(run.curve) for run in runs)
+    curves = [(run, run.curve[1:length]) for run in runs]
+    places, values = (
+        np.array([[_value(run, point, name) for point in points] for run, points in curves])
+        for name in (against, field)
+    )
+    place, values, color = places.mean(axis=0), scale * values, _COLORS[index % len(_COLORS)]
+    panel.plot(
+        place,
+        values.mean(axis=0),
+        color=color,
+        linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
+        marker="o",
+        markersize=3.5,
+        linewidth=1.8,
+        label=head,
+    )
+    if len(runs) > 1:
+        panel.fill_between(
+            place, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2, linewidth=0
         )
-    panel.set_ylim(bottom=0)
-    panel.grid(alpha=0.3)
-    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _value(run: HeadResult, point: Any, name: str) -> float:
+    value = point.step * run.batch_size if name == "examples" else getattr(point, name)
+    return float("nan") if value is None else float(value)

@@ -21,21 +21,22 @@ class Progress:
     Args:
         stream: Where to write.
         settings: How long the heads train.
-        heads: Names of all heads; for the width.
+        heads: Names of all that `begin` will get; for the width.
     """
 
     def __init__(self, stream: TextIO, settings: TrainingSettings, heads: list[str]) -> None:
         self._stream = stream
         self._live = stream.isatty()
         self._settings = settings
-        self._width = max(map(len, heads))
+        self._width = max(map(len, heads), default=0)
+        self._name = ""
         self._num_points = 0
         self._loss: float | None = None
 
     def begin(self, head: str) -> None:
         """Tells that a head's process starts."""
-        self._num_points, self._loss = 0, None
-        self._show(f"{head:{self._width}}  starting")
+        self._name, self._num_points, self._loss = f"{head:{self._width}}", 0, None
+        self._show(f"{self._name}  starting")
 
     def update(self, result: HeadResult, loss: float | None) -> None:
         """Shows a result that has changed, and the latest training loss."""
@@ -47,7 +48,7 @@ class Progress:
     def end(self, result: HeadResult) -> None:
         """Leaves a last line behind."""
         if result.status == "failed":
-            self._show(f"{result.head:{self._width}}  failed: {result.error}")
+            self._show(f"{self._name}  failed: {result.error}")
         elif self._live:
             self._show(self._line(result))
         if self._live:
@@ -56,10 +57,10 @@ class Progress:
 
     def _line(self, result: HeadResult) -> str:
         if not result.steps_per_epoch:
-            return "  ".join([f"{result.head:{self._width}}", *self._of_peer(result)])
-        parts = [f"{result.head:{self._width}}", self._share(result), f"step {result.steps:,}"]
+            return "  ".join([self._name, *self._of_peer(result)])
+        parts = [self._name, self._share(result), f"step {result.steps:,}"]
         if self._live:
-            parts.insert(1, self._bar(result))
+            parts[1:2] = [self._bar(result), parts[1] + self._left(result)]
         if self._settings.epochs is None:
             parts.append(f"epoch {result.epochs:.2f}")
         if self._loss is not None:
@@ -76,10 +77,19 @@ class Progress:
         return [f"{result.seconds:.1f} s", f"P@1 {100 * result.curve[-1].precision_at_1:.2f}%"]
 
     def _bar(self, result: HeadResult) -> str:
-        steps_per_epoch = result.steps_per_epoch or 1
-        done = self._settings.fraction_done(result.steps, result.seconds, steps_per_epoch)
-        full = round(min(done, 1.0) * _BAR_WIDTH)
+        full = round(min(self._done(result), 1.0) * _BAR_WIDTH)
         return f"[{'#' * full:.<{_BAR_WIDTH}}]"
+
+    def _left(self, result: HeadResult) -> str:
+        """Says how many seconds of training are left, once that is known."""
+        done = self._done(result)
+        if not done or not result.seconds:
+            return ""
+        return f", {result.seconds * max(1 / done - 1, 0):.0f} s left"
+
+    def _done(self, result: HeadResult) -> float:
+        steps_per_epoch = result.steps_per_epoch or 1
+        return self._settings.fraction_done(result.steps, result.seconds, steps_per_epoch)
 
     def _share(self, result: HeadResult) -> str:
         if self._settings.epochs is not None:

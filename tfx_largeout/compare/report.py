@@ -27,28 +27,27 @@ def write_report(
     Args:
         folder: Where to.
         configuration: All that the results depend on; for the JSON.
-        results: The results of the heads so far.
+        results: The results so far, one for each head and seed.
     """
     rows = summarize(results)
     _write_csv(folder.summary_csv, _names(SummaryRow), (dataclasses.asdict(row) for row in rows))
     _write_csv(
         folder.curves_csv,
-        ["head", *_names(CurvePoint)],
+        ["head", "seed", *_names(CurvePoint)],
         (
-            {"head": result.head, **dataclasses.asdict(point)}
+            {"head": result.head, "seed": result.seed, **dataclasses.asdict(point)}
             for result in results
             for point in result.curve
         ),
     )
-    heads = [
-        {**dataclasses.asdict(result), "summary": dataclasses.asdict(row)}
-        for result, row in zip(results, rows, strict=True)
-    ]
+    content = {
+        **configuration,
+        "heads": [dataclasses.asdict(result) for result in results],
+        "summary": [dataclasses.asdict(row) for row in rows],
+    }
     _replace(
         folder.results_json,
-        lambda file: json.dump(
-            _finite_or_null({**configuration, "heads": heads}), file, indent=2, allow_nan=False
-        ),
+        lambda file: json.dump(_finite_or_null(content), file, indent=2, allow_nan=False),
     )
 
 

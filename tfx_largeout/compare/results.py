@@ -55,6 +55,8 @@ class HeadResult:
         stage: What its process was last seen doing: `"starting"`, reading a file, or `"training"`.
         notes: Sentences about what a reader of the results must know.
         curve: The evaluations.
+        seed: The seed that it was trained with.
+        batch_size: Examples of a step.
     """
 
     head: str
@@ -72,6 +74,38 @@ class HeadResult:
     stage: str = "starting"
     notes: list[str] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+    seed: int = 0
+    batch_size: int = 0
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> HeadResult:
+        """The inverse of `dataclasses.asdict`."""
+        return cls(**{**fields, "curve": [CurvePoint(**point) for point in fields["curve"]]})
+
+    def take(self, event: str, fields: dict[str, Any]) -> float | None:
+        """Takes in what a training tells; see `worker.py`. Returns the loss, if it has one."""
+        if event == "stage":
+            self.stage = fields["text"]
+        elif event == "options":
+            self.options = fields["options"]
+        elif event == "ready":
+            self.stage = "training"
+            for name in fields.keys() & _OF_READY:
+                setattr(self, name, fields[name])
+        elif event == "note":
+            self.notes.append(fields["text"])
+        elif event == "point":
+            point = CurvePoint(**fields["point"])
+            self.curve.append(point)
+            self.steps, self.seconds = point.step, point.seconds
+            return point.train_loss
+        elif event in ("progress", "done"):
+            self.steps, self.seconds = fields["step"], fields["seconds"]
+            if event == "done":
+                self.status = "done"
+        elif event == "failed":
+            self.status, self.error = "failed", fields["error"]
+        return fields.get("loss")
 
     @property
     def epochs(self) -> float:
@@ -87,3 +121,7 @@ class HeadResult:
     def seconds_per_epoch(self) -> float | None:
         """Time of an epoch: of a whole one, even if less was run. None before there is a time."""
         return self.seconds / self.epochs if self.seconds and self.epochs else None
+
+
+_OF_READY = {"steps_per_epoch", "parameters", "implementation", "data", "batch_size"}
+

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfx_largeout.compare.results import CurvePoint, HeadResult
+from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.settings import WorkerSettings
 from tfx_largeout.distribute.launcher import free_addresses, worker_environment
 
@@ -56,7 +56,7 @@ def run_head(
     Raises:
         DataError: The data are at fault, in one sentence.
     """
-    result = HeadResult(settings.head, dict(settings.options))
+    result = HeadResult(settings.head, dict(settings.options), seed=settings.training.seed)
     start = time.monotonic()
     with _open_log(log) as errors, contextlib.ExitStack() as stack:
         processes = [stack.enter_context(process) for process in _start(command, settings, errors)]
@@ -134,31 +134,9 @@ def _follow(
 def _apply(event: dict[str, Any], result: HeadResult) -> float | None:
     """Puts an event into the result; returns the training loss, if it has one."""
     result.peak_bytes = event["peak_bytes"]
-    kind = event["event"]
-    if kind == "stage":
-        result.stage = event["text"]
-    elif kind == "options":
-        result.options = event["options"]
-    elif kind == "ready":
-        result.stage = "training"
-        for name in ("steps_per_epoch", "parameters", "implementation", "data"):
-            setattr(result, name, event[name])
-    elif kind == "note":
-        result.notes.append(event["text"])
-    elif kind == "point":
-        point = CurvePoint(**event["point"])
-        result.curve.append(point)
-        result.steps, result.seconds = point.step, point.seconds
-        return point.train_loss
-    elif kind in ("progress", "done"):
-        result.steps, result.seconds = event["step"], event["seconds"]
-        if kind == "done":
-            result.status = "done"
-    elif kind == "failed":
-        if event["data_at_fault"]:
-            raise DataError(event["error"])
-        result.status, result.error = "failed", event["error"]
-    return event.get("loss")
+    if event["event"] == "failed" and event["data_at_fault"]:
+        raise DataError(event["error"])
+    return result.take(event["event"], event)
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:

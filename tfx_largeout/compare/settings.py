@@ -45,6 +45,7 @@ class TrainingSettings:
             (that, and a block of the same width above it).
         seed: The seed of the initial weights, the order of the examples and the candidates.
         workers: Processes over which the classes of each head are spread, R.
+        seeds: How many seeds each head is trained with: `seed`, and those that follow it.
     """
 
     budget: float | None = 60.0
@@ -55,6 +56,7 @@ class TrainingSettings:
     trunk: str = "relu"
     seed: int = 0
     workers: int = 1
+    seeds: int = 1
 
     def total_steps(self, steps_per_epoch: int) -> int | None:
         """The number of steps where epochs count, else None."""

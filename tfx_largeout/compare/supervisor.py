@@ -53,6 +53,7 @@ class Supervisor(keras.callbacks.Callback):
         self._on_progress = on_progress
         self._loss = LossWindow()
         self._next = 1  # number of the evaluation that comes next
+        self._batch = -1  # of this epoch, the last one so far
         self._last_report = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -62,15 +63,18 @@ class Supervisor(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes note that `fit` has just reset its metrics."""
         self._loss.begin_run()
+        self._batch = -1
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the step; evaluates, reports or stops where it is time to."""
-        self.clock.end_step()
-        self._loss.add_step(float((logs or {})["loss"]))
+        # Where the model has `steps_per_execution`, there are as many from one call to the next.
+        steps, self._batch = batch - self._batch, batch
+        self.clock.end_step(steps)
+        self._loss.add_step(float((logs or {})["loss"]), steps)
         steps, seconds = self.clock.steps, self._seconds()
         if not math.isfinite(self._loss.mean):
             raise FloatingPointError(
-                f"the loss is no longer finite at step {steps}: a lower --learning-rate may help"
+                f"the loss is no longer finite at step {steps}: a lower learning rate may help"
             )
         done = self._settings.fraction_done(steps, seconds, self._steps_per_epoch)
         if done >= self._next / self._settings.evaluations:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results as a plain text table."""
+"""The results as a table: plain text, or HTML."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tfx_largeout.compare.summary import SummaryRow
 
 _GAP = "  "
+_NONE = "-"
 
 
 class _Column(NamedTuple):
@@ -16,24 +18,47 @@ class _Column(NamedTuple):
     text: Callable[[SummaryRow], str]
 
 
-def format_table(rows: Sequence[SummaryRow]) -> str:
-    """Returns the table, with a note for everything in it that needs one."""
-    cells = cells_of(rows)
-    heads = list(zip(*heads_of_columns(), strict=True))
-    widths = [max(map(len, column)) for column in zip(*heads, *cells, strict=True)]
+def format_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
+    """Returns the table as plain text, with a note for everything in it that needs one.
+
+    Args:
+        rows: Of the table.
+        notes: Further sentences below it.
+    """
+    heads, cells = _columns(rows)
+    lines = list(zip(*heads, strict=True))
+    widths = [max(map(len, column)) for column in zip(*lines, *cells, strict=True)]
     rule = _GAP.join("-" * width for width in widths)
-    lines = [*(_align(head, widths) for head in heads), rule, *(_align(c, widths) for c in cells)]
-    return "\n".join([*lines, "", *notes_on(rows)])
+    text = [*(_align(line, widths) for line in lines), rule, *(_align(c, widths) for c in cells)]
+    return "\n".join([*text, "", *notes_on(rows), *notes])
 
 
-def heads_of_columns() -> list[tuple[str, str]]:
-    """Returns the head of each column, two lines."""
-    return [column.head for column in _COLUMNS]
+def html_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
+    """Returns the same as HTML: a table, and a list of its notes."""
+    heads, cells = _columns(rows)
+    names = ("<br>".join(html.escape(line) for line in head if line) for head in heads)
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "\n".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells
+    )
+    items = "\n".join(f"<li>{html.escape(note)}</li>" for note in [*notes_on(rows), *notes])
+    return f"""<table>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{body}
+</tbody>
+</table>
+<ul>
+{items}
+</ul>"""
 
 
-def cells_of(rows: Sequence[SummaryRow]) -> list[list[str]]:
-    """Returns the texts of the cells, row by row."""
-    return [[column.text(row) for column in _COLUMNS] for row in rows]
+def _columns(rows: Sequence[SummaryRow]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Returns the heads of the columns that say anything, two lines each, and the cells by row."""
+    texts = [[column.text(row) for row in rows] for column in _COLUMNS]
+    kept = [place for place, column in enumerate(texts) if set(column) != {_NONE}]
+    heads = [_COLUMNS[place].head for place in kept]
+    return heads, [list(row) for row in zip(*(texts[place] for place in kept), strict=True)]
 
 
 def _align(cells: Sequence[str], widths: list[int]) -> str:
@@ -49,13 +74,19 @@ def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
     notes = [
         "P@k and PSP@1 in percent; loss: exact softmax cross-entropy in nats, on the test set."
     ]
+    seeds = max((row.seeds for row in rows), default=1)
+    if seeds > 1:
+        notes.append(f"Means over {seeds} seeds, ± standard deviation.")
     if any(row.epoch_extrapolated and row.seconds_per_epoch for row in rows):
         notes.append("~ extrapolated: less than an epoch was run.")
     if any(row.speed_up is not None for row in rows):
+        notes.append("speed-up: of an epoch, by the full softmax's.")
+    if any(row.seconds_to_50 is not None for row in rows):
         notes.append(
-            "speed-up: per epoch. to 50%, to 90%: to reach that share of the full softmax's "
-            "final P@1; - not reached."
+            "to 50%, to 90%: seconds of training to that share of the best final P@1 in the table; "
+            "- not reached."
         )
+    notes.append("total s: with reading, compilation and evaluation.")
     for row in rows:
         if row.status == "failed":
             notes.append(f"{row.head} failed: {row.error}")
@@ -64,19 +95,22 @@ def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
     return notes
 
 
-def _number(value: float | None, decimals: int) -> str:
-    return "-" if value is None else f"{value:.{decimals}f}"
+def _number(value: float | None, decimals: int, spread: float | None = None) -> str:
+    if value is None:
+        return _NONE
+    around = "" if spread is None else f"±{spread:.{decimals}f}"
+    return f"{value:.{decimals}f}{around}"
 
 
 def _figures(value: float | None) -> str:
     """At least three figures, and no decimals from 100 on."""
     if value is None:
-        return "-"
+        return _NONE
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+def _percent(value: float | None, spread: float | None) -> str:
+    return _number(value and 100 * value, 2, spread and 100 * spread)
 
 
 def _epoch(row: SummaryRow) -> str:
@@ -86,18 +120,20 @@ def _epoch(row: SummaryRow) -> str:
 
 _COLUMNS = (
     _Column(("", "head"), lambda row: row.head),
-    _Column(("", "steps"), lambda row: str(row.steps) if row.steps else "-"),
+    _Column(("", "steps"), lambda row: str(row.steps) if row.steps else _NONE),
     _Column(("ms a", "step"), lambda row: _figures(row.ms_per_step)),
     _Column(("s an", "epoch"), _epoch),
     _Column(("speed", "up"), lambda row: _figures(row.speed_up)),
-    _Column(("", "P@1"), lambda row: _percent(row.precision_at_1)),
-    _Column(("", "P@3"), lambda row: _percent(row.precision_at_3)),
-    _Column(("", "P@5"), lambda row: _percent(row.precision_at_5)),
-    _Column(("", "PSP@1"), lambda row: _percent(row.ps_precision_at_1)),
-    _Column(("", "loss"), lambda row: _number(row.exact_loss, 3)),
-    _Column(("to 50%", "epochs"), lambda row: _figures(row.epochs_to_50)),
-    _Column(("", "s"), lambda row: _figures(row.seconds_to_50)),
-    _Column(("to 90%", "epochs"), lambda row: _figures(row.epochs_to_90)),
-    _Column(("", "s"), lambda row: _figures(row.seconds_to_90)),
+    _Column(("", "P@1"), lambda row: _percent(row.precision_at_1, row.precision_at_1_spread)),
+    _Column(("", "P@3"), lambda row: _percent(row.precision_at_3, row.precision_at_3_spread)),
+    _Column(("", "P@5"), lambda row: _percent(row.precision_at_5, row.precision_at_5_spread)),
+    _Column(
+        ("", "PSP@1"), lambda row: _percent(row.ps_precision_at_1, row.ps_precision_at_1_spread)
+    ),
+    _Column(("", "loss"), lambda row: _number(row.exact_loss, 3, row.exact_loss_spread)),
+    _Column(("s to", "50%"), lambda row: _figures(row.seconds_to_50)),
+    _Column(("s to", "90%"), lambda row: _figures(row.seconds_to_90)),
+    _Column(("train", "s"), lambda row: _figures(row.seconds or None)),
+    _Column(("total", "s"), lambda row: _figures(row.wall_seconds or None)),
     _Column(("peak", "MiB"), lambda row: _number(row.peak_memory_mib, 0)),
 )

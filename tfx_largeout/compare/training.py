@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ import keras
 from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.head_options import OPTIMIZERS, fitted
 from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.supervisor import Supervisor
+from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.distribute import DataParallel, current, shard
 from tfx_largeout.distribute.class_shards import parameters_of_all
@@ -73,6 +71,7 @@ def train(
         steps_per_epoch=steps_per_epoch,
         parameters=sum(parameters_of_all(variable) for variable in model.weights),
         implementation=library.library_status(),
+        batch_size=min(common.batch_size, len(train_examples)),
         data={
             "train_examples": len(train_examples),
             "test_examples": len(test_examples),
@@ -85,36 +84,8 @@ def train(
         values = model.evaluate(test_batches, verbose=0, return_dict=True)
         return {name: value for name, value in values.items() if name != "loss"}
 
-    def on_point(point: CurvePoint) -> None:
-        fields = dataclasses.asdict(point)
-        send("point", point=fields)
-        where = {name: fields.pop(name) for name in ("step", "seconds")}
-        values = {tag: fields[name] for name, tag in _TAGS.items() if fields[name] is not None}
-        if events:
-            events.scalars(values=values, **where)
-
-    def on_progress(step: int, seconds: float, loss: float) -> None:
-        send("progress", step=step, seconds=seconds, loss=loss)
-        if events:
-            events.scalars(step, seconds, {_TAGS["train_loss"]: loss})
-
-    supervisor = Supervisor(common, steps_per_epoch, evaluate, on_point, on_progress)
-    # The supervisor stops the training; the number of epochs is never reached.
-    model.fit(batches, epochs=sys.maxsize, shuffle=False, verbose=0, callbacks=[supervisor])
-    if events:
-        events.close(supervisor.clock.seconds)
-    send("done", step=supervisor.clock.steps, seconds=supervisor.clock.seconds)
-
-
-_TAGS = {
-    "train_loss": "loss/train",
-    "exact_loss": "loss/exact",
-    "precision_at_1": "precision/at_1",
-    "precision_at_3": "precision/at_3",
-    "precision_at_5": "precision/at_5",
-    "ps_precision_at_1": "precision/propensity_scored_at_1",
-    "epoch": "epoch",
-}
+    data = {"x": batches, "shuffle": False}
+    timed_fit(model, data, common, steps_per_epoch, evaluate, send, events)
 
 
 def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:

@@ -12,7 +12,8 @@ class TrainingClock:
 
     A step's time runs from the end of the step before it, or from `resume`, to its own end, and so
     includes the wait for data. The first step traces and compiles the graph: it is charged with the
-    time of the second instead of its own. So `seconds` is 0 until the second step has ended.
+    time of the second instead of its own. So `seconds` is 0 until the second step has ended. Where
+    several steps are one execution, the same holds of executions.
 
     Args:
         timer: Returns the time in seconds. Default `time.perf_counter`.
@@ -27,13 +28,18 @@ class TrainingClock:
         self.seconds = 0.0
         self._timer = timer
         self._since = 0.0
+        self._first_is_charged = False
 
-    def end_step(self) -> None:
-        """Tells that a step has just ended; the next begins."""
+    def end_step(self, steps: int = 1) -> None:
+        """Tells that a step has just ended, or several in one execution; the next begins."""
         now = self._timer()
         if self.steps:
-            self.seconds += (now - self._since) * (2 if self.steps == 1 else 1)
-        self.steps += 1
+            seconds = now - self._since
+            self.seconds += seconds
+            if not self._first_is_charged:
+                self.seconds += seconds * self.steps / steps
+                self._first_is_charged = True
+        self.steps += steps
         self._since = now
 
     def resume(self) -> None:

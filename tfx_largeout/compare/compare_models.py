@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compare_models: a user's own models side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.compare.comparison import Comparison
+from tfx_largeout.compare.event_file import EventFile
+from tfx_largeout.compare.exact_evaluation import ExactEvaluation
+from tfx_largeout.compare.machine import describe_machine, describe_versions
+from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.results import HeadResult
+from tfx_largeout.compare.root_message import root_message
+from tfx_largeout.compare.settings import TrainingSettings
+from tfx_largeout.compare.timed_fit import timed_fit
+from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
+from tfx_largeout.ops import library
+
+_SECONDS = 60.0
+
+
+def compare_models(
+    models: Mapping[str, keras.Model | Callable[[], keras.Model]],
+    train: Any,
+    validation: Any,
+    *,
+    seconds: float | None = None,
+    epochs: float | None = None,
+    evaluations: int = 6,
+    batch_size: int | None = None,
+    seeds: int = 1,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+) -> Comparison:
+    """Trains models one after the other for the same time, and compares them.
+
+    Each is trained with plain `fit` and evaluated with P@1, P@3, P@5 and the exact loss, whatever
+    loss and metrics it was compiled with: before the first step, at even distances, and at the end.
+    The table is printed, and a folder gets the files of `tfx-largeout compare`: CSV, JSON, a page
+    with table and figures, TensorBoard runs. A model keeps the weights that it was trained to.
+
+    ```python
+    comparison = tlo.compare_models({"mine": model}, (x, y), (x, y), epochs=1)
+    print(comparison.rows[0].precision_at_1)
+    ```
+
+    The clock counts steps and the wait for data, not compilation and evaluation. A model that fails
+    is reported, and the next one starts. Ctrl-C ends the comparison and keeps what is done.
+
+    Args:
+        models: Compiled models with one output, logits or probabilities `[..., C]`, by name; or
+            functions without arguments that build one, so that only one is in memory.
+        train: What `fit` takes: `(x, y)`, `(x, y, weights)`, a `tf.data.Dataset`, a `PyDataset` or
+            another iterable of known length. It must end.
+        validation: The same, to evaluate on. Labels are class ids, or one-hot rows.
+        seconds: Seconds of training for each model. Default 60.
+        epochs: Instead: epochs for each, may be a fraction.
+        evaluations: How often each model is evaluated while it trains, the end included.
+        batch_size: Of arrays; elsewhere it must be None. Default 32, as in `fit`.
+        seeds: Trains with so many seeds, 0 and those that follow it, and reports means. Above 1 all
+            models must be functions. Keras gets the seed before a model is built and trained.
+        output: Folder for the results. Default: a new one, `runs/compare-<date>-<time>`.
+        overwrite: Whether to replace the results of an earlier comparison in `output`.
+
+    Returns:
+        `rows` (the figures of the table), `curves` (all evaluations by name and seed), `folder`;
+        `str` gives the table, and a notebook shows it.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A value breaks its rule; a model is not compiled; two models share weights.
+    """
+    if not isinstance(models, Mapping) or not models:
+        raise TypeError(f"models must be a dict with at least one model; got {models!r}")
+    seeds = integer_argument("seeds", seeds, at_least=1)
+    for name, model in models.items():
+        _check(name, model, seeds)
+    _check_weights_are_apart(models)
+    builders: dict[str, Callable[[int], keras.Model]] = {
+        name: functools.partial(_made, name, model) for name, model in models.items()
+    }
+    return compare_built(
+        builders,
+        OwnData("train", train, batch_size),
+        OwnData("validation", validation, batch_size if _is_arrays(validation) else None),
+        length_settings(seconds, epochs, evaluations, seeds),
+        output_folder(output, overwrite),
+    )
+
+
+def length_settings(
+    seconds: float | None, epochs: float | None, evaluations: int, seeds: int
+) -> TrainingSettings:
+    """Returns the settings that say how long to train, and how often.
+
+    Raises:
+        ValueError: A value breaks its rule, or `seconds` and `epochs` are both given.
+    """
+    if seconds is not None and epochs is not None:
+        raise ValueError(f"seconds must be None beside epochs; got {seconds!r} and {epochs!r}")
+    if epochs is not None:
+        epochs = number_argument("epochs", epochs, above=0)
+    else:
+        seconds = number_argument("seconds", _SECONDS if seconds is None else seconds, above=0)
+    evaluations = integer_argument("evaluations", evaluations, at_least=1)
+    seeds = integer_argument("seeds", seeds, at_least=1)
+    return TrainingSettings(seconds, epochs, evaluations, seeds=seeds)
+
+
+def output_folder(output: str | Path | None, overwrite: bool) -> OutputFolder:
+    """Returns the folder of the results, with nothing changed in it yet.
+
+    Raises:
+        ValueError: It can't be used.
+    """
+    try:
+        return OutputFolder(None if output is None else str(output), overwrite)
+    except ValueError as error:
+        raise ValueError(f"output {error}") from None
+
+
+def compare_built(
+    builders: Mapping[str, Callable[[int], keras.Model]],
+    train: OwnData,
+    validation: OwnData,
+    settings: TrainingSettings,
+    files: OutputFolder,
+) -> Comparison:
+    """Compares the compiled models that functions of a seed return: see `compare_models`."""
+    files.make()
+    configuration = {
+        "training": {
+            "seconds": settings.budget,
+            "epochs": settings.epochs,
+            "evaluations": settings.evaluations,
+            "seeds": settings.seeds,
+            "batch_size": train.batch_size,
+            "batches": train.batches,
+            "validation_batches": validation.batches,
+        },
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
+    count = f"{len(builders)} model" + "s" * (len(builders) > 1)
+    comparison = Comparison(count, files, configuration)
+    length = f"{settings.epochs:g} epochs" if settings.budget is None else f"{settings.budget:g} s"
+    say(f"{count}, {length} of training each; evaluation is not counted.")
+    turns = []
+    for seed in range(settings.seeds):
+        for name, build in builders.items():
+            turn = run_name(name, seed, settings.seeds)
+            run = _Run(name, turn, build, seed, train, validation, settings, files)
+            turns.append(Turn(turn, run.train))
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.claimed())
+        except ValueError as error:
+            raise ValueError(f"output {error}") from None
+        left = take_turns(turns, comparison, files, settings)
+    if comparison.results[-1].status == "interrupted":
+        say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
+    return comparison
+
+
+class _Run:
+    """The training of one model with one seed."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: str,
+        build: Callable[[int], keras.Model],
+        seed: int,
+        train: OwnData,
+        validation: OwnData,
+        settings: TrainingSettings,
+        files: OutputFolder,
+    ) -> None:
+        self._turn, self._build, self._seed = turn, build, seed
+        self._train, self._validation = train, validation
+        self._settings, self._files = settings, files
+        self._result = HeadResult(
+            name,
+            {},
+            status="running",
+            steps_per_epoch=train.batches,
+            batch_size=train.batch_size,
+            seed=seed,
+        )
+
+    def train(self, on_change: OnChange) -> HeadResult:
+        """Builds and trains the model; whatever happens is in the result."""
+        result, start = self._result, time.monotonic()
+        try:
+            self._fit(on_change)
+        except KeyboardInterrupt:
+            result.status = "interrupted"
+        except Exception as error:
+            result.status = "failed"
+            result.error = f"{type(error).__name__}: {root_message(str(error))}"
+            self._files.log(self._turn).write_text(traceback.format_exc())
+        gc.collect()  # what a function has built may go
+        result.wall_seconds = time.monotonic() - start
+        return result
+
+    def _fit(self, on_change: OnChange) -> None:
+        result = self._result
+        keras.utils.set_random_seed(self._seed)
+        model = self._build(self._seed)
+        result.options = _options(model)
+        evaluation = ExactEvaluation(model)
+
+        def evaluate() -> dict[str, float]:
+            values = evaluation.measure(self._validation.arguments)
+            result.data = {"classes": evaluation.num_classes}
+            result.parameters = model.count_params()
+            return values
+
+        def send(event: str, **fields: Any) -> None:
+            on_change(result, result.take(event, fields))
+
+        send("ready", implementation=library.library_status())
+        hyper_parameters = {"model": result.head, "seed": self._seed, **result.options}
+        events = EventFile(str(self._files.tensorboard / self._turn), hyper_parameters)
+        data, batches = self._train.arguments, self._train.batches
+        timed_fit(model, data, self._settings, batches, evaluate, send, events)
+
+
+def _options(model: keras.Model) -> dict[str, Any]:
+    """Returns what a reader of the results may want to know of a model."""
+    loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", None)
+    options = {"loss": loss or str(model.loss), "optimizer": type(model.optimizer).__name__}
+    rate = getattr(model.optimizer, "_learning_rate", None)
+    if rate is not None:
+        schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+        value = float(model.optimizer.learning_rate)
+        options["learning_rate"] = type(rate).__name__ if schedule else f"{value:.6g}"
+    return options
+
+
+def _made(name: str, model: Any, seed: int) -> keras.Model:
+    """Returns the model, or the one that a function builds."""
+    if isinstance(model, keras.Model):
+        return model
+    built = model()
+    _check_compiled(name, built)
+    return built
+
+
+def _check(name: str, model: Any, seeds: int) -> None:
+    if not isinstance(name, str) or not name or "/" in name:
+        raise ValueError(f"names of models must be text without a slash; got {name!r}")
+    if not isinstance(model, keras.Model):
+        if not callable(model):
+            raise TypeError(
+                "models must be compiled keras models, or functions that build one; got "
+                f"{model!r} as {name!r}"
+            )
+        return
+    _check_compiled(name, model)
+    if seeds > 1:
+        raise ValueError(
+            "models must be functions that build one where there are several seeds; got the "
+            f"model {name!r} with seeds={seeds}"
+        )
+
+
+def _check_compiled(name: str, model: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"{name!r} must build a keras.Model; got {model!r}")
+    if not model.compiled:
+        raise ValueError(f"models must be compiled; got {name!r}, which is not")
+
+
+def _check_weights_are_apart(models: Mapping[str, Any]) -> None:
+    owners: dict[int, str] = {}
+    for name, model in models.items():
+        for weight in model.weights if isinstance(model, keras.Model) else ():
+            owner = owners.setdefault(id(weight), name)
+            if owner != name:
+                raise ValueError(
+                    "models must have weights of their own, or one begins where another ended; "
+                    f"got {weight.path!r} in {owner!r} and in {name!r}"
+                )
+
+
+def _is_arrays(data: Any) -> bool:
+    return isinstance(data, (tuple, list))

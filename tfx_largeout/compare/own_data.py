@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OwnData: what a user gives `fit`, with what a comparison must know of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.labels import normalize_labels
+
+_KERAS_BATCH = 32
+
+
+class OwnData:
+    """Examples to train on or to evaluate on, as `fit` and `evaluate` take them.
+
+    Args:
+        name: Of the argument, for errors.
+        data: A tuple `(x, y)` or `(x, y, weights)`; a `tf.data.Dataset`, a Keras `PyDataset`, or
+            another iterable of known length that begins anew each time, such as a data loader. A
+            data set that does not know its length is read once, to count its batches.
+        batch_size: Of arrays; Keras's 32 where it is None.
+
+    Attributes:
+        arguments: Those of `fit` or `evaluate`.
+        batches: How many there are.
+        batch_size: Examples of the first one.
+
+    Raises:
+        TypeError: `data` is nothing of that.
+        ValueError: It has no end, or nothing in it; or `batch_size` is given and not for arrays.
+    """
+
+    def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
+        self._data = data
+        self._is_arrays = isinstance(data, (tuple, list))
+        if self._is_arrays:
+            if len(data) not in (2, 3):
+                raise ValueError(f"{name} must be (x, y) or (x, y, weights); got {len(data)} parts")
+            examples = _length(data[1])
+            self.batch_size = min(batch_size or _KERAS_BATCH, examples)
+            self.batches = math.ceil(examples / self.batch_size) if examples else 0
+            names = ("x", "y", "sample_weight")
+            self.arguments = dict(zip(names, data, strict=False))
+            self.arguments["batch_size"] = batch_size or _KERAS_BATCH
+        else:
+            if batch_size is not None:
+                raise ValueError(
+                    f"batch_size must be None where {name} has batches of its own; got {batch_size}"
+                )
+            self.arguments = {"x": data}
+            self.batches = _number_of_batches(name, data)
+            self.batch_size = 0
+            if self.batches:
+                self.batch_size = _length(next(_labels_of(data)))
+        if not self.batches:
+            raise ValueError(f"{name} must have at least one batch; got none")
+
+    def label_counts(self, num_classes: int) -> np.ndarray:
+        """Returns how many examples have each class, `[C]` int64; reads all labels.
+
+        Raises:
+            TypeError, ValueError: They are no class ids.
+        """
+        counts = np.zeros(num_classes, np.int64)
+        for labels in [self._data[1]] if self._is_arrays else _labels_of(self._data):
+            counts += _counts(labels, num_classes)
+        return counts
+
+
+def _number_of_batches(name: str, data: Any) -> int:
+    if isinstance(data, tf.data.Dataset):
+        number = int(data.cardinality())
+        if number == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(f"{name} must end; got a data set without end: {name}.take(n) ends")
+        if number == tf.data.UNKNOWN_CARDINALITY:
+            number = int(data.reduce(np.int64(0), lambda so_far, *_: so_far + 1))
+        return number
+    number = data.num_batches if isinstance(data, keras.utils.PyDataset) else None
+    if number is None:
+        if not hasattr(data, "__len__"):
+            raise TypeError(
+                f"{name} must be a tuple (x, y), a tf.data.Dataset, a keras.utils.PyDataset or "
+                f"another iterable with a length; got {type(data).__name__}"
+            )
+        number = len(data)
+    return number
+
+
+def _labels_of(data: Any) -> Iterator[Any]:
+    batches = data
+    if isinstance(data, keras.utils.PyDataset):
+        batches = (data[number] for number in range(data.num_batches))
+    for batch in batches:
+        yield keras.utils.unpack_x_y_sample_weight(batch)[1]
+
+
+def _length(labels: Any) -> int:
+    """Returns the number of examples."""
+    if isinstance(labels, tf.SparseTensor):
+        return int(labels.dense_shape[0])
+    return int(labels.nrows()) if isinstance(labels, tf.RaggedTensor) else len(labels)
+
+
+def _counts(labels: Any, num_classes: int) -> np.ndarray:
+    if not isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
+        labels = np.asarray(labels)
+        if labels.ndim > 1 and labels.shape[-1] == num_classes:  # one-hot
+            return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
+    shape = [_length(labels)]
+    if isinstance(labels, np.ndarray) and labels.ndim > 2:
+        shape = labels.shape[:2]
+    ids = normalize_labels(labels, num_classes, tf.constant(shape)).ids.numpy()
+    return np.bincount(ids[ids >= 0], minlength=num_classes)
