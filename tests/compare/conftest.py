@@ -29,3 +29,9 @@ def tiny_data(tmp_path_factory) -> Path:
     write_examples(folder / "tiny_train.txt", 640, seed=1)
     write_examples(folder / "tiny_test.txt", 100, seed=2)
     return folder
+
+
+@pytest.fixture
+def no_picture(monkeypatch):
+    """Drawing takes two seconds."""
+    monkeypatch.setattr("tfx_largeout.compare.comparison.plot_curves", lambda *_: None)

@@ -43,6 +43,7 @@ def run(tmp_path, *heads, loss="1", open_page=False, training=None, **fields):
     return run_job(job, folder, [sys.executable, "-c", WORKER, loss], open_page), folder
 
 
+@pytest.mark.usefixtures("no_picture")
 @pytest.mark.parametrize(
     ("heads", "code"), [(["full_softmax"], 0), (["tf_nce", "full_softmax"], 1)]
 )
@@ -53,6 +54,7 @@ def test_exit_code_and_table(tmp_path, capsys, heads, code):
         assert any(line.startswith(f"{head}  ") for line in printed.splitlines())
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_a_note_of_several_workers_is_printed_once(tmp_path, capsys):
     run(tmp_path, "full_softmax", "tf_nce")
     assert capsys.readouterr().out.count("\nthe shared library is missing\n") == 1
@@ -85,6 +87,7 @@ def test_a_plot_that_fails_leaves_the_results(tmp_path, capsys, monkeypatch):
     assert "No plot: no such font\nResults: " in printed
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_a_loss_that_is_not_finite_is_null_in_json(tmp_path):
     _, folder = run(tmp_path, "full_softmax", loss="nan")
 
@@ -113,6 +116,7 @@ def test_a_page_shows_table_notes_and_plot_and_how_it_was_measured(
     assert ("data:image/png;base64," in page) == with_plots
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_the_page_is_opened_on_demand(tmp_path, capsys, monkeypatch):
     opened = []
     monkeypatch.setattr(job_module.webbrowser, "open", lambda url: opened.append(url) or False)
@@ -121,6 +125,7 @@ def test_the_page_is_opened_on_demand(tmp_path, capsys, monkeypatch):
     assert "No browser was found" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_each_seed_is_trained_in_turn(tmp_path):
     _, folder = run(tmp_path, "full_softmax", "ranking", training=TrainingSettings(seed=5, seeds=2))
     results = json.loads(folder.results_json.read_text())
@@ -133,6 +138,7 @@ def test_each_seed_is_trained_in_turn(tmp_path):
     assert folder.log("ranking-seed6").exists()
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_peers_that_are_not_installed_are_named(tmp_path, capsys):
     run(tmp_path, "full_softmax", missing_peers=("omikuji", "napkinxc"))
     line = "Peers not installed: omikuji, napkinxc (`pip install omikuji napkinxc`, or in a clone "

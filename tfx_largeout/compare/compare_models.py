@@ -8,7 +8,7 @@ import functools
 import gc
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import keras
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.compare.comparison import Comparison
+from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
 from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.exact_evaluation import ExactEvaluation
 from tfx_largeout.compare.machine import describe_machine, describe_versions
@@ -70,7 +71,8 @@ def compare_models(
         evaluations: How often each model is evaluated while it trains, the end included.
         batch_size: Of arrays; elsewhere it must be None. Default 32, as in `fit`.
         seeds: Trains with so many seeds, 0 and those that follow it, and reports means. Above 1 all
-            models must be functions. Keras gets the seed before a model is built and trained.
+            models must be functions. Keras gets the seed before a model is built, and trained: the
+            order of the examples is the same for all.
         output: Folder for the results. Default: a new one, `runs/compare-<date>-<time>`.
         overwrite: Whether to replace the results of an earlier comparison in `output`.
 
@@ -97,6 +99,7 @@ def compare_models(
         OwnData("validation", validation, batch_size if _is_arrays(validation) else None),
         length_settings(seconds, epochs, evaluations, seeds),
         output_folder(output, overwrite),
+        [name for name, model in models.items() if isinstance(model, keras.Model)],
     )
 
 
@@ -137,8 +140,18 @@ def compare_built(
     validation: OwnData,
     settings: TrainingSettings,
     files: OutputFolder,
+    made: Collection[str] = (),
 ) -> Comparison:
-    """Compares the compiled models that functions of a seed return: see `compare_models`."""
+    """Compares the compiled models that functions of a seed return: see `compare_models`.
+
+    Args:
+        builders: By name.
+        train: To train on.
+        validation: To evaluate on.
+        settings: How long to train, and how often to evaluate.
+        files: Where the results go.
+        made: Names of models that the user has, and may go on to train.
+    """
     files.make()
     configuration = {
         "training": {
@@ -161,7 +174,8 @@ def compare_built(
     for seed in range(settings.seeds):
         for name, build in builders.items():
             turn = run_name(name, seed, settings.seeds)
-            run = _Run(name, turn, build, seed, train, validation, settings, files)
+            builds = name not in made
+            run = _Run(name, turn, build, builds, seed, train, validation, settings, files)
             turns.append(Turn(turn, run.train))
     with contextlib.ExitStack() as stack:
         try:
@@ -175,20 +189,21 @@ def compare_built(
 
 
 class _Run:
-    """The training of one model with one seed."""
+    """The training of one model with one seed; where `builds`, nobody else has the model."""
 
     def __init__(
         self,
         name: str,
         turn: str,
         build: Callable[[int], keras.Model],
+        builds: bool,
         seed: int,
         train: OwnData,
         validation: OwnData,
         settings: TrainingSettings,
         files: OutputFolder,
     ) -> None:
-        self._turn, self._build, self._seed = turn, build, seed
+        self._turn, self._build, self._builds, self._seed = turn, build, builds, seed
         self._train, self._validation = train, validation
         self._settings, self._files = settings, files
         self._result = HeadResult(
@@ -204,14 +219,16 @@ class _Run:
         """Builds and trains the model; whatever happens is in the result."""
         result, start = self._result, time.monotonic()
         try:
-            self._fit(on_change)
+            with custom_gradients_forgotten() if self._builds else contextlib.nullcontext():
+                self._fit(on_change)
         except KeyboardInterrupt:
             result.status = "interrupted"
         except Exception as error:
             result.status = "failed"
             result.error = f"{type(error).__name__}: {root_message(str(error))}"
             self._files.log(self._turn).write_text(traceback.format_exc())
-        gc.collect()  # what a function has built may go
+        if self._builds:
+            gc.collect()
         result.wall_seconds = time.monotonic() - start
         return result
 
@@ -234,7 +251,8 @@ class _Run:
         send("ready", implementation=library.library_status())
         hyper_parameters = {"model": result.head, "seed": self._seed, **result.options}
         events = EventFile(str(self._files.tensorboard / self._turn), hyper_parameters)
-        data, batches = self._train.arguments, self._train.batches
+        data, batches = {**self._train.arguments, **self._train.shuffled}, self._train.batches
+        keras.utils.set_random_seed(self._seed)  # the same order, whatever the model has drawn
         timed_fit(model, data, self._settings, batches, evaluate, send, events)
 
 

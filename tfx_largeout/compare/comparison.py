@@ -53,9 +53,7 @@ class Comparison:
     @property
     def curves(self) -> dict[str, list[list[CurvePoint]]]:
         """The evaluations of each head or model: a list of points for each of its seeds."""
-        return {
-            head: [run.curve for run in runs] for head, runs in by_head(self.results).items()
-        }
+        return {head: [run.curve for run in runs] for head, runs in by_head(self.results).items()}
 
     @property
     def folder(self) -> Path:

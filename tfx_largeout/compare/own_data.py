@@ -28,6 +28,7 @@ class OwnData:
 
     Attributes:
         arguments: Those of `fit` or `evaluate`.
+        shuffled: A further one of `fit`, that Keras warns where it is not given.
         batches: How many there are.
         batch_size: Examples of the first one.
 
@@ -38,6 +39,7 @@ class OwnData:
 
     def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
         self._data = data
+        self.shuffled: dict[str, Any] = {}
         self._is_arrays = isinstance(data, (tuple, list))
         if self._is_arrays:
             if len(data) not in (2, 3):
@@ -53,8 +55,12 @@ class OwnData:
                 raise ValueError(
                     f"batch_size must be None where {name} has batches of its own; got {batch_size}"
                 )
-            self.arguments = {"x": data}
             self.batches = _number_of_batches(name, data)
+            self.arguments = {"x": data}
+            if isinstance(data, tf.data.Dataset):  # Keras would look for its end by a step too many
+                length = tf.data.experimental.assert_cardinality(self.batches)
+                self.arguments = {"x": data.apply(length)}
+                self.shuffled = {"shuffle": False}  # by itself, or not at all
             self.batch_size = 0
             if self.batches:
                 self.batch_size = _length(next(_labels_of(data)))

@@ -124,4 +124,3 @@ class HeadResult:
 
 
 _OF_READY = {"steps_per_epoch", "parameters", "implementation", "data", "batch_size"}
-

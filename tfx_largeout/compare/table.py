@@ -71,9 +71,7 @@ def _align(cells: Sequence[str], widths: list[int]) -> str:
 
 def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
     """Returns a sentence for everything in the table that needs one."""
-    notes = [
-        "P@k and PSP@1 in percent; loss: exact softmax cross-entropy in nats, on the test set."
-    ]
+    notes = ["P@k in percent; loss: exact softmax cross-entropy in nats, on the test set."]
     seeds = max((row.seeds for row in rows), default=1)
     if seeds > 1:
         notes.append(f"Means over {seeds} seeds, ± standard deviation.")

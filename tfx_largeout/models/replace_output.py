@@ -59,6 +59,29 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
             be lost; `head` is built, of another number of classes, lacks the bias, or has the W of
             an embedding.
     """
+    dense, activations = output_layers(model)
+    if not isinstance(head, Head):
+        raise TypeError(f"head must be a head; got {head!r}")
+    if not isinstance(head, DenseWeights):
+        raise TypeError(
+            "head must be one whose logits are W h + b, as those of a Dense layer; got "
+            f"{_described(head)}"
+        )
+    _check_head(head, dense)
+    kernel = keras.ops.convert_to_numpy(dense.kernel)
+    bias = np.zeros(dense.units, kernel.dtype) if dense.bias is None else dense.bias
+    result = swap_layers(model, {dense: head, **dict.fromkeys(activations)})
+    head.trainable = dense.trainable
+    head.set_dense_weights(kernel.T, bias if head.use_bias else None)
+    return result
+
+
+def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
+    """Returns the Dense layer in which a model ends, and the activations behind it.
+
+    Raises:
+        TypeError, ValueError: A head can't take its place: see `replace_output`.
+    """
     if not is_graph(model):
         raise TypeError(
             "model must be a Functional or Sequential model, whose layers can be known; got "
@@ -71,22 +94,9 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
             raise TypeError(
                 f"model must have no {own} of its own, which would be lost; got {_described(model)}"
             )
-    if not isinstance(head, Head):
-        raise TypeError(f"head must be a head; got {head!r}")
-    if not isinstance(head, DenseWeights):
-        raise TypeError(
-            "head must be one whose logits are W h + b, as those of a Dense layer; got "
-            f"{_described(head)}"
-        )
     dense, activations = _ending(model)
     _check_dense(model, dense, activations)
-    _check_head(head, dense)
-    kernel = keras.ops.convert_to_numpy(dense.kernel)
-    bias = np.zeros(dense.units, kernel.dtype) if dense.bias is None else dense.bias
-    result = swap_layers(model, {dense: head, **dict.fromkeys(activations)})
-    head.trainable = dense.trainable
-    head.set_dense_weights(kernel.T, bias if head.use_bias else None)
-    return result
+    return dense, activations
 
 
 def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:

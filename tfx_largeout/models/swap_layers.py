@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -60,6 +61,40 @@ def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
 
     outputs = model._run_through_graph(model.input, operation_fn=operation_in_place_of)
     return keras.Model(model.input, outputs, name=model.name)
+
+
+@contextlib.contextmanager
+def calls_forgotten(model: keras.Model) -> Iterator[None]:
+    """A context at whose end the layers of a model forget the calls that were made in it.
+
+    A layer remembers each graph of layers that it is in, and so keeps the weights of all other
+    layers there in memory. What `swap_layers` has returned works on; nothing is to be swapped in it.
+    """
+    kept = [
+        (nodes, len(nodes))
+        for operation in _operations(model)
+        for nodes in (operation._inbound_nodes, operation._outbound_nodes)
+    ]
+    try:
+        yield
+    finally:
+        for nodes, number in kept:
+            del nodes[number:]
+
+
+def _operations(model: keras.Model) -> Iterator[Any]:
+    for operation in graph_of(model).operations:
+        yield operation
+        if is_graph(operation):
+            yield from _operations(operation)
+
+
+def graph_layers(model: keras.Model) -> list[Any]:
+    """Returns the layers of a model and of the Functional and Sequential ones within it."""
+    found = []
+    for layer in model.layers:
+        found += graph_layers(layer) if is_graph(layer) else [layer]
+    return found
 
 
 def inner(model: keras.Model) -> list[Any]:

@@ -14,7 +14,7 @@ from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.layers.row_embedding import RowEmbedding
 from tfx_largeout.layers.sparse_dense import SparseDense
-from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
+from tfx_largeout.models.swap_layers import graph_layers, graph_of, inner, is_graph, swap_layers
 
 _OF_KERAS = {SparseDense: keras.layers.Dense, RowEmbedding: keras.layers.Embedding}
 _LINEAR = (KernelHead.flat_logits, FactoredWeights.flat_logits)
@@ -54,7 +54,7 @@ def to_keras(model: keras.Model) -> keras.Model:
             "its own, put head.to_dense() in the place of the head."
         )
     graph_of(model)
-    layers = dict.fromkeys(_graph_layers(model))  # one that is shared comes up twice
+    layers = dict.fromkeys(graph_layers(model))  # one that is shared comes up twice
     ours = (Head, *_OF_KERAS)
     plain = {layer: _plain(layer) for layer in layers if isinstance(layer, ours)}
     result = swap_layers(model, plain)
@@ -74,14 +74,6 @@ def _no_equal(layer: Any) -> TypeError:
         "each layer of model must be one of Keras or have an equal there; got "
         f"{type(layer).__name__} {layer.name!r}"
     )
-
-
-def _graph_layers(model: keras.Model) -> list[Any]:
-    """Returns the layers of a model and of the Functional and Sequential ones within it."""
-    found = []
-    for layer in model.layers:
-        found += _graph_layers(layer) if is_graph(layer) else [layer]
-    return found
 
 
 def _plain(layer: Any) -> keras.layers.Layer:

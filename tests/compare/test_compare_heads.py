@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import gc
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from compare.own_models import CLASSES, WIDTH, X, Y, make_model
+
+import tfx_largeout as tlo
+from tfx_largeout.compare import compare_heads as module
+
+pytestmark = pytest.mark.usefixtures("no_picture")
+SHORT = {"epochs": 1, "evaluations": 1}
+
+
+def test_the_default_heads_train_and_leave_the_model_alone(tmp_path, monkeypatch):
+    built = []
+    with_head = module._with_head
+
+    def kept(*arguments):
+        model = with_head(*arguments)
+        built.append(weakref.ref(model.layers[-1]))
+        return model
+
+    monkeypatch.setattr(module, "_with_head", kept)
+    model = make_model(run_eagerly=False)
+    before = [weight.copy() for weight in model.get_weights()]
+    comparison = tlo.compare_heads(model, (X, Y), (X, Y), output=tmp_path / "run", **SHORT)
+    names = ["dense", "SampledHead", "ExactSoftmaxHead", "TFSampledSoftmaxHead"]
+    assert [(row.head, row.status) for row in comparison.rows] == [(n, "done") for n in names]
+    assert comparison.rows[1].speed_up is not None
+    for weight, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+    assert model.optimizer.iterations == 0
+    gc.collect()
+    assert [head() for head in built] == [None] * 4, "what was compared stays in memory"
+
+
+def test_a_copy_has_the_trunk_and_an_optimizer_of_its_own():
+    inputs = keras.Input([WIDTH])
+    shared = keras.layers.Dense(WIDTH)
+    inner = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES, name="out")])
+    model = keras.Model(inputs, keras.layers.Softmax()(inner(shared(shared(inputs)) + 1.0)))
+    model.compile(keras.optimizers.SGD(0.25, momentum=0.5), "sparse_categorical_crossentropy")
+    model.run_eagerly = True
+    model.fit(X, Y, verbose=0)
+
+    def make(seed):
+        return tlo.heads.DenseHead(CLASSES, name="new"), tlo.losses.SoftmaxCrossentropy()
+
+    copy = module._with_head(model, "a", make, 0)
+    old, new = (m.layers[1] for m in (model, copy))
+    assert old is shared and new is not shared and new.name == shared.name
+    np.testing.assert_array_equal(*(layer.get_weights()[0] for layer in (old, new)))
+    assert (copy.optimizer.get_config(), int(copy.optimizer.iterations)) == (
+        model.optimizer.get_config(),
+        0,
+    )
+    copy.fit(X, Y, verbose=0)
+    assert model.get_layer(inner.name).layers[-1].name == "out"
+    dense = module._with_head(model, "a", None, 0)
+    np.testing.assert_array_equal(dense.layers[1].get_weights()[0], old.get_weights()[0])
+    assert not np.allclose(dense.get_weights()[-2], model.get_weights()[-2])
+    assert dense.predict(X, verbose=0).sum() == pytest.approx(len(X), rel=1e-4)
+
+
+def test_heads_by_name_and_by_function(tmp_path):
+    """The function of one returns something else: the others go on."""
+    heads = {
+        "mine": lambda num_classes: tlo.heads.DenseHead(num_classes),
+        "with_loss": lambda num_classes: (
+            tlo.heads.HierarchicalSoftmaxHead(num_classes, tlo.optimizers.RowAdam(0.1)),
+            tlo.losses.NegativeLogLikelihood(),
+        ),
+        "of_table": "factored_zloss",
+        "as_it_is": "dense",
+        "wrong": lambda num_classes: num_classes,
+    }
+    comparison = tlo.compare_heads(make_model(), (X, Y), (X, Y), heads, output=tmp_path, **SHORT)
+    *good, wrong = comparison.rows
+    assert [row.status for row in good] == ["done"] * 4
+    assert "of 'wrong' must return (head, loss), or a head; got 40" in wrong.error
+
+
+@pytest.mark.parametrize(
+    ("heads", "error", "message"),
+    [
+        (["softmax"], ValueError, "the name of a head must be one of full_softmax, .*; got 'softm"),
+        ([], ValueError, "heads must have at least one"),
+        ("dense", TypeError, "heads must be a dict, or a list of names; got 'dense'"),
+        ({"a": tlo.heads.DenseHead(40)}, TypeError, "a head serves one model alone"),
+        ({"": "dense"}, ValueError, "names of heads must be text"),
+    ],
+)
+def test_wrong_heads_are_refused(heads, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        tlo.compare_heads(make_model(), (X, Y), (X, Y), heads, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_a_dense_layer_at_its_end_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(3), keras.layers.ReLU()])
+    with pytest.raises(ValueError, match="model must be compiled"):
+        tlo.compare_heads(model, (X, Y), (X, Y))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"model must end in a keras\.layers\.Dense"):
+        tlo.compare_heads(model, (X, Y), (X, Y))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "rate"),
+    [
+        (keras.optimizers.SGD(0.5), tlo.optimizers.RowSGD, 0.5),
+        (keras.optimizers.Adagrad(0.25), tlo.optimizers.RowAdagrad, 0.25),
+        (keras.optimizers.AdamW(0.125), tlo.optimizers.RowAdam, 0.125),
+    ],
+)
+def test_the_rows_of_default_heads_have_an_optimizer_like_the_models(optimizer, kind, rate):
+    own = module._row_optimizer(optimizer)
+    assert type(own) is kind
+    assert float(own.get_config()["learning_rate"]) == rate

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compare_heads: a user's own model with one head after the other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfx_largeout import heads as head_classes
+from tfx_largeout import losses, optimizers, samplers
+from tfx_largeout.compare.compare_models import compare_built, length_settings, output_folder
+from tfx_largeout.compare.comparison import Comparison
+from tfx_largeout.compare.head_options import fitted
+from tfx_largeout.compare.head_table import head_row
+from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.turns import say
+from tfx_largeout.heads.tf_candidate_sampling import TFCandidateSamplingHead
+from tfx_largeout.models.replace_output import output_layers
+from tfx_largeout.models.swap_layers import calls_forgotten, graph_layers, swap_layers
+
+DENSE = "dense"
+_MOST_SAMPLED, _DEFAULT_RATE = 1000, 1e-3
+# What trains a head where nobody says more: the first one that it is an instance of.
+_LOSSES = (
+    (TFCandidateSamplingHead, losses.TFCandidateSamplingLoss),
+    (head_classes.HierarchicalSoftmaxHead, losses.NegativeLogLikelihood),
+    (head_classes.FactoredHead, losses.ZLoss),
+    (head_classes.SampledHead, losses.ComplementarySum),
+    (head_classes.ExactSoftmaxHead, losses.SoftmaxCrossentropy),
+    (head_classes.DenseHead, losses.SoftmaxCrossentropy),
+)
+# Makes head and loss from the seed, or None for the model as it is.
+_Make = Callable[[int], tuple[Any, Any]]
+
+
+def compare_heads(
+    model: keras.Model,
+    train: Any,
+    validation: Any,
+    heads: Mapping[str, Any] | Sequence[str] | None = None,
+    *,
+    seconds: float | None = None,
+    epochs: float | None = None,
+    evaluations: int = 6,
+    batch_size: int | None = None,
+    seeds: int = 1,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+) -> Comparison:
+    """Trains a model with one head after the other in the place of its last Dense layer.
+
+    ```python
+    comparison = tlo.compare_heads(model, (x, y), (x, y), epochs=1)
+    ```
+
+    Each head gets a copy of the model, which stays as it is: the layers below have its weights, the
+    output layer, the Dense one, too, begins anew. Each copy has an optimizer like that of `model`,
+    which has not taken a step; a self-updating head has its own. What follows is `compare_models`.
+
+    Args:
+        model: Compiled, with class ids as labels; as `replace_output` takes it.
+        train: As `compare_models`.
+        validation: Likewise.
+        heads: By name, a function of `num_classes` that returns `(head, loss)`, or a head alone,
+            whose loss is then the usual one; or the name of a head of `tfx-largeout compare`; or
+            `"dense"`, the model as it is. Or a list of such names. Default: `dense`, `SampledHead`
+            (1,000 candidates by frequency), `ExactSoftmaxHead`, `TFSampledSoftmaxHead`.
+        seconds, epochs, evaluations, batch_size, seeds, output, overwrite: As `compare_models`.
+
+    Returns:
+        As `compare_models`.
+
+    Raises:
+        TypeError: As `compare_models` and `replace_output`.
+        ValueError: Likewise; or there is no head of a name.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a compiled keras model; got {model!r}")
+    if not model.compiled:
+        raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
+    dense, _ = output_layers(model)
+    data = OwnData("train", train, batch_size)
+    in_arrays = isinstance(validation, (tuple, list))
+    test = OwnData("validation", validation, batch_size if in_arrays else None)
+    settings = length_settings(seconds, epochs, evaluations, seeds)
+    makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
+    files = output_folder(output, overwrite)
+    builders = {
+        name: functools.partial(_with_head, model, name, make) for name, make in makers.items()
+    }
+    return compare_built(builders, data, test, settings, files)
+
+
+def _makers(
+    model: keras.Model, heads: Any, num_classes: int, counts: Callable[[], Any]
+) -> dict[str, _Make | None]:
+    if heads is None:
+        return _default_makers(model, num_classes, counts())
+    if isinstance(heads, Mapping):
+        named = dict(heads)
+    elif isinstance(heads, Sequence) and not isinstance(heads, str):
+        named = {name: name for name in heads}
+    else:
+        raise TypeError(f"heads must be a dict, or a list of names; got {heads!r}")
+    if not named:
+        raise ValueError("heads must have at least one; got none")
+    makers: dict[str, _Make | None] = {}
+    known: Any = None
+    for name, head in named.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"names of heads must be text without a slash; got {name!r}")
+        if head == DENSE:
+            makers[name] = None
+        elif isinstance(head, str):
+            _check_row(head)
+            known = counts() if known is None else known
+            makers[name] = functools.partial(_of_table, head, num_classes, known)
+        elif callable(head) and not isinstance(head, head_classes.Head):
+            makers[name] = functools.partial(_of_user, name, head, num_classes)
+        else:
+            raise TypeError(
+                "heads must be functions of num_classes, or names; got "
+                f"{head!r} as {name!r}: a head serves one model alone"
+            )
+    return makers
+
+
+def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[str, _Make | None]:
+    number = min(_MOST_SAMPLED, num_classes)
+
+    def sampled(seed: int) -> Any:
+        sampler = samplers.Unigram(counts, number)
+        optimizer = _row_optimizer(model.optimizer)
+        return _with_loss(head_classes.SampledHead(num_classes, sampler, optimizer, seed=seed))
+
+    def exact(seed: int) -> Any:
+        optimizer = _row_optimizer(model.optimizer)
+        return _with_loss(head_classes.ExactSoftmaxHead(num_classes, optimizer, seed=seed))
+
+    def tensorflow(seed: int) -> Any:
+        options = {"unigrams": (counts + 1.0).tolist()}
+        return _with_loss(
+            head_classes.TFSampledSoftmaxHead(
+                num_classes, number, sampler="fixed_unigram", sampler_options=options, seed=seed
+            )
+        )
+
+    return {
+        DENSE: None,
+        "SampledHead": sampled,
+        "ExactSoftmaxHead": exact,
+        "TFSampledSoftmaxHead": tensorflow,
+    }
+
+
+def _counts(data: OwnData, num_classes: int) -> Any:
+    say("Counting the labels.")
+    return data.label_counts(num_classes)
+
+
+def _row_optimizer(optimizer: Any) -> Any:
+    """Returns the row optimizer that is like that of a model."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    kind = type(optimizer).__name__.lower()
+    rate = getattr(optimizer, "learning_rate", None)
+    kinds = {"sgd": optimizers.RowSGD, "adagrad": optimizers.RowAdagrad}
+    own = next((own for name, own in kinds.items() if name in kind), optimizers.RowAdam)
+    return own(_DEFAULT_RATE if rate is None else float(rate))
+
+
+def _check_row(name: str) -> None:
+    try:
+        head_row(name)
+    except ValueError as error:
+        raise ValueError(f"the name of a head {error}") from None
+
+
+def _of_table(name: str, num_classes: int, counts: Any, seed: int) -> tuple[Any, Any]:
+    row = head_row(name)
+    options = row.default_options
+    options = fitted(options, options, num_classes, row.in_proportion)
+    return row.build(num_classes, counts, seed, options)
+
+
+def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int) -> tuple[Any, Any]:
+    made = make(num_classes)
+    if isinstance(made, head_classes.Head):
+        return _with_loss(made)
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], head_classes.Head):
+        return made
+    raise TypeError(f"the function of {name!r} must return (head, loss), or a head; got {made!r}")
+
+
+def _with_loss(head: head_classes.Head) -> tuple[Any, Any]:
+    for kind, loss in _LOSSES:
+        if isinstance(head, kind):
+            return head, loss()
+    raise TypeError(
+        "the function of a head must return (head, loss) where the head has no usual loss; got "
+        f"{type(head).__name__} alone"
+    )
+
+
+def _with_head(model: keras.Model, name: str, make: _Make | None, seed: int) -> keras.Model:
+    """Returns a compiled copy of a model that ends in a head."""
+    dense, activations = output_layers(model)
+    copies = {
+        layer: type(layer).from_config(layer.get_config())
+        for layer in graph_layers(model)
+        if layer.variables
+    }
+    swapped, loss = dict(copies), model.loss
+    options: dict[str, Any] = {"jit_compile": model.jit_compile}
+    if make is not None:
+        swapped[dense], loss = make(seed)
+        swapped |= dict.fromkeys(activations)
+        options = {}
+    with calls_forgotten(model):
+        result = swap_layers(model, swapped)
+    for layer, copy in copies.items():
+        if layer is not dense:
+            copy.set_weights(layer.get_weights())
+    result.compile(
+        type(model.optimizer).from_config(model.optimizer.get_config()),
+        loss=loss,
+        run_eagerly=model.run_eagerly,
+        steps_per_execution=model.steps_per_execution,
+        **options,
+    )
+    return result
