@@ -75,6 +75,16 @@ def test_help_and_version(capsys):
         (["--overwrite"], "--overwrite must come with --output; got it alone"),
         (["--output", __file__], "--output must be a folder; got the file"),
         (["--output", str(Path(__file__).parent)], "--output must be a new or an empty folder"),
+        (["--seeds", "0"], "--seeds: must be an integer of at least 1; got '0'"),
+        (["--heads", ":x"], "must be a name, or package.module:function; got ':x'"),
+        (["--heads", "no.such:f"], r"can be imported; got 'no.such:f' \(ModuleNotFoundError: No"),
+        (["--heads", "os:nothing"], "a function of the module; got 'os:nothing', where no nothing"),
+        (["--heads", "os:name"], "must name a function; got 'os:name', which is 'posix'"),
+        (["--heads", "os.path:join,os.path:join"], "must name each head once"),
+        (["--add-to", "nowhere"], "--add-to must come with --heads or --peers; got neither"),
+        (["--add-to", "x", "--heads", "midx"], "--add-to must be a folder with a results.json; "),
+        (["--add-to", "x", "--output", "y"], "--output must not be given with --add-to; got both"),
+        (["--add-to", "x", "--long"], "--long must not be given with --add-to; got both"),
         (["--bud", "3"], "unrecognized arguments: --bud 3"),
         (["extra"], "unrecognized arguments: extra"),
     ],
@@ -153,6 +163,25 @@ def test_the_default_rate_is_that_of_the_optimizer(arguments, rates, monkeypatch
     options = options_of(monkeypatch, *arguments)["tf_nce"]
     defaults = {"learning_rate": 50.0, "trunk_learning_rate": 0.002}
     assert {name: options[name] for name in defaults} == {**defaults, **rates}
+
+
+def test_a_long_run_has_more_of_all_but_what_is_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    long = job_of(monkeypatch, "--long")
+    assert long.heads.keys() > {*DEFAULT_HEADS, "midx"}
+    assert (long.training.seeds, long.training.budget) == (3, 60)
+    given = job_of(monkeypatch, "--long", "--seeds", "1", "--heads", "midx", "--epochs", "2")
+    assert list(given.heads) == ["midx"]
+    assert (given.training.seeds, given.training.budget, given.training.epochs) == (1, None, 2)
+
+
+def test_a_head_of_the_users_own_has_options_of_the_models_optimizer(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_module.py").write_text("def mine(num_classes, label_counts, seed): ...")
+    heads = ["--heads", "own_module:mine,midx", "--learning-rate", "mine=0.5"]
+    job = job_of(monkeypatch, *heads)
+    assert job.heads["mine"]["learning_rate"] == 0.5 and "num_sampled" not in job.heads["mine"]
+    assert job.functions == {"mine": "own_module:mine"}
 
 
 def test_what_the_user_chose_is_known_where_it_is_the_default(monkeypatch, tmp_path):

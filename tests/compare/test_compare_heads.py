@@ -82,7 +82,7 @@ def test_heads_by_name_and_by_function(tmp_path):
     comparison = tlo.compare_heads(make_model(), (X, Y), (X, Y), heads, output=tmp_path, **SHORT)
     *good, wrong = comparison.rows
     assert [row.status for row in good] == ["done"] * 4
-    assert "of 'wrong' must return (head, loss), or a head; got 40" in wrong.error
+    assert "'wrong' must return (head, loss), or a head; got 40" in wrong.error
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 
 from tfx_largeout.compare import comparison
 from tfx_largeout.compare import job as job_module
+from tfx_largeout.compare.cli import main
+from tfx_largeout.compare.earlier_run import EarlierRun
 from tfx_largeout.compare.job import Job, run_job
 from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings
@@ -34,13 +37,13 @@ else:
 """
 
 
-def run(tmp_path, *heads, loss="1", open_page=False, training=None, **fields):
+def run(tmp_path, *heads, loss="1", open_page=False, training=None, earlier=None, **fields):
     training = training or TrainingSettings()
     options = {head: {} for head in heads}
     job = Job(options, "a $ and a \\frac{", DataSettings(), training, **fields)
-    folder = OutputFolder(str(tmp_path / "run"))
+    folder = OutputFolder(str(tmp_path / "run"), add=earlier is not None)
     folder.make()
-    return run_job(job, folder, [sys.executable, "-c", WORKER, loss], open_page), folder
+    return run_job(job, folder, [sys.executable, "-c", WORKER, loss], open_page, earlier), folder
 
 
 @pytest.mark.usefixtures("no_picture")
@@ -143,3 +146,56 @@ def test_peers_that_are_not_installed_are_named(tmp_path, capsys):
     run(tmp_path, "full_softmax", missing_peers=("omikuji", "napkinxc"))
     line = "Peers not installed: omikuji, napkinxc (`pip install omikuji napkinxc`, or in a clone "
     assert line in capsys.readouterr().out
+
+
+def earlier_run(folder):
+    return EarlierRun.read(folder.results_json)
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_heads_are_added_to_a_finished_run(tmp_path, capsys, monkeypatch):
+    _, folder = run(tmp_path, "full_softmax", "tf_nce")
+    (folder.tensorboard / "tf_nce").mkdir()
+    (folder.tensorboard / "tf_nce" / "events.out.tfevents.1").touch()
+    before = earlier_run(folder)
+    with pytest.raises(ValueError, match="must be new to the results, or have failed there; got"):
+        before.without(["midx", "full_softmax"])
+    monkeypatch.setattr(job_module, "describe_machine", lambda: {"processor": "P", "cores": 3})
+    # tf_nce has failed, and does so again.
+    again = before.without(["tf_nce", "midx"])
+    assert [result.head for result in again.results] == ["full_softmax"]
+    monkeypatch.setattr(sys, "argv", ["tfx-largeout", "compare", "--add-to", "run"])
+    code, _ = run(tmp_path, "tf_nce", "midx", earlier=again)
+    after = earlier_run(folder)
+    assert code == 1
+    assert [r.head for r in after.results] == ["full_softmax", "tf_nce", "midx"]
+    assert after.results[0] == before.results[0]
+    assert after.configuration["command"] == before.configuration["command"]
+    assert after.configuration["added_by"] == [sys.argv]
+    assert "<dt>Added by command 1</dt>" in folder.page_html.read_text()
+    assert "midx was trained later than the others, on another machine" in capsys.readouterr().out
+    assert not (folder.tensorboard / "tf_nce" / "events.out.tfevents.1").exists()
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_what_is_given_beside_add_to_must_be_as_it_was(tmp_path, capsys):
+    _, folder = run(tmp_path, "full_softmax")
+    common = ["compare", "--add-to", str(folder.path)]
+    for arguments, message in (
+        (["--heads", "full_softmax"], "--heads must be new to the results, or have failed"),
+        (["--heads", "midx", "--hidden", "64"], "--hidden must be left out with --add-to, or be "),
+        (["--heads", "midx", "--epochs", "2"], "--epochs must be left out with --add-to, .* None"),
+        (["--heads", "midx", "--data", "x"], "--data must be left out"),
+    ):
+        assert main([*common, *arguments]) == 2
+        assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("no_picture")
+def test_results_of_another_version_get_no_heads_added(tmp_path):
+    _, folder = run(tmp_path, "full_softmax")
+    content = json.loads(folder.results_json.read_text())
+    del content["training"]["trunk"]
+    folder.results_json.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"this version .* has written; got .*\(KeyError: 'trunk'"):
+        earlier_run(folder)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tfx_largeout.compare.data import FEATURES, WORDNET, find_files
+from tfx_largeout.compare.earlier_run import EarlierRun
 from tfx_largeout.compare.head_options import (
     HEAD_OPTIONS,
     choose_options,
@@ -22,12 +23,19 @@ from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
 from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
 from tfx_largeout.compare.machine import describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.own_head import find_row, name_of
 from tfx_largeout.compare.peers import PEERS
 from tfx_largeout.compare.runner import DataError
 from tfx_largeout.compare.settings import TRUNKS, DataSettings, TrainingSettings
 from tfx_largeout.distribute.launcher import launch
 
 EXIT_USAGE = 2
+_ROWS = {row.name for row in HEAD_TABLE}
+_LONG: dict[str, Any] = {
+    "heads": dict.fromkeys((*DEFAULT_HEADS, "sampled_softmax", "midx", "exact_softmax"), ""),
+    "seeds": 3,
+    "budget": 60.0,
+}
 
 _DESCRIPTION = """\
 Trains several output layers (heads) on the same data, with the same trunk, the same order of the
@@ -55,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, compare = _build_parsers()
     try:
         arguments = parser.parse_args(argv)
+        given = _given(argv)
         if arguments.command == "launch":
             return launch(arguments.script, arguments.workers, arguments.restarts)
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
-        return _compare(compare, arguments)
+        return _compare(compare, arguments, given)
     except SystemExit as exit:
         return int(exit.code or 0)
     except DataError as error:
@@ -70,33 +79,86 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _compare(parser: _Parser, arguments: argparse.Namespace) -> int:
-    heads, chosen = _choose_heads(parser, arguments)
-    data_name, data = _choose_data(parser, arguments)
-    training = _choose_training(arguments)
-    job = Job(heads, data_name, data, training, tuple(arguments.peers), chosen)
-    _check_heads(parser, job)
+def _given(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the arguments that the user gave, be it with the value of the default."""
+    parser, compare = _build_parsers()
+    for action in compare._actions:
+        action.default = argparse.SUPPRESS
+    return vars(parser.parse_args(argv))
+
+
+def _compare(parser: _Parser, arguments: argparse.Namespace, given: dict[str, Any]) -> int:
     if arguments.overwrite and arguments.output is None:
         parser.error("--overwrite must come with --output; got it alone")
+    if arguments.long:
+        for name, value in _LONG.items():
+            if name not in given:
+                setattr(arguments, name, value)
+    earlier = None
+    if arguments.add_to is not None:
+        earlier = _read_earlier(parser, arguments, given)
+    heads, chosen = _choose_heads(parser, arguments)
+    if earlier is None:
+        data_name, data = _choose_data(parser, arguments)
+        training = _choose_training(arguments)
+    else:
+        data_name, data, training = earlier.data_name, earlier.data, earlier.training
+    missing = () if "peers" in given or earlier else tuple(_peers_that_are(installed=False))
+    functions = {name: function for name, function in arguments.heads.items() if function}
+    job = Job(heads, data_name, data, training, tuple(arguments.peers), chosen, missing, functions)
+    _check_heads(parser, job)
+    flag = "--output" if earlier is None else "--add-to"
     with contextlib.ExitStack() as stack:
         try:
-            folder = OutputFolder(arguments.output, arguments.overwrite)
+            path = arguments.output if earlier is None else arguments.add_to
+            folder = OutputFolder(path, arguments.overwrite, add=earlier is not None)
             folder.make()
             stack.enter_context(folder.claimed())
         except (OSError, ValueError) as error:
-            parser.error(f"--output {error}")
+            parser.error(f"{flag} {error}")
         try:
-            return run_job(job, folder, open_page=arguments.open)
+            return run_job(job, folder, open_page=arguments.open, earlier=earlier)
         except DataError:
             folder.undo()
             raise
+
+
+def _read_earlier(
+    parser: _Parser, arguments: argparse.Namespace, given: dict[str, Any]
+) -> EarlierRun:
+    """Returns the run to which heads are added, without those that are trained again."""
+    for name in ("output", "overwrite", "long"):
+        if name in given:
+            parser.error(f"--{name} must not be given with --add-to; got both")
+    if "heads" not in given and "peers" not in given:
+        parser.error("--add-to must come with --heads or --peers; got neither")
+    for name in ("heads", "peers"):
+        if name not in given:
+            setattr(arguments, name, {} if name == "heads" else [])
+    try:
+        earlier = EarlierRun.read(OutputFolder(arguments.add_to, add=True).results_json)
+    except (OSError, ValueError) as error:
+        parser.error(f"--add-to {error}")
+    for name, value in given.items():
+        if earlier.has(name) and value != earlier.setting(name):
+            parser.error(
+                f"--{name.replace('_', '-')} must be left out with --add-to, or be that of the "
+                f"results there, {earlier.setting(name)!r}; got {value!r}"
+            )
+    for name in ("heads", "peers"):
+        try:
+            earlier = earlier.without(getattr(arguments, name))
+        except ValueError as error:
+            parser.error(f"--{name} {error}")
+    return earlier
 
 
 def _choose_heads(
     parser: _Parser, arguments: argparse.Namespace
 ) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
     """Returns the options of each head, and the names of those that were chosen."""
-    heads = {head: head_row(head).default_options for head in arguments.heads}
+    rows = {head: find_row(head, function) for head, function in arguments.heads.items()}
+    heads = {head: row.default_options for head, row in rows.items()}
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(heads, ())
     for option in HEAD_OPTIONS:
         used = {head: without_unused(options) for head, options in heads.items()}
@@ -110,7 +172,7 @@ def _choose_heads(
                 heads[head].update(options)
                 chosen[head] += (option.name,)
     return {
-        head: with_rates(without_unused(options), head_row(head).default_options, chosen[head])
+        head: with_rates(without_unused(options), rows[head].default_options, chosen[head])
         for head, options in heads.items()
     }, chosen
 
@@ -118,6 +180,8 @@ def _choose_heads(
 def _check_heads(parser: _Parser, job: Job) -> None:
     """Refuses options that do not go together before the first head is trained."""
     for head, options in job.heads.items():
+        if head in job.functions:  # what it makes may be for these data alone
+            continue
         try:
             head_row(head).check(options, job.training)
         except ValueError as error:
@@ -166,6 +230,7 @@ def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
         trunk=arguments.trunk,
         seed=arguments.seed,
         workers=arguments.workers,
+        seeds=arguments.seeds,
     )
 
 
@@ -177,7 +242,7 @@ def _list_heads() -> str:
         lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
     lines.append("peers")
     for name, peer in PEERS.items():
-        missing = "" if peer.installed else ": pip install 'tfx_largeout[peers]'"
+        missing = "" if peer.installed else f": pip install {peer.package}"
         lines.append(f"    {name}{missing}")
     return "\n".join(lines)
 
@@ -201,13 +266,23 @@ def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse_argument
 
 
-def _heads(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        head_row(name)
-    if len(set(names)) < len(names):
-        raise ValueError(f"must name each head once; got {text!r}")
-    return names
+def _heads(text: str) -> dict[str, str]:
+    """Returns the names of heads, each with the function of a user's own, or empty text."""
+    heads: dict[str, str] = {}
+    for part in text.split(","):
+        function = part if ":" in part else ""
+        name = name_of(part)
+        find_row(name, function)
+        if name in heads:
+            raise ValueError(f"must name each head once; got {text!r}")
+        if function and name in _ROWS:
+            raise ValueError(f"must be a function of another name than a head has; got {part!r}")
+        heads[name] = function
+    return heads
+
+
+def _peers_that_are(installed: bool) -> list[str]:
+    return [name for name, peer in PEERS.items() if peer.installed == installed]
 
 
 def _peers(text: str) -> list[str]:
@@ -220,7 +295,7 @@ def _peers(text: str) -> list[str]:
             raise ValueError(f"must be none or some of {choices}; got {name!r}")
         if not PEERS[name].installed:
             raise ValueError(
-                f"must be installed; got {name!r}, which `pip install 'tfx_largeout[peers]'` has"
+                f"must be installed; got {name!r}: `pip install {PEERS[name].package}`"
             )
     if len(set(names)) < len(names):
         raise ValueError(f"must name each peer once; got {text!r}")
@@ -285,15 +360,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--heads",
         type=_type(_heads),
-        default=list(DEFAULT_HEADS),
+        default=dict.fromkeys(DEFAULT_HEADS, ""),
         metavar="HEAD,...",
-        help=f"which heads, in this order (default: {','.join(DEFAULT_HEADS)})",
+        help="which heads, in this order; package.module:function is one of your own: "
+        "function(num_classes, label_counts, seed) returns (head, loss) "
+        f"(default: {','.join(DEFAULT_HEADS)})",
     )
 
     add(
         "--peers",
         type=_type(_peers),
-        default=[name for name, peer in PEERS.items() if peer.installed],
+        default=_peers_that_are(installed=True),
         metavar="PEER,...",
         help=f"what comes after the heads, by its own defaults: {', '.join(PEERS)}, or none "
         "(default: those that are installed)",
@@ -312,6 +389,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_type(positive_number),
         metavar="N",
         help="instead: the same number of epochs for each head, may be a fraction",
+    )
+
+    add(
+        "--long",
+        action="store_true",
+        help=f"{_LONG['seeds']} seeds of {len(_LONG['heads'])} heads, "
+        f"{_LONG['budget']:g} s each: about half an hour; what else is given counts",
     )
 
     data = parser.add_argument_group("data")
@@ -365,6 +449,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes over which the classes of each head are spread (default: 1)",
     )
     training.add_argument("--seed", type=_type(_seed), default=0, metavar="N", help="(default: 0)")
+    training.add_argument(
+        "--seeds",
+        type=_type(positive_integer),
+        default=1,
+        metavar="N",
+        help="train each head with N seeds, from --seed on, and report means (default: 1)",
+    )
 
     options = parser.add_argument_group(
         "options of heads",
@@ -382,7 +473,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace the results of an earlier run in FOLDER"
     )
     output.add_argument(
-        "--open",
-        action="store_true",
-        help="write table and plots as one page, comparison.html, and show it in a browser",
+        "--add-to",
+        metavar="FOLDER",
+        help="add heads to the results in FOLDER, with data and training as they are there",
+    )
+    output.add_argument(
+        "--open", action="store_true", help="show comparison.html, all as one page, in a browser"
     )

@@ -11,28 +11,19 @@ from typing import Any
 import keras
 
 from tfx_largeout import heads as head_classes
-from tfx_largeout import losses, optimizers, samplers
+from tfx_largeout import optimizers, samplers
 from tfx_largeout.compare.compare_models import compare_built, length_settings, output_folder
 from tfx_largeout.compare.comparison import Comparison
 from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.own_data import OwnData
 from tfx_largeout.compare.turns import say
-from tfx_largeout.heads.tf_candidate_sampling import TFCandidateSamplingHead
+from tfx_largeout.compare.usual_loss import head_and_loss
 from tfx_largeout.models.replace_output import output_layers
 from tfx_largeout.models.swap_layers import calls_forgotten, graph_layers, swap_layers
 
 DENSE = "dense"
 _MOST_SAMPLED, _DEFAULT_RATE = 1000, 1e-3
-# What trains a head where nobody says more: the first one that it is an instance of.
-_LOSSES = (
-    (TFCandidateSamplingHead, losses.TFCandidateSamplingLoss),
-    (head_classes.HierarchicalSoftmaxHead, losses.NegativeLogLikelihood),
-    (head_classes.FactoredHead, losses.ZLoss),
-    (head_classes.SampledHead, losses.ComplementarySum),
-    (head_classes.ExactSoftmaxHead, losses.SoftmaxCrossentropy),
-    (head_classes.DenseHead, losses.SoftmaxCrossentropy),
-)
 # Makes head and loss from the seed, or None for the model as it is.
 _Make = Callable[[int], tuple[Any, Any]]
 
@@ -69,7 +60,13 @@ def compare_heads(
             whose loss is then the usual one; or the name of a head of `tfx-largeout compare`; or
             `"dense"`, the model as it is. Or a list of such names. Default: `dense`, `SampledHead`
             (1,000 candidates by frequency), `ExactSoftmaxHead`, `TFSampledSoftmaxHead`.
-        seconds, epochs, evaluations, batch_size, seeds, output, overwrite: As `compare_models`.
+        seconds: As `compare_models`.
+        epochs: Likewise.
+        evaluations: Likewise.
+        batch_size: Likewise.
+        seeds: Likewise; the layers below the head have the same weights with each.
+        output: Likewise.
+        overwrite: Likewise.
 
     Returns:
         As `compare_models`.
@@ -135,18 +132,21 @@ def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[s
     def sampled(seed: int) -> Any:
         sampler = samplers.Unigram(counts, number)
         optimizer = _row_optimizer(model.optimizer)
-        return _with_loss(head_classes.SampledHead(num_classes, sampler, optimizer, seed=seed))
+        return head_and_loss(
+            "", head_classes.SampledHead(num_classes, sampler, optimizer, seed=seed)
+        )
 
     def exact(seed: int) -> Any:
         optimizer = _row_optimizer(model.optimizer)
-        return _with_loss(head_classes.ExactSoftmaxHead(num_classes, optimizer, seed=seed))
+        return head_and_loss("", head_classes.ExactSoftmaxHead(num_classes, optimizer, seed=seed))
 
     def tensorflow(seed: int) -> Any:
         options = {"unigrams": (counts + 1.0).tolist()}
-        return _with_loss(
+        return head_and_loss(
+            "",
             head_classes.TFSampledSoftmaxHead(
                 num_classes, number, sampler="fixed_unigram", sampler_options=options, seed=seed
-            )
+            ),
         )
 
     return {
@@ -187,22 +187,7 @@ def _of_table(name: str, num_classes: int, counts: Any, seed: int) -> tuple[Any,
 
 
 def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int) -> tuple[Any, Any]:
-    made = make(num_classes)
-    if isinstance(made, head_classes.Head):
-        return _with_loss(made)
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], head_classes.Head):
-        return made
-    raise TypeError(f"the function of {name!r} must return (head, loss), or a head; got {made!r}")
-
-
-def _with_loss(head: head_classes.Head) -> tuple[Any, Any]:
-    for kind, loss in _LOSSES:
-        if isinstance(head, kind):
-            return head, loss()
-    raise TypeError(
-        "the function of a head must return (head, loss) where the head has no usual loss; got "
-        f"{type(head).__name__} alone"
-    )
+    return head_and_loss(name, make(num_classes))
 
 
 def _with_head(model: keras.Model, name: str, make: _Make | None, seed: int) -> keras.Model:

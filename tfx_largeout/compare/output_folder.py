@@ -21,14 +21,15 @@ class OutputFolder:
     Args:
         path: The folder, or None for a new one, `runs/compare-<date>-<time>`.
         overwrite: Whether a folder that has the results of an earlier run may be used.
+        add: Whether it has such results, to which others are added.
 
     Raises:
-        ValueError: `path` is not a folder; or it has files, and `overwrite` is False or they are
-            not results of an earlier run.
+        ValueError: `path` is not a folder; or it has files, and `overwrite` and `add` are False or
+            they are not results of an earlier run; or it has none, and `add` is True.
         OSError: It can't be read.
     """
 
-    def __init__(self, path: str | None, overwrite: bool = False) -> None:
+    def __init__(self, path: str | None, overwrite: bool = False, add: bool = False) -> None:
         self.path = _new_folder() if path is None else Path(path)
         self.summary_csv = self.path / "summary.csv"
         self.curves_csv = self.path / "curves.csv"
@@ -39,7 +40,10 @@ class OutputFolder:
         self.logs = self.path / "logs"
         self._made: list[Path] = []
         self._earlier: list[Path] = []
-        if self.path.exists():
+        if add:
+            if not _is_report(self.results_json):
+                raise ValueError(f"must be a folder with a results.json; got {str(self.path)!r}")
+        elif self.path.exists():
             self._check(overwrite)
 
     def _check(self, overwrite: bool) -> None:
@@ -64,6 +68,10 @@ class OutputFolder:
             *self.logs.glob("*.part"),
             *self.tensorboard.glob("*/events.out.tfevents.*"),
         ]
+
+    def train_again(self, run: str) -> None:
+        """Makes `begin_run` delete what an earlier training of this name left for TensorBoard."""
+        self._earlier += (self.tensorboard / run).glob("events.out.tfevents.*")
 
     def log(self, head: str) -> Path:
         """The file for what the process of a head writes to standard error."""

@@ -87,15 +87,14 @@ def _number_of_batches(name: str, data: Any) -> int:
         if number == tf.data.UNKNOWN_CARDINALITY:
             number = int(data.reduce(np.int64(0), lambda so_far, *_: so_far + 1))
         return number
-    number = data.num_batches if isinstance(data, keras.utils.PyDataset) else None
-    if number is None:
-        if not hasattr(data, "__len__"):
-            raise TypeError(
-                f"{name} must be a tuple (x, y), a tf.data.Dataset, a keras.utils.PyDataset or "
-                f"another iterable with a length; got {type(data).__name__}"
-            )
-        number = len(data)
-    return number
+    if getattr(data, "num_batches", None) is not None:
+        return int(data.num_batches)
+    if not hasattr(data, "__len__"):
+        raise TypeError(
+            f"{name} must be a tuple (x, y), a tf.data.Dataset, a keras.utils.PyDataset or "
+            f"another iterable with a length; got {type(data).__name__}"
+        )
+    return len(data)
 
 
 def _labels_of(data: Any) -> Iterator[Any]:

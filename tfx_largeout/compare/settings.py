@@ -81,6 +81,7 @@ class WorkerSettings:
         training: What all heads have in common.
         events: Folder of the TensorBoard run.
         chosen: Names of the options that the user chose.
+        function: `package.module:function` of a head of the user's own.
     """
 
     head: str
@@ -89,6 +90,7 @@ class WorkerSettings:
     training: TrainingSettings
     events: str
     chosen: tuple[str, ...] = ()
+    function: str = ""
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> WorkerSettings:

@@ -11,7 +11,7 @@ import keras
 
 from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.head_options import OPTIMIZERS, fitted
-from tfx_largeout.compare.head_table import head_row
+from tfx_largeout.compare.own_head import find_row
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.datasets import SparseExamples
@@ -40,7 +40,7 @@ def train(
     """
     common = settings.training
     keras.utils.set_random_seed(common.seed)
-    row = head_row(settings.head)
+    row = find_row(settings.head, settings.function)
     options = fitted(
         settings.options,
         row.default_options,
@@ -93,7 +93,7 @@ def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> ker
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
     hidden = _trunk(inputs, settings.training)
-    head, loss = head_row(settings.head).build(
+    head, loss = find_row(settings.head, settings.function).build(
         train_examples.num_labels, label_counts, settings.training.seed, settings.options
     )
     model = keras.Model(inputs, head(hidden))

@@ -68,7 +68,8 @@ def calls_forgotten(model: keras.Model) -> Iterator[None]:
     """A context at whose end the layers of a model forget the calls that were made in it.
 
     A layer remembers each graph of layers that it is in, and so keeps the weights of all other
-    layers there in memory. What `swap_layers` has returned works on; nothing is to be swapped in it.
+    layers there in memory. What `swap_layers` has returned works on, but nothing
+    is to be swapped in it.
     """
     kept = [
         (nodes, len(nodes))
