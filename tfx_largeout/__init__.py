@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -42,6 +42,10 @@ from tfx_largeout.models.to_keras import to_keras
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
 from tfx_largeout.serving.export import export
+
+if TYPE_CHECKING:
+    from tfx_largeout.compare.compare_heads import compare_heads
+    from tfx_largeout.compare.compare_models import compare_models
 
 __all__ = [
     "NearestNeighborModel",

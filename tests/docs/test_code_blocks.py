@@ -105,8 +105,11 @@ def examples():
 
 def own_model(code):
     """What a block calls `model`: with a Dense layer that a head may replace, or with a head."""
-    if "replace_output" in code:
-        return keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
+    if "replace_output" in code or "compare_" in code:
+        model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, run_eagerly=True)
+        return model
     if "choose_" in code:
         sampler = tlo.samplers.LogUniform(50)
         head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowSGD(0.1))
@@ -124,7 +127,7 @@ def run_block(code):
     own = {name: CLASSES for name in ("C", "num_classes", "num_words")}
     own |= {"counts": np.arange(CLASSES)[::-1] + 1, "train": examples()}
     own |= {"model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
-    if "choose_" in code:
+    if "choose_" in code or "compare_" in code:
         x = np.random.default_rng(0).normal(size=(EXAMPLES, WIDTH)).astype("float32")
         own |= {"head": own["model"].layers[-1], "x": x, "y": LABELS, "hidden": tf.constant(x)}
     names = {**NAMES, **vars(tlo.statistics), **own, "keras": keras, "np": np, "tf": tf}

@@ -75,7 +75,8 @@ def _definitions(results: Sequence[HeadResult], configuration: Mapping[str, Any]
     commands = [configuration.get("command"), *configuration.get("added_by", ())]
     for command in filter(None, commands):
         name = "Command" if not lines else f"Added by command {len(lines)}"
-        lines[name] = shlex.join(["tfx-largeout", *command[1:]])
+        words = command[1:] if command[1:2] == ["compare"] else ["compare", *command[1:]]
+        lines[name] = shlex.join(["tfx-largeout", *words])
     for name in ("data", "training", "machine", "versions"):
         if name in configuration:
             lines[name.capitalize()] = _listed(configuration[name])

@@ -41,6 +41,7 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
         ImportError: matplotlib is not installed.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     heads = by_head(result for result in results if len(result.curve) > 1)
     if not heads:
@@ -54,6 +55,9 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
             for index, (head, runs) in enumerate(heads.items()):
                 _draw(panel, index, head, runs, against, field, scale)
             panel.set_xscale("log", nonpositive="mask")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
             panel.grid(alpha=0.3)
             panel.spines[["top", "right"]].set_visible(False)
             if scale == 100:
@@ -74,8 +78,11 @@ def _draw(
     field: str,
     scale: float,
 ) -> None:
-    length = min(len(run.curve) for run in runs)
-    curves = [(run, run.curve[1:length]) for run in runs]
+    length = min(len(run.curve) for run in runs)  # two evaluations may have come at once
+    curves = [
+        (run, [run.curve[round(i)] for i in np.linspace(1, len(run.curve) - 1, length - 1)])
+        for run in runs
+    ]
     places, values = (
         np.array([[_value(run, point, name) for point in points] for run, points in curves])
         for name in (against, field)
