@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tfx_largeout.compare.data import FEATURES, WORDNET, find_files
+from tfx_largeout.compare.data import WORDNET, find_files
 from tfx_largeout.compare.earlier_run import EarlierRun
 from tfx_largeout.compare.head_options import (
     HEAD_OPTIONS,
@@ -26,7 +26,7 @@ from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.own_head import find_row, name_of
 from tfx_largeout.compare.peers import PEERS
 from tfx_largeout.compare.runner import DataError
-from tfx_largeout.compare.settings import TRUNKS, DataSettings, TrainingSettings
+from tfx_largeout.compare.settings import FEATURES, SCHEDULES, DataSettings, TrainingSettings
 from tfx_largeout.distribute.launcher import launch
 
 EXIT_USAGE = 2
@@ -46,7 +46,7 @@ _EXAMPLES = """\
 examples:
   tfx-largeout compare
   tfx-largeout compare --heads full_softmax,tf_nce --epochs 5
-  tfx-largeout compare --data path/to/EURLex-4K --learning-rate full_softmax=1e-2,tf_nce=20
+  tfx-largeout compare --data path/to/EURLex-4K --head-learning-rate full_softmax=1e-2,tf_nce=20
 """
 
 
@@ -189,7 +189,10 @@ def _check_heads(parser: _Parser, job: Job) -> None:
 
 
 def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, DataSettings]:
-    rest = (arguments.features, arguments.propensity_a, arguments.propensity_b)
+    features = arguments.features or FEATURES[arguments.data not in (None, *WORDNET)]
+    if arguments.train is not None and arguments.features is None:
+        features = "counts"
+    rest = (features, arguments.propensity_a, arguments.propensity_b, arguments.hold_out)
     if (arguments.train is None) != (arguments.test is None):
         given = "--test" if arguments.train is None else "--train"
         parser.error(f"--train and --test must be given together; got {given} alone")
@@ -220,14 +223,15 @@ def _check_readable(parser: _Parser, flag: str, file: str) -> None:
 def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
     evaluations = arguments.evaluations
     if evaluations is None:
-        evaluations = max(6, round(arguments.epochs or 0))
+        evaluations = max(5, round(arguments.epochs or 0))
     return TrainingSettings(
         budget=None if arguments.epochs is not None else arguments.budget,
         epochs=arguments.epochs,
         evaluations=evaluations,
         batch_size=arguments.batch_size,
         hidden=arguments.hidden,
-        trunk=arguments.trunk,
+        dropout=arguments.dropout,
+        schedule=arguments.schedule,
         seed=arguments.seed,
         workers=arguments.workers,
         seeds=arguments.seeds,
@@ -308,6 +312,16 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ValueError(f"must be a number in [0, 1); got {text!r}")
+    return value
+
+
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"must be an integer of at least 0; got {text!r}")
@@ -380,9 +394,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--budget",
         type=_type(positive_number),
-        default=60.0,
+        default=30.0,
         metavar="SECONDS",
-        help="training time of each head, without evaluation and compilation (default: 60)",
+        help="training time of each head, without evaluation and compilation (default: 30)",
     )
     length.add_argument(
         "--epochs",
@@ -411,9 +425,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--features",
         choices=FEATURES,
-        default=FEATURES[0],
-        help="weights of the features: as in the file, or TF-IDF with rows of length 1 "
-        f"(default: {FEATURES[0]})",
+        help="weights of the features: TF-IDF of log(1 + count), with rows of length 1, or as in "
+        f"the file (default: {FEATURES[0]} for {', '.join(WORDNET)}, else {FEATURES[1]})",
+    )
+    data.add_argument(
+        "--hold-out",
+        type=_type(_share),
+        default=0.0,
+        metavar="SHARE",
+        help="evaluate on this share of the training examples, held out, in place of the test "
+        "examples: to choose settings (default: 0)",
     )
     data.add_argument("--propensity-a", type=_type(positive_number), default=0.55, metavar="A")
     data.add_argument(
@@ -427,19 +448,26 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training, the same for all heads")
     for flag, default, text in (
         ("--batch-size", 512, "examples a step"),
-        ("--hidden", 128, "width of the trunk"),
-        ("--evaluations", None, "evaluations in training (default: 6, or one an epoch)"),
+        ("--hidden", 256, "width of the trunk, one layer of ReLUs"),
+        ("--evaluations", None, "evaluations in training (default: 5, or one an epoch)"),
     ):
         more = "" if default is None else f" (default: {default})"
         training.add_argument(
             flag, type=_type(positive_integer), default=default, metavar="N", help=text + more
         )
     training.add_argument(
-        "--trunk",
-        choices=TRUNKS,
-        default=TRUNKS[0],
-        help="below the head: one layer of ReLUs; with dropout of a half; with a residual block "
-        f"above it (default: {TRUNKS[0]})",
+        "--dropout",
+        type=_type(_share),
+        default=0.5,
+        metavar="SHARE",
+        help="share of the trunk's outputs that are left out in each step (default: 0.5)",
+    )
+    training.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        default=SCHEDULES[0],
+        help="learning rates of trunk and head: down to 2%% in a line over the training, by its "
+        f"clock, or constant (default: {SCHEDULES[0]})",
     )
     training.add_argument(
         "--workers",

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfx_largeout.compare.settings import DataSettings
 
 WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
-FEATURES = ("counts", "tf_idf")
 _MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # propensities need log N > 1; a head needs two
 
 
@@ -66,9 +67,23 @@ def load(settings: DataSettings, send: Callable[..., None] = _send_nothing) -> t
         raise ValueError(f"there must be at least {_MIN_CLASSES} classes; got {train.num_labels}")
     train = _only_labelled("training", train, _MIN_EXAMPLES, send)
     test = _only_labelled("test", test, 1, send)
+    if settings.hold_out:
+        train, test = _hold_out(train, settings.hold_out)
     if settings.features == "tf_idf":
-        train, test = datasets.tf_idf(train, test)
+        train, test = datasets.tf_idf(train, test, log=True)
     return train, test
+
+
+def _hold_out(examples: Any, share: float) -> tuple[Any, Any]:
+    """Parts examples at random, always in the same way."""
+    order = np.random.default_rng(0).permutation(len(examples))
+    number = min(max(1, round(share * len(examples))), len(examples) - _MIN_EXAMPLES)
+    if number < 1:
+        raise ValueError(
+            f"there must be more than {_MIN_EXAMPLES} training examples with labels to hold some "
+            f"out; got {len(examples)}"
+        )
+    return examples.take(order[number:]), examples.take(order[:number])
 
 
 def _read(file: str, send: Callable[..., None]) -> Any:

@@ -11,15 +11,12 @@ import numpy as np
 from tfx_largeout import heads, indexes, initializers, losses, samplers
 from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
-# The options of the model's optimizer, where the head updates itself.
-_TRUNK = {
-    "optimizer": "fused_adam",
-    "learning_rate": 2e-3,
-    "trunk_optimizer": "same",
-    "trunk_learning_rate": 2e-3,
+TRUNK: dict[str, Any] = {
+    "trunk_optimizer": "row_rmsprop",
+    "trunk_learning_rate": 8e-3,
+    "neighbors": "no",
 }
-# All rates are constant here, and a trunk with an optimizer of its own leaves none to follow.
-_SELF_UPDATING: dict[str, Any] = {"name": "head", "model_rate": None}
+_NUM_SAMPLED = 2000
 
 
 def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -54,7 +51,7 @@ def exact_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) 
         options["products"],
         bias_initializer=_bias(label_counts, options),
         seed=seed,
-        **_SELF_UPDATING,
+        name="head",
     )
     return head, losses.SoftmaxCrossentropy()
 
@@ -91,28 +88,29 @@ def factored_spherical(num_classes: int, label_counts: Any, seed: int, options: 
 
 def _factored(num_classes: int, options: Any, **arguments: Any) -> Any:
     rate = options["head_learning_rate"]
-    return heads.FactoredHead(num_classes, rate, **_SELF_UPDATING, **arguments)
+    return heads.FactoredHead(num_classes, rate, name="head", **arguments)
 
 
 def factored_options(head_learning_rate: float) -> dict[str, Any]:
     """Returns the options of a `FactoredHead`."""
-    return {
-        **_TRUNK,
-        "head_learning_rate": head_learning_rate,
-    }
+    return {**TRUNK, "head_learning_rate": head_learning_rate}
 
 
 def row_options(head_learning_rate: float) -> dict[str, Any]:
     """Returns the options of a head with a row optimizer."""
     return {
-        **_TRUNK,
+        **TRUNK,
         "head_optimizer": "row_adam",
         "head_learning_rate": head_learning_rate,
     }
 
 
 def _row_optimizer(options: Any) -> Any:
-    return ROW_OPTIMIZERS[options["head_optimizer"]](options["head_learning_rate"])
+    name = options["head_optimizer"]
+    if name not in ROW_OPTIMIZERS:
+        choices = ", ".join(ROW_OPTIMIZERS)
+        raise ValueError(f"head_optimizer must be one of {choices}; got {name!r}")
+    return ROW_OPTIMIZERS[name](options["head_learning_rate"])
 
 
 def sampled(loss: Callable[[], Any]) -> Callable[..., tuple[Any, Any]]:
@@ -140,7 +138,7 @@ def _sampled_head(
         bias_initializer=_bias(label_counts, options),
         index=index,
         seed=seed,
-        **_SELF_UPDATING,
+        name="head",
     )
 
 
@@ -160,13 +158,13 @@ def _own(options: Any) -> bool:
 
 
 def sampled_options(
-    head_learning_rate: float, sampler: str = "log_uniform", bias: str = "zeros"
+    head_learning_rate: float, sampler: str = "log_uniform", bias: str = "log_frequency"
 ) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with a static sampler."""
     return {
         **row_options(head_learning_rate),
         "bias": bias,
-        "num_sampled": 1000,
+        "num_sampled": _NUM_SAMPLED,
         "sampler": sampler,
         "candidates": "shared",
     }
@@ -206,9 +204,9 @@ def indexed_options(head_learning_rate: float) -> dict[str, Any]:
     """Returns the options of a `SampledHead` with an index."""
     return {
         **row_options(head_learning_rate),
-        "bias": "zeros",
-        "num_found": 500,
-        "num_sampled": 500,
+        "bias": "log_frequency",
+        "num_found": 1000,
+        "num_sampled": 1000,
         "sampler": "log_uniform",
         "candidates": "shared",
         "hash_family": "inner_product",
@@ -273,7 +271,7 @@ def hierarchical(tree: str) -> Callable[..., tuple[Any, Any]]:
         optimizer = _row_optimizer(options)
         counts = _counts(label_counts).tolist()
         head = heads.HierarchicalSoftmaxHead(
-            num_classes, optimizer, tree=tree, counts=counts, **_SELF_UPDATING
+            num_classes, optimizer, tree=tree, counts=counts, name="head"
         )
         return head, losses.NegativeLogLikelihood()
 
@@ -300,14 +298,18 @@ def _candidate_sampling(label_counts: Any, seed: int, options: Any) -> dict[str,
 
 
 _TF_SAMPLERS = ("log_uniform", "uniform", "unigram")
-CANDIDATE_SAMPLING = {
-    "optimizer": "sgd",
-    "learning_rate": 50.0,
-    "trunk_optimizer": "fused_adam",
-    "trunk_learning_rate": 2e-3,
-    "bias": "zeros",
-    "num_sampled": 1000,
-    "num_true": 5,
-    "sampler": "log_uniform",
-}
-CANDIDATE_SAMPLING_SINGLE = {"learning_rate": 10.0, "trunk_optimizer": "same"}
+
+
+def candidate_sampling_options(
+    head_optimizer: str, head_learning_rate: float, bias: str = "log_frequency"
+) -> dict[str, Any]:
+    """Returns the options of TensorFlow's two built-ins."""
+    return {
+        **TRUNK,
+        "head_optimizer": head_optimizer,
+        "head_learning_rate": head_learning_rate,
+        "bias": bias,
+        "num_sampled": _NUM_SAMPLED,
+        "num_true": 5,
+        "sampler": "log_uniform",
+    }

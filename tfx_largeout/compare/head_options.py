@@ -88,29 +88,28 @@ class HeadOption(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
 
+SAME = "same"
 _OF_ANOTHER_KIND = "by default that of --list, or of an optimizer of another kind its own"
 HEAD_OPTIONS = (
     HeadOption(
-        "optimizer",
-        one_of(tuple(OPTIMIZERS)),
-        f"optimizer of the model: {', '.join(OPTIMIZERS)}; of no more than a scalar where a head "
-        "updates itself and the trunk has an optimizer of its own",
-    ),
-    HeadOption("learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
-    HeadOption(
         "trunk_optimizer",
-        one_of(("same", *OPTIMIZERS)),
-        "optimizer of the trunk (keras.optimizers.MultiOptimizer); `same` is one for all weights",
+        one_of(tuple(OPTIMIZERS)),
+        f"optimizer of the trunk: {', '.join(OPTIMIZERS)}",
     ),
-    HeadOption(
-        "trunk_learning_rate", positive_number, "its learning rate, where that is not `same`"
-    ),
+    HeadOption("trunk_learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
     HeadOption(
         "head_optimizer",
-        one_of(tuple(ROW_OPTIMIZERS)),
-        f"of a head that updates its own rows: {', '.join(ROW_OPTIMIZERS)}",
+        one_of((SAME, *OPTIMIZERS)),
+        f"optimizer of the head: one of {', '.join(ROW_OPTIMIZERS)} where a head updates itself; "
+        f"elsewhere any, or `{SAME}`: the trunk's trains it, too",
     ),
-    HeadOption("head_learning_rate", positive_number, "of a head that updates itself"),
+    HeadOption("head_learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
+    HeadOption(
+        "neighbors",
+        one_of(("yes", "no")),
+        "whether a row more shows what the trained model and the labels of the nearest training "
+        "examples predict together",
+    ),
     HeadOption(
         "bias",
         one_of(BIASES),
@@ -144,9 +143,8 @@ HEAD_OPTIONS = (
 TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were chosen
 _NUMBERS_OF_CLASSES = {"num_sampled", "num_found", "num_selected", "num_words", "top_k"}
 # Where an option has this value, the other one counts for nothing. It comes after it, above.
-_VOID = {("trunk_optimizer", "same"): "trunk_learning_rate", ("backward", "all"): "num_selected"}
+_VOID = {("head_optimizer", SAME): "head_learning_rate", ("backward", "all"): "num_selected"}
 _RATES = {
-    "optimizer": "learning_rate",
     "trunk_optimizer": "trunk_learning_rate",
     "head_optimizer": "head_learning_rate",
 }
@@ -173,7 +171,7 @@ def with_rates(
         rate: inspect.signature(OPTIMIZERS[options[name]]).parameters["learning_rate"].default
         for name, rate in _RATES.items()
         if name in options and rate in options and rate not in chosen
-        if "same" not in (options[name], defaults[name])
+        if SAME not in (options[name], defaults[name])
         if _kind(options[name]) != _kind(defaults[name])
     }
     return {**options, **rates}

@@ -11,8 +11,8 @@ import numpy as np
 
 from tfx_largeout import losses, samplers
 from tfx_largeout.compare.head_builders import (
-    CANDIDATE_SAMPLING,
-    CANDIDATE_SAMPLING_SINGLE,
+    TRUNK,
+    candidate_sampling_options,
     exact_softmax,
     exact_top_k,
     factored_options,
@@ -33,7 +33,7 @@ from tfx_largeout.compare.head_builders import (
     tf_sampled_softmax,
     wta_top_k,
 )
-from tfx_largeout.compare.head_options import TUNED_CLASSES, at_most_tuned
+from tfx_largeout.compare.head_options import SAME, TUNED_CLASSES, at_most_tuned
 from tfx_largeout.compare.settings import TrainingSettings
 
 
@@ -44,27 +44,29 @@ class HeadRow(NamedTuple):
         name: On the command line and in the results.
         description: One line.
         options: Its options (see `head_options.py`) and their defaults: the best that was found
-            for the shipped data in 60 seconds (docs/compare.md has what was tried).
-        single_optimizer: Options that replace some of these where Keras has no `MultiOptimizer`
-            (before 3.15, which needs Python 3.11), so that all weights share one optimizer.
+            for the shipped data (docs/compare.md has what was tried).
         build: `build(num_classes, label_counts, seed, options)` returns head and loss.
             `label_counts` `[C]`: the number of training examples of each class.
         in_proportion: Options whose default is in proportion to the number of classes.
+        updates_itself: Whether the head has an optimizer of its own; else the model's has two parts
+            (`keras.optimizers.MultiOptimizer`), or trains all.
     """
 
     name: str
     description: str
     options: dict[str, Any]
-    single_optimizer: dict[str, Any]
     build: Callable[..., tuple[Any, Any]]
     in_proportion: tuple[str, ...] = ()
+    updates_itself: bool = True
 
     @property
     def default_options(self) -> dict[str, Any]:
         """The default options with the Keras that is installed."""
-        if hasattr(keras.optimizers, "MultiOptimizer"):
-            return dict(self.options)
-        return {**self.options, **self.single_optimizer}
+        return {**self.options, "head_optimizer": SAME} if self._lacks_one else dict(self.options)
+
+    @property
+    def _lacks_one(self) -> bool:
+        return not self.updates_itself and not hasattr(keras.optimizers, "MultiOptimizer")
 
     def check(self, options: dict[str, Any], training: TrainingSettings) -> None:
         """Refuses what the head would refuse when its turn to be trained has come.
@@ -78,11 +80,10 @@ class HeadRow(NamedTuple):
         Raises:
             ValueError: One sentence with the option, the rule and the value.
         """
-        own_trunk = options["trunk_optimizer"] != "same"
-        if own_trunk and not hasattr(keras.optimizers, "MultiOptimizer"):
+        if self._lacks_one and options["head_optimizer"] != SAME:
             raise ValueError(
-                "trunk_optimizer must be same with a Keras older than 3.15, which has no "
-                f"MultiOptimizer; got {options['trunk_optimizer']!r} with Keras {keras.__version__}"
+                f"head_optimizer must be {SAME} with a Keras older than 3.15, which has no "
+                f"MultiOptimizer; got {options['head_optimizer']!r} with Keras {keras.__version__}"
             )
         counts = np.ones(TUNED_CLASSES)
         head, _ = self.build(len(counts), counts, training.seed, at_most_tuned(options))
@@ -96,54 +97,64 @@ HEAD_TABLE = (
         "full_softmax",
         "DenseHead: the exact softmax over all classes",
         {
-            "optimizer": "fused_adam",
-            "learning_rate": 0.02,
-            "trunk_optimizer": "same",
-            "trunk_learning_rate": 0.02,
-            "bias": "zeros",
+            **TRUNK,
+            "head_optimizer": "fused_adam",
+            "head_learning_rate": 0.02,
+            "bias": "log_frequency",
         },
-        {},
         full_softmax,
+        updates_itself=False,
     ),
     HeadRow(
         "exact_softmax",
         "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
         {
-            **row_options(0.01),
-            "bias": "zeros",
+            **row_options(0.02),
+            "bias": "log_frequency",
             "num_selected": 256,
             "backward": "selected",
             "products": "float32",
         },
-        {},
         exact_softmax,
     ),
     HeadRow(
         "tf_sampled_softmax",
-        "tf.nn.sampled_softmax_loss, as TensorFlow ships it",
-        CANDIDATE_SAMPLING,
-        CANDIDATE_SAMPLING_SINGLE,
+        "tf.nn.sampled_softmax_loss, with the best of Keras's SGD, Adagrad and Adam on its weights",
+        candidate_sampling_options("sgd", 400.0),
         tf_sampled_softmax,
+        updates_itself=False,
+    ),
+    HeadRow(
+        "tf_sampled_softmax_row_adam",
+        "tf.nn.sampled_softmax_loss, with this package's RowAdam on its weights",
+        candidate_sampling_options("row_adam", 0.03),
+        tf_sampled_softmax,
+        updates_itself=False,
     ),
     HeadRow(
         "tf_nce",
-        "tf.nn.nce_loss, as TensorFlow ships it",
-        {**CANDIDATE_SAMPLING, "bias": "uniform"},
-        CANDIDATE_SAMPLING_SINGLE,
+        "tf.nn.nce_loss, with the best of Keras's SGD, Adagrad and Adam on its weights",
+        candidate_sampling_options("sgd", 100.0),
         tf_nce,
+        updates_itself=False,
+    ),
+    HeadRow(
+        "tf_nce_row_adam",
+        "tf.nn.nce_loss, with this package's RowAdam on its weights",
+        candidate_sampling_options("row_adam", 0.03),
+        tf_nce,
+        updates_itself=False,
     ),
     HeadRow(
         "factored_zloss",
         "FactoredHead: the Z-loss over all classes, exactly",
         factored_options(3.0),
-        {},
         factored_zloss,
     ),
     HeadRow(
         "factored_taylor",
         "FactoredHead: the Taylor softmax over all classes, exactly",
         factored_options(3000.0),
-        {},
         factored_taylor,
         in_proportion=("head_learning_rate",),
     ),
@@ -151,135 +162,124 @@ HEAD_TABLE = (
         "factored_spherical",
         "FactoredHead: the spherical softmax over all classes, exactly",
         factored_options(1000.0),
-        {},
         factored_spherical,
         in_proportion=("head_learning_rate",),
     ),
     HeadRow(
         "complementary_sum",
         "SampledHead: labels summed exactly, other classes by importance sampling",
-        sampled_options(0.005),
-        {},
+        {**sampled_options(0.03), "neighbors": "yes"},
         sampled(losses.ComplementarySum),
     ),
     HeadRow(
         "complementary_bernoulli",
         "SampledHead: labels summed exactly, other classes by Bernoulli sampling",
-        sampled_options(0.005, "bernoulli"),
-        {},
+        sampled_options(0.03, "bernoulli"),
         sampled(losses.ComplementarySum),
     ),
     HeadRow(
         "sampled_softmax",
         "SampledHead: log Q corrected softmax over labels and candidates",
-        sampled_options(0.005),
-        {},
+        sampled_options(0.03),
         sampled(losses.SampledSoftmax),
     ),
     HeadRow(
         "ranking",
         "SampledHead: labels before candidates, with the margin log(C - 1)",
-        sampled_options(0.005),
-        {},
+        sampled_options(0.03),
         sampled(losses.Ranking),
     ),
     HeadRow(
         "noise_contrastive",
         "SampledHead: noise-contrastive estimation",
-        sampled_options(0.005, bias="uniform"),
-        {},
+        sampled_options(0.03, bias="uniform"),
         sampled(losses.NoiseContrastive),
     ),
     HeadRow(
         "blackout",
         "SampledHead: BlackOut, discriminating labels from candidates",
-        sampled_options(0.005),
-        {},
+        sampled_options(0.03),
         sampled(losses.BlackOut),
     ),
     HeadRow(
         "sampled_logistic",
         "SampledHead: logistic loss of labels and candidates, one against all",
-        sampled_options(0.005, bias="uniform"),
-        {},
+        sampled_options(0.03, bias="uniform"),
         sampled(losses.SampledLogistic),
     ),
     HeadRow(
         "midx",
         "SampledHead: candidates from a softmax over coded rows of the weights",
-        midx_options(0.005),
-        {},
+        midx_options(0.03),
         midx,
     ),
     HeadRow(
         "lsh_embedding",
         "SampledHead: candidates whose weights share hash buckets with the hidden activations",
-        indexed_options(0.005),
-        {},
+        indexed_options(0.03),
         indexed(samplers.LSHEmbedding),
     ),
     HeadRow(
         "lsh_label",
         "SampledHead: candidates whose weights share hash buckets with those of the labels",
-        indexed_options(0.005),
-        {},
+        indexed_options(0.03),
         indexed(samplers.LSHLabel),
     ),
     HeadRow(
         "lsh_active_set",
         "SampledHead: softmax over labels and what shares hash buckets, without other classes",
         {
-            **row_options(0.005),
-            "bias": "zeros",
+            **row_options(0.03),
+            "bias": "log_frequency",
             "num_found": 1000,
             "candidates": "own",
             "hash_family": "dwta",
             "hashes_per_table": 4,
             "num_tables": 50,
         },
-        {},
         lsh_active_set,
     ),
     HeadRow(
         "wta_top_k",
         "SampledHead: softmax over labels and the best classes among those that an index finds",
         {
-            **row_options(0.005),
-            "bias": "zeros",
+            **row_options(0.03),
+            "bias": "log_frequency",
             "top_k": 100,
             "num_found": 1000,
             "hash_family": "wta",
             "hashes_per_table": 3,
             "num_tables": 200,
         },
-        {},
         wta_top_k,
     ),
     HeadRow(
         "exact_top_k",
         "SampledHead: softmax over labels and the best classes among all",
-        {**row_options(0.005), "bias": "zeros", "top_k": 100},
-        {},
+        {**row_options(0.03), "bias": "log_frequency", "top_k": 100},
         exact_top_k,
     ),
     HeadRow(
         "hierarchical_two_level",
         "HierarchicalSoftmaxHead: first the cluster, then the class",
         row_options(0.02),
-        {},
         hierarchical("two_level"),
     ),
     HeadRow(
         "hierarchical_huffman",
         "HierarchicalSoftmaxHead: a binary decision at each node of a Huffman tree",
         row_options(0.02),
-        {},
         hierarchical("huffman"),
     ),
 )
 
-# What runs unless `--heads` says otherwise. A minute of each head must fit into eight.
-DEFAULT_HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce", "complementary_sum")
+# What runs unless `--heads` says otherwise: ours first, then what it is measured by.
+DEFAULT_HEADS = (
+    "complementary_sum",
+    "tf_sampled_softmax_row_adam",
+    "tf_sampled_softmax",
+    "full_softmax",
+)
 
 
 def head_row(name: str) -> HeadRow:

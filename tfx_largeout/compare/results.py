@@ -55,6 +55,7 @@ class HeadResult:
         stage: What its process was last seen doing: `"starting"`, reading a file, or `"training"`.
         notes: Sentences about what a reader of the results must know.
         curve: The evaluations.
+        with_neighbors: The last one together with nearest neighbors, if that was asked for.
         seed: The seed that it was trained with.
         batch_size: Examples of a step.
     """
@@ -74,13 +75,16 @@ class HeadResult:
     stage: str = "starting"
     notes: list[str] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+    with_neighbors: CurvePoint | None = None
     seed: int = 0
     batch_size: int = 0
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> HeadResult:
         """The inverse of `dataclasses.asdict`."""
-        return cls(**{**fields, "curve": [CurvePoint(**point) for point in fields["curve"]]})
+        curve, last = fields["curve"], fields["with_neighbors"]
+        points = {"curve": [CurvePoint(**point) for point in curve]}
+        return cls(**{**fields, **points, "with_neighbors": last and CurvePoint(**last)})
 
     def take(self, event: str, fields: dict[str, Any]) -> float | None:
         """Takes in what a training tells; see `worker.py`. Returns the loss, if it has one."""
@@ -99,6 +103,8 @@ class HeadResult:
             self.curve.append(point)
             self.steps, self.seconds = point.step, point.seconds
             return point.train_loss
+        elif event == "with_neighbors":
+            self.with_neighbors = CurvePoint(**fields["point"])
         elif event in ("progress", "done"):
             self.steps, self.seconds = fields["step"], fields["seconds"]
             if event == "done":

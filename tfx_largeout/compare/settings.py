@@ -7,7 +7,8 @@ import dataclasses
 import math
 from typing import Any
 
-TRUNKS = ("relu", "dropout", "residual")
+FEATURES = ("tf_idf", "counts")
+SCHEDULES = ("linear", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,17 +19,21 @@ class DataSettings:
         wordnet: Which of the shipped sets, `"hyper"` or `"lemma"`; None for files of the user.
         train: File of the training examples, where `wordnet` is None.
         test: File of the test examples, likewise.
-        features: `"counts"` (as in the file) or `"tf_idf"` (TF-IDF weights, rows of length 1).
+        features: `"tf_idf"` (TF-IDF weights of log(1 + count), rows of length 1) or `"counts"` (as
+            in the file).
         propensity_a: A of the propensity model behind PSP@1.
         propensity_b: B of it.
+        hold_out: Share of the training examples to evaluate on, in place of the test examples; 0
+            for none.
     """
 
     wordnet: str | None = "hyper"
     train: str = ""
     test: str = ""
-    features: str = "counts"
+    features: str = "tf_idf"
     propensity_a: float = 0.55
     propensity_b: float = 1.5
+    hold_out: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +46,21 @@ class TrainingSettings:
         evaluations: How often each head is evaluated while it trains, the end included.
         batch_size: Examples a step, B.
         hidden: Width of the trunk, D.
-        trunk: `"relu"` (one layer), `"dropout"` (half of it left out in each step) or `"residual"`
-            (that, and a block of the same width above it).
+        dropout: Share of the trunk's outputs that are left out in each step, in [0, 1).
+        schedule: Of the learning rates of trunk and head: `"linear"` (down to 2% at the end of the
+            training) or `"constant"`.
         seed: The seed of the initial weights, the order of the examples and the candidates.
         workers: Processes over which the classes of each head are spread, R.
         seeds: How many seeds each head is trained with: `seed`, and those that follow it.
     """
 
-    budget: float | None = 60.0
+    budget: float | None = 30.0
     epochs: float | None = None
-    evaluations: int = 6
+    evaluations: int = 5
     batch_size: int = 512
-    hidden: int = 128
-    trunk: str = "relu"
+    hidden: int = 256
+    dropout: float = 0.5
+    schedule: str = "linear"
     seed: int = 0
     workers: int = 1
     seeds: int = 1

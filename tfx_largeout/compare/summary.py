@@ -90,7 +90,7 @@ def summarize(results: Sequence[HeadResult]) -> list[SummaryRow]:
 
     The speed-up is None where the full softmax was not trained to its end.
     """
-    groups = by_head(results)
+    groups = by_head([part for result in results for part in _parts(result)])
     rows = {head: _row(head, runs) for head, runs in groups.items()}
     done = [rows[head] for head in BASELINES if head in rows and rows[head].status == "done"]
     epoch = done[0].seconds_per_epoch if done else None
@@ -104,6 +104,23 @@ def summarize(results: Sequence[HeadResult]) -> list[SummaryRow]:
         )
         for head, row in rows.items()
     ]
+
+
+def _parts(result: HeadResult) -> list[HeadResult]:
+    """Returns a result, and what it is together with nearest neighbors, which has no steps."""
+    point = result.with_neighbors
+    if point is None:
+        return [result]
+    together = dataclasses.replace(
+        result,
+        head=f"{result.head}+neighbors",
+        steps_per_epoch=0,
+        steps=0,
+        seconds=point.seconds,
+        curve=[point],
+        with_neighbors=None,
+    )
+    return [result, together]
 
 
 def _row(head: str, runs: Sequence[HeadResult]) -> SummaryRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,7 @@ from tfx_largeout.compare.training_clock import TrainingClock
 from tfx_largeout.distribute import current
 
 _SECONDS_BETWEEN_REPORTS = 0.5
+_LAST_RATE = 0.02  # as a share of the first
 
 
 class Supervisor(keras.callbacks.Callback):
@@ -31,6 +32,7 @@ class Supervisor(keras.callbacks.Callback):
         on_point: Called with the `CurvePoint` of each evaluation.
         on_progress: Called about twice a second with step, seconds of training and the mean loss
             since the last evaluation.
+        falling: Optimizers whose learning rates fall in a line to 2% at the end of the training.
 
     Raises:
         FloatingPointError: In training, when the loss is not finite.
@@ -43,8 +45,10 @@ class Supervisor(keras.callbacks.Callback):
         evaluate: Callable[[], dict[str, float]],
         on_point: Callable[[CurvePoint], None],
         on_progress: Callable[[int, float, float], None],
+        falling: Sequence[keras.optimizers.Optimizer] = (),
     ) -> None:
         super().__init__()
+        self._falling = [(optimizer, float(optimizer.learning_rate)) for optimizer in falling]
         self.clock = TrainingClock()
         self._settings = settings
         self._steps_per_epoch = steps_per_epoch
@@ -85,6 +89,8 @@ class Supervisor(keras.callbacks.Callback):
         elif time.monotonic() - self._last_report > _SECONDS_BETWEEN_REPORTS:
             self._on_progress(steps, seconds, self._loss.mean)
             self._last_report = time.monotonic()
+        for optimizer, rate in self._falling:
+            optimizer.learning_rate = rate * (1 - (1 - _LAST_RATE) * min(done, 1.0))
         if done >= 1:
             self.model.stop_training = True
 

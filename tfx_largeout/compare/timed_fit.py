@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -34,7 +34,8 @@ def timed_fit(
     evaluate: Callable[[], dict[str, float]],
     send: Callable[..., None],
     events: EventFile | None,
-) -> None:
+    falling: Sequence[keras.optimizers.Optimizer] = (),
+) -> float:
     """Trains a compiled model, and sends what happens.
 
     Args:
@@ -45,6 +46,10 @@ def timed_fit(
         evaluate: As `Supervisor`.
         send: `send(event, **fields)` for `progress`, `point` and `done`; see `worker.py`.
         events: The TensorBoard run, if there is one; it is closed.
+        falling: Optimizers whose learning rates fall while the model trains.
+
+    Returns:
+        The seconds of training.
     """
 
     def on_point(point: CurvePoint) -> None:
@@ -60,9 +65,10 @@ def timed_fit(
         if events:
             events.scalars(step, seconds, {_TAGS["train_loss"]: loss})
 
-    supervisor = Supervisor(settings, steps_per_epoch, evaluate, on_point, on_progress)
+    supervisor = Supervisor(settings, steps_per_epoch, evaluate, on_point, on_progress, falling)
     # The supervisor stops the training; the number of epochs is never reached.
     model.fit(**data, epochs=sys.maxsize, verbose=0, callbacks=[supervisor])
     if events:
         events.close(supervisor.clock.seconds)
     send("done", step=supervisor.clock.steps, seconds=supervisor.clock.seconds)
+    return supervisor.clock.seconds

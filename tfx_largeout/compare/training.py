@@ -10,18 +10,18 @@ from typing import Any
 import keras
 
 from tfx_largeout.compare.event_file import EventFile
-from tfx_largeout.compare.head_options import OPTIMIZERS, fitted
+from tfx_largeout.compare.head_options import OPTIMIZERS, SAME, fitted
+from tfx_largeout.compare.head_table import HeadRow
 from tfx_largeout.compare.own_head import find_row
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.timed_fit import timed_fit
+from tfx_largeout.compare.with_neighbors import with_neighbors
 from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.distribute import DataParallel, current, shard
 from tfx_largeout.distribute.class_shards import parameters_of_all
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.ops import library
-
-_DROPOUT = 0.5
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     if options != settings.options:
         settings = dataclasses.replace(settings, options=options)
         send("options", options=options)
-    model = build_model(settings, train_examples)
+    model, optimizers = build_model(settings, train_examples)
     # A small last batch would make a step several times as long for its examples.
     batches = train_examples.dataset(
         common.batch_size,
@@ -85,52 +85,62 @@ def train(
         return {name: value for name, value in values.items() if name != "loss"}
 
     data = {"x": batches, "shuffle": False}
-    timed_fit(model, data, common, steps_per_epoch, evaluate, send, events)
+    falling = optimizers if common.schedule == "linear" else []
+    seconds = timed_fit(model, data, common, steps_per_epoch, evaluate, send, events, falling)
+    if options["neighbors"] == "yes" and current().alone:
+        point = with_neighbors(model, seconds, train_examples, test_examples, common.batch_size)
+        send("with_neighbors", point=dataclasses.asdict(point))
 
 
-def build_model(settings: WorkerSettings, train_examples: SparseExamples) -> keras.Model:
-    """Returns the model of a head, compiled: sparse input, the trunk, the head."""
+def build_model(
+    settings: WorkerSettings, train_examples: SparseExamples
+) -> tuple[keras.Model, list[keras.optimizers.Optimizer]]:
+    """Returns the model of a head, compiled (sparse input, the trunk, the head); its optimizers."""
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
     hidden = _trunk(inputs, settings.training)
-    head, loss = find_row(settings.head, settings.function).build(
+    row = find_row(settings.head, settings.function)
+    head, loss = row.build(
         train_examples.num_labels, label_counts, settings.training.seed, settings.options
     )
     model = keras.Model(inputs, head(hidden))
-    optimizer = _build_optimizer(settings.options)
+    optimizers = _build_optimizers(row, settings.options)
+    optimizer = _as_one(optimizers)
     model.compile(
         optimizer if current().alone else DataParallel(optimizer),
         loss=loss,
         metrics=_metrics(settings.data, label_counts, len(train_examples)),
     )
-    return model
+    return model, optimizers
 
 
 def _trunk(inputs: Any, settings: TrainingSettings) -> Any:
-    """Returns h. Names begin with `trunk`, by which optimizers tell it from the head."""
+    """Returns h. The name of its layer is that by which optimizers tell it from the head."""
     hidden = SparseDense(settings.hidden, activation="relu", name="trunk")(inputs)
-    if settings.trunk == "relu":
+    if not settings.dropout:
         return hidden
-    hidden = keras.layers.Dropout(_DROPOUT, seed=settings.seed)(hidden)
-    if settings.trunk == "dropout":
-        return hidden
-    block = keras.layers.Dense(settings.hidden, activation="relu", name="trunk_block")(hidden)
-    block = keras.layers.Dropout(_DROPOUT, seed=settings.seed + 1)(block)
-    return keras.layers.Add()([hidden, block])
+    return keras.layers.Dropout(settings.dropout, seed=settings.seed)(hidden)
 
 
-def _build_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
-    optimizer = OPTIMIZERS[options["optimizer"]](options["learning_rate"])
-    if options["trunk_optimizer"] == "same":
-        return optimizer
-    if not hasattr(keras.optimizers, "MultiOptimizer"):
-        raise RuntimeError(
-            "--trunk-optimizer needs keras.optimizers.MultiOptimizer, of Keras 3.15 or newer; "
-            f"got Keras {keras.__version__}: use --trunk-optimizer same"
-        )
-    trunk = OPTIMIZERS[options["trunk_optimizer"]](options["trunk_learning_rate"])
-    by_path = keras.optimizers.OptimizerMap(optimizer, {"trunk.*": trunk})
-    return keras.optimizers.MultiOptimizer(by_path)
+def _build_optimizers(row: HeadRow, options: dict[str, Any]) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizer of the trunk, and that of the head if it is another one."""
+    names = ["trunk"]
+    if not row.updates_itself and options["head_optimizer"] != SAME:
+        names.append("head")
+    return [
+        OPTIMIZERS[options[f"{name}_optimizer"]](options[f"{name}_learning_rate"]) for name in names
+    ]
+
+
+def _as_one(
+    optimizers: list[keras.optimizers.Optimizer],
+) -> keras.optimizers.Optimizer:
+    trunk, *head = optimizers
+    if not head:
+        return trunk
+    return keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(head[0], {"trunk.*": trunk})
+    )
 
 
 def _metrics(data: DataSettings, label_counts: Any, num_examples: int) -> list[Any]:
@@ -150,7 +160,8 @@ def _hyper_parameters(settings: WorkerSettings) -> dict[str, Any]:
         "head": settings.head,
         "batch_size": common.batch_size,
         "hidden": common.hidden,
-        "trunk": common.trunk,
+        "dropout": common.dropout,
+        "schedule": common.schedule,
         "seed": common.seed,
         "features": settings.data.features,
         **settings.options,
