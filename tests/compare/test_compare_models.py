@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -105,6 +106,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys):
         ({"train": (X[:0], Y[:0])}, ValueError, "train must have at least one batch"),
         ({"train": iter([])}, TypeError, "another iterable with a length; got list_iterator"),
         ({"validation": tf.data.Dataset.range(3).repeat()}, ValueError, "validation must end"),
+        ({"output": Path(__file__).parent}, ValueError, "unless overwrite=True is given; got"),
         ({"output": __file__}, ValueError, "output must be a folder; got the file"),
     ],
 )

@@ -131,7 +131,8 @@ def output_folder(output: str | Path | None, overwrite: bool) -> OutputFolder:
     try:
         return OutputFolder(None if output is None else str(output), overwrite)
     except ValueError as error:
-        raise ValueError(f"output {error}") from None
+        message = str(error).replace("--overwrite", "overwrite=True")  # there a flag, here this
+        raise ValueError(f"output {message}") from None
 
 
 def compare_built(
