@@ -12,11 +12,16 @@ import keras
 
 from tfx_largeout import heads as head_classes
 from tfx_largeout import optimizers, samplers
-from tfx_largeout.compare.compare_models import compare_built, length_settings, output_folder
+from tfx_largeout.compare.compare_models import (
+    check_name,
+    compare_built,
+    length_settings,
+    output_folder,
+)
 from tfx_largeout.compare.comparison import Comparison
 from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.turns import say
 from tfx_largeout.compare.usual_loss import head_and_loss
 from tfx_largeout.models.replace_output import output_layers
@@ -80,9 +85,7 @@ def compare_heads(
     if not model.compiled:
         raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
     dense, _ = output_layers(model)
-    data = OwnData("train", train, batch_size)
-    in_arrays = isinstance(validation, (tuple, list))
-    test = OwnData("validation", validation, batch_size if in_arrays else None)
+    data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
     files = output_folder(output, overwrite)
@@ -108,8 +111,7 @@ def _makers(
     makers: dict[str, _Make | None] = {}
     known: Any = None
     for name, head in named.items():
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f"names of heads must be text without a slash; got {name!r}")
+        check_name("heads", name)
         if head == DENSE:
             makers[name] = None
         elif isinstance(head, str):
