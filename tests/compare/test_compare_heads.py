@@ -51,7 +51,7 @@ def test_a_copy_has_the_trunk_and_an_optimizer_of_its_own():
     def make(seed):
         return tlo.heads.DenseHead(CLASSES, name="new"), tlo.losses.SoftmaxCrossentropy()
 
-    copy = module._with_head(model, "a", make, 0)
+    copy = module._with_head(model, make, 0)
     old, new = (m.layers[1] for m in (model, copy))
     assert old is shared and new is not shared and new.name == shared.name
     np.testing.assert_array_equal(*(layer.get_weights()[0] for layer in (old, new)))
@@ -61,7 +61,7 @@ def test_a_copy_has_the_trunk_and_an_optimizer_of_its_own():
     )
     copy.fit(X, Y, verbose=0)
     assert model.get_layer(inner.name).layers[-1].name == "out"
-    dense = module._with_head(model, "a", None, 0)
+    dense = module._with_head(model, None, 0)
     np.testing.assert_array_equal(dense.layers[1].get_weights()[0], old.get_weights()[0])
     assert not np.allclose(dense.get_weights()[-2], model.get_weights()[-2])
     assert dense.predict(X, verbose=0).sum() == pytest.approx(len(X), rel=1e-4)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 from compare.own_models import EXAMPLES, X, Y, make_model
 
 import tfx_largeout as tlo
-from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.own_data import OwnData, own_data
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 SHORT = {"epochs": 2, "evaluations": 2}
@@ -105,6 +106,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys):
         ({"train": (X[:0], Y[:0])}, ValueError, "train must have at least one batch"),
         ({"train": iter([])}, TypeError, "another iterable with a length; got list_iterator"),
         ({"validation": tf.data.Dataset.range(3).repeat()}, ValueError, "validation must end"),
+        ({"output": Path(__file__).parent}, ValueError, "unless overwrite=True is given; got"),
         ({"output": __file__}, ValueError, "output must be a folder; got the file"),
     ],
 )
@@ -157,7 +159,7 @@ def test_what_is_known_of_data(data):
     assert (own.batches, own.batch_size) == (3, 32)
     np.testing.assert_array_equal(own.label_counts(40), np.bincount(Y, minlength=40))
     model = make_model()
-    model.fit(**own.arguments, **own.shuffled, verbose=0)
+    model.fit(**own.fit_arguments, verbose=0)
     assert model.optimizer.iterations == 3
 
 
@@ -179,5 +181,7 @@ def test_labels_are_counted_in_each_form(labels):
 
 def test_a_batch_size_is_for_arrays_alone():
     with pytest.raises(ValueError, match="batch_size must be None where train has batches"):
-        OwnData("train", Batches(), 7)
-    assert OwnData("train", (X, Y), 7).batches == 14
+        own_data(Batches(), Batches(), 7)
+    assert [data.batches for data in own_data(Batches(), (X, Y), 7)] == [3, 14]
+    with pytest.raises(ValueError, match="batch_size must be an integer of at least 1; got 0"):
+        own_data((X, Y), (X, Y), 0)

@@ -149,7 +149,7 @@ def test_the_values_are_of_all_options_that_there_are():
     assert VALUES.keys() == {option.name for option in HEAD_OPTIONS}
     parser = cli._build_parsers()[1]
     others = {"help", "list", "heads", "peers", "data", "train", "test", "workers"}
-    others |= {"output", "overwrite", "open", "budget"}
+    others |= {"output", "overwrite", "open", "budget", "add_to", "seeds", "long"}
     flags = {action.dest for action in parser._actions}
     assert flags == VALUES.keys() | OF_ALL_HEADS.keys() | others
 

@@ -49,5 +49,16 @@ def test_a_terminal_shows_a_bar_of_what_is_done(settings, event, bar):
     assert f"\rtf_nce  [{bar}]  " in lines_of(Terminal(), settings, event)
 
 
+@pytest.mark.parametrize(
+    ("settings", "event", "left"),
+    [
+        (TrainingSettings(budget=60), (7, 15.0), " 15.0/60 s, 45 s left  "),
+        (TrainingSettings(budget=None, epochs=2.0), (5, 10.0), " 10.0 s  epoch 0.50/2, 30 s left"),
+    ],
+)
+def test_a_terminal_shows_the_seconds_that_are_left(settings, event, left):
+    assert left in lines_of(Terminal(), settings, event)
+
+
 def test_elsewhere_there_is_no_bar():
     assert "[" not in lines_of(io.StringIO(), TrainingSettings(), (7, 15.0))

@@ -38,3 +38,13 @@ def test_a_pause_does_not_count():
     timer.now += 1
     clock.end_step()
     assert clock.seconds == pytest.approx(3.0)
+
+
+def test_several_steps_may_be_one_execution():
+    timer = FakeTimer()
+    clock = TrainingClock(timer)
+    for steps, seconds in ((4, 50.0), (2, 1.0), (4, 3.0)):
+        timer.now += seconds
+        clock.end_step(steps)
+    assert clock.steps == 10
+    assert clock.seconds == pytest.approx(2.0 + 1.0 + 3.0)

@@ -11,12 +11,17 @@ from typing import Any
 import keras
 
 from tfx_largeout import heads as head_classes
-from tfx_largeout import optimizers, samplers
-from tfx_largeout.compare.compare_models import compare_built, length_settings, output_folder
+from tfx_largeout import losses, optimizers, samplers
+from tfx_largeout.compare.compare_models import (
+    check_name,
+    compare_built,
+    length_settings,
+    output_folder,
+)
 from tfx_largeout.compare.comparison import Comparison
 from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.turns import say
 from tfx_largeout.compare.usual_loss import head_and_loss
 from tfx_largeout.models.replace_output import output_layers
@@ -80,15 +85,11 @@ def compare_heads(
     if not model.compiled:
         raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
     dense, _ = output_layers(model)
-    data = OwnData("train", train, batch_size)
-    in_arrays = isinstance(validation, (tuple, list))
-    test = OwnData("validation", validation, batch_size if in_arrays else None)
+    data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
     files = output_folder(output, overwrite)
-    builders = {
-        name: functools.partial(_with_head, model, name, make) for name, make in makers.items()
-    }
+    builders = {name: functools.partial(_with_head, model, make) for name, make in makers.items()}
     return compare_built(builders, data, test, settings, files)
 
 
@@ -108,8 +109,7 @@ def _makers(
     makers: dict[str, _Make | None] = {}
     known: Any = None
     for name, head in named.items():
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f"names of heads must be text without a slash; got {name!r}")
+        check_name("heads", name)
         if head == DENSE:
             makers[name] = None
         elif isinstance(head, str):
@@ -131,23 +131,21 @@ def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[s
 
     def sampled(seed: int) -> Any:
         sampler = samplers.Unigram(counts, number)
-        optimizer = _row_optimizer(model.optimizer)
-        return head_and_loss(
-            "", head_classes.SampledHead(num_classes, sampler, optimizer, seed=seed)
-        )
+        rows = _row_optimizer(model.optimizer)
+        head = head_classes.SampledHead(num_classes, sampler, rows, seed=seed)
+        return head, losses.ComplementarySum()
 
     def exact(seed: int) -> Any:
-        optimizer = _row_optimizer(model.optimizer)
-        return head_and_loss("", head_classes.ExactSoftmaxHead(num_classes, optimizer, seed=seed))
+        rows = _row_optimizer(model.optimizer)
+        head = head_classes.ExactSoftmaxHead(num_classes, rows, seed=seed)
+        return head, losses.SoftmaxCrossentropy()
 
     def tensorflow(seed: int) -> Any:
         options = {"unigrams": (counts + 1.0).tolist()}
-        return head_and_loss(
-            "",
-            head_classes.TFSampledSoftmaxHead(
-                num_classes, number, sampler="fixed_unigram", sampler_options=options, seed=seed
-            ),
+        head = head_classes.TFSampledSoftmaxHead(
+            num_classes, number, sampler="fixed_unigram", sampler_options=options, seed=seed
         )
+        return head, losses.TFCandidateSamplingLoss()
 
     return {
         DENSE: None,
@@ -190,7 +188,7 @@ def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int)
     return head_and_loss(name, make(num_classes))
 
 
-def _with_head(model: keras.Model, name: str, make: _Make | None, seed: int) -> keras.Model:
+def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model:
     """Returns a compiled copy of a model that ends in a head."""
     dense, activations = output_layers(model)
     copies = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import time
@@ -21,7 +22,7 @@ from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.exact_evaluation import ExactEvaluation
 from tfx_largeout.compare.machine import describe_machine, describe_versions
 from tfx_largeout.compare.output_folder import OutputFolder
-from tfx_largeout.compare.own_data import OwnData
+from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import TrainingSettings
@@ -95,8 +96,7 @@ def compare_models(
     }
     return compare_built(
         builders,
-        OwnData("train", train, batch_size),
-        OwnData("validation", validation, batch_size if _is_arrays(validation) else None),
+        *own_data(train, validation, batch_size),
         length_settings(seconds, epochs, evaluations, seeds),
         output_folder(output, overwrite),
         [name for name, model in models.items() if isinstance(model, keras.Model)],
@@ -131,7 +131,8 @@ def output_folder(output: str | Path | None, overwrite: bool) -> OutputFolder:
     try:
         return OutputFolder(None if output is None else str(output), overwrite)
     except ValueError as error:
-        raise ValueError(f"output {error}") from None
+        message = str(error).replace("--overwrite", "overwrite=True")  # there a flag, here this
+        raise ValueError(f"output {message}") from None
 
 
 def compare_built(
@@ -188,59 +189,47 @@ def compare_built(
     return comparison
 
 
+@dataclasses.dataclass(frozen=True)
 class _Run:
     """The training of one model with one seed; where `builds`, nobody else has the model."""
 
-    def __init__(
-        self,
-        name: str,
-        turn: str,
-        build: Callable[[int], keras.Model],
-        builds: bool,
-        seed: int,
-        train: OwnData,
-        validation: OwnData,
-        settings: TrainingSettings,
-        files: OutputFolder,
-    ) -> None:
-        self._turn, self._build, self._builds, self._seed = turn, build, builds, seed
-        self._train, self._validation = train, validation
-        self._settings, self._files = settings, files
-        self._result = HeadResult(
-            name,
-            {},
-            status="running",
-            steps_per_epoch=train.batches,
-            batch_size=train.batch_size,
-            seed=seed,
-        )
+    name: str
+    turn: str
+    build: Callable[[int], keras.Model]
+    builds: bool
+    seed: int
+    train_data: OwnData
+    validation: OwnData
+    settings: TrainingSettings
+    files: OutputFolder
 
     def train(self, on_change: OnChange) -> HeadResult:
         """Builds and trains the model; whatever happens is in the result."""
-        result, start = self._result, time.monotonic()
+        start = time.monotonic()
+        result = HeadResult(self.name, {}, status="running", seed=self.seed)
         try:
-            with custom_gradients_forgotten() if self._builds else contextlib.nullcontext():
-                self._fit(on_change)
+            with custom_gradients_forgotten() if self.builds else contextlib.nullcontext():
+                self._fit(result, on_change)
         except KeyboardInterrupt:
             result.status = "interrupted"
         except Exception as error:
             result.status = "failed"
             result.error = f"{type(error).__name__}: {root_message(str(error))}"
-            self._files.log(self._turn).write_text(traceback.format_exc())
-        if self._builds:
+            self.files.log(self.turn).write_text(traceback.format_exc())
+        if self.builds:
             gc.collect()
         result.wall_seconds = time.monotonic() - start
         return result
 
-    def _fit(self, on_change: OnChange) -> None:
-        result = self._result
-        keras.utils.set_random_seed(self._seed)
-        model = self._build(self._seed)
+    def _fit(self, result: HeadResult, on_change: OnChange) -> None:
+        keras.utils.set_random_seed(self.seed)
+        model = self.build(self.seed)
         result.options = _options(model)
         evaluation = ExactEvaluation(model)
+        data = self.train_data
 
         def evaluate() -> dict[str, float]:
-            values = evaluation.measure(self._validation.arguments)
+            values = evaluation.measure(self.validation.arguments)
             result.data = {"classes": evaluation.num_classes}
             result.parameters = model.count_params()
             return values
@@ -248,12 +237,19 @@ class _Run:
         def send(event: str, **fields: Any) -> None:
             on_change(result, result.take(event, fields))
 
-        send("ready", implementation=library.library_status())
-        hyper_parameters = {"model": result.head, "seed": self._seed, **result.options}
-        events = EventFile(str(self._files.tensorboard / self._turn), hyper_parameters)
-        data, batches = {**self._train.arguments, **self._train.shuffled}, self._train.batches
-        keras.utils.set_random_seed(self._seed)  # the same order, whatever the model has drawn
-        timed_fit(model, data, self._settings, batches, evaluate, send, events)
+        send(
+            "ready",
+            steps_per_epoch=data.batches,
+            batch_size=data.batch_size,
+            implementation=library.library_status(),
+        )
+        if library.load() is None:
+            send("note", text=library.library_status())
+        hyper_parameters = {"model": self.name, "seed": self.seed, **result.options}
+        events = EventFile(str(self.files.tensorboard / self.turn), hyper_parameters)
+        keras.utils.set_random_seed(self.seed)  # the same order, whatever the model has drawn
+        fit_arguments, batches = data.fit_arguments, data.batches
+        timed_fit(model, fit_arguments, self.settings, batches, evaluate, send, events)
 
 
 def _options(model: keras.Model) -> dict[str, Any]:
@@ -277,9 +273,14 @@ def _made(name: str, model: Any, seed: int) -> keras.Model:
     return built
 
 
+def check_name(of: str, name: Any) -> None:
+    """Refuses a name that can't be one of a folder, for TensorBoard."""
+    if not isinstance(name, str) or not name.strip(".") or "/" in name:
+        raise ValueError(f"names of {of} must be text without a slash; got {name!r}")
+
+
 def _check(name: str, model: Any, seeds: int) -> None:
-    if not isinstance(name, str) or not name or "/" in name:
-        raise ValueError(f"names of models must be text without a slash; got {name!r}")
+    check_name("models", name)
     if not isinstance(model, keras.Model):
         if not callable(model):
             raise TypeError(
@@ -312,7 +313,3 @@ def _check_weights_are_apart(models: Mapping[str, Any]) -> None:
                     "models must have weights of their own, or one begins where another ended; "
                     f"got {weight.path!r} in {owner!r} and in {name!r}"
                 )
-
-
-def _is_arrays(data: Any) -> bool:
-    return isinstance(data, (tuple, list))

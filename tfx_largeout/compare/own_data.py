@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.labels import normalize_labels
 
 _KERAS_BATCH = 32
@@ -27,8 +28,7 @@ class OwnData:
         batch_size: Of arrays; Keras's 32 where it is None.
 
     Attributes:
-        arguments: Those of `fit` or `evaluate`.
-        shuffled: A further one of `fit`, that Keras warns where it is not given.
+        arguments: Those of `evaluate`.
         batches: How many there are.
         batch_size: Examples of the first one.
 
@@ -39,7 +39,6 @@ class OwnData:
 
     def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
         self._data = data
-        self.shuffled: dict[str, Any] = {}
         self._is_arrays = isinstance(data, (tuple, list))
         if self._is_arrays:
             if len(data) not in (2, 3):
@@ -60,12 +59,17 @@ class OwnData:
             if isinstance(data, tf.data.Dataset):  # Keras would look for its end by a step too many
                 length = tf.data.experimental.assert_cardinality(self.batches)
                 self.arguments = {"x": data.apply(length)}
-                self.shuffled = {"shuffle": False}  # by itself, or not at all
             self.batch_size = 0
             if self.batches:
                 self.batch_size = _length(next(_labels_of(data)))
         if not self.batches:
             raise ValueError(f"{name} must have at least one batch; got none")
+
+    @property
+    def fit_arguments(self) -> dict[str, Any]:
+        """The arguments of `fit`, which would warn that it does not shuffle a `tf.data.Dataset`."""
+        is_dataset = isinstance(self._data, tf.data.Dataset)
+        return {**self.arguments, "shuffle": False} if is_dataset else self.arguments
 
     def label_counts(self, num_classes: int) -> np.ndarray:
         """Returns how many examples have each class, `[C]` int64; reads all labels.
@@ -77,6 +81,22 @@ class OwnData:
         for labels in [self._data[1]] if self._is_arrays else _labels_of(self._data):
             counts += _counts(labels, num_classes)
         return counts
+
+
+def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnData, OwnData]:
+    """Returns both, with a batch size for the one that is arrays.
+
+    Raises:
+        TypeError, ValueError: As `OwnData`; so where `batch_size` is for none of them.
+    """
+    if batch_size is not None:
+        batch_size = integer_argument("batch_size", batch_size, at_least=1)
+    pair = {"train": train, "validation": validation}
+    arrays = {name: isinstance(data, (tuple, list)) for name, data in pair.items()}
+    if not any(arrays.values()):
+        arrays = dict.fromkeys(arrays, True)
+    made = [OwnData(n, data, batch_size if arrays[n] else None) for n, data in pair.items()]
+    return made[0], made[1]
 
 
 def _number_of_batches(name: str, data: Any) -> int:

@@ -46,6 +46,7 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     heads = by_head(result for result in results if len(result.curve) > 1)
     if not heads:
         return
+    timed = any(result.seconds > 0 for result in results)  # not where there is one step alone
     figure = Figure(figsize=(11, 11), dpi=110, layout="constrained")
     figure.suptitle(title, parse_math=False)
     panels = figure.subplots(3, 2, sharex="col", sharey="row")
@@ -54,10 +55,11 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
         for panel, against in zip(row, ("seconds", "examples"), strict=True):
             for index, (head, runs) in enumerate(heads.items()):
                 _draw(panel, index, head, runs, against, field, scale)
-            panel.set_xscale("log", nonpositive="mask")
-            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            panel.xaxis.set_major_formatter("{x:g}")
-            panel.xaxis.set_minor_formatter(NullFormatter())
+            if timed:
+                panel.set_xscale("log", nonpositive="mask")
+                panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.xaxis.set_major_formatter("{x:g}")
+                panel.xaxis.set_minor_formatter(NullFormatter())
             panel.grid(alpha=0.3)
             panel.spines[["top", "right"]].set_visible(False)
             if scale == 100:
