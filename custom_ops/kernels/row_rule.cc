@@ -66,11 +66,13 @@ absl::Status RowRule::SetForDeviceRate(const std::string& method, const tf::Tens
   }
   const auto x = numbers.vec<double>();
   const double epsilon = is_sgd ? 1 : x(size - 1);
-  if (!(x(kWeightDecay) >= 0) || !(x(kClipNorm) >= kSmallest) || !(epsilon >= kSmallest) ||
+  const bool is_finite = std::isfinite(x(kWeightDecay)) && std::isfinite(epsilon);
+  if (!is_finite || !(x(kWeightDecay) >= 0) || !(x(kClipNorm) >= kSmallest) ||
+      !(epsilon >= kSmallest) ||
       (is_sgd && !(IsFraction(x(kFirst)) && (x(kSecond) == 0 || x(kSecond) == 1))) ||
       (is_adam && !(IsFraction(x(kFirst)) && IsFraction(x(kSecond))))) {
-    return InvalidArgument("rule must hold a weight_decay of at least 0, a clip_norm of at least ",
-                           "1e-37, and hyperparameters of ", method, " in range; got ",
+    return InvalidArgument("rule must hold a finite weight_decay of at least 0, a clip_norm of at ",
+                           "least 1e-37, and hyperparameters of ", method, " in range; got ",
                            numbers.SummarizeValue(size));
   }
   if (learning_rate.dims() != 0) {

@@ -301,8 +301,9 @@ def _multi_index_draws(inputs: dict[str, Any], attributes: dict[str, Any]) -> Ca
 
 def _bounded_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, bias, kernel, *rows = inputs.values()
-    bias = None if bias.shape == [0] else bias
     _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say(bias.dtype == kernel.dtype)
+    bias = None if bias.shape == [0] else bias
     _say([row.dtype for row in rows] == [tf.int8, tf.float32, tf.float32])
     return lambda: bounded_top_k(
         hidden, kernel, bias, BoundedRows(*rows), attributes["k"], implementation="composed"
@@ -311,8 +312,9 @@ def _bounded_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callab
 
 def _probed_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, bias, kernel, *tables = inputs.values()
-    bias = None if bias.shape == [0] else bias
     _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say(bias.dtype == kernel.dtype)
+    bias = None if bias.shape == [0] else bias
     dtypes = [tf.int8, tf.float32, tf.float32, tf.int32, *[tf.float32] * 3, tf.int32]
     _say([table.dtype for table in tables] == dtypes)
     _say(tables[-1].shape.rank == 1)
@@ -326,8 +328,9 @@ def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
     hidden, kernel, bias, labels, scores, *numbers = inputs.values()
     scores = None if scores.shape == [0, 0] else scores
     shard = _shard(*numbers)
-    bias = None if bias.shape == [0] else bias
     _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say(bias.dtype == kernel.dtype)
+    bias = None if bias.shape == [0] else bias
     return lambda: streamed_logits(
         hidden,
         kernel,

@@ -78,7 +78,8 @@ def _change_attribute(call: Call, name: str, rng: Rng) -> Call:
     else:
         value = tf.as_dtype(int(rng.choice(attribute.allowed_values.list.type)))
     call = call._replace(attributes={**call.attributes, name: value})
-    return _noted(call, f"{name} is {value!r}")
+    # Composed ops look into all lists, however few are asked for.
+    return _noted(call, f"{name} is {value!r}", is_tame=name != "num_probed")
 
 
 def _with_other_values(call: Call, values: np.ndarray, rng: Rng) -> tuple[np.ndarray, str, bool]:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of README and docs are those of the CSV files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from figures import MarkerError, fill  # noqa: E402
+
+
+@pytest.fixture
+def results(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "run,head,p,s\n1,dense,0.4321,2\n1,sampled,0.5,\n2,dense,0.6,9\n"
+    )
+    return tmp_path
+
+
+def test_figures_are_those_of_the_files():
+    check = [sys.executable, str(BENCHMARKS / "figures.py"), "--check"]
+    process = subprocess.run(check, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("a.csv; run=1, head=dense; p; percent.1", "43.2"),
+        ("a.csv; run=2; s; .0", "9"),
+        ("a.csv; head=dense; max s; .1", "9.0"),
+        ("a.csv; head=dense; median p; .2", "0.52"),
+        ("a.csv; run=1, head=sampled; s; .1", "-"),
+        ("a.csv; run=2; head; text", "dense"),
+    ],
+)
+def test_a_figure_is_filled_in(results, rule, text):
+    assert fill(f"of <!--= {rule} -->1<!--/--> s", results) == (
+        f"of <!--= {rule} -->{text}<!--/--> s"
+    )
+
+
+def test_a_table_is_filled_in(results):
+    marker = "<!--table= a.csv; run=1; head: head text | P@1, %: p percent.0 -->\n"
+    filled = fill(f"{marker}| old |\n<!--/table-->\n", results)
+    assert filled == f"{marker}| head | P@1, % |\n|---|---|\n| dense | 43 |\n| sampled | 50 |\n" + (
+        "<!--/table-->\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("a.csv; head=dense; p; .1", "2 rows are such"),
+        ("a.csv; head=other; p; .1", "no row is such"),
+        ("a.csv; run=2; q; .1", "'q'"),
+        ("a.csv; run=2; p", "4 parts"),
+        ("a.csv; run=2; p; 1", "a format must be"),
+        ("b.csv; run=2; p; .1", "No such file"),
+    ],
+)
+def test_a_marker_that_cannot_be_followed(results, rule, reason):
+    with pytest.raises(MarkerError, match=f"line 2: .*{reason}"):
+        fill(f"\n<!--= {rule} -->1<!--/-->", results)
