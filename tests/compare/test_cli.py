@@ -22,7 +22,7 @@ def test_list_shows_each_head_with_its_defaults(capsys):
     listed = capsys.readouterr().out
     for row in HEAD_TABLE:
         assert row.name in listed and row.description in listed
-        assert f"--learning-rate {row.default_options['learning_rate']}" in listed
+        assert f"--trunk-learning-rate {row.default_options['trunk_learning_rate']}" in listed
     assert "\n    tf_idf_neighbors\n" in listed
 
 
@@ -40,7 +40,9 @@ def test_help_and_version(capsys):
         (["--heads", "tf_nce,tf_nce"], "--heads: must name each head once; got 'tf_nce,tf_nce'"),
         (["--peers", "svm"], "--peers: must be none or some of omikuji, .*; got 'svm'"),
         (["--peers", "tf_idf_neighbors,tf_idf_neighbors"], "--peers: must name each peer once"),
-        (["--trunk", "deep"], "--trunk: invalid choice: 'deep'"),
+        (["--schedule", "cosine"], "--schedule: invalid choice: 'cosine'"),
+        (["--dropout", "1"], r"--dropout: must be a number in \[0, 1\); got '1'"),
+        (["--hold-out", "x"], r"--hold-out: must be a number in \[0, 1\); got 'x'"),
         (["--budget", "0"], "--budget: must be a number above 0; got '0'"),
         (["--epochs", "x"], "--epochs: must be a number above 0; got 'x'"),
         (["--epochs", "1", "--budget", "1"], "--budget: not allowed with argument --epochs"),
@@ -52,26 +54,38 @@ def test_help_and_version(capsys):
         (["--data", "x" * 300], "--data .*File name too long"),
         (["--train", "a.txt"], "--train and --test must be given together; got --train alone"),
         (["--train", "a", "--test", "b"], "--train must be a file that can be read; got 'a'"),
-        (["--learning-rate", "tf_nce=-1"], "--learning-rate must be a number above 0; got '-1'"),
-        (["--learning-rate", "lsh=1"], "--learning-rate must be for a chosen head .*'lsh=1'"),
-        (["--heads", "full_softmax", "--num-sampled", "9"], "--num-sampled must be an option of"),
         (
-            ["--trunk-learning-rate", "full_softmax=1"],
-            "--trunk-learning-rate must be for a chosen head that has this option",
+            ["--head-learning-rate", "full_softmax=-1"],
+            "--head-learning-rate must be a number above 0; got '-1'",
         ),
         (
-            ["--trunk-optimizer", "same", "--trunk-learning-rate", "1"],
-            "--trunk-learning-rate must be an option of a chosen head; got '1'",
+            ["--head-learning-rate", "lsh=1"],
+            "--head-learning-rate must be for a chosen head .*'lsh=1'",
+        ),
+        (["--heads", "full_softmax", "--num-sampled", "9"], "--num-sampled must be an option of"),
+        (
+            ["--head-optimizer", "full_softmax=same", "--head-learning-rate", "full_softmax=1"],
+            "--head-learning-rate must be for a chosen head that has this option",
+        ),
+        (
+            ["--head-optimizer", "complementary_sum=sgd"],
+            "complementary_sum: head_optimizer must be one of row_adagrad, row_adam, row_sgd; got",
         ),
         (["--num-sampled", "5,7"], "--num-sampled must be given once for all heads; got '5,7'"),
         (
-            ["--num-sampled", "tf_nce=5", "--num-sampled", "9,tf_nce=7"],
+            ["--heads", "tf_nce", "--num-sampled", "tf_nce=5", "--num-sampled", "9,tf_nce=7"],
             "--num-sampled must be given once for head tf_nce; got 'tf_nce=5,9,tf_nce=7'",
         ),
-        (["--learning-rate", "1e-39"], r"--learning-rate must be in \[1.2e-38, 3.4e\+38\]; got"),
+        (
+            ["--trunk-learning-rate", "1e-39"],
+            r"--trunk-learning-rate must be in \[1.2e-38, 3.4e\+38\]; got",
+        ),
         (["--budget", "1e39"], r"--budget: must be in \[1.2e-38, 3.4e\+38\]; got '1e39'"),
         (["--hidden", "2147483648"], "--hidden: must be at most 2147483647; got '2147483648'"),
-        (["--sampler", "bernoulli"], "tf_sampled_softmax: sampler must be one of log_uniform, "),
+        (
+            ["--sampler", "bernoulli"],
+            "tf_sampled_softmax_row_adam: sampler must be one of log_uniform, ",
+        ),
         (["--overwrite"], "--overwrite must come with --output; got it alone"),
         (["--output", __file__], "--output must be a folder; got the file"),
         (["--output", str(Path(__file__).parent)], "--output must be a new or an empty folder"),
@@ -115,18 +129,12 @@ def options_of(monkeypatch, *arguments):
     return job_of(monkeypatch, *arguments).heads
 
 
-def test_a_trunk_learning_rate_is_for_heads_whose_trunk_has_an_optimizer(monkeypatch, tmp_path):
+def test_a_head_learning_rate_is_for_heads_that_have_an_optimizer(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    optimizers = "adam,full_softmax=same"
-    heads = options_of(monkeypatch, "--trunk-optimizer", optimizers, "--trunk-learning-rate", "0.5")
-    assert "trunk_learning_rate" not in heads["full_softmax"]
-    assert heads["tf_nce"]["trunk_learning_rate"] == 0.5
-
-
-def test_the_full_softmax_may_have_a_trunk_optimizer(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    heads = options_of(monkeypatch, "--trunk-optimizer", "full_softmax=sgd")
-    assert heads["full_softmax"]["trunk_learning_rate"] == 0.02
+    optimizers = "tf_sampled_softmax=adam,full_softmax=same"
+    heads = options_of(monkeypatch, "--head-optimizer", optimizers, "--head-learning-rate", "0.5")
+    assert "head_learning_rate" not in heads["full_softmax"]
+    assert heads["tf_sampled_softmax"]["head_learning_rate"] == 0.5
 
 
 def test_the_examples_of_help_change_what_they_name_and_nothing_else(
@@ -134,7 +142,7 @@ def test_the_examples_of_help_change_what_they_name_and_nothing_else(
 ):
     monkeypatch.chdir(tmp_path)
     main(["compare", "--help"])
-    lines = capsys.readouterr().out.partition("examples:")[2].split("\n")
+    lines = capsys.readouterr().out.partition("\nexamples:\n")[2].split("\n")
     examples = [line.split()[2:] for line in lines if line.strip()]
     assert len(examples) == 3
     found = []
@@ -143,26 +151,48 @@ def test_the_examples_of_help_change_what_they_name_and_nothing_else(
         found.append(options_of(monkeypatch, *arguments))
     defaults = {head: without_unused(head_row(head).default_options) for head in DEFAULT_HEADS}
     assert found[0] == defaults
-    assert found[1] == {head: defaults[head] for head in ("full_softmax", "tf_nce")}
-    defaults["full_softmax"]["learning_rate"], defaults["tf_nce"]["learning_rate"] = 0.01, 20
+    assert found[1] == {
+        head: without_unused(head_row(head).default_options) for head in ("exact_softmax", "midx")
+    }
+    defaults["full_softmax"]["head_learning_rate"] = 0.01
     assert found[2] == defaults
 
 
 @pytest.mark.parametrize(
     ("arguments", "rates"),
     [
-        (["--optimizer", "tf_nce=adam"], {"learning_rate": 0.001}),
-        (["--optimizer", "tf_nce=row_sgd"], {"learning_rate": 50.0}),
-        (["--optimizer", "adam", "--learning-rate", "3"], {"learning_rate": 3.0}),
+        (["--head-optimizer", "tf_nce=adam"], {"head_learning_rate": 0.001}),
+        (["--head-optimizer", "tf_nce=row_sgd"], {}),
+        (["--head-optimizer", "adam", "--head-learning-rate", "3"], {"head_learning_rate": 3.0}),
         (["--trunk-optimizer", "row_adagrad"], {"trunk_learning_rate": 0.01}),
         (["--trunk-optimizer", "row_adam"], {"trunk_learning_rate": 0.002}),
     ],
 )
 def test_the_default_rate_is_that_of_the_optimizer(arguments, rates, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    options = options_of(monkeypatch, *arguments)["tf_nce"]
-    defaults = {"learning_rate": 50.0, "trunk_learning_rate": 0.002}
+    options = options_of(monkeypatch, "--heads", "tf_nce", *arguments)["tf_nce"]
+    names = ("head_learning_rate", "trunk_learning_rate")
+    defaults = {name: head_row("tf_nce").options[name] for name in names}
     assert {name: options[name] for name in defaults} == {**defaults, **rates}
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
+    ("arguments", "features"),
+    [
+        ([], "tf_idf"),
+        (["--data", "wordnet/lemma"], "tf_idf"),
+        (["--data", "TINY"], "counts"),
+        (["--data", "TINY", "--features", "tf_idf"], "tf_idf"),
+        (["--features", "counts"], "counts"),
+    ],
+)
+def test_features_are_weighted_where_the_data_are_known(
+    arguments, features, monkeypatch, tmp_path, tiny_data
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(tiny_data) if word == "TINY" else word for word in arguments]
+    assert job_of(monkeypatch, *arguments).data.features == features
 
 
 def test_a_long_run_has_more_of_all_but_what_is_given(monkeypatch, tmp_path):
@@ -178,22 +208,26 @@ def test_a_long_run_has_more_of_all_but_what_is_given(monkeypatch, tmp_path):
 def test_a_head_of_the_users_own_has_options_of_the_models_optimizer(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_module.py").write_text("def mine(num_classes, label_counts, seed): ...")
-    heads = ["--heads", "own_module:mine,midx", "--learning-rate", "mine=0.5"]
+    heads = ["--heads", "own_module:mine,midx", "--trunk-learning-rate", "mine=0.5"]
     job = job_of(monkeypatch, *heads)
-    assert job.heads["mine"]["learning_rate"] == 0.5 and "num_sampled" not in job.heads["mine"]
+    assert (
+        job.heads["mine"]["trunk_learning_rate"] == 0.5 and "num_sampled" not in job.heads["mine"]
+    )
     assert job.functions == {"mine": "own_module:mine"}
 
 
 def test_what_the_user_chose_is_known_where_it_is_the_default(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    job = job_of(monkeypatch, "--num-sampled", "tf_nce=1000")
-    assert job.chosen["tf_nce"] == ("num_sampled",) and job.chosen["full_softmax"] == ()
+    default = head_row("complementary_sum").options["num_sampled"]
+    job = job_of(monkeypatch, "--num-sampled", f"complementary_sum={default}")
+    assert job.chosen["complementary_sum"] == ("num_sampled",)
+    assert job.chosen["full_softmax"] == ()
 
 
 def test_a_keras_without_multi_optimizer_is_met_before_the_first_head(monkeypatch, capsys):
     monkeypatch.delattr(keras.optimizers, "MultiOptimizer")
-    assert main(["compare", "--trunk-optimizer", "adam"]) == 2
-    assert "trunk_optimizer must be same with a Keras older than" in capsys.readouterr().err
+    assert main(["compare", "--head-optimizer", "full_softmax=adam"]) == 2
+    assert "head_optimizer must be same with a Keras older than" in capsys.readouterr().err
 
 
 def test_a_folder_in_which_another_run_is_at_work_is_refused(monkeypatch, tmp_path, capsys):

@@ -14,10 +14,11 @@ import tensorflow as tf
 from child import run_child, start_child
 
 from tfx_largeout.compare.cli import main
-from tfx_largeout.compare.head_table import DEFAULT_HEADS
 
 SMALL = ["--batch-size", "64", "--hidden", "16"]
-LEARNING = ["--optimizer", "adam", "--learning-rate", "0.02"]
+LEARNING = ["--trunk-optimizer", "adam", "--trunk-learning-rate", "0.02", "--dropout", "0"]
+LEARNING += ["--head-learning-rate", "0.02", "--schedule", "constant", "--evaluations", "6"]
+HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce", "complementary_sum")
 
 
 def read_csv(path):
@@ -31,10 +32,11 @@ def number(text):
 
 @pytest.fixture(scope="module")
 def finished(tiny_data, tmp_path_factory):
-    """A run of the default heads. tf_nce fails: it wants more candidates than there are classes."""
+    """A run of four heads. tf_nce fails: it wants more candidates than there are classes."""
     folder = tmp_path_factory.mktemp("compare") / "run"
     arguments = ["compare", "--data", str(tiny_data), "--output", str(folder), "--epochs", "4"]
     arguments += [*SMALL, *LEARNING, "--num-sampled", "50,tf_nce=5000"]
+    arguments += ["--heads", ",".join(HEADS), "--neighbors", "no"]
     arguments += ["--peers", "tf_idf_neighbors"]
     process = run_child(folder.parent, "-m", "tfx_largeout.compare", *arguments[1:])
     return folder, process, arguments
@@ -49,7 +51,7 @@ def test_a_head_that_fails_is_reported_and_the_others_go_on(finished):
     assert f"tf_nce failed: {reason}" in process.stdout
     statuses = {row["head"]: row["status"] for row in read_csv(folder / "summary.csv")}
     assert statuses.pop("tf_nce") == "failed"
-    done = [name for name in DEFAULT_HEADS if name != "tf_nce"]
+    done = [name for name in HEADS if name != "tf_nce"]
     assert statuses == dict.fromkeys([*done, "tf_idf_neighbors"], "done")
     assert "Traceback" in (folder / "logs" / "tf_nce.log").read_text()
 
@@ -80,9 +82,7 @@ def test_table_csv_and_json_agree(finished):
             assert head["curve"][-1]["precision_at_1"] == float(row["precision_at_1"])
     curves = read_csv(folder / "curves.csv")
     points = [point for head in report["heads"] for point in head["curve"]]
-    assert (
-        len(curves) == len(points) == (len(DEFAULT_HEADS) - 1) * 7 + 1
-    )  # all but tf_nce; neighbors
+    assert len(curves) == len(points) == (len(HEADS) - 1) * 7 + 1  # all but tf_nce; neighbors
     assert [number(row["train_loss"]) for row in curves] == [p["train_loss"] for p in points]
 
 
@@ -91,7 +91,7 @@ def test_json_says_how_it_was_made(finished):
     report = json.loads((folder / "results.json").read_text())
     assert report["command"][1:] == arguments[1:]
     assert report["training"]["epochs"] == 4 and report["training"]["budget"] is None
-    assert report["heads"][0]["options"]["learning_rate"] == 0.02
+    assert report["heads"][0]["options"]["trunk_learning_rate"] == 0.02
     assert report["heads"][0]["data"] == {
         "train_examples": 640,
         "test_examples": 100,
@@ -186,7 +186,16 @@ def test_malformed_data_leave_earlier_results_alone(finished, tmp_path):
 def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
     folder = tmp_path / "run"
     arguments = ["--data", str(tiny_data), *SMALL, *LEARNING, "--num-sampled", "50"]
-    arguments += ["--budget", "1.5", "--output", str(folder), "--peers", "none"]
+    arguments += [
+        "--heads",
+        ",".join(HEADS),
+        "--budget",
+        "1.5",
+        "--output",
+        str(folder),
+        "--peers",
+        "none",
+    ]
     process = start_child(
         tmp_path,
         "-m",

@@ -115,7 +115,7 @@ def test_a_page_shows_table_notes_and_plot_and_how_it_was_measured(
     assert "<li>the shared library is missing</li>" in page
     assert "<li>tf_nce failed: ValueError: no</li>" in page
     assert "<dd>tfx-largeout compare --data &#x27;a b&#x27;</dd>" in page
-    assert "cores" in page and "tensorflow" in page and "evaluations 6" in page
+    assert "cores" in page and "tensorflow" in page and "evaluations 5" in page
     assert ("data:image/png;base64," in page) == with_plots
 
 
@@ -195,7 +195,9 @@ def test_what_is_given_beside_add_to_must_be_as_it_was(tmp_path, capsys):
 def test_results_of_another_version_get_no_heads_added(tmp_path):
     _, folder = run(tmp_path, "full_softmax")
     content = json.loads(folder.results_json.read_text())
-    del content["training"]["trunk"]
+    del content["training"]["dropout"]
     folder.results_json.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"this version .* has written; got .*\(KeyError: 'trunk'"):
+    with pytest.raises(
+        ValueError, match=r"this version .* has written; got .*\(KeyError: 'dropout'"
+    ):
         earlier_run(folder)

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from compare.points import make_result
 
+from tfx_largeout.compare.results import CurvePoint, HeadResult
 from tfx_largeout.compare.summary import summarize
 
 FULL = make_result("full_softmax", [(0, 0, 0.0), (0.25, 30, 0.2), (0.5, 60, 0.4)])
@@ -65,3 +67,14 @@ def test_several_seeds_are_one_row_with_mean_and_spread():
     # Half of 0.3 is reached after 7.5 s of 10, and after 7.5 s of 20.
     assert row.seconds_to_50 == pytest.approx(7.5)
     assert row.seconds_to_90 is None  # by one alone
+
+
+def test_a_head_with_neighbors_has_a_row_more():
+    alone = HeadResult("a", {}, "done", steps=30, steps_per_epoch=10, seconds=3.0)
+    alone.curve = [CurvePoint(30, 3.0, 3.0, 1.0, 0.4, 0.3, 0.2, 0.1, 5.0)]
+    alone.with_neighbors = CurvePoint(0, 0.0, 4.5, None, 0.5, 0.35, 0.25)
+    assert HeadResult.from_json(json.loads(json.dumps(dataclasses.asdict(alone)))) == alone
+    first, second = summarize([alone])
+    assert (first.head, first.steps, first.seconds, first.exact_loss) == ("a", 30, 3.0, 5.0)
+    assert (second.head, second.steps, second.seconds) == ("a+neighbors", 0, 4.5)
+    assert (second.precision_at_1, second.exact_loss, second.ms_per_step) == (0.5, None, None)

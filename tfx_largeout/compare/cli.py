@@ -45,8 +45,8 @@ TensorBoard runs."""
 _EXAMPLES = """\
 examples:
   tfx-largeout compare
-  tfx-largeout compare --heads full_softmax,tf_nce --epochs 5
-  tfx-largeout compare --data path/to/EURLex-4K --head-learning-rate full_softmax=1e-2,tf_nce=20
+  tfx-largeout compare --heads exact_softmax,midx --epochs 5
+  tfx-largeout compare --data path/to/EURLex-4K --head-learning-rate full_softmax=1e-2
 """
 
 
@@ -433,8 +433,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_type(_share),
         default=0.0,
         metavar="SHARE",
-        help="evaluate on this share of the training examples, held out, in place of the test "
-        "examples: to choose settings (default: 0)",
+        help="evaluate on this share of the training examples, which is held out, and not on the "
+        "test set (default: 0)",
     )
     data.add_argument("--propensity-a", type=_type(positive_number), default=0.55, metavar="A")
     data.add_argument(

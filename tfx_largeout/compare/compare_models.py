@@ -249,7 +249,8 @@ class _Run:
         events = EventFile(str(self.files.tensorboard / self.turn), hyper_parameters)
         keras.utils.set_random_seed(self.seed)  # the same order, whatever the model has drawn
         fit_arguments, batches = data.fit_arguments, data.batches
-        timed_fit(model, fit_arguments, self.settings, batches, evaluate, send, events)
+        clock = timed_fit(model, fit_arguments, self.settings, batches, evaluate, send, events)
+        send("done", step=clock.steps, seconds=clock.seconds)
 
 
 def _options(model: keras.Model) -> dict[str, Any]:

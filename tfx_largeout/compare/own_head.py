@@ -34,7 +34,7 @@ def find_row(head: str, function: str = "") -> HeadRow:
 
     common = set.intersection(*(set(row.options) for row in HEAD_TABLE))
     options = {name: value for name, value in head_row(_LIKE).options.items() if name in common}
-    return HeadRow(head, function, options, build)
+    return HeadRow(head, function, {**options, "neighbors": "no"}, build)
 
 
 def name_of(function: str) -> str:

@@ -14,6 +14,7 @@ from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.supervisor import Supervisor
+from tfx_largeout.compare.training_clock import TrainingClock
 
 _TAGS = {
     "train_loss": "loss/train",
@@ -35,7 +36,7 @@ def timed_fit(
     send: Callable[..., None],
     events: EventFile | None,
     falling: Sequence[keras.optimizers.Optimizer] = (),
-) -> float:
+) -> TrainingClock:
     """Trains a compiled model, and sends what happens.
 
     Args:
@@ -44,12 +45,12 @@ def timed_fit(
         settings: How long to train, and how often to evaluate.
         steps_per_epoch: Steps of an epoch.
         evaluate: As `Supervisor`.
-        send: `send(event, **fields)` for `progress`, `point` and `done`; see `worker.py`.
+        send: `send(event, **fields)` for `progress` and `point`; see `worker.py`.
         events: The TensorBoard run, if there is one; it is closed.
         falling: Optimizers whose learning rates fall while the model trains.
 
     Returns:
-        The seconds of training.
+        Steps and seconds of training.
     """
 
     def on_point(point: CurvePoint) -> None:
@@ -70,5 +71,4 @@ def timed_fit(
     model.fit(**data, epochs=sys.maxsize, verbose=0, callbacks=[supervisor])
     if events:
         events.close(supervisor.clock.seconds)
-    send("done", step=supervisor.clock.steps, seconds=supervisor.clock.seconds)
-    return supervisor.clock.seconds
+    return supervisor.clock

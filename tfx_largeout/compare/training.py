@@ -86,10 +86,12 @@ def train(
 
     data = {"x": batches, "shuffle": False}
     falling = optimizers if common.schedule == "linear" else []
-    seconds = timed_fit(model, data, common, steps_per_epoch, evaluate, send, events, falling)
+    clock = timed_fit(model, data, common, steps_per_epoch, evaluate, send, events, falling)
     if options["neighbors"] == "yes" and current().alone:
-        point = with_neighbors(model, seconds, train_examples, test_examples, common.batch_size)
+        examples = train_examples, test_examples
+        point = with_neighbors(model, clock.seconds, *examples, common.batch_size)
         send("with_neighbors", point=dataclasses.asdict(point))
+    send("done", step=clock.steps, seconds=clock.seconds)
 
 
 def build_model(
