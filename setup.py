@@ -3,13 +3,15 @@
 
 The environment variable TFX_LIBRARY says whether: `auto` builds it where there is a C++ compiler,
 and leaves it out, with a warning, where there is none; `on` insists; `off` leaves it out. A build
-that fails is an error.
+that fails is an error. What was built once from the same sources, with the same compiler and
+TensorFlow, comes from a cache (custom_ops/build_cache.py), unless TFX_CACHE is off.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "custom_ops"))
+from build_backend import SUPPORTED, find_tensorflow  # noqa: E402
+from build_cache import BuildCache  # noqa: E402
+
+TENSORFLOW = find_tensorflow()
 COMPILERS = ("c++", "g++", "clang++", "icpx")  # of those that CMake looks for
 
 
@@ -49,6 +56,37 @@ def _reason_to_leave_out() -> str | None:
     return f"no C++ compiler was found (none of {', '.join(COMPILERS)} runs, and CXX is not set)"
 
 
+def _version(program: str) -> str:
+    """Returns what a compiler says of itself; empty where there is none."""
+    path = shutil.which(program)
+    if path is None:
+        return ""
+    return path + subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+
+
+def _cache() -> BuildCache | None:
+    """Returns the entry of this build, or None if there is to be none."""
+    if os.environ.get("TFX_CACHE") == "off" or TENSORFLOW is None:
+        return None
+    # With the digest of the library that ours is linked with.
+    linked = [line for line in TENSORFLOW.record.splitlines() if "libtensorflow_framework" in line]
+    names = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAARCHS", "TFX_WERROR", "TFX_CUDA")
+    facts = {name: os.environ.get(name, "") for name in names}
+    for program in (*COMPILERS, "nvcc", facts["CXX"], facts["CUDACXX"]):
+        facts[f"{program} --version"] = _version(program)
+    facts |= {"tensorflow": "\n".join(linked), "machine": platform.machine()}
+    return BuildCache(ROOT / "custom_ops", facts)
+
+
+def _requirement() -> str:
+    """Returns the TensorFlow that the package needs: with a library that for which it is built."""
+    if "sdist" in sys.argv or TENSORFLOW is None or _reason_to_leave_out() is not None:
+        first, last = SUPPORTED[0], SUPPORTED[-1]
+        major, minor = last.split(".")
+        return f"tensorflow>={first},<{major}.{int(minor) + 1}"
+    return f"tensorflow~={TENSORFLOW.minor}.0"
+
+
 def _outputs(library: Path) -> list[Path]:
     """Returns the library, its build record, and the library of GPU kernels."""
     return [library, library.with_suffix(".json"), library.with_name(f"{library.stem}_gpu.so")]
@@ -68,6 +106,9 @@ class CMakeBuild(build_ext):
         if reason is not None:
             self._leave_out(ext, library, reason)
             return
+        cache = _cache()
+        if cache is not None and cache.fetch(library.parent):
+            return
         build = Path(self.build_temp).resolve() / "custom_ops"
         cmake = _program("cmake")
         configure = [
@@ -79,9 +120,13 @@ class CMakeBuild(build_ext):
             f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
             f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
         ]
-        subprocess.run([cmake, *configure], check=True)
+        path = [os.environ.get("PYTHONPATH"), TENSORFLOW and TENSORFLOW.folder]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        subprocess.run([cmake, *configure], check=True, env=environment)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
         subprocess.run([cmake, "--build", str(build), *jobs], check=True)
+        if cache is not None:
+            cache.store(path for path in _outputs(library) if path.exists())
 
     def _leave_out(self, ext: Extension, library: Path, reason: str) -> None:
         ext.optional = True  # for setuptools: there may be nothing to copy
@@ -108,6 +153,14 @@ class CMakeBuild(build_ext):
 
 
 setup(
+    install_requires=[
+        _requirement(),
+        "keras>=3.12,<4",
+        "numpy>=1.26",
+        "tensorflow-datasets>=4.9.7",
+        # tensorflow-datasets needs it; newer ones dropped Python 3.10, older pips search long.
+        'etils<1.14; python_version<"3.11"',
+    ],
     ext_modules=[Extension("tfx_largeout.ops._tfx_largeout", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

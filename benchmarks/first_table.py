@@ -38,23 +38,67 @@ _RATES: dict[str, dict[str, list[float]]] = {
         "adam": [0.003, 0.01],
     },
 }
-_CANDIDATES = (1000, 2000, 4000)
-_TRUNK_RATES = (0.004, 0.008, 0.016)
+_OTHERS = {"num_sampled": [1000, 2000, 4000], "trunk_learning_rate": [0.004, 0.008, 0.016]}
+_FIRST = {"num_sampled": 2000, "trunk_learning_rate": 0.008}
 
 
-def settings_to_try() -> list[tuple[str, dict[str, Any]]]:
-    """Returns head and options: each rate, then each other option at the middle rate."""
-    tries: list[tuple[str, dict[str, Any]]] = []
+def search(file: Path) -> None:
+    """Goes through optimizers and rates, then each other option, at the best that was found before.
+
+    Rows that the file has already are not run again.
+    """
+    rows: list[dict[str, Any]] = []
+    if file.exists():
+        with file.open(newline="") as lines:
+            rows += csv.DictReader(lines)
     for head, optimizers in _RATES.items():
-        for optimizer, rates in optimizers.items():
-            for rate in rates:
-                tries.append((head, {"head_optimizer": optimizer, "head_learning_rate": rate}))
-        tries += [(head, {"num_sampled": number}) for number in _CANDIDATES]
-        tries += [(head, {"trunk_learning_rate": rate}) for rate in _TRUNK_RATES]
-    return tries
+        pairs = [(optimizer, rate) for optimizer, rates in optimizers.items() for rate in rates]
+        steps = [[_of_head(*pair) for pair in pairs]]
+        steps += [[{name: value} for value in values] for name, values in _OTHERS.items()]
+        best = dict(_FIRST)
+        for choices in steps:
+            found = []
+            for choice in choices:
+                options = {**best, **choice}
+                row = _known(rows, head, options)
+                if row is None:
+                    row = _measured(head, options)
+                    print(row, flush=True)
+                    rows.append(row)
+                    harness.write_csv(file, rows)
+                found.append((float(row["held_out_precision_at_1"]), options))
+            best = max(found, key=lambda pair: pair[0])[1]
+        print("best:", head, best, flush=True)
 
 
-def run(head: str, options: dict[str, Any], folder: Path) -> HeadResult:
+def _of_head(optimizer: str, rate: float) -> dict[str, Any]:
+    return {"head_optimizer": optimizer, "head_learning_rate": rate}
+
+
+def _known(rows: list[dict[str, Any]], head: str, options: dict[str, Any]) -> dict[str, Any] | None:
+    def same(row: dict[str, Any]) -> bool:
+        numbers = [name for name in options if name != "head_optimizer"]
+        return (row["head"], row["head_optimizer"]) == (head, options["head_optimizer"]) and all(
+            float(row[name]) == options[name] for name in numbers
+        )
+
+    return next((row for row in rows if same(row)), None)
+
+
+def _measured(head: str, options: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = _run(head, options, Path(folder) / "run")
+    return {
+        "head": head,
+        **options,
+        "steps": result.steps,
+        "seconds": round(result.seconds, 1),
+        "held_out_precision_at_1": round(result.curve[-1].precision_at_1, 4),
+        **harness.machine(),
+    }
+
+
+def _run(head: str, options: dict[str, Any], folder: Path) -> HeadResult:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     command = ["tfx-largeout", "compare", "--heads", head, "--peers", "none", "--neighbors", "no"]
     command += ["--hold-out", str(_HELD_OUT), "--evaluations", "1", *flags]
@@ -66,25 +110,6 @@ def run(head: str, options: dict[str, Any], folder: Path) -> HeadResult:
 def results_of(folder: Path) -> list[HeadResult]:
     content = json.loads((folder / "results.json").read_text())
     return [HeadResult.from_json(fields) for fields in content["heads"]]
-
-
-def search(file: Path) -> None:
-    rows, facts = [], harness.machine()
-    for head, options in settings_to_try():
-        with tempfile.TemporaryDirectory() as folder:
-            result = run(head, options, Path(folder) / "run")
-        row = {
-            "head": head,
-            **{name: result.options[name] for name in ("head_optimizer", "head_learning_rate")},
-            **{name: result.options[name] for name in ("num_sampled", "trunk_learning_rate")},
-            "steps": result.steps,
-            "seconds": round(result.seconds, 1),
-            "held_out_precision_at_1": round(result.curve[-1].precision_at_1, 4),
-            **facts,
-        }
-        print(row, flush=True)
-        rows.append(row)
-        harness.write_csv(file, rows)
 
 
 def table(folders: list[Path], file: Path) -> None:
