@@ -7,10 +7,6 @@ seconds it took to reach 50% and 90% of the best P@1 of the full softmax; second
     tfx-largeout compare --heads full_softmax --data DATA --epochs 5 --evaluations 5 --output a
     tfx-largeout compare --heads lsh_embedding --data DATA --epochs 5 --evaluations 5 --output b
     python benchmarks/compare_table.py a b --output table.csv
-
-README's table of what it gains is of three runs, with `--peers none` and each epoch evaluated:
-`full_softmax` (5 epochs, `--learning-rate 0.005`), `tf_sampled_softmax,tf_nce` (6 epochs), and
-`complementary_sum` (6 epochs, `--head-learning-rate 0.02`).
 """
 
 from __future__ import annotations

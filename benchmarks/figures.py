@@ -79,7 +79,7 @@ def _table(rule: str, results: Path) -> str:
     for row in _rows(results / file, where):
         texts = [_styled(row[column], style) for column, style in cells]
         lines.append("| " + " | ".join(texts) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n" + "\n".join(lines) + "\n\n"  # lines between, or Python-Markdown takes it for HTML
 
 
 def _parts(rule: str, number: int) -> list[str]:
