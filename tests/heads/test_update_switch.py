@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfx_largeout.heads.update_switch import UpdateSwitch
+
+
+def test_a_function_that_is_traced_knows_where_the_switch_is_off():
+    switch = UpdateSwitch()
+
+    @tf.function
+    def inside_and_behind():
+        with switch.off(3):
+            inside = switch.is_on
+        return inside, switch.is_on
+
+    assert [bool(is_on) for is_on in inside_and_behind()] == [False, True]
+    with switch.off(5):  # what was traced before reads it, too
+        assert [bool(is_on) for is_on in inside_and_behind()] == [False, False]
+        assert not switch.is_on
+    assert switch.is_on
