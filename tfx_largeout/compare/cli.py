@@ -223,7 +223,7 @@ def _check_readable(parser: _Parser, flag: str, file: str) -> None:
 def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
     evaluations = arguments.evaluations
     if evaluations is None:
-        evaluations = max(5, round(arguments.epochs or 0))
+        evaluations = max(4, round(arguments.epochs or 0))
     return TrainingSettings(
         budget=None if arguments.epochs is not None else arguments.budget,
         epochs=arguments.epochs,
@@ -449,7 +449,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, default, text in (
         ("--batch-size", 512, "examples a step"),
         ("--hidden", 256, "width of the trunk, one layer of ReLUs"),
-        ("--evaluations", None, "evaluations in training (default: 5, or one an epoch)"),
+        ("--evaluations", None, "evaluations in training (default: 4, or one an epoch)"),
     ):
         more = "" if default is None else f" (default: {default})"
         training.add_argument(

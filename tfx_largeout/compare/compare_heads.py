@@ -64,8 +64,8 @@ def compare_heads(
         heads: By name, a function of `num_classes` that returns `(head, loss)`, or a head alone,
             whose loss is then the usual one; or the name of a head of `tfx-largeout compare`; or
             `"dense"`, the model as it is. Or a list of such names. Default: `dense`, `SampledHead`
-            (1,000 candidates by frequency), `ExactSoftmaxHead`, `TFSampledSoftmaxHead`; their biases
-            begin at the log frequencies of the classes.
+            (1,000 candidates by frequency), `ExactSoftmaxHead` and `TFSampledSoftmaxHead`, whose
+            biases begin at the log frequencies of the classes.
         seconds: As `compare_models`.
         epochs: Likewise.
         evaluations: Likewise.

@@ -13,7 +13,7 @@ from tfx_largeout.compare.head_options import ROW_OPTIMIZERS
 
 TRUNK: dict[str, Any] = {
     "trunk_optimizer": "row_rmsprop",
-    "trunk_learning_rate": 8e-3,
+    "trunk_learning_rate": 4e-3,
     "neighbors": "no",
 }
 _NUM_SAMPLED = 2000
@@ -301,15 +301,16 @@ _TF_SAMPLERS = ("log_uniform", "uniform", "unigram")
 
 
 def candidate_sampling_options(
-    head_optimizer: str, head_learning_rate: float, bias: str = "log_frequency"
+    head_optimizer: str, head_learning_rate: float, trunk_learning_rate: float
 ) -> dict[str, Any]:
     """Returns the options of TensorFlow's two built-ins."""
     return {
         **TRUNK,
+        "trunk_learning_rate": trunk_learning_rate,
         "head_optimizer": head_optimizer,
         "head_learning_rate": head_learning_rate,
-        "bias": bias,
-        "num_sampled": _NUM_SAMPLED,
+        "bias": "log_frequency",
+        "num_sampled": 2 * _NUM_SAMPLED,
         "num_true": 5,
         "sampler": "log_uniform",
     }

@@ -56,7 +56,7 @@ class TrainingSettings:
 
     budget: float | None = 30.0
     epochs: float | None = None
-    evaluations: int = 5
+    evaluations: int = 4
     batch_size: int = 512
     hidden: int = 256
     dropout: float = 0.5

@@ -87,7 +87,9 @@ def train(
     data = {"x": batches, "shuffle": False}
     falling = optimizers if common.schedule == "linear" else []
     clock = timed_fit(model, data, common, steps_per_epoch, evaluate, send, events, falling)
-    if options["neighbors"] == "yes" and current().alone:
+    if options["neighbors"] == "yes" and not current().alone:
+        send("note", text=f"{settings.head}: neighbors are left out over several workers.")
+    elif options["neighbors"] == "yes":
         examples = train_examples, test_examples
         point = with_neighbors(model, clock.seconds, *examples, common.batch_size)
         send("with_neighbors", point=dataclasses.asdict(point))
