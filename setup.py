@@ -3,7 +3,8 @@
 
 The environment variable TFX_LIBRARY says whether: `auto` builds it where there is a C++ compiler,
 and leaves it out, with a warning, where there is none; `on` insists; `off` leaves it out. A build
-that fails is an error.
+that fails is an error. A library of an earlier build of the same sources is used again
+(custom_ops/build_cache.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "custom_ops"))
+import build_cache  # noqa: E402
+
 COMPILERS = ("c++", "g++", "clang++", "icpx")  # of those that CMake looks for
 
 
@@ -37,6 +41,11 @@ def _runs(compiler: str) -> bool:
     return subprocess.run([path, "--version"], capture_output=True).returncode == 0
 
 
+def _compiler() -> str:
+    """Returns the command of the C++ compiler that CMake takes; nothing without one."""
+    return os.environ.get("CXX") or next(filter(_runs, COMPILERS), "")
+
+
 def _reason_to_leave_out() -> str | None:
     """Says why the library is not to be built, or returns None."""
     wanted = os.environ.get("TFX_LIBRARY", "auto")
@@ -44,7 +53,7 @@ def _reason_to_leave_out() -> str | None:
         raise ValueError(f"TFX_LIBRARY must be auto, on or off; got {wanted!r}")
     if wanted == "off":
         return "TFX_LIBRARY was off"
-    if wanted == "on" or os.environ.get("CXX") or any(map(_runs, COMPILERS)):
+    if wanted == "on" or _compiler():
         return None  # a CXX that is no compiler is for CMake to refuse
     return f"no C++ compiler was found (none of {', '.join(COMPILERS)} runs, and CXX is not set)"
 
@@ -68,6 +77,19 @@ class CMakeBuild(build_ext):
         if reason is not None:
             self._leave_out(ext, library, reason)
             return
+        options = [
+            f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
+            f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
+        ]
+        key = build_cache.key(ROOT, _compiler(), options)
+        if key is not None and build_cache.restore(key, library.parent):
+            self.announce("the library of an earlier build of these sources is used", level=2)
+            return
+        self._run_cmake(library, options)
+        if key is not None:
+            build_cache.keep(key, [path for path in _outputs(library) if path.exists()])
+
+    def _run_cmake(self, library: Path, options: list[str]) -> None:
         build = Path(self.build_temp).resolve() / "custom_ops"
         cmake = _program("cmake")
         configure = [
@@ -76,8 +98,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_MAKE_PROGRAM={_program('ninja')}",
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DTFX_OUTPUT_DIRECTORY={library.parent}",
-            f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
-            f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
+            *options,
         ]
         subprocess.run([cmake, *configure], check=True)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []

@@ -4,8 +4,9 @@
 # it. It links nothing but TensorFlow, whose library exports what it needs of CUDA, so that it loads
 # where there is no driver.
 #
-# TFX_CUDA: `auto` builds it where nvcc is found, `on` insists, `off` does not; `on_cpu` compiles the
-# kernels as C++, to run on the processor in tests (core/gpu/cuda_on_cpu.h).
+# TFX_CUDA: `auto` builds it where nvcc and an NVIDIA GPU are found, `on` insists and needs nvcc alone,
+# `off` does not; `on_cpu` compiles the kernels as C++, to run on the processor in tests
+# (core/gpu/cuda_on_cpu.h).
 
 set(tfx_least_nvcc 12.0)
 
@@ -25,6 +26,10 @@ function(tfx_find_nvcc found)
 endfunction()
 
 if(TFX_CUDA STREQUAL "off")
+  return()
+elseif(TFX_CUDA STREQUAL "auto" AND NOT EXISTS /dev/nvidia0 AND NOT EXISTS /dev/nvidiactl
+    AND NOT EXISTS /proc/driver/nvidia AND NOT EXISTS /dev/dxg)  # the last is WSL's
+  message(STATUS "GPU kernels: not built, there is no NVIDIA GPU here (TFX_CUDA=on builds them)")
   return()
 elseif(NOT TFX_CUDA STREQUAL "on_cpu")
   tfx_find_nvcc(tfx_has_nvcc)
