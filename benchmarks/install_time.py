@@ -2,9 +2,9 @@
 """How long an installation takes: `python benchmarks/install_time.py [build|install]`.
 
 `build` is the C++ build alone, in the active environment; `install` is `pip install .` in a fresh
-virtual environment. Each is timed on a copy of the sources, first with empty caches, then with those
-that the first run left: pip's downloads and our libraries of earlier builds. The rows of a part
-replace those of an earlier run.
+virtual environment. Each is timed on a copy of the sources, first with empty caches, then with
+those that the first run left: pip's downloads and our libraries of earlier builds. The rows of a
+part replace those of an earlier run.
 """
 
 from __future__ import annotations
