@@ -1,66 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an installation takes, and its parts: writes results/install_time.csv.
+"""How long an installation takes: `python benchmarks/install_time.py [build|install]`.
 
-    python benchmarks/install_time.py
-
-pip has its packages in its own cache, as after a first download; `cold` and `cached` say whether
-the C++ library was in the cache of builds.
+`build` is the C++ build alone, in the active environment; `install` is `pip install .` in a fresh
+virtual environment. Each is timed on a copy of the sources, first with empty caches, then with
+those that the first run left: pip's downloads and our libraries of earlier builds. The rows of a
+part replace those of an earlier run.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from pathlib import Path
+from typing import Any
 
 import harness
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
+RESULTS = harness.RESULTS / "install_time.csv"
+NOT_SOURCES = shutil.ignore_patterns("build", ".git", "*.so", "*.egg-info", "__pycache__")
 
 
-def run(row: dict[str, str], command: list[str], variables: dict[str, str]) -> dict[str, object]:
-    """Runs a command; returns its row."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=os.environ | variables)
-    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    done = {**row, "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1)}
-    print(done, flush=True)
-    return {**done, **harness.machine()}
+def timed(command: list[str], folder: Path, caches: Path) -> dict[str, float]:
+    """Runs a command; returns its wall-clock seconds and its processes' seconds in user code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    start = time.perf_counter()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(caches)}
+    environment.pop("PYTHONPATH", None)
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+    seconds = time.perf_counter() - start
+    user = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return {"seconds": round(seconds, 1), "user_seconds": round(user, 1)}
+
+
+def measure(part: str) -> list[dict[str, Any]]:
+    """Returns the rows of a part: with empty caches, and with those of the first run."""
+    rows = []
+    with tempfile.TemporaryDirectory() as work:
+        for caches in ("empty", "filled"):
+            clone, environment = Path(work, caches), Path(work, caches + "_environment")
+            shutil.copytree(ROOT, clone, ignore=NOT_SOURCES)
+            command = [sys.executable, "setup.py", "build_ext"]
+            if part == "install":
+                subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+                command = [str(environment / "bin" / "python"), "-m", "pip", "install", "."]
+            times = timed(command, clone, Path(work, "caches"))
+            rows.append({"step": part, "caches": caches, **times, **harness.machine()})
+            print(rows[-1], flush=True)
+    return rows
 
 
 def main() -> None:
-    rows = []
-    pip_cache = subprocess.check_output([sys.executable, "-m", "pip", "cache", "dir"], text=True)
-    with tempfile.TemporaryDirectory() as folder:
-        variables = {"XDG_CACHE_HOME": f"{folder}/cache", "PIP_CACHE_DIR": pip_cache.strip()}
-        for gpu in ("off", "auto"):
-            for state in ("cold", "cached"):
-                target = f"{folder}/{gpu}-{state}"
-                command = [sys.executable, "setup.py", "build_ext"]
-                command += ["--build-lib", f"{target}/lib", "--build-temp", f"{target}/temp"]
-                row = {"part": "C++ library", "gpu_kernels": gpu, "library": state}
-                rows.append(run(row, command, {**variables, "TFX_CUDA": gpu}))
-        for state in ("cold", "cached"):
-            variables["XDG_CACHE_HOME"] = f"{folder}/cache-of-pip"
-            for tensorflow in ("absent", "installed"):
-                if tensorflow == "absent":
-                    venv.create(f"{folder}/{state}", with_pip=True, clear=True)
-                python = f"{folder}/{state}/bin/python"
-                command = [python, "-m", "pip", "install", ".[plot]"]
-                if tensorflow == "installed":
-                    command += ["--force-reinstall", "--no-deps"]
-                row = {"part": f"pip install, TensorFlow {tensorflow} before", "gpu_kernels": "off"}
-                library = state if tensorflow == "absent" else "cached"
-                rows.append(
-                    run({**row, "library": library}, command, {**variables, "TFX_CUDA": "off"})
-                )
-    harness.write_csv(harness.RESULTS / "install_time.csv", rows)
+    """Measures the parts that are named, or both."""
+    parts = sys.argv[1:] or ["build", "install"]
+    rows: list[dict[str, Any]] = []
+    if RESULTS.exists():
+        with RESULTS.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["step"] not in parts]
+    for part in parts:
+        rows += measure(part)
+    harness.write_csv(RESULTS, rows)
 
 
 if __name__ == "__main__":

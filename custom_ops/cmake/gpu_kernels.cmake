@@ -106,4 +106,4 @@ set_source_files_properties(core/adam_correction.cc core/largest_eigenvalue.cc P
   SKIP_PRECOMPILE_HEADERS ON)  # core is free of TensorFlow
 target_link_options(_tfx_largeout_gpu PRIVATE -Wl,-z,defs)
 set_target_properties(_tfx_largeout_gpu PROPERTIES DEFINE_SYMBOL ""  # as tfx_shared_kernels
-  PREFIX "" SUFFIX ".so" LIBRARY_OUTPUT_DIRECTORY "${TFX_OUTPUT_DIRECTORY}" LINKER_LANGUAGE CXX)
+  UNITY_BUILD ON PREFIX "" SUFFIX ".so" LIBRARY_OUTPUT_DIRECTORY "${TFX_OUTPUT_DIRECTORY}" LINKER_LANGUAGE CXX)

@@ -16,10 +16,11 @@ namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-using Call = BucketCandidatesCall;
 
 class BucketCandidatesOp : public CpuOp {
  public:
+  using Call = BucketCandidatesCall;
+
   explicit BucketCandidatesOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
  protected:

@@ -13,11 +13,12 @@ namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-using Call = BucketCandidatesCall;
 using core::gpu::kNoFault;
 
 class BucketCandidatesGpuOp : public tf::OpKernel {
  public:
+  using Call = BucketCandidatesCall;
+
   explicit BucketCandidatesGpuOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), call_(context) {}
 

@@ -18,11 +18,11 @@ namespace {
 namespace tf = tensorflow;
 
 // Below, a second thread costs more than it saves.
-constexpr double kSmallFlop = 1e6;
+constexpr double kSmallLogitsFlop = 1e6;
 
 bool AreSmall(const CandidateInputs& inputs) {
   const double classes = inputs.labels.NumElements() + inputs.OfLogits().num_elements();
-  return 2 * classes * inputs.hidden.dim_size(1) < kSmallFlop;
+  return 2 * classes * inputs.hidden.dim_size(1) < kSmallLogitsFlop;
 }
 
 absl::Status CheckValues(const CandidateInputs& inputs, int64_t num_classes,

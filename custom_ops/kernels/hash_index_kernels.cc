@@ -15,10 +15,11 @@ namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-using Call = HashIndexCall;
 
 class HashIndexUpdateOp : public CpuOp {
  public:
+  using Call = HashIndexCall;
+
   explicit HashIndexUpdateOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
  protected:

@@ -15,11 +15,12 @@ namespace tfx {
 namespace {
 
 namespace tf = tensorflow;
-using Call = HashIndexCall;
 using core::gpu::kNoFault;
 
 class HashIndexUpdateGpuOp : public tf::OpKernel {
  public:
+  using Call = HashIndexCall;
+
   explicit HashIndexUpdateGpuOp(tf::OpKernelConstruction* context)
       : tf::OpKernel(context), call_(context) {}
 

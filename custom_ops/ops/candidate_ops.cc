@@ -33,7 +33,7 @@ absl::Status LogitsShapeFn(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status UpdateShapeFn(InferenceContext* c) {
+absl::Status CandidateUpdateShapeFn(InferenceContext* c) {
   DimensionHandle batch, num_labels, num_candidates;
   const int hidden = c->num_inputs() - 7;
   TF_RETURN_IF_ERROR(GetSizes(c, hidden, &batch, &num_labels, &num_candidates));
@@ -97,7 +97,7 @@ REGISTER_OP("TfxCandidateUpdate")
     .Attr("update: bool = true")
     .Output("hidden_gradient: float")
     .SetIsStateful()
-    .SetShapeFn(UpdateShapeFn)
+    .SetShapeFn(CandidateUpdateShapeFn)
     .Doc(R"doc(
 Takes a step on the rows of labels and candidates, and returns dL/dh.
 

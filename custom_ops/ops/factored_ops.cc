@@ -34,7 +34,7 @@ absl::Status StatisticsShapeFn(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status UpdateShapeFn(InferenceContext* c) {
+absl::Status FactoredUpdateShapeFn(InferenceContext* c) {
   ShapeHandle hidden, labels, unused;
   DimensionHandle batch;
   TF_RETURN_IF_ERROR(GetBatch(c, &hidden, &labels, &batch));
@@ -51,7 +51,7 @@ absl::Status FromSumsShapeFn(InferenceContext* c) {
   for (int scalar = kLabels + 9; scalar < kLabels + 12; ++scalar) {
     TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused));
   }
-  return UpdateShapeFn(c);
+  return FactoredUpdateShapeFn(c);
 }
 
 absl::Status TargetSumsShapeFn(InferenceContext* c) {
@@ -133,7 +133,7 @@ REGISTER_OP("TfxFactoredUpdate")
     .Attr("max_condition: float")
     .Output("hidden_gradient: dtype")
     .SetIsStateful()
-    .SetShapeFn(UpdateShapeFn)
+    .SetShapeFn(FactoredUpdateShapeFn)
     .Doc(R"doc(
 The exact SGD step W <- (1 - eta lambda) W - eta dL/dW on a factored layer, and dL/dH.
 

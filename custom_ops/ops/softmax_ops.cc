@@ -28,7 +28,7 @@ absl::Status SelectionShapeFn(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status UpdateShapeFn(InferenceContext* c) {
+absl::Status SoftmaxUpdateShapeFn(InferenceContext* c) {
   const int first = c->num_inputs() - 8;
   ShapeHandle hidden, labels, unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &hidden));
@@ -138,7 +138,7 @@ REGISTER_OP("TfxSoftmaxUpdate")
     .Attr("update: bool = true")
     .Output("hidden_gradient: float")
     .SetIsStateful()
-    .SetShapeFn(UpdateShapeFn)
+    .SetShapeFn(SoftmaxUpdateShapeFn)
     .Doc(R"doc(
 Takes a step on all rows by the gradient of a function of log Z, target logits and the mean logit;
 returns dL/dh.

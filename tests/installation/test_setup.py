@@ -29,7 +29,7 @@ def build(tmp_path):
             [sys.executable, SETUP, "build_ext"]
             + ["--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp"],
             cwd=SETUP.parent,
-            env={**kept, "PATH": str(path), **variables},
+            env={**kept, "PATH": str(path), "XDG_CACHE_HOME": str(tmp_path), **variables},
             capture_output=True,
             text=True,
         )
