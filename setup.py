@@ -120,8 +120,10 @@ class CMakeBuild(build_ext):
             f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
             f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
         ]
-        path = [os.environ.get("PYTHONPATH"), TENSORFLOW and TENSORFLOW.folder]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        environment = dict(os.environ)
+        if TENSORFLOW is not None and TENSORFLOW.folder not in sys.path:
+            # That of the environment, which pip hides from a build by this variable.
+            environment.pop("PYTHONPATH", None)
         subprocess.run([cmake, *configure], check=True, env=environment)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
         subprocess.run([cmake, "--build", str(build), *jobs], check=True)

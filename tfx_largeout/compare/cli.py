@@ -394,9 +394,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--budget",
         type=_type(positive_number),
-        default=30.0,
+        default=25.0,
         metavar="SECONDS",
-        help="training time of each head, without evaluation and compilation (default: 30)",
+        help="training time of each head, without evaluation and compilation (default: 25)",
     )
     length.add_argument(
         "--epochs",

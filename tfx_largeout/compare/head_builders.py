@@ -16,7 +16,7 @@ TRUNK: dict[str, Any] = {
     "trunk_learning_rate": 4e-3,
     "neighbors": "no",
 }
-_NUM_SAMPLED = 2000
+_NUM_SAMPLED = 1500
 
 
 def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -310,7 +310,7 @@ def candidate_sampling_options(
         "head_optimizer": head_optimizer,
         "head_learning_rate": head_learning_rate,
         "bias": "log_frequency",
-        "num_sampled": 2 * _NUM_SAMPLED,
+        "num_sampled": 4000,
         "num_true": 5,
         "sampler": "log_uniform",
     }

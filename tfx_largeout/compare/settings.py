@@ -54,7 +54,7 @@ class TrainingSettings:
         seeds: How many seeds each head is trained with: `seed`, and those that follow it.
     """
 
-    budget: float | None = 30.0
+    budget: float | None = 25.0
     epochs: float | None = None
     evaluations: int = 4
     batch_size: int = 512

@@ -14,7 +14,7 @@ from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 
 # Of neighbors by the trunk's output and by features; chosen on held-out examples of WordNet.
-_WEIGHTS = {"weight": 0.2, "feature_weight": 0.4}
+_WEIGHT, _FEATURE_WEIGHT = 0.2, 0.4
 
 
 def with_neighbors(
@@ -34,7 +34,7 @@ def with_neighbors(
         batch_size: Examples a batch.
     """
     start = time.perf_counter()
-    both = NearestNeighborModel(model, K, **_WEIGHTS)
+    both = NearestNeighborModel(model, K, weight=_WEIGHT, feature_weight=_FEATURE_WEIGHT)
     both.adapt(train.dataset(batch_size))
     seconds += time.perf_counter() - start
     _, ids = both.predict(test.dataset(batch_size), verbose=0)
