@@ -120,11 +120,10 @@ class CMakeBuild(build_ext):
             f"-DTFX_WERROR={os.environ.get('TFX_WERROR', 'OFF')}",
             f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
         ]
-        environment = dict(os.environ)
         if TENSORFLOW is not None and TENSORFLOW.folder not in sys.path:
             # That of the environment, which pip hides from a build by this variable.
-            environment.pop("PYTHONPATH", None)
-        subprocess.run([cmake, *configure], check=True, env=environment)
+            configure.append("-DTFX_PYTHON_ENVIRONMENT=--unset=PYTHONPATH")
+        subprocess.run([cmake, *configure], check=True)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []
         subprocess.run([cmake, "--build", str(build), *jobs], check=True)
         if cache is not None:

@@ -23,7 +23,7 @@ class Look(keras.layers.Dense):
     """Notes what is known while it is called, and while an optimizer steps with its kernel."""
 
     def __init__(self):
-        super().__init__(1, kernel_constraint=look_at_optimizer)
+        super().__init__(1, kernel_constraint=LookAtOptimizer())
 
     def call(self, inputs):
         SEEN["model"] = calling_model(self)
@@ -31,9 +31,10 @@ class Look(keras.layers.Dense):
         return super().call(inputs)
 
 
-def look_at_optimizer(kernel):
-    SEEN["optimizer"] = applying_optimizer()
-    return kernel
+class LookAtOptimizer(keras.constraints.Constraint):
+    def __call__(self, kernel):
+        SEEN["optimizer"] = applying_optimizer()
+        return kernel
 
 
 def fitted(optimizer, **arguments):

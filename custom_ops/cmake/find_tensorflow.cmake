@@ -2,10 +2,12 @@
 #
 # Asks the Python that will load the library for its TensorFlow: sets TFX_TF_VERSION and the interface
 # target tensorflow_framework (compile flags, system include folders, libraries).
+# TFX_PYTHON_ENVIRONMENT: options of `cmake -E env` for that Python.
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 execute_process(
-  COMMAND "${CMAKE_COMMAND}" -E env TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+  COMMAND "${CMAKE_COMMAND}" -E env ${TFX_PYTHON_ENVIRONMENT} TF_CPP_MIN_LOG_LEVEL=3
+    CUDA_VISIBLE_DEVICES=
     "${Python3_EXECUTABLE}" -c
     "import tensorflow as tf; print(tf.__version__, tf.sysconfig.get_include(), ';'.join(f for f in tf.sysconfig.get_compile_flags() if not f.startswith(('-I', '--std'))), ';'.join(tf.sysconfig.get_link_flags()), sep='\\n')"
   OUTPUT_VARIABLE tf_facts

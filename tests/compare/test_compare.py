@@ -17,7 +17,8 @@ from tfx_largeout.compare.cli import main
 
 SMALL = ["--batch-size", "64", "--hidden", "16"]
 LEARNING = ["--trunk-optimizer", "adam", "--trunk-learning-rate", "0.02", "--dropout", "0"]
-LEARNING += ["--head-learning-rate", "0.02", "--schedule", "constant", "--evaluations", "6"]
+LEARNING += ["--head-learning-rate", "0.02", "--schedule", "constant", "--bias", "zeros"]
+LEARNING += ["--evaluations", "6"]
 HEADS = ("full_softmax", "tf_sampled_softmax", "tf_nce", "complementary_sum")
 
 

@@ -18,11 +18,17 @@ from tfx_largeout.compare.training import build_model, train
 
 def settings_for(folder, head="full_softmax", **options):
     train, test = find_files(str(folder))
-    options = {**head_row(head).options, **options}
+    options = {**head_row(head).default_options, **options}
     data, training = DataSettings(None, train, test), TrainingSettings(batch_size=64, hidden=16)
     return WorkerSettings(head, options, data, training, "")
 
 
+needs_two_optimizers = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="a Keras without MultiOptimizer"
+)
+
+
+@needs_two_optimizers
 @pytest.mark.parametrize("trunk_optimizer", ["sgd", "adam", "fused_adam", "adagrad", "row_rmsprop"])
 def test_trunk_and_head_may_have_an_optimizer_each(tiny_data, trunk_optimizer):
     rates = {"head_learning_rate": 1e-12, "trunk_learning_rate": 0.1}
@@ -79,24 +85,28 @@ def test_rates_fall_by_the_schedule(tiny_data, tmp_path, monkeypatch, head, sche
     settings = dataclasses.replace(settings, training=training, events=str(tmp_path))
     train(settings, *load(settings.data), lambda event, **fields: None)
     names = ["trunk", "head"][: len(optimizers)]
-    assert len(names) == (1 if head == "complementary_sum" else 2)  # the other follows the trunk's
+    if head == "complementary_sum":  # follows the trunk's
+        assert len(names) == 1
     for name, optimizer in zip(names, optimizers, strict=True):
         rate = settings.options[f"{name}_learning_rate"]
         assert float(optimizer.learning_rate) == pytest.approx(last * rate)
 
 
-def test_a_head_and_nearest_neighbors_together(tiny_data, tmp_path):
-    settings = settings_for(tiny_data, "complementary_sum", num_sampled=20, neighbors="yes")
+@pytest.mark.all_cases
+@pytest.mark.parametrize(("classes", "least", "most"), [(200, 0.15, 0.4), (3, 0.3, 0.4)])
+def test_a_head_and_nearest_neighbors_together(tiny_data, tmp_path, classes, least, most):
+    settings = settings_for(tiny_data, "complementary_sum", num_sampled=2, neighbors="yes")
     training = TrainingSettings(None, 4, 1, batch_size=64, hidden=16, dropout=0.0)
     settings = dataclasses.replace(settings, training=training, events=str(tmp_path))
+    examples = [
+        dataclasses.replace(each, label_ids=each.label_ids % classes, num_labels=classes)
+        for each in load(settings.data)
+    ]
     sent = {}
-    train(
-        settings,
-        *load(settings.data),
-        lambda event, **fields: sent.update(deepcopy({event: fields})),
-    )
+    train(settings, *examples, lambda event, **fields: sent.update(deepcopy({event: fields})))
     together, alone = sent["with_neighbors"]["point"], sent["point"]["point"]
     assert together["precision_at_1"] > 0.5
+    assert least < together["precision_at_5"] <= most  # two labels an example
     assert together["seconds"] > alone["seconds"] > 0 and together["exact_loss"] is None
 
 

@@ -25,7 +25,8 @@ QUICK, *LONG = EXAMPLES
 
 
 def test_all_examples_are_run():
-    assert [[block.startswith(start) for start in EXAMPLES] for block in BLOCKS] == [
+    whole = [block for block in BLOCKS if block.startswith("import")]
+    assert [[block.startswith(start) for start in EXAMPLES] for block in whole] == [
         [True, False],
         [False, True],
     ]

@@ -262,7 +262,9 @@ def _of_steps(op: str) -> list[Refusal]:
         Refusal(op, "learning_rate", _to(np.float32(-1)), f"{rate}.*-1"),
         Refusal(op, "learning_rate", _to(np.float32(np.nan)), f"{rate}.*nan"),
         Refusal(op, "rule", lambda rule: rule[:-1], "rule must have shape|must be .* numbers"),
-        Refusal(op, "rule", _put(0, np.nan), "rule must hold a weight_decay|weight_decay must be"),
+        Refusal(
+            op, "rule", _put(0, np.nan), "rule must hold a finite weight_decay|weight_decay must be"
+        ),
         Refusal(op, "rule", _put(1, 0), "rule must hold .*clip_norm|row_clip_norm must be"),
     ]
 

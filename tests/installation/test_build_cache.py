@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "custom_ops"))
-
-from build_cache import BuildCache
+FILE = Path(__file__).parents[2] / "custom_ops" / "build_cache.py"
+SPEC = importlib.util.spec_from_file_location("build_cache", FILE)
+module = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(module)
+BuildCache = module.BuildCache
 
 
 @pytest.fixture

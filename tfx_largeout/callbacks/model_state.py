@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+from keras.src.random.seed_generator import global_seed_generator
 
 from tfx_largeout.distribute.class_shards import Shard, shape_of_all, shard_of
 from tfx_largeout.heads.base import Head
@@ -158,7 +158,7 @@ def restore_global_seed(array: np.ndarray) -> None:
 
 def global_seed() -> np.ndarray | None:
     """Returns the state of the seed of `keras.random` functions, or None before it is there."""
-    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute("global_seed_generator")
     return None if generator is None else generator.state.numpy()
 
 

@@ -34,9 +34,10 @@ def with_neighbors(
         batch_size: Examples a batch.
     """
     start = time.perf_counter()
-    both = NearestNeighborModel(model, K, weight=_WEIGHT, feature_weight=_FEATURE_WEIGHT)
+    k = min(K, train.num_labels)
+    both = NearestNeighborModel(model, k, weight=_WEIGHT, feature_weight=_FEATURE_WEIGHT)
     both.adapt(train.dataset(batch_size))
     seconds += time.perf_counter() - start
     _, ids = both.predict(test.dataset(batch_size), verbose=0)
-    found = precision(np.asarray(ids), test)
+    found = precision(np.pad(ids, [(0, 0), (0, K - k)], constant_values=-1), test)
     return CurvePoint(0, 0.0, seconds, None, *(found[k] for k in (1, 3, 5)))
