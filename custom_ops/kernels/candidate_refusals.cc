@@ -85,7 +85,7 @@ absl::Status CandidateRefusals::Allocate(tf::OpKernelContext* context) {
 
 absl::Status CandidateRefusals::Clear(tf::OpKernelContext* context) {
   std::memset(on_host_.data(), 0, kBytes);
-  stream_executor::DeviceMemoryBase on_device(on_device_.data(), kBytes);
+  DeviceAddress on_device(on_device_.data(), kBytes);
   return context->op_device_context()->stream()->MemZero(&on_device, kBytes);
 }
 
@@ -115,7 +115,7 @@ absl::Status CandidateRefusals::Find(tf::OpKernelContext* context,
   const std::lock_guard<std::mutex> lock(mutex_);
   TF_RETURN_IF_ERROR(StatusOf(core::gpu::FindCandidateFault(
       StreamOf(context), numbers, fault, static_cast<CandidateReport*>(on_device_.data()))));
-  const stream_executor::DeviceMemoryBase from(on_device_.data(), kBytes);
+  const DeviceAddress from(on_device_.data(), kBytes);
   return context->op_device_context()->stream()->Memcpy(on_host_.data(), from, kBytes);
 }
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/device_address.h"
 #include "kernels/gpu_errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "xla/stream_executor/device_memory.h"
 #include "xla/stream_executor/stream.h"
 
 struct CUstream_st;
@@ -33,7 +33,7 @@ inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_
 template <typename T>
 absl::Status CopyToHost(tensorflow::OpKernelContext* context, const T* from, T* to) {
   auto* stream = context->op_device_context()->stream();
-  const stream_executor::DeviceMemoryBase source(const_cast<T*>(from), sizeof(T));
+  const DeviceAddress source(const_cast<T*>(from), sizeof(T));
   absl::Status status = stream->Memcpy(to, source, sizeof(T));
   if (status.ok()) status = stream->BlockHostUntilDone();
   if (status.ok()) return status;

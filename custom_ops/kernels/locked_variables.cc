@@ -6,9 +6,9 @@
 #include <functional>
 #include <utility>
 
+#include "kernels/device_address.h"
 #include "kernels/invalid_argument.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "xla/stream_executor/device_memory.h"
 #include "xla/stream_executor/stream.h"
 
 namespace tfx {
@@ -25,8 +25,8 @@ absl::Status CopyOnDevice(tf::OpKernelContext* context, const tf::Tensor& from, 
     return absl::OkStatus();
   }
   if (bytes == 0) return absl::OkStatus();
-  stream_executor::DeviceMemoryBase target(to->data(), bytes);
-  const stream_executor::DeviceMemoryBase source(from.data(), bytes);
+  DeviceAddress target(to->data(), bytes);
+  const DeviceAddress source(from.data(), bytes);
   return context->op_device_context()->stream()->MemcpyD2D(&target, source, bytes);
 }
 
