@@ -31,6 +31,8 @@ _OVER = {"min": min, "max": max, "median": statistics.median}
 _FIGURE = re.compile(r"<!--= *(?P<rule>[^>]*?) *-->(?P<text>[^<]*)<!--/-->")
 _TABLE = re.compile(r"<!--table= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/table-->", re.DOTALL)
 
+_PARTS_OF_MARKERS = (r"<!-- *(?:table|figure)? *=", r"<!-- */")
+
 
 class MarkerError(ValueError):
     """A marker that can't be followed."""
@@ -42,6 +44,10 @@ def fill(text: str, results: Path) -> str:
     Raises:
         MarkerError: A marker is malformed, or names no row, several, or no column.
     """
+    begun, ended = (len(re.findall(pattern, text)) for pattern in _PARTS_OF_MARKERS)
+    whole = len(_FIGURE.findall(text)) + len(_TABLE.findall(text))
+    if not begun == ended == whole:
+        raise MarkerError(f"line 1: {begun} markers begin, {ended} end, {whole} are whole")
     text = _replace(_FIGURE, text, lambda rule: _figure(rule, results))
     return _replace(_TABLE, text, lambda rule: _table(rule, results))
 

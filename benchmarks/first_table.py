@@ -125,7 +125,7 @@ def table(folders: list[Path], file: Path) -> None:
                         "run": number,
                         "head": row["head"],
                         "ms_per_step": _rounded(row["ms_per_step"], 1),
-                        "epochs": _rounded(row["epochs"], 2),
+                        "epochs": _rounded(row["epochs"], 2) if float(row["epochs"]) else "",
                         "seconds": _rounded(row["seconds"], 1),
                         "wall_seconds": _rounded(row["wall_seconds"], 1),
                         **{f"precision_at_{k}": float(row[f"precision_at_{k}"]) for k in (1, 3, 5)},

@@ -56,6 +56,22 @@ def test_a_table_is_filled_in(results):
 
 @pytest.mark.all_cases
 @pytest.mark.parametrize(
+    "text",
+    [
+        "<!--= a.csv; run=2; s; .0 -->9",
+        "<!-- = a.csv; run=2; s; .0 -->9<!--/-->",
+        "<!--= a.csv; run=2; s; .0 -->9<!-- / -->",
+        "<!--figure= a.csv; run=2; s; .0 -->9<!--/-->",
+        "<!--table= a.csv; run=2; s: s .0 -->\n9",
+    ],
+)
+def test_a_marker_that_is_not_whole_is_an_error(results, text):
+    with pytest.raises(figures.MarkerError, match="1 markers begin"):
+        fill(text, results)
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize(
     ("rule", "reason"),
     [
         ("a.csv; head=dense; p; .1", "2 rows are such"),
