@@ -74,7 +74,7 @@ def _cache() -> BuildCache | None:
     facts = {name: os.environ.get(name, "") for name in names}
     for program in (*COMPILERS, "nvcc", facts["CXX"], facts["CUDACXX"]):
         facts[f"{program} --version"] = _version(program)
-    facts |= {"tensorflow": "\n".join(linked), "machine": platform.machine()}
+    facts |= {"tensorflow": "\n".join([TENSORFLOW.minor, *linked]), "machine": platform.machine()}
     return BuildCache(ROOT / "custom_ops", facts)
 
 

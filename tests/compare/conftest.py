@@ -6,8 +6,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import keras
 import pytest
 
+needs_two_optimizers = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="a Keras without MultiOptimizer"
+)
 NUM_CLASSES, NUM_FEATURES = 200, 50
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keras
 import pytest
+from compare.conftest import needs_two_optimizers
 
 from tfx_largeout.compare import cli
 from tfx_largeout.compare.cli import main
@@ -129,6 +130,7 @@ def options_of(monkeypatch, *arguments):
     return job_of(monkeypatch, *arguments).heads
 
 
+@needs_two_optimizers
 def test_a_head_learning_rate_is_for_heads_that_have_an_optimizer(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     optimizers = "tf_sampled_softmax=adam,full_softmax=same"
@@ -137,6 +139,7 @@ def test_a_head_learning_rate_is_for_heads_that_have_an_optimizer(monkeypatch, t
     assert heads["tf_sampled_softmax"]["head_learning_rate"] == 0.5
 
 
+@needs_two_optimizers
 def test_the_examples_of_help_change_what_they_name_and_nothing_else(
     monkeypatch, tmp_path, capsys, tiny_data
 ):
@@ -158,6 +161,7 @@ def test_the_examples_of_help_change_what_they_name_and_nothing_else(
     assert found[2] == defaults
 
 
+@needs_two_optimizers
 @pytest.mark.parametrize(
     ("arguments", "rates"),
     [

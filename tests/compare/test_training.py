@@ -7,6 +7,7 @@ from copy import deepcopy
 import keras
 import numpy as np
 import pytest
+from compare.conftest import needs_two_optimizers
 from keras.ops import convert_to_numpy
 
 from tfx_largeout.compare import training as training_module
@@ -21,11 +22,6 @@ def settings_for(folder, head="full_softmax", **options):
     options = {**head_row(head).default_options, **options}
     data, training = DataSettings(None, train, test), TrainingSettings(batch_size=64, hidden=16)
     return WorkerSettings(head, options, data, training, "")
-
-
-needs_two_optimizers = pytest.mark.skipif(
-    not hasattr(keras.optimizers, "MultiOptimizer"), reason="a Keras without MultiOptimizer"
-)
 
 
 @needs_two_optimizers
