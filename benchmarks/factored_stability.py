@@ -125,7 +125,7 @@ def _naive_step(
 
 
 def _stabilized(head: FactoredHead, method: str) -> tf.Tensor:
-    stabilize(head.state, method)
+    stabilize(head.state, method, CLASSES)
     return tf.constant(0)
 
 

@@ -35,7 +35,6 @@ import tensorflow as tf
 import tfx_largeout as tlo
 from tfx_largeout.ops import library
 from tfx_largeout.ops.factored.factored_update import (
-    factored_reanchor,
     factored_statistics,
     factored_update,
 )
@@ -121,8 +120,11 @@ def factored_loop(
     head = tlo.heads.FactoredHead(setting.classes, 1.0)
     head.build((None, setting.width))
     state = head.state
-    if stale:
-        factored_reanchor(state)
+    if stale:  # an empty step that asks for a new anchor
+        nothing, no_labels = tf.zeros([0, setting.width]), tf.zeros([0, 1], tf.int64)
+        no_gradients = nothing[:, :1], nothing[:, 0], nothing[:, 0]
+        empty = (nothing, no_labels, nothing, nothing, no_gradients)
+        factored_update(state, *empty, 0.0, 0.0, max_condition=0.0)
     batch, rate = setting.batch, batches.learning_rate(size)
     # sum_c o_c^2 - 2 a + 1: its gradients don't depend on the statistics.
     gradients = tf.fill([batch, 1], -2.0), tf.ones([batch]), tf.zeros([batch])

@@ -14,6 +14,7 @@ Writes results/fit_memory.csv, a row a model. Linux only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ import keras
 import numpy as np
 
 import tfx_largeout as tlo
+from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
 
 CLASSES, WIDTH, BATCH, MODELS = 500_000, 64, 64, 4
 KINDS = ("dense", "sampled")
@@ -51,22 +53,12 @@ def fit(kind: str) -> None:
     model_of(kind).fit(x, np.arange(2 * BATCH), BATCH, verbose=0)
 
 
-def forget_gradients() -> None:
-    """Takes the gradients of `tf.custom_gradient` out of TensorFlow's registry."""
-    from tensorflow.python.framework import ops
-
-    registered = ops.gradient_registry._registry
-    for name in [name for name in registered if name.startswith("CustomGradient-")]:
-        del registered[name]
-
-
 def measure(kind: str, forget: bool) -> list[int]:
     """Returns the resident memory after each model."""
     found = []
     for _ in range(MODELS):
-        fit(kind)
-        if forget:
-            forget_gradients()
+        with custom_gradients_forgotten() if forget else contextlib.nullcontext():
+            fit(kind)
         keras.utils.clear_session()
         gc.collect()
         found.append(round(harness.resident_mib()))

@@ -10,8 +10,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import pytest
-from gradient_registry import forget_custom_gradients
 from variants import leave_for_thorough_runs
+
+from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
 
 
 def pytest_addoption(parser):
@@ -38,8 +39,8 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def fresh_session():
-    yield
-    forget_custom_gradients()  # what it keeps, heads/test_models_let_go_of.py looks at
+    with custom_gradients_forgotten():  # what it keeps, heads/test_models_let_go_of.py looks at
+        yield
     keras.backend.clear_session()
     gc.freeze()  # the next collection need not look at what this one has left
 

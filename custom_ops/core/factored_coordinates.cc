@@ -110,7 +110,7 @@ Sweep<T>::Sweep(const FactoredState<T>& state, const DenseExecution<T>& executio
     : state_(state),
       execution_(execution),
       most_(std::clamp<int64_t>(kSweepElements / state.width, 1,
-                                std::max<int64_t>(state.rows.num_rows, 1))),
+                                std::max<int64_t>(state.num_classes, 1))),
       ids_(execution.template Take<int64_t>(most_)),
       by_slot_(execution.template Take<int64_t>(most_)),
       gathered_(execution.template Take<T>(most_ * state.width)),
@@ -155,7 +155,7 @@ void Sweep<T>::MoveAll() {
 template <typename T>
 template <typename Predicate>
 void Sweep<T>::Run(const Predicate& is_wanted) {
-  for (int64_t id = 0; id < state_.rows.num_rows; ++id) {
+  for (int64_t id = 0; id < state_.num_classes; ++id) {
     if (!is_wanted(state_.row_slot[id])) continue;
     ids_[size_++] = id;
     if (size_ == most_) MoveAll();
@@ -216,24 +216,17 @@ void NewAnchor<T>::Start() {
 
 template <typename T>
 void Settle(const FactoredState<T>& state, const DenseExecution<T>& execution) {
-  if (state.slot_rows[*state.current_slot] == state.rows.num_rows) return;
+  if (state.slot_rows[*state.current_slot] == state.num_classes) return;
   const Workspace::Scope scope(execution.workspace);
   Sweep<T>(state, execution).Run([&](uint8_t slot) { return slot != *state.current_slot; });
 }
 
-template <typename T>
-void Reanchor(const FactoredState<T>& state, const DenseExecution<T>& execution) {
-  const Workspace::Scope scope(execution.workspace);
-  NewAnchor<T>(state, execution).Start();
-}
-
-#define TFX_INSTANTIATE(T)                                                 \
-  template class CurrentRows<T>;                                           \
-  template class Sweep<T>;                                                 \
-  template class NewAnchor<T>;                                             \
-  template void MoveToSlot(const FactoredState<T>&, int64_t, int32_t);     \
-  template void Settle(const FactoredState<T>&, const DenseExecution<T>&); \
-  template void Reanchor(const FactoredState<T>&, const DenseExecution<T>&)
+#define TFX_INSTANTIATE(T)                                             \
+  template class CurrentRows<T>;                                       \
+  template class Sweep<T>;                                             \
+  template class NewAnchor<T>;                                         \
+  template void MoveToSlot(const FactoredState<T>&, int64_t, int32_t); \
+  template void Settle(const FactoredState<T>&, const DenseExecution<T>&)
 TFX_INSTANTIATE(float);
 TFX_INSTANTIATE(double);
 #undef TFX_INSTANTIATE

@@ -90,7 +90,10 @@ class Sweep {
   PreparedPhases phases_;
 };
 
-// Reanchor, with all memory taken first: Start can't fail.
+// A start afresh with U = P = I, which leaves W as it is. All memory is taken first: Start can't
+// fail.
+//
+// Cost: O(D^3) a slot in use; if all are, O(C), and O(D^2) a row of the smallest.
 template <typename T>
 class NewAnchor {
  public:
@@ -115,11 +118,6 @@ class NewAnchor {
 // Cost: O(1) if no row is stale, else O(C), and O(D^2) a stale row.
 template <typename T>
 void Settle(const FactoredState<T>& state, const DenseExecution<T>& execution);
-
-// Starts afresh with U = P = I. W stays what it is.
-// Cost: O(D^3) a slot in use; if all are, O(C), and O(D^2) a row of the smallest.
-template <typename T>
-void Reanchor(const FactoredState<T>& state, const DenseExecution<T>& execution);
 
 }  // namespace tfx::core
 

@@ -7,26 +7,23 @@
 
 #include <cstdint>
 
-#include "core/class_shard.h"
-
 namespace tfx::core {
 
-// Rows are classes, V has those of one shard, and the other variables are the same in all. For a
-// row r of V in slot e, W[r] = V[r] transitions[e] U + w; the transition of the current slot is I.
+// Rows are classes. For a row r of V in slot e, W[r] = V[r] transitions[e] U + w; the transition of
+// the current slot is I.
 template <typename T>
 struct FactoredState {
-  T* v;                    // V [rows, D]
+  T* v;                    // V [C, D]
   T* u;                    // U [D, D]
   T* u_inverse_transpose;  // P = U^-T [D, D]
   T* gram;                 // Q = W^T W [D, D], symmetric to the last bit
   T* shift;                // w [D]
   T* row_sum;              // c = W^T 1 [D]
   T* transitions;          // [num_slots, D, D]
-  uint8_t* row_slot;       // [rows]
+  uint8_t* row_slot;       // [C]
   int64_t* slot_rows;      // [num_slots]: how many rows are in each slot
   int64_t* current_slot;   // [1]
-  ClassShard rows;         // which classes the rows of V are
-  int64_t num_classes;     // C, of the layer: more than V has rows where it is a shard
+  int64_t num_classes;     // C
   int64_t width;           // D
   int64_t num_slots;
 

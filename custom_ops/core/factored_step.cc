@@ -26,9 +26,7 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
       eta_(rates.learning_rate / (1 - decay_)),
       products_(batch.hidden, batch.batch, state.width, execution),
       error_(hidden_gradient) {
-  const bool is_given = gradients.target_sums != nullptr;
-  own_sums_ = is_given ? nullptr : Take(size_ * width_);
-  target_sums_ = is_given ? gradients.target_sums : own_sums_;
+  target_sums_ = Take(size_ * width_);
   y_ = Take(size_ * width_);
   alpha_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) {
@@ -80,8 +78,8 @@ Tasks FactoredStep<T>::GradientRows() const {
   const Product<T> product = {target_sums_, width_, 1, state_.u, width_, width_,
                               y_,           width_, 1, 0,        width_};
   return execution_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; own_sums_ != nullptr && i < end; ++i) {
-      targets_.Sum(i, gradients_.g_target, kernels_, own_sums_ + i * width_);
+    for (int64_t i = begin; i < end; ++i) {
+      targets_.Sum(i, gradients_.g_target, kernels_, target_sums_ + i * width_);
     }
     kernels_.multiply(product, begin, end, false);
     for (int64_t i = begin; i < end; ++i) FinishGradient(i);
@@ -180,11 +178,9 @@ void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
 // V[u] -= eta P' x_u, where p_hidden_ holds H P'^T for the P' of the step without decay.
 template <typename T>
 Tasks FactoredStep<T>::UpdateRows() const {
-  const auto num_owned = static_cast<int64_t>(targets_.owned.size());
-  return execution_.RowTasks(num_owned, 32.0 * width_, [=](int64_t begin, int64_t end, int) {
-    for (int64_t j = begin; j < end; ++j) {
-      const int64_t target = targets_.owned[j];
-      T* row = state_.Row(targets_.ids[j]);
+  return execution_.RowTasks(targets_.size(), 32.0 * width_, [=](int64_t begin, int64_t end, int) {
+    for (int64_t target = begin; target < end; ++target) {
+      T* row = state_.Row(targets_.classes.classes[target]);
       const T* current = targets_.rows[target];
       if (current != row) std::memcpy(row, current, width_ * sizeof(T));
       targets_.ForEachExample(target, gradients_.g_target, [&](int64_t i, T g) {
@@ -196,7 +192,7 @@ Tasks FactoredStep<T>::UpdateRows() const {
 
 template <typename T>
 void FactoredStep<T>::SetSlots(int32_t slot) const {
-  for (int64_t id : targets_.ids) MoveToSlot(state_, id, slot);
+  for (int64_t id : targets_.classes.classes) MoveToSlot(state_, id, slot);
 }
 
 // w' = beta (M w - eta H^T g_s), c' = beta (M c - eta H^T (alpha + C g_s)).

@@ -111,8 +111,7 @@ class FactoredStep {
 
   const HiddenProduct<T> products_;  // with the transposes of matrices
   T* const error_;                   // E [B, D]
-  T* own_sums_;                      // [B, D]: of target sums, where none are given
-  const T* target_sums_;             // [B, D]
+  T* target_sums_;                   // [B, D]: the sum of g_a V[y] over the labels of an example
   T* y_;                             // Y [B, D]
   T* alpha_;                         // [B]
   T* scale_;                         // [B]: 2 eta g_q

@@ -14,7 +14,7 @@
 
 namespace tfx::core {
 
-// The classes that the labels of a batch name, each once, and those of their rows that V has.
+// The classes that the labels of a batch name, each once.
 template <typename T>
 struct FactoredTargets {
   // REQUIRES: the state and the memory of `execution` outlive this object.
@@ -40,14 +40,12 @@ struct FactoredTargets {
     }
   }
 
-  // Sets sum [D] to the sum of g_a V[y] over the labels of example i whose row V has.
+  // Sets sum [D] to the sum of g_a V[y] over the labels y of example i.
   void Sum(int64_t i, const T* g_target, const DenseKernels<T>& kernels, T* sum) const;
 
   const int64_t batch, num_labels, width;
   const MergedLabels classes;
-  std::vector<int64_t> owned;  // places in `classes` of those that V has a row of
-  std::vector<int64_t> ids;    // the rows of those
-  std::vector<const T*> rows;  // of all classes, in the current coordinates; null where V has none
+  std::vector<const T*> rows;  // of V, in the current coordinates
 };
 
 }  // namespace tfx::core

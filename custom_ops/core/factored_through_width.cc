@@ -24,8 +24,7 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
     if (!(bound <= 2 - decay_)) return {true, bound / (2 * rates_.learning_rate)};
   }
   // All memory is taken before the state changes.
-  const auto num_owned = static_cast<int64_t>(targets_.owned.size());
-  T* moved = is_safe ? nullptr : Take(num_owned * width_);
+  T* moved = is_safe ? nullptr : Take(targets_.size() * width_);
   std::vector<Phase> phases = {{"width: F, U", {HalfGram(k, j, half), UpdateUThroughWidth(k)}},
                                {"width: Q", {GramThroughWidth(k, half, z), UpdateVectors()}}};
   if (is_safe) {
@@ -157,10 +156,10 @@ Tasks FactoredStep<T>::DecayP() const {
 // V[u] U', with U' in place.
 template <typename T>
 Tasks FactoredStep<T>::TargetsTimesU(T* moved) {
-  const auto n = static_cast<int64_t>(targets_.owned.size());
+  const int64_t n = targets_.size();
   T* rows = Take(n * width_);
   for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(rows + i * width_, targets_.rows[targets_.owned[i]], width_ * sizeof(T));
+    std::memcpy(rows + i * width_, targets_.rows[i], width_ * sizeof(T));
   }
   const Product<T> product = {rows,  width_, 1, state_.u, width_, width_,
                               moved, width_, 1, 0,        width_};
@@ -172,10 +171,10 @@ Tasks FactoredStep<T>::TargetsTimesU(T* moved) {
 // The target rows become V[u] U' - eta x_u in the coordinates of a new anchor, which needs no P'.
 template <typename T>
 void FactoredStep<T>::MoveTargets(T* moved) const {
-  for (size_t i = 0; i < targets_.owned.size(); ++i) {
+  for (int64_t i = 0; i < targets_.size(); ++i) {
     T* row = moved + i * width_;
-    kernels_.add(-rates_.learning_rate, merged_ + targets_.owned[i] * width_, width_, row);
-    std::memcpy(state_.Row(targets_.ids[i]), row, width_ * sizeof(T));
+    kernels_.add(-rates_.learning_rate, merged_ + i * width_, width_, row);
+    std::memcpy(state_.Row(targets_.classes.classes[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);
 }

@@ -20,7 +20,6 @@ struct FactoredGradients {
   const T* g_target;     // dL/da [B, K]
   const T* g_squares;    // dL/dq [B]
   const T* g_sum;        // dL/ds [B]
-  const T* target_sums;  // as FactoredTargetSums gave it, summed over all shards; null: not yet
 };
 
 template <typename T>
@@ -36,20 +35,8 @@ struct FactoredOutcome {
   double lambda_max;  // where the step diverges
 };
 
-// Sets target_sums [B, D] to the sum of g_a V[y] over the labels of each example, in the current
-// coordinates. It is the one thing in a step that shards of a layer find and that must be added up
-// over them: each has the rows of some classes, and no other shard's are needed.
-//
-// Cost: O(B K D), and O(D^2) a stale row.
-// REQUIRES: labels are in [-1, C); g_target is finite.
-template <typename T>
-void FactoredTargetSums(const FactoredState<T>& state, const FactoredBatch<T>& batch,
-                        const T* g_target, const DenseExecution<T>& execution, T* target_sums);
-
 // Sets `hidden_gradient` [B, D] to dL/dH and, if `update`, takes the step. The result does not
-// depend on the number of workers. Where target sums are given it is, to the last bit, what it is
-// without if they are those of a layer that is not divided. A shard updates its rows of V, and all
-// shards the other variables alike.
+// depend on the number of workers.
 //
 // With G = diag(g_q) and M = I - 2 eta H^T G H, P M^-1 comes from a [B, B] system, or a [D, D] one
 // if B > D. Where M is not positive definite by a margin, P is not needed: the step ends in a new

@@ -16,7 +16,7 @@
 
 namespace tfx {
 
-// The variables as core takes them, of a whole layer.
+// The variables as core takes them.
 // REQUIRES: CheckFactoredShapes found nothing.
 template <typename T>
 core::FactoredState<T> FactoredStateOf(const LockedVariables& variables) {
@@ -33,7 +33,6 @@ core::FactoredState<T> FactoredStateOf(const LockedVariables& variables) {
   state.slot_rows = variables.tensor(kSlotRows)->template flat<int64_t>().data();
   state.current_slot = variables.tensor(kCurrentSlot)->template flat<int64_t>().data();
   state.num_classes = variables.tensor(kV)->dim_size(0);
-  state.rows = {0, 1, state.num_classes};
   state.width = variables.tensor(kV)->dim_size(1);
   state.num_slots = variables.tensor(kSlotRows)->dim_size(0);
   return state;
@@ -45,11 +44,11 @@ core::FactoredBatch<T> BatchOf(const tensorflow::Tensor& hidden, const tensorflo
           labels.dim_size(1)};
 }
 
-// The gradients of an update, without target sums.
+// The gradients of an update.
 template <typename T>
 core::FactoredGradients<T> FactoredGradientsOf(tensorflow::OpKernelContext* context) {
   const auto at = [&](int index) { return context->input(kFirstInput + index).flat<T>().data(); };
-  return {at(2), at(3), at(4), at(5), at(6), nullptr};
+  return {at(2), at(3), at(4), at(5), at(6)};
 }
 
 template <typename T>

@@ -54,26 +54,8 @@ class FactoredSettleOp : public FactoredOp<T> {
   }
 };
 
-template <typename T>
-class FactoredReanchorOp : public FactoredOp<T> {
- public:
-  using FactoredOp<T>::FactoredOp;
-
- protected:
-  bool Updates() const override { return true; }
-
-  absl::Status Run(tf::OpKernelContext*, FactoredVariables<T>& variables,
-                   const core::DenseExecution<T>& execution) const override {
-    TF_RETURN_IF_ERROR(variables.CheckAllRows());
-    TF_RETURN_IF_ERROR(variables.OwnEverything());
-    core::Reanchor<T>(variables.State(), execution);
-    return absl::OkStatus();
-  }
-};
-
 TFX_REGISTER_FACTORED(FactoredStatistics);
 TFX_REGISTER_FACTORED(FactoredSettle);
-TFX_REGISTER_FACTORED(FactoredReanchor);
 
 }  // namespace
 }  // namespace tfx

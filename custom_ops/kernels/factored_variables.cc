@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "kernels/check_values.h"
-#include "kernels/class_shard.h"
-#include "kernels/factored_arguments.h"
 #include "kernels/invalid_argument.h"
 
 namespace tfx {
@@ -18,14 +16,7 @@ template <typename T>
 absl::Status FactoredVariables<T>::Lock(tf::OpKernelContext* context, LockedVariables::Mode mode) {
   TF_RETURN_IF_ERROR(variables_.Lock(context, NamesOfFactoredVariables(), mode));
   TF_RETURN_IF_ERROR(CheckFactoredShapes(variables_, tf::DataTypeToEnum<T>::value));
-  num_classes_ = TensorAt(kV)->dim_size(0);
-  rows_ = {0, 1, num_classes_};
   return CheckSlots();
-}
-
-template <typename T>
-absl::Status FactoredVariables<T>::SetShard(tf::OpKernelContext* context, int input) {
-  return GetClassShard(context, input, rows_.num_rows, &rows_, &num_classes_);
 }
 
 template <typename T>
@@ -41,14 +32,6 @@ absl::Status FactoredVariables<T>::OwnEverything() {
   return absl::OkStatus();
 }
 
-template <typename T>
-core::FactoredState<T> FactoredVariables<T>::State() const {
-  core::FactoredState<T> state = FactoredStateOf<T>(variables_);
-  state.rows = rows_;
-  state.num_classes = num_classes_;
-  return state;
-}
-
 // What can be said without a look at all rows.
 template <typename T>
 absl::Status FactoredVariables<T>::CheckSlots() const {
@@ -60,13 +43,13 @@ absl::Status FactoredVariables<T>::CheckSlots() const {
   int64_t sum = 0;
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     const int64_t rows = state.slot_rows[slot];
-    if (rows < 0 || rows > state.rows.num_rows) {
-      return SlotRowsError(state.rows.num_rows, slot, rows);
+    if (rows < 0 || rows > state.num_classes) {
+      return SlotRowsError(state.num_classes, slot, rows);
     }
     sum += rows;
   }
-  if (sum == state.rows.num_rows) return absl::OkStatus();
-  return SumOfSlotRowsError(state.rows.num_rows, sum);
+  if (sum == state.num_classes) return absl::OkStatus();
+  return SumOfSlotRowsError(state.num_classes, sum);
 }
 
 template <typename T>
@@ -80,12 +63,12 @@ template <typename T>
 absl::Status FactoredVariables<T>::CheckAllRows() const {
   const core::FactoredState<T> state = State();
   std::vector<int64_t> rows(256, 0);
-  for (int64_t id = 0; id < state.rows.num_rows; ++id) ++rows[state.row_slot[id]];
+  for (int64_t id = 0; id < state.num_classes; ++id) ++rows[state.row_slot[id]];
   for (int64_t slot = state.num_slots; slot < 256; ++slot) {
     if (rows[slot] == 0) continue;
     return CheckSlotOfRow(
         state,
-        std::find(state.row_slot, state.row_slot + state.rows.num_rows, slot) - state.row_slot);
+        std::find(state.row_slot, state.row_slot + state.num_classes, slot) - state.row_slot);
   }
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     if (rows[slot] == state.slot_rows[slot]) continue;
@@ -101,18 +84,11 @@ absl::Status FactoredVariables<T>::CheckBatch(const tf::Tensor& hidden, const tf
                                               const core::DenseExecution<T>& execution) const {
   TF_RETURN_IF_ERROR(CheckFactoredBatch(hidden, labels, TensorAt(kV)->dim_size(1)));
   TF_RETURN_IF_ERROR(CheckFinite<T>("hidden", hidden, execution.kernels));
-  return CheckLabelsAndSlots(labels, execution.rows);
-}
-
-template <typename T>
-absl::Status FactoredVariables<T>::CheckLabelsAndSlots(const tf::Tensor& labels,
-                                                       const core::RowKernels& kernels) const {
-  TF_RETURN_IF_ERROR(CheckLabels(labels, num_classes_, kernels));
   const core::FactoredState<T> state = State();
+  TF_RETURN_IF_ERROR(CheckLabels(labels, state.num_classes, execution.rows));
   const auto ids = labels.flat<int64_t>();
   for (int64_t at = 0; at < ids.size(); ++at) {
-    const int64_t row = rows_.RowOf(ids(at));
-    if (row >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(state, row));
+    if (ids(at) >= 0) TF_RETURN_IF_ERROR(CheckSlotOfRow(state, ids(at)));
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 
 #include "core/dense_execution.h"
 #include "core/factored_state.h"
+#include "kernels/factored_arguments.h"
 #include "kernels/factored_checks.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -27,25 +28,17 @@ class FactoredVariables {
   absl::Status OwnRows();  // V, row_slot and slot_rows
   absl::Status OwnEverything();
 
-  // Makes V that of one shard of a layer, as GetClassShard reads it from inputs `input` and on;
-  // without, it is the whole layer.
-  absl::Status SetShard(tensorflow::OpKernelContext* context, int input);
-
   // Refuses a row_slot or slot_rows that is wrong anywhere.
   //
   // Cost: O(C). For ops that look at all rows; CheckBatch looks at those of the labels.
   absl::Status CheckAllRows() const;
 
   // REQUIRES: Lock succeeded. It is valid until a variable gets another buffer.
-  core::FactoredState<T> State() const;
+  core::FactoredState<T> State() const { return FactoredStateOf<T>(variables_); }
 
   // Refuses hidden and labels that don't fit the state, and numbers that are not finite.
   absl::Status CheckBatch(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
                           const core::DenseExecution<T>& execution) const;
-
-  // Refuses labels [B, K] that are no classes, or whose rows are in no slot.
-  absl::Status CheckLabelsAndSlots(const tensorflow::Tensor& labels,
-                                   const core::RowKernels& kernels) const;
 
  private:
   tensorflow::Tensor* TensorAt(int index) const { return variables_.tensor(index); }
@@ -53,8 +46,6 @@ class FactoredVariables {
   static absl::Status CheckSlotOfRow(const core::FactoredState<T>& state, int64_t id);
 
   LockedVariables variables_;
-  core::ClassShard rows_;
-  int64_t num_classes_ = 0;
 };
 
 extern template class FactoredVariables<float>;

@@ -45,26 +45,6 @@ absl::Status FactoredUpdateShapeFn(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status FromSumsShapeFn(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(kLabels + 8), 2, &unused));
-  for (int scalar = kLabels + 9; scalar < kLabels + 12; ++scalar) {
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused));
-  }
-  return FactoredUpdateShapeFn(c);
-}
-
-absl::Status TargetSumsShapeFn(InferenceContext* c) {
-  ShapeHandle labels, unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(kHidden), 2, &labels));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(kHidden + 1), 2, &unused));
-  for (int scalar = kHidden + 2; scalar < kHidden + 5; ++scalar) {
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused));
-  }
-  c->set_output(0, c->Matrix(c->Dim(labels, 0), c->UnknownDim()));
-  return absl::OkStatus();
-}
-
 absl::Status NoOutputsShapeFn(InferenceContext*) { return absl::OkStatus(); }
 
 }  // namespace
@@ -153,66 +133,6 @@ max_condition: V gets a new anchor when |U| |P| / D is above; infinity: never, u
 hidden_gradient: [B, D].
 )doc");
 
-REGISTER_OP("TfxFactoredTargetSums")
-    .TFX_FACTORED_STATE.Input("labels: int64")
-    .Input("g_target: dtype")
-    .Input("first_class: int64")
-    .Input("class_stride: int64")
-    .Input("num_classes: int64")
-    .Attr("dtype: {float, double}")
-    .Output("target_sums: dtype")
-    .SetIsStateful()
-    .SetShapeFn(TargetSumsShapeFn)
-    .Doc(R"doc(
-The first half of TfxFactoredUpdate: what each shard of a layer finds, to be added up over shards.
-
-Row r of V is class first_class + class_stride r; the other variables are the same in all shards. The
-state is not changed.
-
-labels: [B, K] class ids of the layer, padded with -1, those of all shards.
-g_target: dL/da, [B, K], finite; ignored where the label is -1.
-first_class: [], the class of row 0 of V; 0 for a whole layer.
-class_stride: [], at least 1; 1 for a whole layer.
-num_classes: [], of the layer; as many as V has rows for a whole one.
-target_sums: [B, D], the sum of g_target V[y], in the current coordinates, over those labels y of an
-  example that V has a row of.
-)doc");
-
-REGISTER_OP("TfxFactoredUpdateFromSums")
-    .TFX_FACTORED_STATE.Input("hidden: dtype")
-    .Input("labels: int64")
-    .Input("gram_hidden: dtype")
-    .Input("u_hidden: dtype")
-    .Input("g_target: dtype")
-    .Input("g_squares: dtype")
-    .Input("g_sum: dtype")
-    .Input("learning_rate: dtype")
-    .Input("weight_decay: dtype")
-    .Input("target_sums: dtype")
-    .Input("first_class: int64")
-    .Input("class_stride: int64")
-    .Input("num_classes: int64")
-    .Attr("dtype: {float, double}")
-    .Attr("update: bool = true")
-    .Attr("max_condition: float")
-    .Output("hidden_gradient: dtype")
-    .SetIsStateful()
-    .SetShapeFn(FromSumsShapeFn)
-    .Doc(R"doc(
-The second half of TfxFactoredUpdate: takes the step, on one shard of a layer.
-
-All shards get the same arguments but for first_class, and change their rows of V, and the other
-variables alike. For a whole layer both halves give what TfxFactoredUpdate does, to the last bit.
-
-labels: [B, K] class ids of the layer, padded with -1, those of all shards.
-target_sums: [B, D], as TfxFactoredTargetSums gave it for the present state, added up over all shards;
-  finite.
-first_class: As TfxFactoredTargetSums.
-class_stride: As TfxFactoredTargetSums.
-num_classes: As TfxFactoredTargetSums.
-hidden_gradient: [B, D], the same in all shards.
-)doc");
-
 REGISTER_OP("TfxFactoredSettle")
     .TFX_FACTORED_STATE.Attr("dtype: {float, double}")
     .SetIsStateful()
@@ -221,14 +141,6 @@ REGISTER_OP("TfxFactoredSettle")
 Brings every row of V to the current coordinates. W stays what it is.
 
 A row_slot or slot_rows that is wrong anywhere is refused: O(C).
-)doc");
-
-REGISTER_OP("TfxFactoredReanchor")
-    .TFX_FACTORED_STATE.Attr("dtype: {float, double}")
-    .SetIsStateful()
-    .SetShapeFn(NoOutputsShapeFn)
-    .Doc(R"doc(
-Sets a new anchor: U = P = I, with the old U noted in the transitions. W stays what it is.
 )doc");
 
 REGISTER_OP("TfxPhaseSeconds")

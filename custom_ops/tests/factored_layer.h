@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/factored_coordinates.h"
 #include "core/factored_statistics.h"
 #include "core/factored_update.h"
 #include "tests/expect.h"
@@ -48,8 +49,7 @@ struct Layer {
         row_sum(shift),
         transitions(kSlots * u.size(), 0),
         row_slot(shape.classes, 0),
-        slot_rows(kSlots, 0),
-        num_classes(shape.classes) {
+        slot_rows(kSlots, 0) {
     const int64_t width = shape.width;
     for (int64_t d = 0; d < width; ++d) u[d * width + d] = transitions[d * width + d] = 1;
     p = u;
@@ -81,24 +81,9 @@ struct Layer {
             row_slot.data(),
             slot_rows.data(),
             &current_slot,
-            {first, stride, static_cast<int64_t>(row_slot.size())},
-            num_classes,
+            static_cast<int64_t>(row_slot.size()),
             width,
             kSlots};
-  }
-
-  // Leaves the rows of one shard.
-  void Keep(int64_t of_first, int64_t of_stride) {
-    const size_t width = shift.size();
-    first = of_first;
-    stride = of_stride;
-    std::vector<T> kept;
-    for (int64_t row_sum = first; row_sum < num_classes; row_sum += stride) {
-      kept.insert(kept.end(), v.begin() + row_sum * width, v.begin() + (row_sum + 1) * width);
-    }
-    v = kept;
-    row_slot.resize(v.size() / width);
-    slot_rows[0] = row_slot.size();
   }
 
   Matrix Weights() const {
@@ -132,7 +117,6 @@ struct Layer {
   std::vector<uint8_t> row_slot;
   std::vector<int64_t> slot_rows;
   int64_t current_slot = 0;
-  int64_t first = 0, stride = 1, num_classes;
 };
 
 enum class Signs { kPositive, kMixed, kZero };
@@ -289,7 +273,7 @@ struct Factored {
     return Update(b, weight_decay, max_condition, update);
   }
 
-  // Gets the statistics. Labels that are no rows of a shard are none here.
+  // Gets the statistics.
   void Prepare(const Batch<T>& b, bool update = true) {
     const auto [classes, width, batch, num_labels] = b.shape;
     targets.resize(batch * num_labels);
@@ -298,13 +282,8 @@ struct Factored {
     gram_hidden.resize(batch * width);
     u_hidden.resize(batch * width);
     hidden_gradient.resize(batch * width);
-    const FactoredState<T> state = layer.State();
-    std::vector<int64_t> rows;
-    for (int64_t label : b.labels) rows.push_back(state.rows.RowOf(label));
-    FactoredBatch<T> view = b.View();
-    view.labels = rows.data();
     FactoredStatistics<T>(
-        state, view, update, execution,
+        layer.State(), b.View(), update, execution,
         {targets.data(), squares.data(), sums.data(), gram_hidden.data(), u_hidden.data()});
   }
 
@@ -312,8 +291,8 @@ struct Factored {
                          bool update) {
     return FactoredUpdate<T>(
         layer.State(), b.View(),
-        {gram_hidden.data(), u_hidden.data(), b.g_target.data(), b.g_squares.data(), b.g_sum.data(),
-         target_sums.empty() ? nullptr : target_sums.data()},
+        {gram_hidden.data(), u_hidden.data(), b.g_target.data(), b.g_squares.data(),
+         b.g_sum.data()},
         {b.learning_rate, static_cast<T>(weight_decay), static_cast<T>(max_condition)}, update,
         execution, hidden_gradient.data());
   }
@@ -323,11 +302,16 @@ struct Factored {
   Workspace workspace;
   const DenseExecution<T> execution;
   std::vector<T> targets, squares, sums, gram_hidden, u_hidden, hidden_gradient;
-  std::vector<T> target_sums;  // empty: they are found in the update
 };
 
 template <typename T>
 constexpr double kTolerance = std::is_same_v<T, float> ? 3e-5 : 1e-12;
+
+template <typename T>
+void Reanchor(const FactoredState<T>& state, const DenseExecution<T>& execution) {
+  const Workspace::Scope scope(execution.workspace);
+  NewAnchor<T>(state, execution).Start();
+}
 
 template <typename T>
 void ExpectSlotsAreCounted(const Layer<T>& layer) {

@@ -241,7 +241,7 @@ void FactoredSteps() {
               FactoredUpdate<double>(
                   copy.layer.State(), batch.View(),
                   {copy.gram_hidden.data(), copy.u_hidden.data(), batch.g_target.data(),
-                   batch.g_squares.data(), batch.g_sum.data(), nullptr},
+                   batch.g_squares.data(), batch.g_sum.data()},
                   {batch.learning_rate, 0.01, condition}, true, dense, copy.hidden_gradient.data());
             });
         EXPECT(!(copy.layer == before));

@@ -184,10 +184,10 @@ void FactoredSteps() {
     view.batch = size;
     FactoredStatistics<float>(layer.State(), view, true, dense,
                               {targets.data(), squares.data(), sums.data(), gram.data(), u.data()});
-    FactoredUpdate<float>(layer.State(), view,
-                          {gram.data(), u.data(), batch.g_target.data(), batch.g_squares.data(),
-                           batch.g_sum.data(), nullptr},
-                          {batch.learning_rate, 0, 1e9f}, true, dense, hidden_gradient.data());
+    FactoredUpdate<float>(
+        layer.State(), view,
+        {gram.data(), u.data(), batch.g_target.data(), batch.g_squares.data(), batch.g_sum.data()},
+        {batch.learning_rate, 0, 1e9f}, true, dense, hidden_gradient.data());
   });
 }
 

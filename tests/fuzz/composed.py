@@ -187,38 +187,6 @@ def _factored_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Call
     )
 
 
-def _factored_update_from_sums(
-    inputs: dict[str, Any], attributes: dict[str, Any]
-) -> Callable[[], Any]:
-    state, tensors = _state_and_rest(inputs, attributes)
-    *tensors, target_sums, first, stride, num_classes = tensors
-    hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay = tensors
-    shard = _shard(first, stride, num_classes)
-    return lambda: factored_update.factored_update(
-        state,
-        hidden,
-        labels,
-        gram_hidden,
-        u_hidden,
-        tuple(gradients),
-        learning_rate,
-        weight_decay,
-        update=attributes["update"],
-        max_condition=attributes["max_condition"],
-        target_sums=target_sums,
-        shard=shard,
-        implementation="composed",
-    )
-
-
-def _factored_target_sums(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
-    state, (labels, g_target, *numbers) = _state_and_rest(inputs, attributes)
-    shard = _shard(*numbers)
-    return lambda: factored_update.factored_target_sums(
-        state, labels, g_target, shard, implementation="composed"
-    )
-
-
 def _shard(*numbers: tf.Tensor) -> ClassShard:
     _say(all(number.shape.rank == 0 for number in numbers))
     return ClassShard(*numbers)
@@ -227,11 +195,6 @@ def _shard(*numbers: tf.Tensor) -> ClassShard:
 def _factored_settle(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     state, _ = _state_and_rest(inputs, attributes)
     return lambda: factored_update.factored_settle(state, implementation="composed")
-
-
-def _factored_reanchor(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
-    state, _ = _state_and_rest(inputs, attributes)
-    return lambda: factored_update.factored_reanchor(state, implementation="composed")
 
 
 def _hash_codes(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
@@ -351,12 +314,9 @@ _FUNCTIONS = {
     "TfxSoftmaxSelection": _softmax_selection,
     "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,
-    "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
-    "TfxFactoredTargetSums": _factored_target_sums,
     "TfxFactoredUpdate": _factored_update,
-    "TfxFactoredUpdateFromSums": _factored_update_from_sums,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxMultiIndexDraws": _multi_index_draws,

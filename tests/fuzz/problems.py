@@ -261,31 +261,9 @@ def _shard(rng: Rng, inputs: dict[str, Any], num_rows: int) -> None:
     inputs |= {name: np.int64(x) for name, x in numbers.items()}
 
 
-def _factored_update_from_sums(rng: Rng) -> Call:
-    _, inputs, attributes, *_ = _factored_update(rng)
-    dtype = attributes["dtype"].as_numpy_dtype
-    inputs["target_sums"] = _floats(rng, *inputs["hidden"].shape, dtype=dtype)
-    _shard(rng, inputs, len(inputs["v"].values))
-    return Call("TfxFactoredUpdateFromSums", inputs, attributes)
-
-
-def _factored_target_sums(rng: Rng) -> Call:
-    inputs, dtype = _factored_state(rng)
-    _factored_batch(rng, inputs, dtype)
-    del inputs["hidden"]
-    inputs["g_target"] = _floats(rng, *inputs["labels"].shape, dtype=dtype.as_numpy_dtype)
-    _shard(rng, inputs, len(inputs["v"].values))
-    return Call("TfxFactoredTargetSums", inputs, {"dtype": dtype})
-
-
 def _factored_settle(rng: Rng) -> Call:
     inputs, dtype = _factored_state(rng)
     return Call("TfxFactoredSettle", inputs, {"dtype": dtype})
-
-
-def _factored_reanchor(rng: Rng) -> Call:
-    inputs, dtype = _factored_state(rng)
-    return Call("TfxFactoredReanchor", inputs, {"dtype": dtype})
 
 
 # The hash index
@@ -478,12 +456,9 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxSoftmaxSelection": _softmax_selection,
     "TfxSoftmaxUpdate": _softmax_update,
     "TfxCandidateUpdate": _candidate_update,
-    "TfxFactoredReanchor": _factored_reanchor,
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
-    "TfxFactoredTargetSums": _factored_target_sums,
     "TfxFactoredUpdate": _factored_update,
-    "TfxFactoredUpdateFromSums": _factored_update_from_sums,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxInstructionSet": _instruction_set,

@@ -164,15 +164,6 @@ def _of_factored_update(op: str) -> list[Refusal]:
     ]
 
 
-def _of_target_sums(op: str) -> list[Refusal]:
-    return [
-        Refusal(op, "labels", _put((0, 0), 10**6), r"labels must be class ids in \[-1.*1000000"),
-        Refusal(op, "labels", _shape(3), "labels must "),
-        Refusal(op, "g_target", lambda g: g[1:], "g_target must have .*shape"),
-        Refusal(op, "g_target", lambda g: g * np.nan, "g_target must be finite; got"),
-    ]
-
-
 def _of_shard(op: str) -> list[Refusal]:
     message = "first_class, class_stride and num_classes must be such that"
     return [
@@ -408,31 +399,10 @@ REFUSALS = [
     *_of_state("TfxFactoredStatistics"),
     *_of_state("TfxFactoredUpdate"),
     *_of_state("TfxFactoredSettle"),
-    *_of_state("TfxFactoredReanchor"),
-    *_of_state("TfxFactoredTargetSums"),
-    *_of_state("TfxFactoredUpdateFromSums"),
     *_of_all_rows("TfxFactoredSettle"),
-    *_of_all_rows("TfxFactoredReanchor"),
     *_of_labels("TfxFactoredStatistics"),
     *_of_labels("TfxFactoredUpdate"),
-    *_of_labels("TfxFactoredUpdateFromSums"),
     *_of_factored_update("TfxFactoredUpdate"),
-    *_of_factored_update("TfxFactoredUpdateFromSums"),
-    *_of_target_sums("TfxFactoredTargetSums"),
-    *_of_shard("TfxFactoredTargetSums"),
-    *_of_shard("TfxFactoredUpdateFromSums"),
-    Refusal(
-        "TfxFactoredUpdateFromSums",
-        "target_sums",
-        _without_columns,
-        "target_sums must have (the )?shape",
-    ),
-    Refusal(
-        "TfxFactoredUpdateFromSums",
-        "target_sums",
-        _put((0, 0), np.nan),
-        "target_sums must be finite; got",
-    ),
     *_of_candidates("TfxCandidateLogits"),
     *_of_candidates("TfxCandidateUpdate"),
     *_of_candidate_update("TfxCandidateUpdate"),

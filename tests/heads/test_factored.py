@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from ops.factored_layer import reanchor
 from oracles import factored_update as oracle
 from variants import product, thorough
 
@@ -278,7 +281,7 @@ def test_logits_of_stale_rows():
     model = model_with(head)
     for _ in range(4):
         model.fit(x[:BATCH], labels[:BATCH], verbose=0)
-        tlo.ops.factored.factored_update.factored_reanchor(head.state)
+        reanchor(head.state)
     stale = model.predict(x, verbose=0)
     assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # predict settles nothing
     kernel, _ = head.materialize()
@@ -386,7 +389,7 @@ def test_singular_values_out_of_range_become_one(method):
     head.state.u_inverse_transpose.assign(np.linalg.inv(u).T)
     head.refresh()
     before = head.materialize()[0]
-    stabilize(head.state, method)
+    stabilize(head.state, method, CLASSES)
     np.testing.assert_allclose(head.materialize()[0], before, rtol=1e-8, atol=1e-8)
     values = np.linalg.svd(head.state.u.numpy())[1]
     np.testing.assert_allclose(values, [3, 1, 1, 1, 1, 0.5], rtol=1e-6)
@@ -411,6 +414,7 @@ def test_shapes_that_changed_are_refused_at_restore(tmp_path):
 RUN = """
 import os, sys
 import keras, numpy as np, tensorflow as tf, tfx_largeout as tlo
+from ops.factored_layer import reanchor
 folder, start, end, kill = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kill"
 keras.utils.set_random_seed(1)
 rate = keras.optimizers.schedules.ExponentialDecay(2.0, 10, 0.9)
@@ -427,7 +431,7 @@ if start:
 for step in range(start, end):
     model.train_on_batch(x[step], y[step])
     if step % 7 == 0:
-        tlo.ops.factored.factored_update.factored_reanchor(head.state)
+        reanchor(head.state)
 checkpoint.save(folder + "/state") if kill else None
 if kill:
     os.kill(os.getpid(), 9)
@@ -438,7 +442,8 @@ np.savez(folder + "/end.npz", *[np.asarray(v) for v in model.variables + model.o
 def run(folder, start, end, mode):
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-c", RUN, str(folder), str(start), str(end), mode]
-    return subprocess.run(command, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.thorough  # tests/faults kills runs in a quick one, too

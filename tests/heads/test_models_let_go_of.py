@@ -13,30 +13,30 @@ import weakref
 import keras
 import numpy as np
 from conformance.heads_table import HEADS, first_of_a_class
-from gradient_registry import custom_gradients, forget_custom_gradients
 from variants import cases_of
 
 import tfx_largeout as tlo
+from tfx_largeout.compare.custom_gradients import custom_gradients, custom_gradients_forgotten
 
 X, Y = np.random.default_rng(0).normal(size=(32, 8)).astype("float32"), np.arange(32)
 
 
 @cases_of("row", list(filter(first_of_a_class, HEADS)))
 def test_only_the_registry_of_tensorflow_keeps_a_trained_model(row):
-    head = row.make_head(50)
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), head])
-    model.compile(row.make_optimizer(), row.make_loss(), metrics=[tlo.metrics.PrecisionAtK(1)])
-    model.fit(X, Y, batch_size=16, verbose=0)
-    registered = custom_gradients()
-    for _ in range(3):
+    with custom_gradients_forgotten():
+        head = row.make_head(50)
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), head])
+        model.compile(row.make_optimizer(), row.make_loss(), metrics=[tlo.metrics.PrecisionAtK(1)])
         model.fit(X, Y, batch_size=16, verbose=0)
-        model.evaluate(X, Y, verbose=0)
-        model.predict(X, verbose=0)
-    assert custom_gradients() == registered  # steps, evaluation and prediction add nothing
-    kept = weakref.ref(head)
-    del model, head
-    keras.backend.clear_session()
-    gc.collect()
-    forget_custom_gradients()
+        registered = custom_gradients()
+        for _ in range(3):
+            model.fit(X, Y, batch_size=16, verbose=0)
+            model.evaluate(X, Y, verbose=0)
+            model.predict(X, verbose=0)
+        assert custom_gradients() == registered  # steps, evaluation and prediction add nothing
+        kept = weakref.ref(head)
+        del model, head
+        keras.backend.clear_session()
+        gc.collect()
     gc.collect()
     assert kept() is None

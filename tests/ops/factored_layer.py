@@ -11,6 +11,7 @@ import tensorflow as tf
 from ops.streamed_logits_cases import implementations
 
 from tfx_largeout.ops import library
+from tfx_largeout.ops.factored import factored_update
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 
 IMPLEMENTATIONS = implementations(["baseline", "avx2", "avx512"])
@@ -74,3 +75,22 @@ def check_consistency(state) -> None:
     np.testing.assert_array_equal(state.transitions.numpy()[current], np.eye(state.width))
     gram = state.gram.numpy()
     np.testing.assert_array_equal(gram, gram.T)
+
+
+def reanchor(state, implementation="auto") -> None:
+    """Sets a new anchor, by a step without examples whose condition asks for one. W stays."""
+    hidden = tf.zeros([0, state.width], state.dtype)
+    none = hidden[:, 0]
+    gradients = (tf.zeros([0, 1], state.dtype), none, none)
+    factored_update.factored_update(
+        state,
+        hidden,
+        tf.zeros([0, 1], tf.int64),
+        hidden,
+        hidden,
+        gradients,
+        0.0,
+        0.0,
+        max_condition=0.0,
+        implementation=implementation,
+    )

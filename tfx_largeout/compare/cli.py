@@ -63,13 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, compare = _build_parsers()
     try:
         arguments = parser.parse_args(argv)
-        given = _given(argv)
         if arguments.command == "launch":
             return launch(arguments.script, arguments.workers, arguments.restarts)
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
-        return _compare(compare, arguments, given)
+        return _compare(compare, arguments, _given(argv))
     except SystemExit as exit:
         return int(exit.code or 0)
     except DataError as error:
@@ -189,9 +188,8 @@ def _check_heads(parser: _Parser, job: Job) -> None:
 
 
 def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, DataSettings]:
-    features = arguments.features or FEATURES[arguments.data not in (None, *WORDNET)]
-    if arguments.train is not None and arguments.features is None:
-        features = "counts"
+    shipped = arguments.train is None and arguments.data in (None, *WORDNET)
+    features = arguments.features or FEATURES[not shipped]
     rest = (features, arguments.propensity_a, arguments.propensity_b, arguments.hold_out)
     if (arguments.train is None) != (arguments.test is None):
         given = "--test" if arguments.train is None else "--train"

@@ -16,7 +16,6 @@ TRUNK: dict[str, Any] = {
     "trunk_learning_rate": 4e-3,
     "neighbors": "no",
 }
-_NUM_SAMPLED = 1500
 
 
 def full_softmax(num_classes: int, label_counts: Any, seed: int, options: Any) -> Any:
@@ -164,7 +163,7 @@ def sampled_options(
     return {
         **row_options(head_learning_rate),
         "bias": bias,
-        "num_sampled": _NUM_SAMPLED,
+        "num_sampled": 1500,
         "sampler": sampler,
         "candidates": "shared",
     }

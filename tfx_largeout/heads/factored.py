@@ -225,10 +225,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         def run() -> tf.Tensor:
             if over_workers is not None:
                 over_workers.check_alike()
-            if moves and over_workers is not None:
-                stabilize(self.state, self.stabilization, lambda _: over_workers.settle())
-            elif moves:
-                stabilize(self.state, self.stabilization)
+            if moves:
+                stabilize(self.state, self.stabilization, self.num_classes)
             return tf.constant(0)
 
         due = tf.equal(self.step_number % _CHECK_EVERY, 0)

@@ -27,8 +27,9 @@ from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.heads.over_workers import local_examples
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle_uncounted
-from tfx_largeout.ops.factored.factored_shard import (
+from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle
+from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.ops.factored.factored_update_composed import (
     Examples,
     Sums,
     hidden_gradient,
@@ -36,7 +37,6 @@ from tfx_largeout.ops.factored.factored_shard import (
     sums_of,
     take_step,
 )
-from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.run_time_checks import after
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -88,7 +88,7 @@ class FactoredOverWorkers:
         parts = _parts(labels)
         routes = RowRoutes(self._workers, self._num_classes, labels.ids, parts, self._site)
         rows = self._label_rows(routes)
-        *own, gram_hidden = statistics_of_examples(self._state, hidden, rows, routes.places)
+        *own, gram_hidden, _ = statistics_of_examples(self._state, hidden, rows, routes.places)
         columns = [own[0], own[1][:, tf.newaxis], own[2][:, tf.newaxis]]
         every = parts.gathered(tf.concat(columns, axis=1), f"{self._site}/statistics")
         # All workers refuse what one of them has.
@@ -144,16 +144,7 @@ class FactoredOverWorkers:
 
     def settle(self) -> None:
         """As `settle`; on all workers. Cost: nothing if no row of any is stale."""
-        current = self._state.current_slot.read_value()
-        stale = self._num_classes - self._state.slot_rows.read_value()[current]
-
-        def catch_up() -> tf.Tensor:
-            settle_uncounted(self._state)
-            everything = self._num_classes * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64)
-            self._state.slot_rows.assign(everything)
-            return tf.constant(0)
-
-        tf.cond(stale > 0, catch_up, lambda: tf.constant(0))
+        settle(self._state, self._num_classes)
 
     def check_alike(self) -> None:
         """Refuses a state of which all but rows is not the same on all workers, bit by bit."""

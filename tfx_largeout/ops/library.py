@@ -180,7 +180,7 @@ def _wrong_version(built_with: str) -> str:
     return (
         f"tfx_largeout was built for TensorFlow {_minor(built_with)} but TensorFlow "
         f"{tf.__version__} is installed: run `pip install 'tensorflow~={_minor(built_with)}.0'`, "
-        f"or {_REBUILD}, which builds for TensorFlow 2.20 and 2.21."
+        f"or {_REBUILD}, which builds it for the TensorFlow that is installed."
     )
 
 

@@ -40,10 +40,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t width = state.width, next = slots[kNext];
   const T* transition = state.Transition(next);
   double* before = rows + blockIdx.x * width;
-  for (int64_t begin = int64_t{blockIdx.x} * kThreads; begin < state.rows.num_rows;
+  for (int64_t begin = int64_t{blockIdx.x} * kThreads; begin < state.num_classes;
        begin += int64_t{gridDim.x} * kThreads) {
     const int64_t own = begin + threadIdx.x;
-    is_there[threadIdx.x] = own < state.rows.num_rows && state.row_slot[own] == next ? 1 : 0;
+    is_there[threadIdx.x] = own < state.num_classes && state.row_slot[own] == next ? 1 : 0;
     __syncthreads();
     for (int i = 0; i < kThreads; ++i) {
       if (is_there[i] == 0) continue;
@@ -98,7 +98,7 @@ Error SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double
                 const AnchorScratch& scratch) {
   const int64_t width = state.width, size = width * width;
   TFX_LAUNCH(ChooseSlot<T>, dim3(1), dim3(1), 0, stream, state, scratch.slots);
-  const int64_t blocks = std::min(kMostBlocks, BlocksOf(state.rows.num_rows, kThreads));
+  const int64_t blocks = std::min(kMostBlocks, BlocksOf(state.num_classes, kThreads));
   TFX_LAUNCH(EmptySlot<T>, Grid(blocks), dim3(kThreads), kThreads, stream, state, scratch.slots,
              scratch.rows);
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {

@@ -33,10 +33,10 @@ __global__ void BeginStep(FactoredState<T> state, const T* learning_rate, const 
   int64_t sum = 0;
   for (int64_t slot = 0; slot < state.num_slots; ++slot) {
     const int64_t rows = state.slot_rows[slot];
-    if (rows < 0 || rows > state.rows.num_rows) Refuse(FactoredRefusal::kSlotRows, slot, verdict);
+    if (rows < 0 || rows > state.num_classes) Refuse(FactoredRefusal::kSlotRows, slot, verdict);
     sum += rows;
   }
-  if (sum != state.rows.num_rows) Refuse(FactoredRefusal::kSumOfSlotRows, 0, verdict);
+  if (sum != state.num_classes) Refuse(FactoredRefusal::kSumOfSlotRows, 0, verdict);
 }
 
 template <typename T>

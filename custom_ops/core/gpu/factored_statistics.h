@@ -25,7 +25,6 @@ int64_t FactoredStatisticsScratchBytes(const FactoredState<T>& state,
 //
 // Nothing is refused. The logit of a label that is no class, or whose row is in no slot, is NaN; so
 // are statistics of examples that are not finite.
-// REQUIRES: state.rows is the whole layer.
 template <typename T>
 Error FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
                          const FactoredBatch<T>& batch, bool update_rows, void* scratch,

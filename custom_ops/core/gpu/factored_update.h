@@ -20,10 +20,10 @@ namespace tfx::core::gpu {
 // A step of a layer; arrays are on the device.
 template <typename T>
 struct FactoredStepArguments {
-  FactoredState<T> state;  // REQUIRES: state.rows is the whole layer
+  FactoredState<T> state;
   FactoredBatch<T> batch;
-  FactoredGradients<T> gradients;  // REQUIRES: no target_sums
-  const T* learning_rate;          // on the device
+  FactoredGradients<T> gradients;
+  const T* learning_rate;  // on the device
   const T* weight_decay;
   double max_condition;  // as FactoredRates has it
 };

@@ -102,8 +102,7 @@ struct FactoredOnGpu {
     const gpu::FactoredStepArguments<T> step = {
         device.State(),
         view,
-        {gram_hidden.data(), u_hidden.data(), g_target.data(), g_squares.data(), g_sum.data(),
-         nullptr},
+        {gram_hidden.data(), u_hidden.data(), g_target.data(), g_squares.data(), g_sum.data()},
         rates.data(),
         rates.data() + 1,
         max_condition};

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ops.factored_cases import random_case
-from ops.factored_layer import IMPLEMENTATIONS, check_consistency, state_of, use, weights_of
+from ops.factored_layer import (
+    IMPLEMENTATIONS,
+    check_consistency,
+    reanchor,
+    state_of,
+    use,
+    weights_of,
+)
 from oracles import factored_update as oracle
 from variants import each_once, product, thorough
 
@@ -55,7 +62,7 @@ def test_steps_are_those_of_the_naive_layer(name, dtype, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     for hidden, labels, gradients in case.batches:
         if rng.random() < 0.4:
-            ops.factored_reanchor(state, implementation=implementation)
+            reanchor(state, implementation)
         expected = oracle.statistics(weights, hidden, labels)
         rates = (case.learning_rate, case.weight_decay)
         statistics, gradient = take_step(
@@ -324,7 +331,7 @@ def test_many_reanchorings_keep_the_weights(name, monkeypatch):
         gradients = (rng.normal(size=(5, 1)), 0.02 * rng.random(5), 0.01 * rng.normal(size=5))
         weights, _ = oracle.naive_step(weights, hidden, labels, gradients, 0.5)
         take_step(state, hidden, labels, gradients, 0.5, implementation=implementation)
-        ops.factored_reanchor(state, implementation=implementation)
+        reanchor(state, implementation)
         np.testing.assert_allclose(weights_of(state), weights, rtol=1e-9, atol=1e-9)
         check_consistency(state)
         assert np.count_nonzero(state.slot_rows) >= min(turn, 7)
@@ -340,7 +347,7 @@ def test_statistics_without_update_of_rows_change_nothing(name, monkeypatch):
     hidden, labels = rng.normal(size=(3, 4)), rng.integers(-1, 9, (3, 2))
     gradients = (rng.normal(size=(3, 2)), 0.02 * rng.random(3), np.zeros(3))
     take_step(state, hidden, labels, gradients, 0.5, implementation=implementation)
-    ops.factored_reanchor(state, implementation=implementation)
+    reanchor(state, implementation)
     before = snapshot(state)
     expected = oracle.statistics(weights_of(state), hidden, labels)
     own = ops.factored_statistics(

@@ -83,8 +83,7 @@ def streamed_logits(
             however its score was rounded.
         shard: Which classes of a layer the rows of the kernel are, C of them. Labels, ranks' ties
             and `top_ids` are then about ids in the layer; the target logit of a label of another
-            shard is 0, and its rank is -1 without `target_scores`. `merge` makes one result of
-            those of several shards.
+            shard is 0, and its rank is -1 without `target_scores`.
         implementation: `"auto"` (default): the custom op where the library loads and has the
             kernel's dtype, and on a GPU where its GPU kernels are in use and serve the call;
             else TensorFlow's own ops. `"op"` or `"composed"` to insist.

@@ -8,37 +8,26 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_equal_shape, check_finite
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels
 from tfx_largeout.ops.factored.factored_slot_checks import check_slots, check_slots_of_rows
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.run_time_checks import Check
 
 
-def input_checks(
-    state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor, shard: ClassShard
-) -> list[Check | None]:
+def input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) -> list[Check | None]:
     """Returns checks of what all ops get; refuses static shapes that can't fit."""
-    require_rank("hidden", hidden, 2)
-    require_rank("labels", labels, 2)
+    _require_rank("hidden", hidden)
+    _require_rank("labels", labels)
     width, batch = tf.shape(hidden)[1], tf.shape(hidden)[0]
     rule = f"hidden must be [B, D] with the D of the state, which is {state.width}"
-    checks = [
+    rows = tf.where(labels < state.num_classes, labels, -1)
+    return [
         _check_equal(rule, width, state.width),
         _check_equal("labels must be [B, K] with the B of hidden", tf.shape(labels)[0], batch),
         check_finite("hidden", hidden),
-    ]
-    return checks + label_checks(state, labels, shard)
-
-
-def label_checks(state: FactoredState, labels: tf.Tensor, shard: ClassShard) -> list[Check | None]:
-    """Returns checks of the labels."""
-    rows = tf.reshape(shard.row_of(labels, state.num_classes), [-1])
-    return [
-        shard.check(state.num_classes),
-        check_labels(labels, shard.num_classes),
+        check_labels(labels, state.num_classes),
         *check_slots(state),
-        *check_slots_of_rows(state, rows),
+        *check_slots_of_rows(state, tf.reshape(rows, [-1])),
     ]
 
 
@@ -50,10 +39,9 @@ def check_shape(name: str, values: tf.Tensor, like: tf.Tensor, name_of_like: str
     return check_equal_shape(f"{message}:", values, tf.shape(like))
 
 
-def require_rank(name: str, tensor: tf.Tensor, rank: int) -> None:
-    """Refuses a tensor of another static rank."""
-    if tensor.shape.rank not in (None, rank):
-        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
+def _require_rank(name: str, tensor: tf.Tensor) -> None:
+    if tensor.shape.rank not in (None, 2):
+        raise ValueError(f"{name} must have rank 2; got shape {tensor.shape}")
 
 
 def rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[Check | None]:
@@ -76,6 +64,30 @@ def rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[Check
         ],
     )
     return [*scalars, positive, decay]
+
+
+def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor) -> Check:
+    """Returns a check that a step does not diverge.
+
+    Args:
+        largest: The largest eigenvalue of H^T G H.
+        learning_rate: Scalar, eta.
+        decay: Scalar, the share of W that goes.
+    """
+    product = 2 * learning_rate * largest
+    return Check(
+        tf.math.is_finite(product) & (product <= 2 - decay),
+        lambda: [
+            "learning_rate eta must be such that 2 eta lambda_max is at most 2 - eta decay, or the "
+            "step diverges, in a naive layer as well; got eta",
+            learning_rate,
+            "eta decay",
+            decay,
+            "and lambda_max",
+            largest,
+            "of H^T diag(dL/dq) H: lower the learning rate",
+        ],
+    )
 
 
 def _check_equal(rule: str, got: tf.Tensor, want: Any) -> Check:

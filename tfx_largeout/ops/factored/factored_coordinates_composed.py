@@ -12,10 +12,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows, count_slots
+from tfx_largeout.ops.factored.factored_slot_checks import count_slots
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
-from tfx_largeout.run_time_checks import after
 
 _BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
 
@@ -38,7 +37,7 @@ def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     )
 
 
-def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
+def catch_up(state: FactoredState, ids: tf.Tensor, by_slot: tf.Tensor | None = None) -> None:
     """Writes those rows of `ids` that are stale back in the current coordinates.
 
     Cost: O(n), and O(D^2) a stale row.
@@ -46,13 +45,13 @@ def catch_up(state: FactoredState, ids: tf.Tensor) -> None:
     Args:
         state: A state of TensorFlow's variables.
         ids: `[n]` int64, in range, without repeats.
+        by_slot: `[8]` int64: how many rows of each slot all workers catch up. None: these alone.
     """
-    _move_stale(state, ids, _move_and_count)
-
-
-def catch_up_uncounted(state: FactoredState, ids: tf.Tensor) -> None:
-    """As `catch_up`, and leaves `slot_rows` as it is: where it counts the rows of all shards."""
-    _move_stale(state, ids, _move_to_current)
+    if by_slot is None:
+        by_slot = rows_by_slot(state, ids)
+    _move_stale(state, ids)
+    current = tf.one_hot(state.current_slot.read_value(), NUM_SLOTS, dtype=tf.int64)
+    state.slot_rows.assign_add(tf.reduce_sum(by_slot) * current - by_slot)
 
 
 def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
@@ -65,40 +64,25 @@ def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     return count_slots(_slots(state, ids))
 
 
-def settle_uncounted(state: FactoredState) -> None:
-    """Catches every row up, and leaves `slot_rows` as it is. Cost: as `settle`."""
-    _for_each_block(state, lambda ids: catch_up_uncounted(state, ids))
-
-
-def settle(state: FactoredState) -> None:
+def settle(state: FactoredState, num_classes: int) -> None:
     """Catches every row up. W doesn't change.
 
-    Cost: O(C), and O(D^2) a stale row; memory for a block of rows.
+    Cost: O(1) if no row of any worker is stale, else O(C), and O(D^2) a stale row; memory for a
+    block of rows.
 
     Args:
         state: A state of TensorFlow's variables.
+        num_classes: C: how many rows all workers have.
     """
-    with after(check_all_rows(state)):
-        current = state.current_slot.read_value()
-    stale = state.num_classes - state.slot_rows.read_value()[current]
-    tf.cond(
-        stale > 0,
-        lambda: _for_each_block(state, lambda ids: catch_up(state, ids)),
-        lambda: tf.constant(0),
-    )
+    current = state.current_slot.read_value()
 
+    def run() -> tf.Tensor:
+        _for_each_block(state, lambda ids: _move_stale(state, ids))
+        state.slot_rows.assign(num_classes * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64))
+        return tf.constant(0)
 
-def checked_reanchor(state: FactoredState) -> None:
-    """As `reanchor` with the U of the state, after a look at all rows.
-
-    Cost: O(C) more.
-
-    Args:
-        state: A state of TensorFlow's variables.
-    """
-    with after(check_all_rows(state)):
-        u = state.u.read_value()
-    reanchor(state, u)
+    is_stale = state.slot_rows.read_value()[current] < num_classes
+    tf.cond(is_stale, run, lambda: tf.constant(0))
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
@@ -145,30 +129,20 @@ def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.T
     return tf.ensure_shape(tf.dynamic_stitch(places, moved), rows.shape)
 
 
-def _move_stale(
-    state: FactoredState, ids: tf.Tensor, move: Callable[[FactoredState, tf.Tensor], tf.Tensor]
-) -> None:
-    stale = tf.not_equal(_slots(state, ids), state.current_slot.read_value())
-    tf.cond(
-        tf.reduce_any(stale),
-        lambda: move(state, tf.boolean_mask(ids, stale)),
-        lambda: tf.constant(0),
-    )
+def _move_stale(state: FactoredState, ids: tf.Tensor) -> None:
+    """Brings rows to the current coordinates, and leaves `slot_rows` as it is."""
+    current = state.current_slot.read_value()
+    stale = tf.not_equal(_slots(state, ids), current)
 
+    def move() -> tf.Tensor:
+        there = tf.boolean_mask(ids, stale)
+        moved = _to_current(state, gather(state.v, there), _slots(state, there))
+        scatter_update(state.v, there, moved)
+        slots = tf.fill(tf.shape(there), current)
+        scatter_update(state.row_slot, there, tf.cast(slots, tf.uint8))
+        return tf.constant(0)
 
-def _move_to_current(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    slots, current = _slots(state, ids), state.current_slot.read_value()
-    scatter_update(state.v, ids, _to_current(state, gather(state.v, ids), slots))
-    scatter_update(state.row_slot, ids, tf.cast(tf.fill(tf.shape(ids), current), tf.uint8))
-    return tf.constant(0)
-
-
-def _move_and_count(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    left, current = rows_by_slot(state, ids), state.current_slot.read_value()
-    _move_to_current(state, ids)
-    arrived = tf.size(ids, tf.int64) * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64)
-    state.slot_rows.assign_add(arrived - left)
-    return tf.constant(0)
+    tf.cond(tf.reduce_any(stale), move, lambda: tf.constant(0))
 
 
 def _for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> tf.Tensor:

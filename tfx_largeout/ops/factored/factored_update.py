@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.exact.class_shard import ClassShard
-from tfx_largeout.ops.factored.factored_coordinates_composed import checked_reanchor, settle
+from tfx_largeout.ops.factored.factored_coordinates_composed import settle
+from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.factored.factored_update_composed import (
     factored_statistics_composed,
-    factored_target_sums_composed,
     factored_update_composed,
 )
 from tfx_largeout.ops.implementation import op_module
+from tfx_largeout.run_time_checks import after
 
 MAX_CONDITION = 4.0
 """V is re-anchored when |U|_F |P|_F / D is larger."""
@@ -99,8 +99,6 @@ def factored_update(
     *,
     update: bool = True,
     max_condition: float | None = MAX_CONDITION,
-    target_sums: tf.Tensor | None = None,
-    shard: ClassShard | None = None,
     implementation: str = "auto",
 ) -> tf.Tensor:
     """Takes the SGD step of the naive layer, and returns dL/dH.
@@ -122,18 +120,13 @@ def factored_update(
         update: Whether to take the step; False: only the gradient.
         max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never, unless the
             step itself needs it.
-        target_sums: `[B, D]`, what `factored_target_sums` returned for this very state, added up
-            over all shards of the layer; None: the layer is not divided.
-        shard: Which classes of the layer the rows of V are, where target sums are given; None: all.
-            Each shard updates its rows of V, and all other variables as the other shards do.
         implementation: As `factored_statistics`.
 
     Returns:
         dL/dH = 2 G H Q + Abar^T W, `[B, D]`, at the W before the step.
 
     Raises:
-        ValueError: The shape of a variable is wrong; `max_condition` is NaN; a shard is given
-            without target sums.
+        ValueError: The shape of a variable is wrong; `max_condition` is NaN.
         TypeError: A dtype is wrong.
         RuntimeError: `implementation="op"` and the library is not there.
         tf.errors.InvalidArgumentError: A number is not finite, a rate or a label is out of range,
@@ -157,77 +150,16 @@ def factored_update(
         g_squares=g_squares,
         g_sum=g_sum,
     )
-    if target_sums is not None:
-        _check_dtypes(state, target_sums=target_sums)
-    elif shard is not None:
-        raise ValueError("target_sums must be given with a shard; got None")
     tensors = (hidden, labels, gram_hidden, u_hidden, *gradients, learning_rate, weight_decay)
-    gpu_dtypes = _DTYPES if target_sums is None else ()
-    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES, gpu_dtypes)
+    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES, _DTYPES)
     if module is None:
-        step: Any = factored_update_composed
-        return step(
-            state,
-            *tensors,
-            update=update,
-            max_condition=max_condition,
-            target_sums=target_sums,
-            shard=shard,
-        )
-    arguments: Any = {
-        "update": update,
-        "max_condition": float("inf") if max_condition is None else max_condition,
-    }
-    if target_sums is None:
-        return module.tfx_factored_update(*state.handles, *tensors, **arguments)
-    classes = (shard or ClassShard()).tensors(state.num_classes)
-    return module.tfx_factored_update_from_sums(
-        *state.handles, *tensors, target_sums, *classes, **arguments
+        return factored_update_composed(state, *tensors, update, max_condition)
+    return module.tfx_factored_update(
+        *state.handles,
+        *tensors,
+        update=update,
+        max_condition=float("inf") if max_condition is None else max_condition,
     )
-
-
-def factored_target_sums(
-    state: FactoredState,
-    labels: tf.Tensor,
-    g_target: tf.Tensor,
-    shard: ClassShard | None = None,
-    *,
-    implementation: str = "auto",
-) -> tf.Tensor:
-    """Returns the one thing in a step that shards of a layer must add up.
-
-    sum_k g_a,ik V[y_ik], over those labels whose rows V has, in the current coordinates. The sum
-    over all shards goes into `factored_update` as `target_sums`; of a layer that is not divided,
-    the step is then the same to the last bit.
-
-    Cost: O(B K D), and O(D^2) a stale row.
-
-    Args:
-        state: The state; not changed.
-        labels: `[B, K]` int64, padded with -1: of all shards.
-        g_target: g_a, `[B, K]`, finite.
-        shard: Which classes of the layer the rows of V are; None: all.
-        implementation: As `factored_statistics`.
-
-    Returns:
-        `[B, D]`, of the state's dtype.
-
-    Raises:
-        ValueError: The shape of a variable is wrong.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: A number is not finite, a label is out of range, the slot of
-            a label's row is none, or shapes disagree.
-    """
-    state = state.variables
-    state.check()
-    _check_dtypes(state, g_target=g_target)
-    classes = (shard or ClassShard()).tensors(state.num_classes)
-    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
-    if module is None:
-        return factored_target_sums_composed(state, labels, g_target, classes)
-    sums = module.tfx_factored_target_sums(*state.handles, labels, g_target, *classes)
-    return tf.ensure_shape(sums, [None, state.width])
 
 
 def factored_settle(state: FactoredState, *, implementation: str = "auto") -> None:
@@ -249,29 +181,10 @@ def factored_settle(state: FactoredState, *, implementation: str = "auto") -> No
     state.check()
     module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
     if module is None:
-        settle(state)
+        with after(check_all_rows(state)):
+            settle(state, state.num_classes)
     else:
         module.tfx_factored_settle(*state.handles, dtype=state.dtype)
-
-
-def factored_reanchor(state: FactoredState, *, implementation: str = "auto") -> None:
-    """Starts afresh with U = P = I; the rows of V follow when they are needed. W doesn't change.
-
-    Cost: O(C + D^3), and O(D^2) a row of the smallest slot if all slots are taken.
-
-    Args:
-        state: The state, changed in place.
-        implementation: As `factored_statistics`.
-
-    Raises: As `factored_settle`.
-    """
-    state = state.variables
-    state.check()
-    module = op_module(implementation, "tfx_factored_update", "v", state.v, _DTYPES)
-    if module is None:
-        checked_reanchor(state)
-    else:
-        module.tfx_factored_reanchor(*state.handles, dtype=state.dtype)
 
 
 def _check_dtypes(state: FactoredState, **tensors: Any) -> None:

@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The factored update in TensorFlow's own ops alone."""
+"""The factored step in TensorFlow's own ops: from sums over the batch, each D x D.
+
+Where V is by rows on several workers, each has its rows of V, and all else of the state, which
+stays the same bit by bit: it changes by sums of all workers alone. Only `slot_rows` then counts the
+rows of all workers. A layer on one worker finds the sums itself.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.factored.factored_checks import (
     check_shape,
+    divergence_check,
     input_checks,
-    label_checks,
     rate_checks,
-    require_rank,
 )
-from tfx_largeout.ops.factored.factored_coordinates_composed import catch_up, current_rows, reanchor
-from tfx_largeout.ops.factored.factored_directions_composed import (
-    SAFE_STEP,
-    Step,
-    bound_by_examples,
-    bound_by_width,
-    checked_directions,
-    either,
-    few_examples,
-    solve_examples,
-    solve_width,
+from tfx_largeout.ops.factored.factored_coordinates_composed import (
+    catch_up,
+    current_rows,
+    reanchor,
+    rows_by_slot,
 )
-from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.run_time_checks import after
+
+_SAFE_STEP = 0.95
+"""Up to this bound of 2 eta lambda_max, M = I - 2 eta H^T G H is positive definite by a margin."""
 
 
 def factored_statistics_composed(
@@ -46,50 +49,12 @@ def factored_statistics_composed(
     Returns:
         The five fields of `FactoredStatistics`, in order.
     """
-    shard = ClassShard().tensors(state.num_classes)
-    with after(input_checks(state, hidden, labels, shard)):
+    with after(input_checks(state, hidden, labels)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
-    ids = tf.maximum(labels, 0)
+    ids, places = _different(labels)
     if update_rows:
-        catch_up(state, _different(labels))
-    u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
-    gram_hidden = tf.matmul(hidden, state.gram.read_value())
-    targets = tf.einsum("bkd,bd->bk", _rows(state, ids), u_hidden)
-    targets += tf.linalg.matvec(hidden, state.shift.read_value())[:, tf.newaxis]
-    return (
-        tf.where(labels >= 0, targets, 0),
-        tf.reduce_sum(hidden * gram_hidden, axis=1),
-        tf.linalg.matvec(hidden, state.row_sum.read_value()),
-        gram_hidden,
-        u_hidden,
-    )
-
-
-def factored_target_sums_composed(
-    state: FactoredState, labels: tf.Tensor, g_target: tf.Tensor, shard: ClassShard
-) -> tf.Tensor:
-    """Same results as the custom op of `factored_target_sums`.
-
-    Args:
-        state: Of TensorFlow's variables.
-        labels: `[B, K]` int64, padded with -1.
-        g_target: g_a, `[B, K]`.
-        shard: Which classes of the layer the rows of V are, in tensors.
-
-    Returns:
-        `[B, D]`.
-    """
-    require_rank("labels", labels, 2)
-    checks = [
-        *label_checks(state, labels, shard),
-        check_shape("g_target", g_target, labels, "labels"),
-        check_finite("g_target", g_target),
-    ]
-    with after(checks):
-        labels = tf.identity(labels)
-    rows = shard.row_of(labels, state.num_classes)
-    g_target = tf.where(rows >= 0, g_target, 0)
-    return tf.einsum("bk,bkd->bd", g_target, _rows(state, tf.maximum(rows, 0)))
+        catch_up(state, ids)
+    return statistics_of_examples(state, hidden, _label_rows(state, ids), places)
 
 
 def factored_update_composed(
@@ -105,21 +70,10 @@ def factored_update_composed(
     weight_decay: tf.Tensor,
     update: bool,
     max_condition: float | None,
-    target_sums: tf.Tensor | None = None,
-    shard: ClassShard | None = None,
 ) -> tf.Tensor:
-    """Same results as the custom op of `factored_update`.
+    """Same results as the custom op of `factored_update`: see `take_step`.
 
-    With G = diag(g_q), E = dL/dH = 2 G H Q + Y, Y = Abar^T W, M = I - 2 eta H^T G H:
-
-        U <- U M,  P <- P M^-1,  w <- M w - eta H^T g_s,  c <- M c - eta H^T (alpha + C g_s)
-        V[y] <- V[y] - eta P x_y,  x_y = sum of g_a,ik h_i over the labels y_ik = y
-        Q <- Q - eta (R H + H^T R^T),  R = E^T - eta/2 H^T T,
-        T = 2 E H^T G + 2 G H Y^T + Abar^T Abar
-
-    Where M may be close to singular, P is not needed: V is re-anchored through the step.
-
-    Cost: O(B D^2 + B K D) and min(B, D)^3.
+    Cost: O(B D^2 + B K D + D^3).
 
     Args:
         state: A state of TensorFlow's variables.
@@ -134,24 +88,11 @@ def factored_update_composed(
         weight_decay: Scalar, lambda.
         update: Whether to change the state.
         max_condition: V is re-anchored when |U| |P| / D is larger; None: never.
-        target_sums: As `factored_target_sums_composed` gave it, summed over shards; None: it is
-            found here.
-        shard: Which classes of the layer the rows of V are; None: all.
 
     Returns:
         dL/dH, `[B, D]`.
     """
-    shard = (shard or ClassShard()).tensors(state.num_classes)
-    checks = input_checks(state, hidden, labels, shard)
     by_example = tf.zeros(tf.shape(hidden)[:1])
-    checks += [
-        check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
-        check_shape("u_hidden", u_hidden, hidden, "hidden"),
-        check_shape("g_target", g_target, labels, "labels"),
-        check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
-        check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
-    ]
-    checks += rate_checks(learning_rate, weight_decay)
     finite = {
         "gram_hidden": gram_hidden,
         "u_hidden": u_hidden,
@@ -159,87 +100,277 @@ def factored_update_composed(
         "g_squares": g_squares,
         "g_sum": g_sum,
     }
-    checks += [check_finite(name, values) for name, values in finite.items()]
-    if target_sums is not None:
-        checks += [
-            check_shape("target_sums", target_sums, hidden, "hidden"),
-            check_finite("target_sums", target_sums),
-        ]
+    checks = [
+        *input_checks(state, hidden, labels),
+        check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
+        check_shape("u_hidden", u_hidden, hidden, "hidden"),
+        check_shape("g_target", g_target, labels, "labels"),
+        check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
+        check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+        *rate_checks(learning_rate, weight_decay),
+        *(check_finite(name, values) for name, values in finite.items()),
+    ]
     with after(checks):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
-    if target_sums is None:
-        target_sums = factored_target_sums_composed(state, labels, g_target, shard)
-    step = Step(
-        hidden,
-        labels,
-        gram_hidden,
-        u_hidden,
-        tf.where(labels >= 0, g_target, 0),
-        g_squares,
-        g_sum,
-        learning_rate,
-        learning_rate * weight_decay,
-        shard,
+    ids, places = _different(labels)
+    g_target = tf.where(labels >= 0, g_target, 0)
+    examples = Examples(
+        hidden, gram_hidden, _label_rows(state, ids), places, g_target, g_squares, g_sum
     )
-    y = _target_gradient(state, step, target_sums)
-    error = 2 * g_squares[:, tf.newaxis] * gram_hidden + y
+    gradient = hidden_gradient(state, examples)
     if update:
         # The gradient is taken before the state changes.
-        with tf.control_dependencies([error]):
-            checked = _update(state, step, y, error, max_condition)
-        with tf.control_dependencies([checked]):
-            error = tf.identity(error)
-    return error
+        with tf.control_dependencies([gradient]):
+            row_sums = examples.label_sums[:-1]
+            sums = sums_of(state, examples, ids, row_sums)
+        rates = learning_rate, weight_decay, max_condition
+        taken = take_step(state, sums, ids, row_sums, state.num_classes, *rates)
+        with tf.control_dependencies([taken]):
+            gradient = tf.identity(gradient)
+    return gradient
 
 
-def _target_gradient(state: FactoredState, step: Step, target_sums: tf.Tensor) -> tf.Tensor:
-    """Returns Y = Abar^T W, `[B, D]`."""
-    y = tf.matmul(target_sums, state.u.read_value())
-    y += step.alpha[:, tf.newaxis] * state.shift.read_value()
-    return y + step.g_sum[:, tf.newaxis] * state.row_sum.read_value()
+class Examples(NamedTuple):
+    """Some of the examples of a batch: H, the rows of their labels, and the loss's gradients.
+
+    Attributes:
+        hidden: H, `[n, D]`.
+        gram_hidden: H Q, `[n, D]`.
+        label_rows: `[m + 1, D]`: different rows of V, in the current coordinates; the last one 0.
+        places: `[n, K]` int64: which of them the labels are; m at padding.
+        g_target: g_a, `[n, K]`; 0 at padding.
+        g_squares: g_q, `[n]`.
+        g_sum: g_s, `[n]`.
+    """
+
+    hidden: tf.Tensor
+    gram_hidden: tf.Tensor
+    label_rows: tf.Tensor
+    places: tf.Tensor
+    g_target: tf.Tensor
+    g_squares: tf.Tensor
+    g_sum: tf.Tensor
+
+    @property
+    def alpha(self) -> tf.Tensor:
+        """`[n]`: the sum of g_a over the labels of an example."""
+        return tf.reduce_sum(self.g_target, axis=1)
+
+    @property
+    def target_sums(self) -> tf.Tensor:
+        """S, `[n, D]`: sum_k g_a,ik V[y_ik]."""
+        rows = tf.gather(self.label_rows, self.places)
+        return tf.einsum("nk,nkd->nd", self.g_target, rows)
+
+    @property
+    def label_sums(self) -> tf.Tensor:
+        """x_y, `[m + 1, D]`: the sum over y_ik = y of g_a,ik h_i."""
+        terms = self.g_target[:, :, tf.newaxis] * self.hidden[:, tf.newaxis, :]
+        terms = tf.reshape(terms, [-1, self.hidden.shape[1]])
+        places = tf.reshape(self.places, [-1])
+        return tf.math.unsorted_segment_sum(terms, places, tf.shape(self.label_rows)[0])
 
 
-def _update(
-    state: FactoredState, step: Step, y: tf.Tensor, error: tf.Tensor, max_condition: float | None
+class Sums(NamedTuple):
+    """What a step needs to know of the whole batch: sums over all its examples, or labels.
+
+    Attributes:
+        gram: N = H^T G H, `[D, D]`.
+        targets: H^T S, `[D, D]`, S of `Examples.target_sums`.
+        labels: X^T X, `[D, D]`: the sum of x_y x_y^T over different labels.
+        alpha: H^T alpha, `[D]`.
+        g_sum: H^T g_s, `[D]`.
+        slots: `[8]`: how many rows of labels are in each slot. Exact below 2^24.
+    """
+
+    gram: tf.Tensor
+    targets: tf.Tensor
+    labels: tf.Tensor
+    alpha: tf.Tensor
+    g_sum: tf.Tensor
+    slots: tf.Tensor
+
+    @property
+    def flat(self) -> tf.Tensor:
+        """All in one vector, `[3 D^2 + 2 D + 8]`."""
+        return tf.concat([tf.reshape(part, [-1]) for part in self], axis=0)
+
+    @staticmethod
+    def of_flat(flat: tf.Tensor, width: int) -> Sums:
+        """Undoes `flat`."""
+        shapes = [[width, width]] * 3 + [[width]] * 2 + [[NUM_SLOTS]]
+        parts = tf.split(flat, [int(np.prod(shape)) for shape in shapes])
+        return Sums(*map(tf.reshape, parts, shapes))
+
+
+def statistics_of_examples(
+    state: FactoredState, hidden: tf.Tensor, label_rows: tf.Tensor, places: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns a `[n, K]` (0 at padding), q `[n]`, s `[n]`, H Q and H U^T `[n, D]`.
+
+    Cost: O(n D^2 + n K D).
+
+    Args:
+        state: A state of TensorFlow's variables.
+        hidden: H, `[n, D]`.
+        label_rows: As `Examples`.
+        places: As `Examples`.
+    """
+    u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
+    gram_hidden = tf.matmul(hidden, state.gram.read_value())
+    targets = tf.einsum("nkd,nd->nk", tf.gather(label_rows, places), u_hidden)
+    targets += tf.linalg.matvec(hidden, state.shift.read_value())[:, tf.newaxis]
+    is_label = places < tf.shape(label_rows, tf.int64)[0] - 1
+    return (
+        tf.where(is_label, targets, 0),
+        tf.reduce_sum(hidden * gram_hidden, axis=1),
+        tf.linalg.matvec(hidden, state.row_sum.read_value()),
+        gram_hidden,
+        u_hidden,
+    )
+
+
+def hidden_gradient(state: FactoredState, examples: Examples) -> tf.Tensor:
+    """Returns dL/dH = 2 G H Q + S U + alpha w^T + g_s c^T, `[n, D]`. Cost: O(n D^2 + n K D)."""
+    gradient = tf.matmul(examples.target_sums, state.u.read_value())
+    gradient += examples.alpha[:, tf.newaxis] * state.shift.read_value()
+    gradient += examples.g_sum[:, tf.newaxis] * state.row_sum.read_value()
+    return gradient + 2 * examples.g_squares[:, tf.newaxis] * examples.gram_hidden
+
+
+def sums_of(state: FactoredState, examples: Examples, rows: tf.Tensor, row_sums: tf.Tensor) -> Sums:
+    """Returns the sums over these examples, and over the labels whose rows are here.
+
+    Cost: O((n + r) D^2).
+
+    Args:
+        state: A state of TensorFlow's variables.
+        examples: This worker's.
+        rows: `[r]` int64: rows of V that are here, each once.
+        row_sums: x_y of these, `[r, D]`: over all examples.
+    """
+    hidden = examples.hidden
+    return Sums(
+        tf.matmul(hidden, examples.g_squares[:, tf.newaxis] * hidden, transpose_a=True),
+        tf.matmul(hidden, examples.target_sums, transpose_a=True),
+        tf.matmul(row_sums, row_sums, transpose_a=True),
+        tf.linalg.matvec(hidden, examples.alpha, transpose_a=True),
+        tf.linalg.matvec(hidden, examples.g_sum, transpose_a=True),
+        tf.cast(rows_by_slot(state, rows), state.dtype),
+    )
+
+
+def take_step(
+    state: FactoredState,
+    sums: Sums,
+    rows: tf.Tensor,
+    row_sums: tf.Tensor,
+    num_classes: int,
+    learning_rate: tf.Tensor,
+    weight_decay: tf.Tensor,
+    max_condition: float | None,
 ) -> tf.Tensor:
-    """Changes the state; returns a tensor that is there once the last check has passed."""
-    eta, decay, hidden = step.eta, step.decay, step.hidden
-    ids, places = tf.unique(tf.reshape(tf.maximum(step.labels, 0), [-1]))
-    few = few_examples(state, hidden)
-    bound = either(few, lambda: bound_by_examples(step), lambda: bound_by_width(step))
-    is_safe = bound < SAFE_STEP
-    p, row_directions = tf.cond(
+    """Takes the step of `factored_update`, of which this worker knows its rows and the sums.
+
+    With N = H^T G H, M = I - 2 eta N, F = H^T Y = H^T S U + a w^T + g c^T, a = H^T alpha,
+    g = H^T g_s, and H^T E = 2 N Q + F:
+
+        U <- U M,  P <- P M^-1,  w <- M w - eta g,  c <- M c - eta (a + C g)
+        V[y] <- V[y] - eta P x_y
+        Q <- Q - eta (J + J^T),  J = (H^T E)^T - eta/2 H^T T H,
+        H^T T H = 2 (H^T E) N + 2 N F^T + X^T X + a g^T + g a^T + C g g^T
+
+    Nothing is written before the last check; all checks are of what all workers have.
+
+    Cost: O(D^3 + r D^2).
+
+    Args:
+        state: A state of TensorFlow's variables, changed in place.
+        sums: Those of all workers.
+        rows: `[r]` int64: the rows of V here that are labels of the batch, each once.
+        row_sums: x_y of these, `[r, D]`.
+        num_classes: C, of all workers.
+        learning_rate: Scalar, eta.
+        weight_decay: Scalar, lambda.
+        max_condition: As `factored_update`.
+
+    Returns:
+        A tensor that is there when the step is taken.
+
+    Raises:
+        tf.errors.InvalidArgumentError: As `factored_update`.
+    """
+    decay = learning_rate * weight_decay
+    with after(rate_checks(learning_rate, weight_decay)):
+        eta = learning_rate / (1 - decay)
+    bound = 2 * eta * tf.norm(sums.gram)  # at least 2 eta lambda_max
+    is_safe = bound < _SAFE_STEP
+    checked = tf.cond(
         is_safe,
-        lambda: either(few, lambda: solve_examples(state, step), lambda: solve_width(state, step)),
-        lambda: checked_directions(state, step),
+        lambda: tf.constant(0),
+        lambda: _check_not_divergent(sums.gram, learning_rate, decay),
     )
-    # Nothing is written before the last check, which `row_directions` waits for.
-    with tf.control_dependencies([row_directions]):
+    with tf.control_dependencies([checked]):
+        flat = tf.identity(sums.flat)
+    with after([check_finite("sums over the batch", flat)]):
         u = state.u.read_value()
-        u -= 2 * eta * tf.matmul(step.u_hidden, step.weighted_hidden, transpose_a=True)
-        t_hidden = either(
-            few,
-            lambda: _t_hidden_by_examples(step, y, error),
-            lambda: _t_hidden_by_width(step, y, error),
-        ) + _a_bar_hidden(state, step, ids, places)
-        half = tf.matmul(error - eta / 2 * t_hidden, hidden, transpose_a=True)
-        gram = state.gram.read_value() - eta * (half + tf.transpose(half))
-        shift, row_sum = _vectors(state, step)
-    assign_decayed(state, decay, is_safe, (u, p), (gram, shift, row_sum))
-    rows = step.shard.row_of(ids, state.num_classes)
-    is_here = rows >= 0
-    catch_up(state, _different(step.shard.row_of(step.labels, state.num_classes)))
-    updates = eta * _sum_by_label(step, row_directions, ids, places)
-    tf.raw_ops.ResourceScatterSub(
-        resource=state.v.handle,
-        indices=tf.boolean_mask(rows, is_here),
-        updates=tf.boolean_mask(updates, is_here),
+        u -= 2 * eta * tf.matmul(u, sums.gram)
+        p = tf.cond(
+            is_safe, lambda: _solved(state, eta, sums.gram), state.u_inverse_transpose.read_value
+        )
+        moments = _moments(state, sums, eta, num_classes)
+        # Where V takes U in, P is I afterwards, and W has decayed already.
+        directions = tf.cond(
+            is_safe,
+            lambda: tf.matmul(row_sums, p, transpose_b=True),
+            lambda: (1 - decay) * row_sums,
+        )
+    _assign_decayed(state, decay, is_safe, (u, p), moments)
+    catch_up(state, rows, tf.cast(sums.slots, tf.int64))
+    tf.raw_ops.ResourceScatterSub(resource=state.v.handle, indices=rows, updates=eta * directions)
+    if max_condition is not None:
+        tf.cond(
+            _condition_bound(state) > max_condition,
+            lambda: _reanchor(state, state.u.read_value()),
+            lambda: tf.constant(0),
+        )
+    return tf.identity(eta)
+
+
+def _solved(state: FactoredState, eta: tf.Tensor, gram: tf.Tensor) -> tf.Tensor:
+    """Returns P M^-1 = P + (M^-1 K P^T)^T, M = I - K, as `solve_width`."""
+    p, k = state.u_inverse_transpose.read_value(), 2 * eta * gram
+    m = tf.eye(state.width, dtype=state.dtype) - k
+    return p + tf.transpose(tf.linalg.solve(m, tf.matmul(k, p, transpose_b=True)))
+
+
+def _check_not_divergent(gram: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor) -> tf.Tensor:
+    is_finite = tf.reduce_all(tf.math.is_finite(gram))
+    finite = tf.where(is_finite, gram, tf.zeros_like(gram))
+    largest = tf.linalg.eigvalsh((finite + tf.transpose(finite)) / 2)[-1]
+    with after([divergence_check(tf.where(is_finite, largest, np.inf), learning_rate, decay)]):
+        return tf.constant(0)
+
+
+def _moments(
+    state: FactoredState, sums: Sums, eta: tf.Tensor, num_classes: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns Q', w' and c', before the decay."""
+    n, a, g = sums.gram, sums.alpha, sums.g_sum
+    q, w, c = (x.read_value() for x in (state.gram, state.shift, state.row_sum))
+    f = tf.matmul(sums.targets, state.u.read_value()) + a[:, tf.newaxis] * w + g[:, tf.newaxis] * c
+    error = 2 * tf.matmul(n, q) + f
+    t = 2 * (tf.matmul(error, n) + tf.matmul(n, f, transpose_b=True)) + sums.labels
+    t += a[:, tf.newaxis] * g + g[:, tf.newaxis] * (a + num_classes * g)
+    half = tf.transpose(error) - eta / 2 * t
+    return (
+        q - eta * (half + tf.transpose(half)),
+        w - eta * (2 * tf.linalg.matvec(n, w) + g),
+        c - eta * (2 * tf.linalg.matvec(n, c) + a + num_classes * g),
     )
-    reanchor_above(state, max_condition)
-    return row_directions
 
 
-def assign_decayed(
+def _assign_decayed(
     state: FactoredState,
     decay: tf.Tensor,
     is_safe: tf.Tensor,
@@ -268,70 +399,10 @@ def assign_decayed(
     )
 
 
-def reanchor_above(state: FactoredState, max_condition: float | None) -> None:
-    """Has V take U in where the bound of U's condition number is above one; None: nowhere."""
-    if max_condition is not None:
-        tf.cond(
-            _condition_bound(state) > max_condition,
-            lambda: _reanchor(state, state.u.read_value()),
-            lambda: tf.constant(0),
-        )
-
-
 def _condition_bound(state: FactoredState) -> tf.Tensor:
     """Returns |U|_F |P|_F / D: 1 for U = I, and at most the condition number of U."""
     norms = tf.norm(state.u.read_value()) * tf.norm(state.u_inverse_transpose.read_value())
     return norms / state.width
-
-
-# H^T T: that of 2 E H^T G + 2 G H Y^T, and that of Abar^T Abar.
-
-
-def _t_hidden_by_examples(step: Step, y: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
-    weighted = step.weighted_hidden
-    t = tf.matmul(error, weighted, transpose_b=True) + tf.matmul(weighted, y, transpose_b=True)
-    return 2 * tf.matmul(t, step.hidden)
-
-
-def _t_hidden_by_width(step: Step, y: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
-    weighted, hidden = step.weighted_hidden, step.hidden
-    left = tf.matmul(error, tf.matmul(weighted, hidden, transpose_a=True))
-    return 2 * (left + tf.matmul(weighted, tf.matmul(y, hidden, transpose_a=True)))
-
-
-def _a_bar_hidden(state: FactoredState, step: Step, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns Abar^T Abar H: A^T A H through the sums over equal labels, and the rank-2 rest."""
-    sums = _sum_by_label(step, step.hidden, ids, places)
-    sums = tf.gather(sums, tf.reshape(places, tf.shape(step.labels)))
-    product = tf.einsum("bk,bkd->bd", step.g_target, sums)
-    product += step.alpha[:, tf.newaxis] * _times(step.g_sum, step.hidden)
-    weights = step.alpha + tf.cast(step.shard.num_classes, step.alpha.dtype) * step.g_sum
-    return product + step.g_sum[:, tf.newaxis] * _times(weights, step.hidden)
-
-
-def _sum_by_label(step: Step, rows: tf.Tensor, ids: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns the sum over (i, k) with y_ik = id of g_a,ik rows_i, `[ids, D]`."""
-    terms = step.g_target[:, :, tf.newaxis] * rows[:, tf.newaxis, :]
-    terms = tf.reshape(terms, [-1, rows.shape[-1]])
-    return tf.math.unsorted_segment_sum(terms, places, tf.size(ids))
-
-
-def _vectors(state: FactoredState, step: Step) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns w' and c', before the decay."""
-    eta, hidden, g_sum = step.eta, step.hidden, step.g_sum
-    w, c = state.shift.read_value(), state.row_sum.read_value()
-
-    def moved(x: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
-        images = tf.linalg.matvec(hidden, x)
-        return x - eta * _times(2 * step.g_squares * images + added, hidden)
-
-    num_classes = tf.cast(step.shard.num_classes, g_sum.dtype)
-    return moved(w, g_sum), moved(c, step.alpha + num_classes * g_sum)
-
-
-def _times(weights: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-    """Returns H^T weights, `[D]`."""
-    return tf.linalg.matvec(hidden, weights, transpose_a=True)
 
 
 def _assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
@@ -347,13 +418,13 @@ def _reanchor(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
     return tf.constant(0)
 
 
-def _rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the current rows of `[B, K]` ids, `[B, K, D]`."""
-    rows = current_rows(state, tf.reshape(ids, [-1]))
-    shape = tf.concat([tf.shape(ids), [state.width]], axis=0)
-    return tf.ensure_shape(tf.reshape(rows, shape), ids.shape.concatenate(state.width))
+def _different(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the classes among labels, each once, and where each label is; padding is behind."""
+    at_labels = tf.where(labels >= 0)
+    ids, places = tf.unique(tf.gather_nd(labels, at_labels), out_idx=tf.int64)
+    nowhere = tf.fill(tf.shape(labels), tf.size(ids, tf.int64))
+    return ids, tf.tensor_scatter_nd_update(nowhere, at_labels, places)
 
 
-def _different(labels: tf.Tensor) -> tf.Tensor:
-    """Returns the classes among labels, each once."""
-    return tf.unique(tf.boolean_mask(labels, labels >= 0)).y
+def _label_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
+    return tf.pad(current_rows(state, ids), [[0, 1], [0, 0]])

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from tfx_largeout.ops.factored.factored_coordinates_composed import settle
@@ -17,9 +15,7 @@ _POWER_ITERATIONS = 100
 _BLOCK_ELEMENTS = 2**21
 
 
-def stabilize(
-    state: FactoredState, method: str, settle: Callable[[FactoredState], None] = settle
-) -> None:
+def stabilize(state: FactoredState, method: str, num_classes: int) -> None:
     """Moves the singular values of U that are below 0.001 or above 100 into V; W doesn't change.
 
     For a singular value sigma with left vector u, and alpha = 1/sigma - 1, beta = sigma - 1:
@@ -35,14 +31,14 @@ def stabilize(
         method: `"svd"`: all singular values at once. `"power_iteration"`: the largest and the
             smallest, one after the other, by 100 steps of power iteration each, until both are in
             range.
-        settle: Brings all rows of V to the current coordinates. Default: of a layer that is not
-            divided. Shards of one change U and P alike, and each its rows of V.
+        num_classes: C: how many rows all workers have. Each changes U and P as the others do, and
+            its rows of V.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, Algorithm 3.
     """
     state = state.variables
-    settle(state)
+    settle(state, num_classes)
     state.u_inverse_transpose.assign(tf.transpose(tf.linalg.inv(state.u.read_value())))
     if method == "svd":
         _fix_by_svd(state)
