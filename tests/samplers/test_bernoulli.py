@@ -87,6 +87,6 @@ def test_a_class_that_is_nearly_certain():
 
 def test_expected_that_no_exponent_gives():
     sampler = samplers.Bernoulli([10**20 // 10, 1], 0.01)
-    with pytest.raises(ValueError, match=r"expected must be .*; got 0.01, too small"):
+    with pytest.raises(ValueError, match=r"num_sampled must be .*; got 0.01, too small"):
         sampler.build(2)
     assert sampler.num_classes is None

@@ -64,16 +64,14 @@ def choose_num_sampled(
     model.make_train_function(force=True)
     ```
 
-    What is right depends on W: for untrained weights it is another S than for trained ones, see
-    `callbacks.AutoNumSampled`.
+    What is right depends on W: for untrained weights it is another S than for trained ones.
 
     Cost: O(N C D) for the exact gradient, and a forward and backward pass a draw with each S.
 
     Args:
         model: Compiled with a loss of candidates, its last layer a `SampledHead` or a
-            `TiedSampledHead` with a sampler that has `num_sampled` (`Uniform`, `LogUniform`,
-            `Unigram`, `MIDX`, `ExactSoftmaxSampler`), or with `Bernoulli`, whose `expected` is S.
-            `TFSampler` has it too, but its draws can't be repeated.
+            `TiedSampledHead` with a sampler that has `num_sampled`. `TFSampler` has it, too, but
+            its draws can't be repeated.
         x: Inputs of N examples, as the model takes them; 256 is a good number. Where candidates are
             shared, N as in training.
         y: Their labels. Examples without any, and those that a Keras mask leaves out, don't count.
@@ -90,36 +88,12 @@ def choose_num_sampled(
         ValueError: An argument is out of range, or no S that is tried meets the tolerance.
         RuntimeError: The classes are spread over several workers.
     """
+    asked_by = "choose_num_sampled"
     tolerance = number_argument("tolerance", tolerance, above=0)
-    errors = gradient_errors(model, x, y, tolerance, sizes, draws, "choose_num_sampled")
-    num_sampled, found = list(errors.items())[-1]
-    if not found.meets(tolerance):
-        raise ValueError(
-            f"tolerance must be one that some S meets by two standard errors; got {tolerance:g}, "
-            f"and S = {num_sampled} has an error of {found.error:.3g} +- {found.standard_error:.2g}"
-        )
-    statistics = {"num_sampled": num_sampled, **found._asdict()}
-    logging.getLogger(__name__).info("choose_num_sampled: %s", statistics)
-    return num_sampled, {**statistics, "errors": errors}
-
-
-def gradient_errors(
-    model: keras.Model,
-    x: Any,
-    y: Any,
-    tolerance: float,
-    sizes: Sequence[int] | None,
-    draws: int,
-    asked_by: str,
-) -> dict[int, GradientError]:
-    """Returns the error by S, from the smallest to the first that meets the tolerance, or to all.
-
-    Arguments, errors: as `choose_num_sampled`, and who asks.
-    """
-    require_alone(asked_by)
     draws = integer_argument("draws", draws, at_least=2)
+    require_alone(asked_by)
     require_head_loss(model, asked_by)
-    head = sampled_head_of(model, x, asked_by)
+    head = _sampled_head(model, x, asked_by)
     if sizes is None:
         sizes = _round_sizes(head.num_classes)
     sizes = integers_argument("sizes", sizes, at_least=1)
@@ -136,17 +110,19 @@ def gradient_errors(
         errors[num_sampled] = _error(tf.stack(gradients), batch.exact_gradient)
         if errors[num_sampled].meets(tolerance):
             break
-    return errors
+    num_sampled, found = list(errors.items())[-1]
+    if not found.meets(tolerance):
+        raise ValueError(
+            f"tolerance must be one that some S meets by two standard errors; got {tolerance:g}, "
+            f"and S = {num_sampled} has an error of {found.error:.3g} +- {found.standard_error:.2g}"
+        )
+    statistics = {"num_sampled": num_sampled, **found._asdict()}
+    logging.getLogger(__name__).info("choose_num_sampled: %s", statistics)
+    return num_sampled, {**statistics, "errors": errors}
 
 
-def sampled_head_of(model: keras.Model, x: Any, asked_by: str) -> SampledHead | TiedSampledHead:
-    """Returns the head in which a model ends; raises a TypeError if it draws no candidates.
-
-    Args:
-        model: Compiled or not.
-        x: Inputs of a few examples.
-        asked_by: Who needs it, for the error.
-    """
+def _sampled_head(model: keras.Model, x: Any, asked_by: str) -> SampledHead | TiedSampledHead:
+    """Returns the head in which a model ends; raises a TypeError if it draws no candidates."""
     with without_logits():
         output = head_output(model(x, training=False))
     head = None if output is None else output.head

@@ -82,7 +82,6 @@ class ModelState:
             "variables": [_described(found) for found in self._found],
             "heads": [_configuration(head) for head in self._heads()],
             "seeds": [getattr(head, "seed", None) for head in self._heads()],
-            "num_sampled": [_num_sampled(head) for head in self._heads()],
         }
 
     def check(self, facts: dict[str, Any]) -> None:
@@ -98,8 +97,6 @@ class ModelState:
         for what in ("variables", "heads"):
             own = [_tuple(item) for item in here[what]]
             there = [_tuple(item) for item in facts[what]]
-            if what == "variables":
-                there = _as_of_today(there, own)
             if there != own:
                 raise ValueError(_difference(what, own, there))
 
@@ -115,8 +112,7 @@ class ModelState:
                 begin anew, as where it comes from another number of workers.
 
         Returns:
-            Whether something has changed that is part of a traced graph: a seed, or the number of
-            candidates.
+            Whether a seed has changed that is part of a traced graph.
         """
         for name, found in zip(self.names, self._found, strict=True):
             if found.derived and anew:
@@ -133,13 +129,6 @@ class ModelState:
         for head, seed in zip(self._heads(), facts["seeds"], strict=True):
             if seed is not None and head.seed != seed:
                 head.seed, is_new = seed, True
-        # Files of before this could change have no such numbers.
-        for head, num_sampled in zip(self._heads(), facts.get("num_sampled", ()), strict=False):
-            if num_sampled is None:
-                num_sampled = getattr(head, "first_num_sampled", None)
-            if num_sampled is not None and head.sampler.size != num_sampled:
-                head.set_num_sampled(num_sampled)
-                is_new = True
         return is_new
 
     def handles(self) -> set[int]:
@@ -209,18 +198,7 @@ def _described(found: _Found) -> list[Any]:
 
 
 def _configuration(head: Head) -> list[str]:
-    """Returns what a head was made with: its number of candidates may be another one by now."""
-    config = head.get_config()
-    if _num_sampled(head) is not None:
-        config["sampler"]["config"][head.sampler.size_argument] = head.first_num_sampled
-    return [type(head).__name__, json.dumps(_meaning(config), sort_keys=True)]
-
-
-def _num_sampled(head: Head) -> float | None:
-    """Returns the number of candidates of a head, if it was made with another one; else None."""
-    if getattr(head, "first_num_sampled", None) is None:
-        return None
-    return head.sampler.size
+    return [type(head).__name__, json.dumps(_meaning(head.get_config()), sort_keys=True)]
 
 
 def _meaning(config: Any) -> Any:
@@ -233,17 +211,6 @@ def _meaning(config: Any) -> Any:
 
 def _tuple(item: list[Any]) -> tuple[str, ...]:
     return tuple(str(part) for part in item)
-
-
-def _as_of_today(there: list[tuple[str, ...]], own: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Returns descriptions of variables: int32 counts as what has come in its place since."""
-
-    def today(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-        widened = old[1] == "int32" and new[1] in ("uint32", "int64")
-        return (old[0], new[1], *old[2:]) if widened else old
-
-    pairs = zip(there, own, strict=False)
-    return [today(*pair) for pair in pairs] + there[len(own) :]
 
 
 def _difference(what: str, own: list[tuple[str, ...]], there: list[tuple[str, ...]]) -> str:

@@ -92,14 +92,12 @@ class Sampler:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
         spreads_classes: Whether `draw` works where W has the rows of a part of the classes.
         needs_index: Whether `draw` needs the index of the head.
-        size_argument: The name of the argument that is S, if there is one.
         num_classes: C, or None before `build`.
     """
 
     looks_at_weights: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = False
     needs_index: ClassVar[bool] = False
-    size_argument: ClassVar[str] = "num_sampled"
     num_classes: int | None = None
 
     def build(self, num_classes: int) -> None:
@@ -155,11 +153,6 @@ class Sampler:
         weights = self._checked(weights)
         return self.draw(tf.stop_gradient(hidden), labels, seed, weights)
 
-    @property
-    def size(self) -> float | None:
-        """S, if the number of candidates is one that an argument says; else None."""
-        return getattr(self, self.size_argument, None)
-
     def resized(self, num_sampled: int, num_classes: int) -> Sampler:
         """Returns a new sampler, built, that is this one but for the number of candidates S.
 
@@ -172,12 +165,12 @@ class Sampler:
             ValueError: S is out of range.
         """
         config = self.get_config()
-        if self.size_argument not in config:
+        if "num_sampled" not in config:
             raise TypeError(
                 "sampler must be one with num_sampled, such as LogUniform, to draw another number "
                 f"of candidates; got {type(self).__name__}"
             )
-        sampler = type(self).from_config({**config, self.size_argument: num_sampled})
+        sampler = type(self).from_config({**config, "num_sampled": num_sampled})
         sampler.build(num_classes)
         return sampler
 

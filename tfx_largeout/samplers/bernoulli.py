@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,10 +28,10 @@ _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 class Bernoulli(Sampler):
     """Each class c is a candidate with a probability b_c of its own, independently; E_c = b_c.
 
-    b_c = f_c^alpha,  f_c = (n_c + a) / sum_d (n_d + a),  alpha >= 0 such that sum_c b_c = expected
+    b_c = f_c^alpha,  f_c = (n_c + a) / sum_d (n_d + a),  alpha >= 0 such that sum_c b_c = S
 
-    No candidate comes twice, and `expected = C` takes all classes: alpha = 0, E = 1. The number of
-    candidates varies; its variance is sum_c b_c (1 - b_c) <= expected.
+    No candidate comes twice, and S = C takes all classes: alpha = 0, E = 1. The number of
+    candidates varies; its variance is sum_c b_c (1 - b_c) <= S.
 
     Drawn without a look at every class: class c arrives in a Poisson process at rate
     -log(1 - b_c), and is in if it arrives within the unit of time at least once. All arrivals
@@ -43,7 +43,7 @@ class Bernoulli(Sampler):
     Args:
         counts: `[C]` numbers n_c, finite and at least 0. With a model they are saved compressed.
             Those below `first_id` are not looked at.
-        expected: The expected number of candidates, above 0 and at most C - first_id.
+        num_sampled: S, the expected number of candidates, above 0 and at most C - first_id.
         per_example: Whether each example gets candidates of its own, `[N, S]` padded with -1, S
             being the most that one of them got. Default False: one set `[S]` for the batch.
         smoothing: a, as `Unigram`. Default None.
@@ -52,23 +52,21 @@ class Bernoulli(Sampler):
     Raises:
         TypeError: `counts` are not numbers.
         ValueError: A count is negative or not finite, or 0 with a smoothing of 0; another argument
-            is out of range. At `build`: the counts are not C, `expected` is above C - first_id, or
-            too small for any alpha.
+            is out of range. At `build`: the counts are not C; `num_sampled` is above C - first_id,
+            or too small for any alpha.
 
     Deviations:
-        The paper has `expected` count the classes beyond those summed explicitly, which differ from
+        The paper has S count the classes beyond those summed explicitly, which differ from
         example to example; here it counts all.
 
     References:
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
     """
 
-    size_argument: ClassVar[str] = "expected"
-
     def __init__(
         self,
         counts: Any,
-        expected: float,
+        num_sampled: float,
         per_example: bool = False,
         smoothing: float | None = None,
         first_id: int = 0,
@@ -77,20 +75,21 @@ class Bernoulli(Sampler):
         self.smoothing = smoothing_argument(smoothing)
         self.first_id = integer_argument("first_id", first_id, at_least=0)
         drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
-        self.expected = number_argument("expected", expected, above=0)
+        self.num_sampled = number_argument("num_sampled", num_sampled, above=0)
         self.per_example = bool(per_example)
 
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)
         counts = drawable_counts(self.counts, self.smoothing, self.first_id)
-        if self.expected > counts.size:
+        if self.num_sampled > counts.size:
             of_which = f" - first_id={self.first_id}" if self.first_id else ""
             raise ValueError(
-                f"expected must be at most num_classes={num_classes}{of_which}; got {self.expected}"
+                f"num_sampled must be at most num_classes={num_classes}{of_which}; "
+                f"got {self.num_sampled}"
             )
         self._size = counts.size
         log_frequency = np.log(counts / counts.sum(dtype=np.float64))
-        self.alpha = _solve_alpha(log_frequency, self.expected)
+        self.alpha = _solve_alpha(log_frequency, self.num_sampled)
         log_inclusion = self.alpha * log_frequency
         self._log_inclusion = tf.constant(log_inclusion.astype(np.float32))
         with np.errstate(divide="ignore"):
@@ -118,7 +117,7 @@ class Bernoulli(Sampler):
         return {
             **super().get_config(),
             "counts": pack_array(self.counts),
-            "expected": self.expected,
+            "num_sampled": self.num_sampled,
             "per_example": self.per_example,
             "smoothing": self.smoothing,
             "first_id": self.first_id,
@@ -147,8 +146,8 @@ class Bernoulli(Sampler):
         return keys // self._size, keys % self._size
 
 
-def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:
-    """Returns alpha >= 0 with sum_c exp(alpha log f_c) = expected.
+def _solve_alpha(log_frequency: np.ndarray, num_sampled: float) -> float:
+    """Returns alpha >= 0 with sum_c exp(alpha log f_c) = num_sampled.
 
     The logarithm of the sum is convex in alpha and falls: Newton's method from 0, where the sum is
     C, never oversteps the root.
@@ -157,7 +156,7 @@ def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:
     for _ in range(_MAX_NEWTON_STEPS):
         inclusion = np.exp(alpha * log_frequency)
         total = inclusion.sum()
-        excess = math.log(total / expected)
+        excess = math.log(total / num_sampled)
         if abs(excess) <= _TOLERANCE:
             return alpha
         slope = np.dot(inclusion, -log_frequency) / total
@@ -165,6 +164,6 @@ def _solve_alpha(log_frequency: np.ndarray, expected: float) -> float:
             break  # only classes of frequency 1 are left
         alpha += excess / slope
     raise ValueError(
-        f"expected must be a sum of f_c^alpha that some alpha gives; got {expected}, too small for "
-        "these counts, of which one is nearly all"
+        f"num_sampled must be a sum of f_c^alpha that some alpha gives; got {num_sampled}, too "
+        "small for these counts, of which one is nearly all"
     )
