@@ -27,7 +27,7 @@ import keras
 import numpy as np
 
 import tfx_largeout as tlo
-from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
+from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 CLASSES, WIDTH, BATCH, MODELS = 500_000, 64, 64, 4
 KINDS = ("dense", "sampled")

@@ -12,7 +12,7 @@ import keras
 import pytest
 from variants import leave_for_thorough_runs
 
-from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
+from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 
 def pytest_addoption(parser):

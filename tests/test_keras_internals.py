@@ -9,11 +9,32 @@ import pytest
 import tensorflow as tf
 
 from tfx_largeout.keras_internals import (
+    OptimizerHooks,
     applying_optimizer,
     asks_for_shapes,
+    averaged_function,
     batches_applied,
+    begin_at_epoch,
     calling_model,
+    calls_forgotten,
+    flat_layers,
+    global_seed,
+    graph_of,
     in_train_step,
+    is_functional,
+    made_by,
+    mask_of,
+    metrics_given,
+    names_forgotten,
+    operations_of,
+    options_of_function,
+    outputs_with,
+    own_weights,
+    seed_generators,
+    set_global_seed,
+    set_mask,
+    variable_behind,
+    without_autocast,
 )
 
 SEEN = {}
@@ -84,3 +105,110 @@ def test_batches_of_an_optimizer_that_accumulates():
     model, _ = fitted(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4))
     assert int(batches_applied(model.optimizer)) == 6
     assert int(model.optimizer.iterations) == 1
+
+
+def test_layers_weights_and_seeds():
+    dropout = keras.layers.Dropout(0.5)
+    inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), dropout])
+    model = keras.Sequential([inner, keras.layers.BatchNormalization()])
+    model.build((None, 2))
+    assert set(flat_layers(model)) >= {model, inner, dropout, model.layers[1]}, "_flatten_layers"
+    assert model not in flat_layers(model, include_self=False)
+    assert len(own_weights(model.layers[1])) == 4 and not own_weights(inner), "_trainable_variables"
+    assert seed_generators(dropout) == [dropout.seed_generator], "_seed_generators"
+
+
+def test_a_variable_has_its_own_dtype_behind_it():
+    variable = keras.Variable(np.ones(2, "float32"))
+    assert variable_behind(variable).dtype == tf.float32, "Variable._value"
+    layer = keras.layers.Dense(1, dtype="mixed_bfloat16")
+    layer.build((None, 1))
+    seen = []
+    layer.call = lambda x: seen.append(layer.kernel.value.dtype) or x
+    layer(tf.ones((1, 1)))
+    with without_autocast():
+        seen.append(layer.kernel.value.dtype)
+    assert seen == [tf.bfloat16, tf.float32], "AutocastScope"
+
+
+def test_graphs_of_layers():
+    inputs = keras.Input((2,))
+    dense, other = keras.layers.Dense(2), keras.layers.Dense(2)
+    outputs = dense(dense(inputs))
+    model = keras.Model(inputs, outputs)
+    assert is_functional(model) and is_functional(keras.Sequential()) and not is_functional(dense)
+    sequential = keras.Sequential([keras.Input((2,)), dense])
+    assert graph_of(sequential).outputs, "Sequential._functional"
+    assert operations_of(model).count(dense) == 2, "_nodes_by_depth"
+    layer, got = made_by(outputs)
+    assert layer is dense and len(got) == 1, "_keras_history, _inbound_nodes"
+    with calls_forgotten([dense, model.layers[0]]):
+        swapped = outputs_with(model, lambda layer: other if layer is dense else layer)
+        assert made_by(swapped)[0] is other, "_run_through_graph"
+        dense(inputs)
+    assert made_by(dense(inputs))[0] is dense
+
+
+def test_masks_and_metrics():
+    tensor, mask = tf.ones((1, 2)), tf.constant([[True, False]])
+    assert mask_of(tensor) is None
+    set_mask(tensor, mask)
+    assert keras.layers.Masking().compute_mask(tensor) is not None
+    assert mask_of(tensor) is mask
+    masked = keras.layers.Masking()(tf.ones((1, 2, 3)))
+    assert mask_of(masked) is not None, "_keras_mask"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    assert metrics_given(model) is None
+    model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
+    compiled, given = metrics_given(model)
+    assert given == ["mae", "mse"], "_compile_metrics, _user_metrics"
+    compiled.build(tf.ones((1, 2)), tf.ones((1, 2)))
+    metric = keras.metrics.SparseTopKCategoricalAccuracy(3)
+    function = keras.metrics.sparse_top_k_categorical_accuracy
+    assert averaged_function(metric) is function, "MeanMetricWrapper._fn"
+    assert options_of_function(metric)["k"] == 3, "MeanMetricWrapper._fn_kwargs"
+    assert averaged_function(keras.metrics.Mean()) is None
+
+
+def test_fit_begins_at_an_epoch():
+    class Begin(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            begin_at_epoch(self.model, 2)
+
+        def on_train_end(self, logs=None):
+            begin_at_epoch(self.model, None)
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((2, 2)), np.ones(2)
+    assert model.fit(x, y, epochs=3, verbose=0, callbacks=[Begin()]).epoch == [2], "_initial_epoch"
+    assert model.fit(x, y, verbose=0).epoch == [0]
+
+
+def test_hooks_of_an_optimizer():
+    class Hooked(OptimizerHooks, keras.optimizers.SGD):
+        steps = 0
+
+        def before_clipping(self, gradients):
+            return [gradient * 2 for gradient in gradients]
+
+        def after_step(self):
+            self.steps += 1
+
+    for clip, step in ((None, 1.0), (10.0, 2.0)):
+        optimizer, variable = Hooked(1.0, clipvalue=clip), keras.Variable(np.zeros(1))
+        optimizer.apply([tf.ones(1)], [variable])
+        assert float(variable[0]) == -step, "_clip_gradients"
+        assert optimizer.steps == 1, "_backend_update_step"
+
+
+def test_seeds_and_names_of_the_process():
+    keras.utils.set_random_seed(1)
+    keras.random.normal([1])
+    seed = global_seed()
+    first = np.asarray(keras.random.normal([3]))
+    set_global_seed(seed)
+    np.testing.assert_array_equal(keras.random.normal([3]), first, err_msg="global_seed_generator")
+    with names_forgotten():
+        name = keras.layers.Dense(1).name
+    assert keras.layers.Dense(1).name == name, "object_name_uids"

@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[1] / "tfx_largeout"
 # last two, which need more than the package does.
 LAYERS = (
     "arguments",
+    "keras_internals",
+    "tensorflow_internals",
     "run_time_checks",
     "unsupported_execution",
-    "keras_internals",
     "labels",
     "example_weights",
     "distribute",

@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private names of Keras by which a head learns what Keras tells no layer."""
+"""All private names of Keras that the package uses: what no public name says, or does.
+
+`tests/test_keras_internals.py` has a test for each, which names it where a Keras lacks it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.common.variables import AutocastScope
+from keras.src.models.functional import Functional
+from keras.src.random.seed_generator import global_seed_generator
 
 
 def calling_model(layer: keras.layers.Layer) -> Any:
@@ -60,3 +71,190 @@ def in_train_step() -> bool:
             return True
         graph = getattr(graph, "outer_graph", None)
     return False
+
+
+# What a model is made of
+
+
+def flat_layers(model: Any, include_self: bool = True) -> list[Any]:
+    """Returns all layers in a model, of whatever depth: `_flatten_layers`."""
+    return list(model._flatten_layers(include_self=include_self))
+
+
+def own_weights(layer: Any) -> list[Any]:
+    """Returns the weights of a layer without those of layers in it: `_trainable_variables`."""
+    return layer._trainable_variables + layer._non_trainable_variables
+
+
+def seed_generators(layer: Any) -> list[keras.random.SeedGenerator]:
+    """Returns the seeds of a layer that Keras knows: `_seed_generators`."""
+    return list(layer._seed_generators)
+
+
+def variable_behind(variable: Any) -> Any:
+    """Returns what a Keras variable stands for, None before it is there: `_value`.
+
+    The public `value` casts, and so copies, the variable within an autocast scope.
+    """
+    return variable._value if isinstance(variable, keras.Variable) else variable
+
+
+def without_autocast() -> Any:
+    """Returns a context in which variables are read in their own dtype: `AutocastScope`."""
+    return AutocastScope(None)
+
+
+# Graphs of layers
+
+
+def is_functional(layer: Any) -> bool:
+    """Says whether a layer is a graph of layers, without a `call` of its own: `Functional`."""
+    calls = (Functional.call, keras.Sequential.call)
+    return isinstance(layer, (Functional, keras.Sequential)) and type(layer).call in calls
+
+
+def graph_of(model: keras.Model) -> Any:
+    """Returns the graph of layers of a Functional or Sequential model: `Sequential._functional`.
+
+    Raises:
+        ValueError: The model is a Sequential one that does not know its input.
+    """
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    if graph is None:
+        raise ValueError(
+            f"model must be built; got {model.name!r}, which is not. Call it on a batch, or begin "
+            "it with a keras.Input."
+        )
+    return graph
+
+
+def outputs_with(model: keras.Model, in_place_of: Callable[[Any], Any]) -> Any:
+    """Returns what a Functional model gives with others in the places of its operations.
+
+    `keras.models.clone_model` does so too, but compiles the result: `_run_through_graph`.
+    """
+    return model._run_through_graph(model.input, operation_fn=in_place_of)
+
+
+def operations_of(model: keras.Model) -> list[Any]:
+    """Returns the operations of a graph of layers, once for each use: `_nodes_by_depth`."""
+    nodes = itertools.chain.from_iterable(graph_of(model)._nodes_by_depth.values())
+    return [node.operation for node in nodes]
+
+
+def made_by(tensor: Any) -> tuple[Any, list[Any]]:
+    """Returns the layer that gave a symbolic tensor, and what it got: `_keras_history`."""
+    layer, node, _ = tensor._keras_history
+    return layer, layer._inbound_nodes[node].input_tensors
+
+
+@contextlib.contextmanager
+def calls_forgotten(operations: list[Any]) -> Iterator[None]:
+    """A context at whose end operations forget the calls that were made in it: `_inbound_nodes`."""
+    kept = [
+        (nodes, len(nodes))
+        for operation in operations
+        for nodes in (operation._inbound_nodes, operation._outbound_nodes)
+    ]
+    try:
+        yield
+    finally:
+        for nodes, number in kept:
+            del nodes[number:]
+
+
+# Masks and metrics
+
+
+def set_mask(tensor: tf.Tensor, mask: Any) -> None:
+    """Gives a tensor the mask that losses and metrics read: `_keras_mask`."""
+    tensor._keras_mask = mask
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the mask of a tensor, or None: `_keras_mask`."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def metrics_given(model: Any) -> tuple[Any, list[Any]] | None:
+    """Returns what updates the metrics of a compiled model, and the metrics as `compile` got them.
+
+    No public name has them: `_compile_metrics`, `_user_metrics`.
+    """
+    compiled = getattr(model, "_compile_metrics", None)
+    if compiled is None:
+        return None
+    given = [compiled._user_metrics, compiled._user_weighted_metrics]
+    return compiled, keras.tree.flatten(given)
+
+
+def averaged_function(metric: Any) -> Any:
+    """Returns the function of y_true and y_pred that a metric averages, if it is one: `_fn`."""
+    update = type(metric).update_state
+    return metric._fn if update is keras.metrics.MeanMetricWrapper.update_state else None
+
+
+def options_of_function(metric: Any) -> dict[str, Any]:
+    """Returns the other arguments of the function that a metric averages: `_fn_kwargs`."""
+    return getattr(metric, "_fn_kwargs", {})
+
+
+# Training
+
+
+def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Has `fit`, which has begun, start with another epoch; None: with its own: `_initial_epoch`.
+
+    So `keras.callbacks.BackupAndRestore` does it.
+    """
+    model._initial_epoch = epoch
+
+
+class OptimizerHooks(keras.optimizers.Optimizer):
+    """What a Keras optimizer can't say by public names: `_clip_gradients` and the like."""
+
+    def before_clipping(self, gradients: list[Any]) -> list[Any]:
+        """Returns the gradients to clip, if there are any to be clipped."""
+        return gradients
+
+    def after_step(self) -> None:
+        """Is called when a step has been taken with all variables."""
+
+    def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
+        if self.clipnorm or self.clipvalue or self.global_clipnorm:
+            gradients = self.before_clipping(gradients)
+        return super()._clip_gradients(gradients)
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, rate: Any) -> None:
+        super()._backend_update_step(grads, trainable_variables, rate)
+        self.after_step()
+
+    def _var_key(self, variable: Any) -> Any:
+        if variable_behind(variable) is None:
+            return id(variable)  # a head in a subclassed model gets its value later
+        return super()._var_key(variable)
+
+
+# What the process keeps
+
+
+def global_seed() -> np.ndarray | None:
+    """Returns the seed of `keras.random` functions; None before it is there: `global_state`."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return None if generator is None else generator.state.numpy()
+
+
+def set_global_seed(array: np.ndarray) -> None:
+    """Sets the seed of `keras.random` functions that are called without one."""
+    global_seed_generator().state.assign(array)
+
+
+@contextlib.contextmanager
+def names_forgotten() -> Iterator[None]:
+    """A context behind which layers are named as if none had been made in it: `global_state`."""
+    name = "object_name_uids"
+    counters = copy.copy(global_state.get_global_attribute(name))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(name, counters)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+
+from tfx_largeout.tensorflow_internals import is_for_xla
 
 
 def refuse_replicas(rule: str, advice: str) -> None:
@@ -30,5 +31,5 @@ def refuse_xla(rule: str, got: str, advice: str) -> None:
     """
     if tf.executing_eagerly():
         return
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if is_for_xla(tf.compat.v1.get_default_graph()):
         raise RuntimeError(f"{rule}; got {got}. {advice}")

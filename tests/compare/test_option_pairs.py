@@ -12,7 +12,6 @@ from compare.conftest import write_examples
 from variants import cases_of
 
 from tfx_largeout.compare import cli
-from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
 from tfx_largeout.compare.data import load
 from tfx_largeout.compare.head_options import (
     BIASES,
@@ -25,6 +24,7 @@ from tfx_largeout.compare.head_options import (
 from tfx_largeout.compare.head_table import HEAD_TABLE
 from tfx_largeout.compare.settings import SCHEDULES, WorkerSettings
 from tfx_largeout.compare.training import train
+from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 FEW = ("fused_adam", "row_rmsprop", "sgd")
 VALUES = {

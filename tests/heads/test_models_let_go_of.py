@@ -16,7 +16,7 @@ from conformance.heads_table import HEADS, first_of_a_class
 from variants import cases_of
 
 import tfx_largeout as tlo
-from tfx_largeout.compare.custom_gradients import custom_gradients, custom_gradients_forgotten
+from tfx_largeout.tensorflow_internals import custom_gradients, custom_gradients_forgotten
 
 X, Y = np.random.default_rng(0).normal(size=(32, 8)).astype("float32"), np.arange(32)
 

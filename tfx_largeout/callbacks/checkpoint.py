@@ -22,6 +22,7 @@ from tfx_largeout.callbacks.stored_run import StoredRun
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import current
+from tfx_largeout.keras_internals import begin_at_epoch
 
 _SITE = "Checkpoint"
 _NOT_AS_IT_IS = (
@@ -164,8 +165,9 @@ class Checkpoint(keras.callbacks.Callback):
         self._history = facts["history"]
         # From here, as BackupAndRestore does it too, `fit` takes the number of its first epoch.
         epochs, done = self.params["epochs"], self._start.epoch
-        self.model._initial_epoch = epochs if facts["stopped"] else done
-        if self.model._initial_epoch >= epochs and self.params.get("verbose"):
+        first = epochs if facts["stopped"] else done
+        begin_at_epoch(self.model, first)
+        if first >= epochs and self.params.get("verbose"):
             why = "a callback has stopped it" if facts["stopped"] else f"epochs={epochs}"
             print(
                 f"nothing is left to train: the run in {self._folder.folder} is over, with "
@@ -222,7 +224,7 @@ class Checkpoint(keras.callbacks.Callback):
             # By a callback behind this one, after the save.
             self._save(Position(self._epoch + 1, 0), {})
         self._put_history_back()
-        self.model._initial_epoch = None
+        begin_at_epoch(self.model, None)
 
     # What training begins with
 
@@ -340,7 +342,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _put_history_back(self) -> None:
         """Gives the history of `fit` the epochs before the restart."""
-        self.model._initial_epoch = None
+        begin_at_epoch(self.model, None)
         if self._source is None:
             return
         history = self.model.history

@@ -43,7 +43,7 @@ class EpochBatches(tf.data.Dataset):
         self.iterator: Iterator[Any] | None = None
         refusing = tf.data.Dataset.from_generator(_refuse, output_signature=self._spec)
         self._refusing = refusing.apply(tf.data.experimental.assert_cardinality(self.num_batches))
-        super().__init__(self._refusing._variant_tensor)
+        super().__init__(tf.data.experimental.to_variant(self._refusing))
 
     @property
     def element_spec(self) -> Any:

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import global_seed_generator
 
 from tfx_largeout.distribute.class_shards import Shard, shape_of_all, shard_of
 from tfx_largeout.heads.base import Head
 from tfx_largeout.indexes.derived_state import DerivedState
+from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generators
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 # Keys of a head's configuration that say nothing about the meaning of its variables: they are free,
@@ -52,7 +51,7 @@ class ModelState:
     """
 
     def __init__(self, model: keras.Model, metrics: bool = True, kept: bool = True) -> None:
-        self._layers = model._flatten_layers()
+        self._layers = flat_layers(model)
         found = _variables(self._layers, model.metrics if metrics else [], kept)
         self._found = list(_unique(found))
 
@@ -140,26 +139,15 @@ class ModelState:
         return [layer for layer in self._layers if isinstance(layer, Head)]
 
 
-def restore_global_seed(array: np.ndarray) -> None:
-    """Sets the state of the seed of `keras.random` functions that are called without one."""
-    global_seed_generator().state.assign(array)
-
-
-def global_seed() -> np.ndarray | None:
-    """Returns the state of the seed of `keras.random` functions, or None before it is there."""
-    generator = global_state.get_global_attribute("global_seed_generator")
-    return None if generator is None else generator.state.numpy()
-
-
 def _variables(layers: list[Any], metrics: list[Any], kept: bool) -> Iterator[_Found]:
     for layer in layers:
         kind = type(layer).__name__
         derived = layer if isinstance(layer, DerivedState) else None
-        for variable in layer._trainable_variables + layer._non_trainable_variables:
+        for variable in own_weights(layer):
             yield _found(f"{kind}.{variable.name}", variable, derived)
         for variable in getattr(layer, "kept_variables", ()) if kept else ():
             yield _found(f"{kind}.kept", variable)
-        for generator in layer._seed_generators:
+        for generator in seed_generators(layer):
             yield _found(f"{kind}.seed", generator.state)
     for metric in metrics:
         yield from _of_owner(metric)

@@ -13,9 +13,10 @@ import numpy as np
 
 from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import NamedArray
-from tfx_largeout.callbacks.model_state import ModelState, global_seed, restore_global_seed
+from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.stored_run import StoredRun
 from tfx_largeout.distribute.workers import current
+from tfx_largeout.keras_internals import global_seed, set_global_seed
 
 _GLOBAL_SEED = "random/keras"
 _OF_CALLBACKS = "callbacks/"
@@ -94,7 +95,7 @@ class RunState:
         ):
             restore_callback(callback, state, _arrays_under(f"{_OF_CALLBACKS}{number}/", run))
         if _GLOBAL_SEED in run.names:
-            restore_global_seed(run.array(_GLOBAL_SEED))
+            set_global_seed(run.array(_GLOBAL_SEED))
         version, words, following = facts["random"]["python"]
         random.setstate((version, tuple(words), following))
         np.random.set_state(facts["random"]["numpy"])

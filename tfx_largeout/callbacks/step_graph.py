@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
-from tensorflow.python.framework import func_graph, op_def_registry
+import tensorflow as tf
 
 
 class StepGraph:
@@ -24,10 +23,8 @@ class StepGraph:
     """
 
     def __init__(self, model: keras.Model, element_spec: Any) -> None:
-        # tf.function would trace twice.
-        self._graph = func_graph.func_graph_from_py_func(
-            "train_step", model.train_step, (element_spec,), {}
-        )
+        step = tf.function(model.train_step, autograph=False)
+        self._graph: Any = step.get_concrete_function(element_spec).graph
 
     def unknown_variables(self, known: set[int]) -> list[str]:
         """Returns the names of variables that the step uses beside the known ones.
@@ -44,18 +41,7 @@ class StepGraph:
 
     def stateful_random_ops(self) -> list[str]:
         """Returns the types of ops that draw random numbers from a state of their own."""
-        return sorted({kind for kind in self._op_types() if _is_stateful_random(kind)})
-
-    def _op_types(self) -> Iterator[str]:
-        for operation in self._graph.get_operations():
-            yield operation.type
-        for function in self._graph._functions.values():
-            for node in function.definition.node_def:
-                yield node.op
-
-
-def _is_stateful_random(op_type: str) -> bool:
-    definition = op_def_registry.get(op_type)
-    if definition is None or not definition.is_stateful:
-        return False
-    return {"seed", "seed2"} <= {attribute.name for attribute in definition.attr}
+        definition = self._graph.as_graph_def()
+        functions = [function.node_def for function in definition.library.function]
+        nodes = [node for nodes in (definition.node, *functions) for node in nodes]
+        return sorted({node.op for node in nodes if {"seed", "seed2"} <= set(node.attr)})

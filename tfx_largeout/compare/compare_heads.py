@@ -25,7 +25,7 @@ from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.turns import say
 from tfx_largeout.compare.usual_loss import head_and_loss
 from tfx_largeout.models.replace_output import output_layers
-from tfx_largeout.models.swap_layers import calls_forgotten, graph_layers, swap_layers
+from tfx_largeout.models.swap_layers import graph_layers, swap_layers, swaps_forgotten
 
 DENSE = "dense"
 _MOST_SAMPLED, _DEFAULT_RATE = 1000, 1e-3
@@ -203,7 +203,7 @@ def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model
         swapped[dense], loss = make(seed)
         swapped |= dict.fromkeys(activations)
         options = {}
-    with calls_forgotten(model):
+    with swaps_forgotten(model):
         result = swap_layers(model, swapped)
     for layer, copy in copies.items():
         if layer is not dense:

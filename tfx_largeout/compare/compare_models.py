@@ -17,7 +17,6 @@ import keras
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.compare.comparison import Comparison
-from tfx_largeout.compare.custom_gradients import custom_gradients_forgotten
 from tfx_largeout.compare.event_file import EventFile
 from tfx_largeout.compare.exact_evaluation import ExactEvaluation
 from tfx_largeout.compare.machine import describe_machine, describe_versions
@@ -29,6 +28,7 @@ from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
 from tfx_largeout.ops import library
+from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 _SECONDS = 60.0
 

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import head_output
+from tfx_largeout.keras_internals import mask_of, set_mask
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK
 
 
@@ -67,9 +68,9 @@ class ExactEvaluation(keras.Model):
         logits = getattr(outputs, "_keras_logits", None)
         if logits is None:
             logits = outputs if self._from_logits else tf.math.log(outputs)
-        mask = getattr(outputs, "_keras_mask", None)
-        if mask is not None and getattr(logits, "_keras_mask", None) is None:
-            logits._keras_mask = mask
+        mask = mask_of(outputs)
+        if mask is not None and mask_of(logits) is None:
+            set_mask(logits, mask)
         return logits
 
 

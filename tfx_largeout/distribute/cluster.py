@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.failed_worker import explain_at_exit
@@ -23,6 +22,7 @@ from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.wait_limit import WaitLimit
 from tfx_largeout.distribute.watchdog import time_limit
 from tfx_largeout.distribute.workers import Workers, current, set_current
+from tfx_largeout.tensorflow_internals import configure_coordination
 
 _JOBS = ("chief", "worker")
 _PAUSE = 1.0  # seconds in which the others finish the last collective before this process leaves
@@ -111,7 +111,7 @@ def _join(place: _Place, timeout: float, step_timeout: float, heartbeat_timeout:
     leader = next(job for job in _JOBS if place.jobs.get(job))
     jobs = [(job, len(place.jobs[job])) for job in _JOBS if place.jobs.get(job)]
     try:
-        context.context().configure_coordination_service(
+        configure_coordination(
             service_type="standalone",
             service_leader=f"/job:{leader}/replica:0/task:0",
             # The time limit below says more than the error that this gives.

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.workers import Workers, current
+from tfx_largeout.tensorflow_internals import batch_size_of
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -44,7 +45,7 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
             )
     facts = {
         "the number of batches (-1: no end, -2: not known)": int(dataset.cardinality().numpy()),
-        "the batch size (0: not known)": _size_of_batches(dataset),
+        "the batch size (0: not known)": batch_size_of(dataset),
         "the kind of elements": str(tf.nest.map_structure(_kind, spec)),
     }
     agree(workers, "shard", facts)
@@ -55,15 +56,6 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return _bare_part(workers, element if isinstance(spec, tuple) else element[0])
 
     return dataset.map(part, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _size_of_batches(dataset: Any) -> int:
-    """Returns the number that `batch` was given last, 0 if it can't be found."""
-    size = getattr(dataset, "_batch_size", None)
-    if size is not None:
-        return int(size)
-    sizes = [_size_of_batches(before) for before in dataset._inputs()]
-    return sizes[0] if len(sizes) == 1 else 0
 
 
 def _kind(spec: Any) -> str:

@@ -8,7 +8,8 @@ import threading
 import time
 
 import tensorflow as tf
-from tensorflow.python.eager import context
+
+from tfx_largeout.tensorflow_internals import abort_collectives
 
 _SOONEST = 1.0  # seconds between two looks
 
@@ -51,7 +52,7 @@ class WaitLimit:
                 return
 
     def _abort(self) -> None:
-        context.context().abort_collective_ops(
+        abort_collectives(
             tf.errors.DEADLINE_EXCEEDED,
             f"a collective has waited for more than {self._seconds:g} seconds, the step_timeout of "
             "tlo.distribute.connect: some worker runs, but does not take part. It may wait for its "

@@ -11,16 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
 from tfx_largeout.distribute.wait_limit import WaitLimit
+from tfx_largeout.tensorflow_internals import function_graph
 
 _GROUP = 7000  # TensorFlow's own strategies count their groups from 1
-_CONTROL_FLOW = (
-    control_flow.CondBranchFuncGraph,
-    control_flow.WhileCondFuncGraph,
-    control_flow.WhileBodyFuncGraph,
-)
 _PRIME = 2**31 - 1
 
 
@@ -172,7 +167,7 @@ class Workers:
     def _numbered(self, name: str) -> str:
         if tf.executing_eagerly():
             return f"{name}#1"  # so that a worker outside of a step meets those that begin one
-        uses = self._uses.setdefault(_function_graph(), collections.Counter())
+        uses = self._uses.setdefault(function_graph(), collections.Counter())
         uses[name] += 1
         return f"{name}#{uses[name]}"
 
@@ -224,11 +219,3 @@ def _check_not_empty(x: tf.Tensor, name: str) -> list[tf.Operation]:
         return []
     check = tf.debugging.Assert(tf.size(x) > 0, [f"{name!r} must send something; got", tf.shape(x)])
     return [] if check is None else [check]
-
-
-def _function_graph() -> tf.Graph:
-    """Returns the graph of the function that is traced, whatever its control flow."""
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, _CONTROL_FLOW):
-        graph = graph.outer_graph
-    return graph

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
@@ -19,7 +18,7 @@ from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
 from tfx_largeout.heads.large_logits import watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.without_logits import gives_logits
-from tfx_largeout.keras_internals import asks_for_shapes, calling_model
+from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
@@ -30,6 +29,7 @@ from tfx_largeout.statistics import (
     TopScores,
     without_gradient,
 )
+from tfx_largeout.tensorflow_internals import tape_may_record
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 
@@ -107,7 +107,7 @@ class Head(keras.layers.Layer):
             "Leave jit_compile out, or set it to False.",
         )
         if training is None:
-            training = record.could_possibly_record()
+            training = tape_may_record()
         model = calling_model(self)
         logits = self._prunable_logits(inputs, model)
         if training:
@@ -408,7 +408,7 @@ class HeadOutput:
     def _exact(self, y_true: Any, keep: bool = False) -> ExactStatistics:
         eager = tf.executing_eagerly()
         key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()))
-        if key in self._kept and not (eager and record.could_possibly_record()):
+        if key in self._kept and not (eager and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
@@ -446,5 +446,5 @@ def head_output(y_pred: Any) -> HeadOutput | None:
 
 def examples_that_count(y_pred: Any, output: HeadOutput) -> tf.Tensor:
     """Returns `[N]` bool: False where a Keras mask on `y_pred`, which has `output`, leaves out."""
-    mask = getattr(y_pred, "_keras_mask", None)
+    mask = mask_of(y_pred)
     return example_weights(output.hidden, None, mask) != 0

@@ -12,7 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.keras_internals import (
+    asks_for_shapes,
+    averaged_function,
+    mask_of,
+    metrics_given,
+    options_of_function,
+)
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import ExactStatistics
 
@@ -69,14 +75,14 @@ def serve_metrics(model: Any) -> bool:
         Whether one of the metrics looks at a training step: a loss then has exact statistics
         computed before the step changes W.
     """
-    compiled = getattr(model, "_compile_metrics", None)
-    if compiled is None:
+    found = metrics_given(model)
+    if found is None:
         return False
+    compiled, given = found
     if not isinstance(compiled.__dict__.get("update_state"), functools.partial):
         compiled.update_state = functools.partial(_update_all, compiled)
     if getattr(model, "train_function", None) is None:
         return False  # a loop of the user's own, which knows when it looks
-    given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     return any(map(_looks_at_training, given))
 
 
@@ -84,7 +90,8 @@ def _looks_at_training(metric: Any) -> bool:
     if isinstance(metric, str):
         return metric in _NAMES
     if isinstance(metric, keras.metrics.Metric):
-        return getattr(metric, "during_training", False) or _function_of(metric) in _BY_FUNCTION
+        asks = getattr(metric, "during_training", False)
+        return asks or averaged_function(metric) in _BY_FUNCTION
     return metric in _BY_FUNCTION
 
 
@@ -113,7 +120,7 @@ class _UpdateByHead:
         if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():
-            mask = getattr(y_pred, "_keras_mask", None)
+            mask = mask_of(y_pred)
             self._by_head(output, y_true, sample_weight, mask)
         else:
             self._warn(output.head)
@@ -123,15 +130,16 @@ class _UpdateByHead:
         type(self._metric).update_state(self._metric, *arguments)
 
     def _is_served(self) -> bool:
-        options = getattr(self._metric, "_fn_kwargs", {})
+        options = options_of_function(self._metric)
         others = ("from_sorted_ids", "label_smoothing")
         is_plain = not any(options.get(name) for name in others) and options.get("axis", -1) == -1
-        return _function_of(self._metric) in _BY_FUNCTION and is_plain
+        return averaged_function(self._metric) in _BY_FUNCTION and is_plain
 
     def _by_head(self, output: Any, y_true: Any, sample_weight: Any, mask: Any) -> None:
-        metric, options = self._metric, self._metric._fn_kwargs
+        metric, options = self._metric, options_of_function(self._metric)
+        of_rank = _BY_FUNCTION[averaged_function(metric)]
         if not options.get("from_logits", True) or (
-            _BY_FUNCTION[metric._fn] is _crossentropy and "from_logits" not in options
+            of_rank is _crossentropy and "from_logits" not in options
         ):
             raise ValueError(
                 f"metric {metric.name!r} must have from_logits=True, as a head gives logits; got "
@@ -161,14 +169,15 @@ class _UpdateByHead:
         has_label = tf.reduce_any(counted, axis=-1)
         rank = tf.reduce_sum(tf.where(counted, exact.target_ranks, 0), axis=-1)
         loss = exact.log_partition - tf.reduce_sum(tf.where(counted, exact.target_logits, 0), -1)
-        values = _BY_FUNCTION[metric._fn](rank, loss, **options)
+        values = of_rank(rank, loss, **options)
         weights = example_weights(output.hidden, sample_weight, mask)
         weights = tf.where(has_label, weights, 0)
         values = tf.where(weights != 0, tf.cast(values, metric.dtype), 0)
         keras.metrics.Mean.update_state(metric, values, weights)
 
     def _warn(self, head: Any) -> None:
-        if self._has_warned or hasattr(_function_of(self._metric), "evaluates_on"):  # a HeadLoss
+        is_loss_of_head = hasattr(averaged_function(self._metric), "evaluates_on")
+        if self._has_warned or is_loss_of_head:
             return
         self._has_warned = True
         name = self._metric.name
@@ -182,12 +191,6 @@ class _UpdateByHead:
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-def _function_of(metric: Any) -> Any:
-    """Returns the function of y_true and y_pred that Keras averages over examples, if it is one."""
-    update = type(metric).update_state
-    return metric._fn if update is keras.metrics.MeanMetricWrapper.update_state else None
 
 
 def _is_one_hot(y_true: Any, output: Any) -> bool:

@@ -18,11 +18,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.control_flow_v2_func_graphs import CondBranchFuncGraph
 
 from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.heads.kept_passes import KeptPasses
-from tfx_largeout.heads.update_switch import CONTROL_FLOW
 from tfx_largeout.keras_internals import (
     applying_optimizer,
     batches_applied,
@@ -31,6 +29,7 @@ from tfx_largeout.keras_internals import (
 )
 from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
 _ATTRIBUTE = "_tfx_largeout_steps"
 _DRAWS_OF_PASS = 2**20  # numbers of draws between two passes of one step
@@ -387,7 +386,7 @@ class StepContext(keras.constraints.Constraint):
             step = _step_in(graph, self._head)
             if step.taken or step.pending:
                 return step
-            if not isinstance(graph, CONTROL_FLOW):  # a function would keep what is around it
+            if not is_branch_or_loop(graph):  # a function would keep what is around it
                 return self._step_of_graph()
             graph = graph.outer_graph
 
@@ -503,7 +502,7 @@ def _scale_of(optimizer: Any, applying: Any) -> Any:
 def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
     """Refuses a step in a branch: so `LossScaleOptimizer` does it, of which Keras says nothing."""
     graph = _graph()
-    if isinstance(graph, CondBranchFuncGraph) and pending and pending[0][0].hidden.graph != graph:
+    if is_branch(graph) and pending and pending[0][0].hidden.graph != graph:
         raise ValueError(
             f"{_named(head)} must know by what the loss is scaled; got the step of an optimizer in "
             "a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "

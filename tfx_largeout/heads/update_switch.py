@@ -8,13 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
-CONTROL_FLOW = (
-    control_flow.CondBranchFuncGraph,
-    control_flow.WhileCondFuncGraph,
-    control_flow.WhileBodyFuncGraph,
-)
+from tfx_largeout.tensorflow_internals import function_graph
+
 _UPDATING = -1  # above it: no update, and the number of the draw
 
 
@@ -44,7 +40,7 @@ class UpdateSwitch:
             finally:
                 self.state.assign(before)
         else:
-            traced, self._traced = self._traced, (_function_graph(), draw)
+            traced, self._traced = self._traced, (function_graph(), draw)
             try:
                 yield
             finally:
@@ -84,18 +80,10 @@ class UpdateSwitch:
         if self._traced is None:
             return None
         graph, draw = self._traced
-        if graph is not _function_graph():
+        if graph is not function_graph():
             raise RuntimeError(
                 "without_update must be entered in the function that calls the head, or eagerly, "
                 "around functions; got a head called in another function, which would keep the "
                 "switch when it is called again"
             )
         return draw
-
-
-def _function_graph() -> tf.Graph:
-    """Returns the graph of the function that is traced, whatever its control flow."""
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, CONTROL_FLOW):
-        graph = graph.outer_graph
-    return graph

@@ -12,6 +12,7 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.ignored_class import output_for_loss
+from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
 
@@ -72,7 +73,7 @@ class ConvexLoss:
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what each element counts in the sum of losses, and in the divisor, `[N]`."""
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         counts = example_weights(y_pred, None, mask)
         weights = example_weights(y_pred, sample_weight, None)
         ignored = self.ignored(y_true, y_pred, weights)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.hessian_free.convex_loss import convex_loss
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters
+from tfx_largeout.keras_internals import flat_layers
 
 _DIFFERENT_IN_TRAINING = (
     keras.layers.BatchNormalization,
@@ -225,7 +226,7 @@ def _refuse_constraints(model: keras.Model) -> None:
 
 
 def _warn_of_different_layers(model: keras.Model) -> None:
-    layers = [la for la in model._flatten_layers() if isinstance(la, _DIFFERENT_IN_TRAINING)]
+    layers = [la for la in flat_layers(model) if isinstance(la, _DIFFERENT_IN_TRAINING)]
     if layers:
         names = ", ".join(f"{type(layer).__name__} {layer.name!r}" for layer in layers)
         warnings.warn(

@@ -18,6 +18,7 @@ from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import Head
 from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.keras_internals import flat_layers
 
 SITE = "hessian_free.Trainer"
 
@@ -33,7 +34,7 @@ def refuse_heads(workers: Workers, model: keras.Model) -> None:
     Raises:
         RuntimeError: It has one, and there are several workers.
     """
-    heads = [layer for layer in model._flatten_layers() if isinstance(layer, Head)]
+    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
     if heads and not workers.alone:
         raise RuntimeError(
             "the model of hessian_free.Trainer must be whole on each worker; got "
@@ -68,7 +69,7 @@ def agree_on_model(workers: Workers, model: keras.Model) -> None:
     Raises:
         ValueError: They do.
     """
-    layers = [layer for layer in model._flatten_layers() if layer is not model]
+    layers = [layer for layer in flat_layers(model) if layer is not model]
     config = model.get_compile_config()
     facts = {
         "the number of weights": model.count_params(),

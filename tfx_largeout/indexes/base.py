@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.keras_internals import asks_for_shapes
 
 
 class OverRows(DerivedState):
@@ -69,7 +69,7 @@ class Index(OverRows):
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Calls `rebuild` if it has never been called. Arguments, errors: as there."""
-        if in_stateless_scope():
+        if asks_for_shapes():
             return  # Keras only finds out shapes, and no variable can change.
 
         def build() -> tf.Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.variables import AutocastScope
 
+from tfx_largeout.keras_internals import without_autocast
 from tfx_largeout.saving.array_initializer import get_initializer
 
 
@@ -49,7 +49,7 @@ class RowEmbedding(keras.layers.Embedding):
         if self.lora_enabled:
             return super().call(inputs)
         ids: Any = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int64)
-        with AutocastScope(None):  # that of a model would cast the whole table
+        with without_autocast():  # that of a model would cast the whole table
             # One slice an id: the optimizers of Keras take a repeated id for several gradients.
             unique_ids, places = tf.unique(tf.reshape(ids, [-1]))
             rows = tf.gather(self.embeddings.value, unique_ids)

@@ -15,6 +15,7 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.quantized_rows import QuantizedRows
+from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.statistics import TopScores
 
@@ -152,14 +153,14 @@ class TopKModel(keras.Model):
             "model": keras.saving.serialize_keras_object(self.model),
             "k": self.k,
             "activation": self.activation,
-            "index": _index_config(self.index, self.model._flatten_layers()),
+            "index": _index_config(self.index, flat_layers(self.model)),
             "num_found": self.num_found,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TopKModel:
         model = keras.saving.deserialize_keras_object(config["model"])
-        index = _index_of_config(config["index"], model._flatten_layers())
+        index = _index_of_config(config["index"], flat_layers(model))
         return cls(**{**config, "model": model, "index": index})
 
 

@@ -14,7 +14,7 @@ from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.ignored_class import output_for_loss
-from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
 from tfx_largeout.losses.label_weights import LabelWeights
@@ -148,7 +148,7 @@ class HeadLoss(keras.losses.Loss):
             is_reduced = self.reduction not in (None, "none")
             return tf.zeros([] if is_reduced else tf.shape(y_pred)[:-1], self.dtype)
         output = self._output(y_pred)
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
@@ -173,7 +173,7 @@ class HeadLoss(keras.losses.Loss):
             if weights is not None:
                 weights = output.unflatten(weights)
         if counts is not None:
-            values._keras_mask = counts
+            set_mask(values, counts)
         # The base class weighs, masks and reduces; `call` hands it the values as they are.
         return super().__call__(values, values, weights)
 

@@ -13,6 +13,7 @@ from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.ignored_class import output_for_metric
+from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
 from tfx_largeout.statistics import ExactStatistics
 
@@ -84,7 +85,7 @@ class ExactMetric(keras.metrics.Metric):
             tf.errors.InvalidArgumentError: A label is out of range, or the numbers of rows differ.
         """
         y_pred = tf.convert_to_tensor(y_pred)
-        output, mask = head_output(y_pred), getattr(y_pred, "_keras_mask", None)
+        output, mask = head_output(y_pred), mask_of(y_pred)
         skips = output is not None and output.training and not self.during_training
         if output is None or (output.is_trained_by_logits and not skips):
             statistics, batch = statistics_of_logits(y_true, y_pred, self.ignore_class), y_pred

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,14 @@ import numpy as np
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.tied_sampled import TiedSampledHead
-from tfx_largeout.models.swap_layers import graph_of, inner, is_graph, swap_layers
+from tfx_largeout.keras_internals import (
+    graph_of,
+    is_functional,
+    made_by,
+    operations_of,
+    own_weights,
+)
+from tfx_largeout.models.swap_layers import inner, swap_layers
 
 # What a Dense layer may have that a head can't take over.
 _OPTIONS_OF_DENSE = (
@@ -82,7 +88,7 @@ def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
     Raises:
         TypeError, ValueError: A head can't take its place: see `replace_output`.
     """
-    if not is_graph(model):
+    if not is_functional(model):
         raise TypeError(
             "model must be a Functional or Sequential model, whose layers can be known; got "
             f"{_described(model)}. In a model with a call of its own, make the head where the "
@@ -124,12 +130,11 @@ def _backwards(model: keras.Model) -> Iterator[Any]:
     """Yields the layers of a model from the last one on, for as long as there is one before."""
     tensor = graph_of(model).outputs[0]
     while True:
-        layer, node, _ = tensor._keras_history
-        if is_graph(layer) and len(graph_of(layer).outputs) == 1:
+        layer, tensors = made_by(tensor)
+        if is_functional(layer) and len(graph_of(layer).outputs) == 1:
             yield from _backwards(layer)
         else:
             yield layer
-        tensors = layer._inbound_nodes[node].input_tensors
         if len(tensors) != 1:
             return
         tensor = tensors[0]
@@ -170,7 +175,7 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
             )
     own = {id(weight) for weight in dense.weights}
     for layer in inner(model):
-        weights = layer._trainable_variables + layer._non_trainable_variables
+        weights = own_weights(layer)
         if layer is not dense and not own.isdisjoint(map(id, weights)):
             raise ValueError(
                 "the Dense layer in which model ends must have weights of its own; got "
@@ -202,9 +207,8 @@ def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
 
 def _uses(model: keras.Model, layer: Any) -> int:
     """Returns in how many places of a model a layer is, those of models within it included."""
-    nodes = itertools.chain.from_iterable(graph_of(model)._nodes_by_depth.values())
-    operations = [node.operation for node in nodes]
-    within = sum(_uses(operation, layer) for operation in operations if is_graph(operation))
+    operations = operations_of(model)
+    within = sum(_uses(operation, layer) for operation in operations if is_functional(operation))
     return operations.count(layer) + within
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -14,19 +13,18 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
+from tfx_largeout.keras_internals import names_forgotten
 
 _SITE = "save_model"
 _BLOCK = 2**22  # numbers that a worker sends at a time
 _SENT_AS_THEY_ARE = ("float16", "float32", "float64", "int32", "int64")
 _WEIGHTS = ".weights.h5"
 _UNFINISHED = "unfinished."
-_COUNTERS_OF_NAMES = "object_name_uids"  # by which Keras names what has no name
 
 
 def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True) -> None:
@@ -180,9 +178,8 @@ def _as_if_nothing_was_made() -> Iterator[None]:
     Other workers make nothing, and what is made later must be the same on all of them.
     """
     drawn = random.getstate()
-    names = copy.copy(global_state.get_global_attribute(_COUNTERS_OF_NAMES))
     try:
-        yield
+        with names_forgotten():
+            yield
     finally:
         random.setstate(drawn)
-        global_state.set_global_attribute(_COUNTERS_OF_NAMES, names)

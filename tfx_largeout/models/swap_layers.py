@@ -8,29 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
 
-_CALLS = (Functional.call, keras.Sequential.call)
-
-
-def is_graph(layer: Any) -> bool:
-    """Says whether a layer is a Functional or Sequential model without a `call` of its own."""
-    return isinstance(layer, (Functional, keras.Sequential)) and type(layer).call in _CALLS
-
-
-def graph_of(model: keras.Model) -> Functional:
-    """Returns the graph of layers of a Functional or Sequential model.
-
-    Raises:
-        ValueError: The model is a Sequential one that does not know its input.
-    """
-    graph = model._functional if isinstance(model, keras.Sequential) else model
-    if graph is None:
-        raise ValueError(
-            f"model must be built; got {model.name!r}, which is not. Call it on a batch, or begin "
-            "it with a keras.Input."
-        )
-    return graph
+from tfx_largeout.keras_internals import (
+    calls_forgotten,
+    flat_layers,
+    graph_of,
+    is_functional,
+    outputs_with,
+)
 
 
 def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
@@ -46,7 +31,7 @@ def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
     done = dict(swapped)
 
     def in_place_of(layer: Any) -> Any:
-        if layer not in done and is_graph(layer) and not done.keys().isdisjoint(inner(layer)):
+        if layer not in done and is_functional(layer) and not done.keys().isdisjoint(inner(layer)):
             done[layer] = swap_layers(layer, swapped)
         return done.get(layer, layer)
 
@@ -59,34 +44,26 @@ def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
         other = in_place_of(operation)
         return _unchanged if other is None else other
 
-    outputs = model._run_through_graph(model.input, operation_fn=operation_in_place_of)
+    outputs = outputs_with(model, operation_in_place_of)
     return keras.Model(model.input, outputs, name=model.name)
 
 
 @contextlib.contextmanager
-def calls_forgotten(model: keras.Model) -> Iterator[None]:
+def swaps_forgotten(model: keras.Model) -> Iterator[None]:
     """A context at whose end the layers of a model forget the calls that were made in it.
 
     A layer remembers each graph of layers that it is in, and so keeps the weights of all other
-    layers there in memory. What `swap_layers` has returned works on, but nothing
-    is to be swapped in it.
+    layers there in memory. What `swap_layers` has returned works on, but nothing is to be swapped
+    in it.
     """
-    kept = [
-        (nodes, len(nodes))
-        for operation in _operations(model)
-        for nodes in (operation._inbound_nodes, operation._outbound_nodes)
-    ]
-    try:
+    with calls_forgotten(list(_operations(model))):
         yield
-    finally:
-        for nodes, number in kept:
-            del nodes[number:]
 
 
 def _operations(model: keras.Model) -> Iterator[Any]:
     for operation in graph_of(model).operations:
         yield operation
-        if is_graph(operation):
+        if is_functional(operation):
             yield from _operations(operation)
 
 
@@ -94,13 +71,13 @@ def graph_layers(model: keras.Model) -> list[Any]:
     """Returns the layers of a model and of the Functional and Sequential ones within it."""
     found = []
     for layer in model.layers:
-        found += graph_layers(layer) if is_graph(layer) else [layer]
+        found += graph_layers(layer) if is_functional(layer) else [layer]
     return found
 
 
 def inner(model: keras.Model) -> list[Any]:
     """Returns all layers in a model, of whatever depth."""
-    return list(model._flatten_layers(include_self=False))
+    return flat_layers(model, include_self=False)
 
 
 def _unchanged(inputs: Any, *_: Any, **__: Any) -> Any:

@@ -12,9 +12,10 @@ from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.keras_internals import graph_of, is_functional
 from tfx_largeout.layers.row_embedding import RowEmbedding
 from tfx_largeout.layers.sparse_dense import SparseDense
-from tfx_largeout.models.swap_layers import graph_layers, graph_of, inner, is_graph, swap_layers
+from tfx_largeout.models.swap_layers import graph_layers, inner, swap_layers
 
 _OF_KERAS = {SparseDense: keras.layers.Dense, RowEmbedding: keras.layers.Embedding}
 _LINEAR = (KernelHead.flat_logits, FactoredWeights.flat_logits)
@@ -47,7 +48,7 @@ def to_keras(model: keras.Model) -> keras.Model:
         ValueError: `model` is not built.
         RuntimeError: The classes are spread over several workers.
     """
-    if not is_graph(model):
+    if not is_functional(model):
         raise TypeError(
             "model must be a Functional or Sequential model, whose layers can be known; got "
             f"{type(model).__name__} {getattr(model, 'name', model)!r}. In a model with a call of "

@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.keras_internals import OptimizerHooks, variable_behind
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
-from tfx_largeout.ops.rows.variable_rows import tf_variable
 
 _DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bits
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class FusedAdam(keras.optimizers.Adam):
+class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
     """`keras.optimizers.Adam`, by TensorFlow's own op for it.
 
         m <- m + (1 - beta_1) (g - m),  v <- v + (1 - beta_2) (g^2 - v)
@@ -37,10 +37,9 @@ class FusedAdam(keras.optimizers.Adam):
         Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, algorithm 1.
     """
 
-    def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
-        if self.clipnorm or self.clipvalue or self.global_clipnorm:  # of rows, not of slices
-            gradients = [_dense(gradient) for gradient in gradients]
-        return super()._clip_gradients(gradients)
+    def before_clipping(self, gradients: list[Any]) -> list[Any]:
+        """Rows are clipped, not slices."""
+        return [_dense(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
@@ -57,9 +56,9 @@ class FusedAdam(keras.optimizers.Adam):
         step = tf.cast(self.iterations + 1, dtype)
         # Under a strategy, a handle is that of this replica's copy.
         tf.raw_ops.ResourceApplyAdam(
-            var=tf_variable(variable).handle,
-            m=tf_variable(self._momentums[place]).handle,
-            v=tf_variable(self._velocities[place]).handle,
+            var=variable_behind(variable).handle,
+            m=variable_behind(self._momentums[place]).handle,
+            v=variable_behind(self._velocities[place]).handle,
             beta1_power=beta_1**step,
             beta2_power=beta_2**step,
             lr=tf.cast(learning_rate, dtype),

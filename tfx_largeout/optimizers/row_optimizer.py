@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import current
+from tfx_largeout.keras_internals import OptimizerHooks
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.row_update_composed import row_step
@@ -20,7 +21,7 @@ from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 
-class RowOptimizer(keras.optimizers.Optimizer):
+class RowOptimizer(OptimizerHooks):
     """A Keras optimizer that reads and writes only the rows which a gradient names.
 
     A row is what `weight[i]` is: of W `[C, D]` the weights of a class, of an embedding `[V, D]`
@@ -108,10 +109,9 @@ class RowOptimizer(keras.optimizers.Optimizer):
         places = [bare_variable(own) is wanted for own in self._trainable_variables]
         return [bare_variable(slot) for slot in self._slots[places.index(True)]]
 
-    def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
-        if self.clipnorm or self.clipvalue or self.global_clipnorm:  # of rows, not of their parts
-            gradients = [_with_a_slice_a_row(gradient) for gradient in gradients]
-        return super()._clip_gradients(gradients)
+    def before_clipping(self, gradients: list[Any]) -> list[Any]:
+        """Rows are clipped, not their parts."""
+        return [_with_a_slice_a_row(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable])
@@ -154,11 +154,6 @@ class RowOptimizer(keras.optimizers.Optimizer):
             store = own_rows(store, self.variables, current(), owner)
             check_saved_shapes(owner, self.variables, store)
         super().load_own_variables(store)
-
-    def _var_key(self, variable: Any) -> Any:
-        if isinstance(variable, keras.Variable) and variable._value is None:
-            return id(variable)  # a head in a subclassed model gets its value later
-        return super()._var_key(variable)
 
     def _apply_weight_decay(self, variables: list[Any]) -> None:
         """Does nothing: the rule lets only touched rows decay."""

@@ -107,10 +107,8 @@ class RowRMSprop(RowOptimizer):
         rule = RowRule("adagrad", (self.epsilon * growth,))
         self.take_step(_scaled(gradient, scale), variable, rule, rate)
 
-    def _backend_update_step(
-        self, grads: Any, trainable_variables: Any, learning_rate: Any
-    ) -> None:
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+    def after_step(self) -> None:
+        """Counts the step."""
         self._steps_taken.assign_add(1)
 
     def _steps_since_put_right(self, variable: Any) -> tf.Tensor:

@@ -20,6 +20,7 @@ from tfx_largeout.distribute.workers import current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.without_logits import without_logits
 from tfx_largeout.indexes import HashIndex
+from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.layers.top_k import output_of_model
 from tfx_largeout.serving.class_names import ClassNames, checked_names
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
@@ -263,10 +264,10 @@ def _tables_below(model: keras.Model, head: Head) -> list[Any]:
     Variables go along by themselves, as endpoints read them: a layer that is tracked, too, has its
     own written twice.
     """
-    of_head = {id(layer) for layer in head._flatten_layers()}
+    of_head = {id(layer) for layer in flat_layers(head)}
     tables = {}
-    for layer in model._flatten_layers():
-        if not of_head & {id(part) for part in layer._flatten_layers()}:
+    for layer in flat_layers(model):
+        if not of_head & {id(part) for part in flat_layers(layer)}:
             for part in tf.train.TrackableView(layer).descendants():
                 if isinstance(part, tf.saved_model.experimental.TrackableResource):
                     tables[id(part)] = part

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.keras_internals import variable_behind
 from tfx_largeout.ops.checks import check_shape
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
@@ -18,7 +19,6 @@ from tfx_largeout.ops.exact.streamed_logits_composed import (
     streamed_logits_composed,
 )
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.variable_rows import tf_variable
 from tfx_largeout.run_time_checks import after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
@@ -140,7 +140,7 @@ def _without_gradient(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _unwrap(table: Any) -> tf.Tensor | tf.Variable:
-    table = tf_variable(table)
+    table = variable_behind(table)
     return table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
 
 

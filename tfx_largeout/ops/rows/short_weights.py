@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from tfx_largeout.ops.rows.variable_rows import tf_variable
+from tfx_largeout.keras_internals import variable_behind
 
 _STEPS = {"bfloat16": 256, "float16": 2048}  # between a power of 2 and the next
 _ATTRIBUTE = "_tfx_largeout_is_known_short"
@@ -22,7 +22,7 @@ def warn_of_short_weights(owner: str, variables: Iterable[Any]) -> None:
     """
     short = []
     for variable in variables:
-        own = tf_variable(variable)  # whose dtype is no other within a call
+        own = variable_behind(variable)  # whose dtype is no other within a call
         dtype = "none yet" if own is None else own.dtype.name
         if dtype in _STEPS and not getattr(variable, _ATTRIBUTE, False):
             setattr(variable, _ATTRIBUTE, True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
+
+from tfx_largeout.keras_internals import variable_behind
 
 
 def gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
@@ -46,15 +47,9 @@ def scatter_update(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> No
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)
 
 
-def tf_variable(variable: Any) -> Any:
-    """Returns what stands behind a Keras variable: TensorFlow's, or one of a strategy."""
-    # `.value` would cast, and so copy, the variable inside an autocast scope.
-    return variable._value if isinstance(variable, keras.Variable) else variable
-
-
 def bare_variable(variable: Any) -> tf.Variable:
     """Returns TensorFlow's variable behind a Keras variable, or behind one of a strategy."""
-    variable = tf_variable(variable)
+    variable = variable_behind(variable)
     if isinstance(variable, tf.distribute.DistributedValues):
         variable = variable.values[0]  # heads refuse more than one replica
     return variable

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All private names of TensorFlow that the package uses: what no public name says, or does.
+
+`tests/test_tensorflow_internals.py` has a test for each, which names it where it is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, record
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
+
+_BRANCHES_AND_LOOPS = (
+    control_flow.CondBranchFuncGraph,
+    control_flow.WhileCondFuncGraph,
+    control_flow.WhileBodyFuncGraph,
+)
+
+
+def tape_may_record() -> bool:
+    """Says whether a gradient tape may record here: `record.could_possibly_record`."""
+    return record.could_possibly_record()
+
+
+def function_graph() -> tf.Graph:
+    """Returns the graph of the function that is traced, whatever its control flow."""
+    graph = tf.compat.v1.get_default_graph()
+    while is_branch_or_loop(graph):
+        graph = graph.outer_graph
+    return graph
+
+
+def is_branch_or_loop(graph: Any) -> bool:
+    """Says whether a graph is one of a `tf.cond` or `tf.while_loop`: `CondBranchFuncGraph`."""
+    return isinstance(graph, _BRANCHES_AND_LOOPS)
+
+
+def is_branch(graph: Any) -> bool:
+    """Says whether a graph is one of a `tf.cond`: `CondBranchFuncGraph`."""
+    return isinstance(graph, control_flow.CondBranchFuncGraph)
+
+
+def is_for_xla(graph: tf.Graph) -> bool:
+    """Says whether a graph is traced for XLA: `GraphOrParentsInXlaContext`."""
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def batch_size_of(dataset: Any) -> int:
+    """Returns the number that `batch` was given last, 0 if it can't be found: `_batch_size`."""
+    size = getattr(dataset, "_batch_size", None)
+    if size is not None:
+        return int(size)
+    sizes = [batch_size_of(before) for before in dataset._inputs()]
+    return sizes[0] if len(sizes) == 1 else 0
+
+
+def abort_collectives(error: int, message: str) -> None:
+    """Ends the collectives of this process that wait: `abort_collective_ops`."""
+    context.context().abort_collective_ops(error, message)
+
+
+def configure_coordination(**arguments: Any) -> None:
+    """Sets how workers find each other, before TensorFlow starts: `context.context()`."""
+    context.context().configure_coordination_service(**arguments)
+
+
+def custom_gradients() -> set[str]:
+    """Returns the names of the custom gradients that TensorFlow keeps: `gradient_registry`."""
+    registered = getattr(ops.gradient_registry, "_registry", {})
+    return {name for name in registered if name.startswith("CustomGradient-")}
+
+
+@contextlib.contextmanager
+def custom_gradients_forgotten() -> Iterator[None]:
+    """A context at whose end TensorFlow forgets the custom gradients that were traced in it.
+
+    Optimizers of Keras go through a `tf.custom_gradient`, as do heads that update themselves.
+    TensorFlow keeps the function of each as long as the process lives, and all that the function
+    holds: the traced step, and W with it (docs/reliability.md, "Several models in one process").
+
+    What was traced before goes on to work; graphs of models that were trained in the context can't
+    be differentiated again.
+    """
+    before = custom_gradients()
+    try:
+        yield
+    finally:
+        for name in custom_gradients() - before:
+            del ops.gradient_registry._registry[name]
