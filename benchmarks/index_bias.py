@@ -30,7 +30,8 @@ import tensorflow as tf
 from tfx_largeout.indexes import HashIndex, SimHash
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.samplers import LogUniform, LSHEmbedding, OutputWeights, Sampler
+from tfx_largeout.samplers import LogUniform, LSHEmbedding, Sampler
+from tfx_largeout.samplers.base import OutputWeights
 
 EXAMPLES, TABLES, CANDIDATES = 64, 50, 1000
 DRAWS, FUNCTIONS = 200, 50

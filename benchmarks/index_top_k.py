@@ -37,7 +37,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.indexes import DWTAHash, HashFamily, HashIndex, SimHash, WTAHash
+from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+from tfx_largeout.indexes.hash_family import HashFamily
 
 try:
     import faiss

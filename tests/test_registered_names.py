@@ -8,11 +8,13 @@ import inspect
 import keras
 
 import tfx_largeout as tlo
+from tfx_largeout.indexes.base import Index
+from tfx_largeout.indexes.hash_family import HashFamily
 
 NAMESPACES = [tlo, *(value for _, value in inspect.getmembers(tlo, inspect.ismodule))]
 SAVED = (
-    tlo.indexes.HashFamily,
-    tlo.indexes.Index,
+    HashFamily,
+    Index,
     tlo.samplers.Sampler,
     keras.initializers.Initializer,
     keras.Layer,

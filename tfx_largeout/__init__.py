@@ -24,7 +24,6 @@ from tfx_largeout import (
     hessian_free,
     indexes,
     initializers,
-    labels,
     layers,
     losses,
     metrics,
@@ -34,7 +33,7 @@ from tfx_largeout import (
     statistics,
 )
 from tfx_largeout.callbacks.choose_num_sampled import choose_num_sampled
-from tfx_largeout.layers.top_k import TopK, TopKModel, top_k_model
+from tfx_largeout.layers.top_k import TopK, top_k_model
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.replace_output import replace_output
 from tfx_largeout.models.save_model import save_model
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NearestNeighborModel",
     "TopK",
-    "TopKModel",
     "callbacks",
     "choose_num_sampled",
     "compare_heads",
@@ -62,7 +60,6 @@ __all__ = [
     "hessian_free",
     "indexes",
     "initializers",
-    "labels",
     "layers",
     "library_status",
     "losses",

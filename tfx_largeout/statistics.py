@@ -18,6 +18,15 @@ import tensorflow as tf
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.labels import Labels
 
+__all__ = [
+    "CandidateStatistics",
+    "ExactStatistics",
+    "LogProbabilityStatistics",
+    "MeanLogitStatistics",
+    "SoftmaxStatistics",
+    "SphericalStatistics",
+]
+
 
 class SoftmaxStatistics(NamedTuple):
     """What the exact softmax needs.

@@ -15,6 +15,7 @@ from oracles import softmax as oracle
 from variants import cases_of, each_once, product, thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.heads.base import head_output
 
 CLASSES, WIDTH, EXAMPLES, BATCH = 50, 8, 128, 32
 
@@ -316,7 +317,7 @@ def test_a_training_graph_never_computes_the_logits_that_call_returns(row):
         counted = tf.ensure_shape(
             tf.numpy_function(count, [logits], logits.dtype, stateful=False), logits.shape
         )
-        counted._tfx_largeout_head_output = tlo.heads.head_output(logits)
+        counted._tfx_largeout_head_output = head_output(logits)
         return counted
 
     head.call = counting_call

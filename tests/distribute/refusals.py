@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute import Workers
 from tfx_largeout.distribute.class_shards import replicated
+from tfx_largeout.distribute.workers import Workers
 
 WORKERS = tlo.distribute.connect(timeout=180, step_timeout=120)
 RANK = WORKERS.rank

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.distribute import Workers, dataset_shard, shard
+from tfx_largeout.distribute import dataset_shard, shard
+from tfx_largeout.distribute.workers import Workers
 
 X = np.arange(22, dtype="float32").reshape([11, 2])
 Y = tf.ragged.constant([[n] * (n % 3 + 1) for n in range(11)], dtype=tf.int64)

@@ -13,16 +13,17 @@ import tensorflow as tf
 import training
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute import Workers
 from tfx_largeout.distribute.global_batch import gather_examples
 from tfx_largeout.distribute.meeting import END_OF_FIT as END
 from tfx_largeout.distribute.meeting import EVALUATE, TRAIN, agree, meet
 from tfx_largeout.distribute.trunk_gradients import mean_over_workers
 from tfx_largeout.distribute.wait_limit import WaitLimit
-from tfx_largeout.distribute.workers import ALONE
+from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.heads import over_workers
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import normalize_labels
-from tfx_largeout.losses import CandidateLoss, sum_over_candidates
+from tfx_largeout.losses import CandidateLoss
+from tfx_largeout.losses.candidate_loss import sum_over_candidates
 
 SIZE, MOST = 3, 4
 DEVICES = [f"/device:CPU:{rank}" for rank in range(MOST)]
@@ -183,7 +184,7 @@ def step_of(make, loss):
         values = loss.from_statistics(head.statistics(loss.trains_on, h, labels, training=True))
         mean = tf.reduce_mean(values * tf.range(1.0, 10.0))
     gradient = tape.gradient(mean, {"h": h, "weights": head.trainable_variables})
-    if isinstance(head, tlo.heads.SelfUpdatingHead):
+    if isinstance(head, SelfUpdatingHead):
         head.take_step()
     found = {"values": values, "h": gradient["h"], "bias": head.bias, "kernel": head.kernel}
     if isinstance(head, tlo.heads.SampledHead):

@@ -16,9 +16,9 @@ import training
 from threads import MOST, SIZE, H, Y, on_all, run_checks
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute import Workers
 from tfx_largeout.distribute.gathered_labels import even_parts
 from tfx_largeout.distribute.row_routes import RowRoutes
+from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.labels import normalize_labels
 
 CLASSES, WIDTH = training.CLASSES, training.WIDTH

@@ -12,7 +12,7 @@ import training
 from threads import SIZE, H, Y, compare_steps, on_all, run_checks
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute import Workers
+from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import normalize_labels
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.distribute import Workers
+from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.ops.rows import row_blocks
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from oracles import softmax as oracle
 
 import tfx_largeout as tlo
+from tfx_largeout.heads.base import head_output
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import ExactStatistics
 
@@ -90,7 +91,7 @@ def test_rows_of_labels_must_match_the_batch():
 
 def test_the_exact_pass_is_made_once_for_all_who_ask():
     head = tlo.heads.DenseHead(7)
-    output = tlo.heads.head_output(head(np.ones((2, 3), "float32")))
+    output = head_output(head(np.ones((2, 3), "float32")))
     labels = tf.constant([1, 2])
     exact = output.statistics(ExactStatistics, labels)
     assert output.statistics(ExactStatistics, labels) is exact
@@ -135,7 +136,7 @@ def test_an_evaluation_loss_has_no_gradient_asked_for_once_or_twice(head, loss):
 
 
 def test_none_rides_on_other_tensors():
-    assert tlo.heads.head_output(tf.zeros([2, 3])) is None
+    assert head_output(tf.zeros([2, 3])) is None
 
 
 def test_training_loss_is_never_negative_in_mixed_bfloat16():

@@ -18,6 +18,7 @@ from variants import product, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads import FactoredHead
+from tfx_largeout.heads.base import head_output
 from tfx_largeout.statistics import SphericalStatistics
 
 CLASSES, WIDTH, BATCH = 30, 5, 16
@@ -93,7 +94,7 @@ def test_float64_follows_the_oracle():
         rows = labels[start : start + BATCH]
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            output = tlo.heads.head_output(head(hidden, training=True))
+            output = head_output(head(hidden, training=True))
             statistics = output.statistics(SphericalStatistics, rows)
             values = [tf.identity(x) for x in statistics[1:4]]
             with tf.GradientTape() as inner:

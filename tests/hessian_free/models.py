@@ -8,7 +8,8 @@ import numpy as np
 from keras import layers
 
 import tfx_largeout as tlo
-from tfx_largeout.hessian_free import Curvature, Examples
+from tfx_largeout.hessian_free.curvature import Curvature
+from tfx_largeout.hessian_free.examples import Examples
 
 CLASSES, WIDTH = 4, 5
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from oracles import hessian_free as oracle
 
-from tfx_largeout.hessian_free import LBFGSPreconditioner, conjugate_gradient
+from tfx_largeout.hessian_free import LBFGSPreconditioner
+from tfx_largeout.hessian_free.conjugate_gradient import conjugate_gradient
 
 
 def system(size=60, condition=1e3, seed=0):

@@ -23,7 +23,9 @@ from keras import layers, losses
 from oracles import hessian_free as oracle
 
 import tfx_largeout as tlo
-from tfx_largeout.hessian_free import Curvature, Examples, FlatParameters
+from tfx_largeout.hessian_free.curvature import Curvature
+from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.hessian_free.flat_parameters import FlatParameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Hessian-free training calls the model")
 

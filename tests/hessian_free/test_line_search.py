@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 from oracles import hessian_free as oracle
 
-from tfx_largeout.hessian_free import Iterate, LevenbergMarquardt, armijo, backtrack
+from tfx_largeout.hessian_free.conjugate_gradient import Iterate
+from tfx_largeout.hessian_free.damping import LevenbergMarquardt
+from tfx_largeout.hessian_free.line_search import armijo, backtrack
 
 
 def iterates(count):

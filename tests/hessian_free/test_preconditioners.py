@@ -9,12 +9,12 @@ import tensorflow as tf
 from oracles import hessian_free as oracle
 
 from tfx_largeout.hessian_free import (
-    CurvaturePairs,
     DiagonalPreconditioner,
     IdentityPreconditioner,
     LBFGSPreconditioner,
-    conjugate_gradient,
 )
+from tfx_largeout.hessian_free.conjugate_gradient import conjugate_gradient
+from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
 
 SIZE = 30
 

@@ -10,16 +10,12 @@ import pytest
 from hessian_free.models import classes_data, curvature_of, dense_model, sparse_softmax
 from oracles import hessian_free as oracle
 
-from tfx_largeout.hessian_free import (
-    Examples,
-    FixedSample,
-    GeometricSample,
-    GradientNoise,
-    LocalWorker,
-    VarianceSample,
-    WeightPenalty,
-)
+from tfx_largeout.hessian_free import FixedSample, GeometricSample, VarianceSample
+from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.hessian_free.local_worker import LocalWorker
 from tfx_largeout.hessian_free.objective import Objective
+from tfx_largeout.hessian_free.sample_schedule import GradientNoise
+from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from tfx_largeout.hessian_free import (
     FixedSample,
     GeometricSample,
     LBFGSPreconditioner,
-    LocalWorker,
     Trainer,
     VarianceSample,
-    WorkerGroup,
 )
+from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.worker_group import WorkerGroup
 
 LOGS = {
     "loss",

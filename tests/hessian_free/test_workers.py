@@ -20,13 +20,11 @@ from keras import layers, losses
 from oracles import hessian_free as oracle
 from variants import product, thorough
 
-from tfx_largeout.hessian_free import (
-    Examples,
-    FlatParameters,
-    LocalWorker,
-    WeightPenalty,
-    WorkerGroup,
-)
+from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.hessian_free.flat_parameters import FlatParameters
+from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
+from tfx_largeout.hessian_free.worker_group import WorkerGroup
 
 X, Y = classes_data(40)
 WEIGHTS = np.random.default_rng(9).random(40)

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from oracles import hash_index as oracle
 
-from tfx_largeout.indexes import DWTAHash, HashFamily, HashIndex, SimHash, WTAHash
+from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.ops.hashing.hash_codes import hash_codes
 
 COSINES = [-1.0, -0.7, 0.0, 0.4, 0.8, 0.97, 1.0]

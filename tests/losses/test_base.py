@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tfx_largeout as tlo
+from tfx_largeout.heads.base import head_output
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.statistics import SoftmaxStatistics
 
 
@@ -151,7 +153,7 @@ def test_a_loss_may_evaluate_on_statistics_of_its_own_choice(case):
 def test_a_self_updating_head_gives_some_kind():
     with pytest.raises(TypeError, match="gives of Nothing must name a kind of statistics; got no"):
 
-        class Nothing(tlo.heads.SelfUpdatingHead):
+        class Nothing(SelfUpdatingHead):
             gives = ()
 
 
@@ -160,7 +162,7 @@ def test_a_dense_head_of_float64_trains_in_float64(loss):
     head = tlo.heads.DenseHead(5, dtype="float64", kernel_initializer="random_normal")
     hidden = np.random.default_rng(0).normal(size=(3, 4))
     values = [loss([1, 2, 3], head(hidden, training=training)) for training in (True, False)]
-    statistics = tlo.heads.head_output(head(hidden)).statistics(loss.trains_on, [1, 2, 3])
+    statistics = head_output(head(hidden)).statistics(loss.trains_on, [1, 2, 3])
     assert statistics.target_logits.dtype == tf.float64
     np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
 

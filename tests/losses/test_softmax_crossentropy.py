@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tfx_largeout as tlo
-from tfx_largeout.hessian_free import convex_loss
+from tfx_largeout.hessian_free.convex_loss import convex_loss
 from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
 
 CLASSES, WIDTH = 12, 5

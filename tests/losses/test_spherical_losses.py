@@ -11,6 +11,7 @@ from oracles import spherical_losses as oracle
 from variants import thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.heads.base import head_output
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -118,7 +119,7 @@ def test_probabilities(name, make_head):
     loss_class, arguments, expected = LOSSES[name]
     head, hidden, _ = case(make_head)
     logits = head(hidden)
-    labels = tlo.heads.head_output(logits).labels(np.zeros(4, "int64"))
+    labels = head_output(logits).labels(np.zeros(4, "int64"))
     loss = loss_class(**arguments)
     statistics = head.statistics(SphericalStatistics, tf.constant(hidden), labels, training=False)
     probabilities = loss.probabilities(logits, statistics).numpy()
@@ -235,7 +236,7 @@ def test_the_z_loss_of_shifted_logits_is_as_before_or_bounded(shift):
 
 def test_statistics_say_how_many_classes():
     head = tlo.heads.FactoredHead(CLASSES, 0.1)
-    output = tlo.heads.head_output(head(np.ones((2, WIDTH), "float32"), training=True))
+    output = head_output(head(np.ones((2, WIDTH), "float32"), training=True))
     statistics = output.statistics(SphericalStatistics, [1, 2])
     assert isinstance(statistics, SphericalStatistics)
     assert statistics.num_classes == CLASSES

@@ -14,8 +14,9 @@ from misuse.case import CLASSES, EXAMPLES, WIDTH, Case
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import equal_clusters
-from tfx_largeout.heads import FactoredHead, HierarchicalSoftmaxHead, SampledHead, SelfUpdatingHead
+from tfx_largeout.heads import FactoredHead, HierarchicalSoftmaxHead, SampledHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
 
 REFUSED = tf.errors.InvalidArgumentError
 

@@ -15,6 +15,7 @@ from misuse.misuse_table import factored, row_updating, sampled, self_updating, 
 from variants import cases_of, thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.labels import normalize_labels
 
 
@@ -217,7 +218,7 @@ def test_a_frozen_head_goes_on_drawing(case):
 
     class Draws(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            labels = tlo.heads.HeadOutput(head, tf.zeros([1, WIDTH]), False).labels([0])
+            labels = HeadOutput(head, tf.zeros([1, WIDTH]), False).labels([0])
             drawn.append(head.candidates(tf.ones([1, WIDTH]), labels).ids.numpy().tobytes())
 
     model.fit(case.x, case.y, epochs=6, callbacks=[Draws()], verbose=0)

@@ -14,6 +14,7 @@ from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.optimizers import FusedAdam, RowAdagrad, RowAdam, RowRMSprop, RowSGD
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
 ROWS, WIDTH = 20, 3
 PAIRS = {
@@ -140,7 +141,7 @@ def test_what_is_excluded_from_weight_decay_does_not_decay():
 
 
 def test_an_optimizer_of_ones_own_has_no_decay_and_no_clipping_by_default():
-    class Own(tlo.optimizers.RowOptimizer):
+    class Own(RowOptimizer):
         @property
         def rule(self):
             return RowSGD().rule

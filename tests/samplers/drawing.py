@@ -10,7 +10,8 @@ import tensorflow as tf
 from samplers.samplers_table import BIAS, CLASSES
 
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import Candidates, OutputWeights
+from tfx_largeout.samplers import Candidates
+from tfx_largeout.samplers.base import OutputWeights
 
 WIDTH = 3
 WEIGHTS = OutputWeights(tf.Variable(tf.ones([CLASSES, WIDTH])), tf.Variable(BIAS, dtype="float32"))

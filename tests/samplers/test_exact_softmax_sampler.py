@@ -17,7 +17,8 @@ import tfx_largeout as tlo
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact import streamed_logits_composed
 from tfx_largeout.ops.exact.softmax_draws import softmax_draws
-from tfx_largeout.samplers import ExactSoftmaxSampler, OutputWeights
+from tfx_largeout.samplers import ExactSoftmaxSampler
+from tfx_largeout.samplers.base import OutputWeights
 from tfx_largeout.statistics import CandidateStatistics
 
 CLASSES, WIDTH, BATCH = 300, 6, 11

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import ExactTopK, OutputWeights
+from tfx_largeout.samplers import ExactTopK
+from tfx_largeout.samplers.base import OutputWeights
 
 CLASSES, WIDTH, BATCH = 90, 6, 11
 RNG = np.random.default_rng(3)

@@ -16,14 +16,8 @@ from variants import cases_of, thorough
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import (
-    ExactTopK,
-    LSHEmbedding,
-    LSHLabel,
-    OutputWeights,
-    Uniform,
-    WTATopK,
-)
+from tfx_largeout.samplers import ExactTopK, LSHEmbedding, LSHLabel, Uniform, WTATopK
+from tfx_largeout.samplers.base import OutputWeights
 
 CLASSES, WIDTH, BATCH = 60, 12, 7
 RNG = np.random.default_rng(5)

@@ -17,7 +17,8 @@ from variants import cases_of
 import tfx_largeout as tlo
 from tfx_largeout.indexes import HashIndex, InvertedMultiIndex
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import MIDX, OutputWeights
+from tfx_largeout.samplers import MIDX
+from tfx_largeout.samplers.base import OutputWeights
 
 CLASSES, WIDTH, BATCH = 300, 6, 11
 RNG = np.random.default_rng(3)

@@ -171,7 +171,7 @@ def sampled_options(
 
 def _index(seed: int, options: Any) -> indexes.HashIndex:
     name = options["hash_family"]
-    by_name: dict[str, Callable[[], indexes.HashFamily]] = {
+    by_name: dict[str, Callable[[], Any]] = {
         "dwta": indexes.DWTAHash,
         "inner_product": indexes.SimHash,
         "simhash": indexes.SimHash,

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output layers. A file a method; `base.py` says what a head is."""
 
-from tfx_largeout.heads.base import Head, HeadOutput, head_output
+from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense import DenseHead
 from tfx_largeout.heads.exact_softmax import ExactSoftmaxHead
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
-from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.heads.sampled import SampledHead
-from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.heads.tf_nce import TFNCEHead
 from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
 from tfx_largeout.heads.tied_sampled import TiedSampledHead
@@ -19,14 +16,9 @@ __all__ = [
     "ExactSoftmaxHead",
     "FactoredHead",
     "Head",
-    "HeadOutput",
     "HierarchicalSoftmaxHead",
-    "KernelHead",
-    "RowUpdatingHead",
     "SampledHead",
-    "SelfUpdatingHead",
     "TFNCEHead",
     "TFSampledSoftmaxHead",
     "TiedSampledHead",
-    "head_output",
 ]

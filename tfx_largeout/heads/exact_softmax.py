@@ -26,7 +26,7 @@ from tfx_largeout.ops.exact.softmax_selection import (
     softmax_selection,
 )
 from tfx_largeout.ops.exact.softmax_update import softmax_update
-from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.run_time_checks import after
 from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfx_largeout.distribute.class_shards import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.optimizers import RowOptimizer
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
 # What Keras does to gradients or weights between the gradient and the step, which a head does not.
 _OPTIONS_OF_KERAS = (

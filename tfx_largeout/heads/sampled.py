@@ -17,13 +17,14 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
-from tfx_largeout.indexes import Index
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
-from tfx_largeout.optimizers import RowOptimizer
-from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.samplers.base import OutputWeights
 from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
 

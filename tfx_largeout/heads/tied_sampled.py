@@ -24,8 +24,10 @@ from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
 from tfx_largeout.ops.exact.soft_cap import soft_capped
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.optimizers import FusedAdam, RowOptimizer
-from tfx_largeout.samplers import Candidates, OutputWeights, Sampler
+from tfx_largeout.optimizers import FusedAdam
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.samplers.base import OutputWeights
 from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
 

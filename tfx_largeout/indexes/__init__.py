@@ -4,10 +4,8 @@
 `hash_family.py` says how to add a family of hash functions.
 """
 
-from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.choose_hash_index import choose_hash_index
 from tfx_largeout.indexes.dwta_hash import DWTAHash
-from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.hash_index import HashIndex
 from tfx_largeout.indexes.inverted_file import InvertedFile
 from tfx_largeout.indexes.inverted_multi_index import InvertedMultiIndex
@@ -17,9 +15,7 @@ from tfx_largeout.indexes.wta_hash import WTAHash
 
 __all__ = [
     "DWTAHash",
-    "HashFamily",
     "HashIndex",
-    "Index",
     "InvertedFile",
     "InvertedMultiIndex",
     "RowBounds",

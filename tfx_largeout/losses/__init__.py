@@ -4,16 +4,7 @@
 from tfx_largeout.losses.active_set_softmax import ActiveSetSoftmax
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.losses.black_out import BlackOut
-from tfx_largeout.losses.candidate_loss import (
-    CandidateLoss,
-    candidate_cross_entropy,
-    corrected_candidates,
-    corrected_labels,
-    log_sum_exp,
-    mean_over_negatives,
-    sum_over,
-    sum_over_candidates,
-)
+from tfx_largeout.losses.candidate_loss import CandidateLoss
 from tfx_largeout.losses.complementary_sum import ComplementarySum
 from tfx_largeout.losses.importance_sampling import ImportanceSampling
 from tfx_largeout.losses.lambda_spherical_loss import LambdaSphericalLoss
@@ -52,11 +43,4 @@ __all__ = [
     "TFCandidateSamplingLoss",
     "TaylorSoftmax",
     "ZLoss",
-    "candidate_cross_entropy",
-    "corrected_candidates",
-    "corrected_labels",
-    "log_sum_exp",
-    "mean_over_negatives",
-    "sum_over",
-    "sum_over_candidates",
 ]

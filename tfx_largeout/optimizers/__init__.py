@@ -4,8 +4,7 @@
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_adagrad import RowAdagrad
 from tfx_largeout.optimizers.row_adam import RowAdam
-from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.optimizers.row_rmsprop import RowRMSprop
 from tfx_largeout.optimizers.row_sgd import RowSGD
 
-__all__ = ["FusedAdam", "RowAdagrad", "RowAdam", "RowOptimizer", "RowRMSprop", "RowSGD"]
+__all__ = ["FusedAdam", "RowAdagrad", "RowAdam", "RowRMSprop", "RowSGD"]

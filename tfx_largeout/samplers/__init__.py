@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samplers: which classes a training step looks at. `base.py` says how to add one."""
 
-from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
+from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
 from tfx_largeout.samplers.exact_softmax_sampler import ExactSoftmaxSampler
 from tfx_largeout.samplers.exact_top_k import ExactTopK
-from tfx_largeout.samplers.index_sampler import IndexSampler
 from tfx_largeout.samplers.log_uniform import LogUniform
 from tfx_largeout.samplers.lsh_embedding import LSHEmbedding
 from tfx_largeout.samplers.lsh_label import LSHLabel
@@ -21,11 +20,9 @@ __all__ = [
     "Candidates",
     "ExactSoftmaxSampler",
     "ExactTopK",
-    "IndexSampler",
     "LSHEmbedding",
     "LSHLabel",
     "LogUniform",
-    "OutputWeights",
     "Sampler",
     "TFSampler",
     "Uniform",

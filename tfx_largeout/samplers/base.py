@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import ALONE, Workers
-from tfx_largeout.indexes import Index
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 
 

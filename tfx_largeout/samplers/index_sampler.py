@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.indexes import HashIndex, Index
+from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.certain_candidates import with_certain

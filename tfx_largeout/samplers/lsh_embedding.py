@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.indexes import HashIndex, Index
+from tfx_largeout.indexes import HashIndex
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.samplers.base import Candidates, OutputWeights

@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.indexes import Index, InvertedMultiIndex
+from tfx_largeout.indexes import InvertedMultiIndex
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
 
