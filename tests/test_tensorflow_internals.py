@@ -16,6 +16,7 @@ from tfx_largeout.tensorflow_internals import (
     is_branch,
     is_branch_or_loop,
     is_for_xla,
+    is_stateful,
     tape_may_record,
 )
 
@@ -58,6 +59,11 @@ def test_a_graph_for_xla_is_known():
     for compiled in (False, True):
         tf.function(look, jit_compile=compiled).get_concrete_function()
     assert seen == [False, True], "GraphOrParentsInXlaContext"
+
+
+def test_ops_with_a_state_are_known():
+    assert is_stateful("RandomUniform"), "op_def_registry"
+    assert not is_stateful("ComputeAccidentalHits") and not is_stateful("no such op")
 
 
 def test_the_batch_size_of_a_dataset_is_known():

@@ -185,12 +185,12 @@ class TopScores(NamedTuple):
     Attributes:
         scores: `[N, k]` float32, logits, descending.
         ids: `[N, k]` int64, ties by lower id.
-        log_partition: `[N]` float32, log Z.
+        log_partition: `[N]` float32, log Z; None of a search that leaves classes out unseen.
     """
 
     scores: tf.Tensor
     ids: tf.Tensor
-    log_partition: tf.Tensor
+    log_partition: Any
 
 
 def without_gradient(statistics: Any) -> Any:

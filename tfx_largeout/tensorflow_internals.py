@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, record
-from tensorflow.python.framework import ops
+from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
@@ -49,6 +49,12 @@ def is_branch(graph: Any) -> bool:
 def is_for_xla(graph: tf.Graph) -> bool:
     """Says whether a graph is traced for XLA: `GraphOrParentsInXlaContext`."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def is_stateful(op_type: str) -> bool:
+    """Says whether ops of a type have a state of their own: `op_def_registry`."""
+    definition = op_def_registry.get(op_type)
+    return definition is not None and definition.is_stateful
 
 
 def batch_size_of(dataset: Any) -> int:

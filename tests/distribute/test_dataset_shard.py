@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute import dataset_shard, shard
 from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.tensorflow_internals import batch_size_of
 
 X = np.arange(22, dtype="float32").reshape([11, 2])
 Y = tf.ragged.constant([[n] * (n % 3 + 1) for n in range(11)], dtype=tf.int64)
@@ -84,4 +85,4 @@ def test_workers_agree_on_the_size_of_batches(monkeypatch):
     for dataset in found.values():
         shard(dataset)
     assert [facts["the batch size (0: not known)"] for facts in said] == list(found)
-    assert dataset_shard._size_of_batches(numbers) == 0
+    assert batch_size_of(numbers) == 0

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.tensorflow_internals import is_stateful
+
 
 class StepGraph:
     """The training step of a model, traced but never run.
@@ -44,4 +46,5 @@ class StepGraph:
         definition = self._graph.as_graph_def()
         functions = [function.node_def for function in definition.library.function]
         nodes = [node for nodes in (definition.node, *functions) for node in nodes]
-        return sorted({node.op for node in nodes if {"seed", "seed2"} <= set(node.attr)})
+        seeded = {node.op for node in nodes if {"seed", "seed2"} <= set(node.attr)}
+        return sorted(filter(is_stateful, seeded))

@@ -51,7 +51,7 @@ def train(
     if options != settings.options:
         settings = dataclasses.replace(settings, options=options)
         send("options", options=options)
-    model, optimizers = build_model(settings, row, train_examples)
+    model, optimizers = build_model(settings, train_examples)
     # A small last batch would make a step several times as long for its examples.
     batches = train_examples.dataset(
         common.batch_size,
@@ -97,12 +97,13 @@ def train(
 
 
 def build_model(
-    settings: WorkerSettings, row: HeadRow, train_examples: SparseExamples
+    settings: WorkerSettings, train_examples: SparseExamples
 ) -> tuple[keras.Model, list[keras.optimizers.Optimizer]]:
     """Returns the model of a head, compiled (sparse input, the trunk, the head); its optimizers."""
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
     hidden = _trunk(inputs, settings.training)
+    row = find_row(settings.head, settings.function)
     head, loss = row.build(
         train_examples.num_labels, label_counts, settings.training.seed, settings.options
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -14,6 +15,7 @@ from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.saving.array_initializer import get_initializer
@@ -118,6 +120,24 @@ class KernelHead(DenseWeights):
         scores = soft_capped(exact.top_scores, self.soft_cap)
         top = (scores, exact.top_ids, self._log_partition(exact.logsumexp, batch.hidden))
         return TopScores(*(batch.of_this_worker(values) for values in top))
+
+    def best_found(
+        self, hidden: tf.Tensor, find: Callable[[tf.Tensor], tf.Tensor], k: int
+    ) -> TopScores:
+        """Returns the k best of the classes that `find` gives, by their exact logits.
+
+        Args:
+            hidden: `[N, D]`.
+            find: Gets h of the examples of all workers, `[N, D]` float32; returns classes
+                `[N, S]`, of several workers those whose rows are here, then -1.
+            k: The number of classes. Where fewer are found, -inf and -1 follow.
+        """
+        batch = whole_hidden(self, hidden)
+        found = find(tf.cast(batch.hidden, tf.float32))
+        if self.workers.alone:
+            return top_candidates(self.kernel, self.bias, hidden, found, k)
+        best = self.rows.best_of(batch.hidden, self.kernel, self.bias, found, k)
+        return TopScores(*map(batch.of_this_worker, best))
 
     def _log_partition(self, of_linear: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         """Returns that of the logits, of that of W h + b."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.statistics import TopScores
 
 
 class OverRows(DerivedState):
@@ -37,6 +38,37 @@ class OverRows(DerivedState):
         """Raises a RuntimeError if the index was not built."""
         if not self.built:
             raise RuntimeError("index must be built before it is asked: call index.rebuild(kernel)")
+
+
+class SearchIndex(OverRows):
+    """An index that finds the k best classes of a head with W and b, as `TopK` asks it.
+
+    `Head.top_k` is the exact search. To add one, write `search`.
+    """
+
+    def search(
+        self,
+        head: Any,
+        hidden: tf.Tensor,
+        k: int,
+        *,
+        num_found: int | None = None,
+        with_partition: bool = False,
+    ) -> TopScores:
+        """Returns the k best classes of each example, by falling score; -inf and -1 where missing.
+
+        Args:
+            head: A `KernelHead`.
+            hidden: `[N, D]`.
+            k: The number of classes, 0 <= k <= C.
+            num_found: How many classes get their exact logits, where an index finds them first.
+            with_partition: Whether `log_partition` is asked for: over all classes, or those found.
+
+        Raises:
+            ValueError: The index was built for a W of another shape; `num_found` is above C.
+            RuntimeError: The index was not built, or can't be asked over several workers.
+        """
+        raise NotImplementedError
 
 
 class Index(OverRows):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.distribute.workers import ALONE
-from tfx_largeout.indexes.base import Index
+from tfx_largeout.indexes.base import Index, SearchIndex
 from tfx_largeout.indexes.dwta_hash import DWTAHash
 from tfx_largeout.indexes.hash_family import HashFamily
 from tfx_largeout.indexes.index_shard import IndexShard
@@ -25,6 +25,7 @@ from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
 from tfx_largeout.ops.hashing.hashed_rows import HashedRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.ops.signed_numbers import signed
+from tfx_largeout.statistics import TopScores
 
 _SIMILARITIES = ("angle", "inner_product")
 _PLAIN_ARGUMENTS = (
@@ -33,9 +34,12 @@ _PLAIN_ARGUMENTS = (
 )
 _MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
 
+SEARCH_SEED = (0, 0)
+"""With which tables are read in a search: the same classes are found each time."""
+
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class HashIndex(Index):
+class HashIndex(Index, SearchIndex):
     """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
 
     A row is in the bucket whose number is made of K hash values (`hashes_per_table`). A query with
@@ -264,16 +268,20 @@ class HashIndex(Index):
         Over several workers: those of all, or with `per_example` those whose rows are here.
 
         Args:
-            queries: `[N, Q, D]`, Q for each example; zeros find nothing. The same on all workers.
+            queries: `[N, D]`, or `[N, Q, D]`, Q for each example; zeros find nothing. The same on
+                all workers.
             budget: S, how many classes are returned.
             seed: `[2]` int32 or int64.
             per_example: Whether each example gets candidates of its own, `[N, S]`, or all the
                 same, `[S]`.
         """
         self.require_built()
-        shape = tf.shape(queries)
-        codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
-        codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
+        if len(queries.shape) == 2:
+            codes = self.codes(queries)[:, tf.newaxis]
+        else:
+            shape = tf.shape(queries)
+            codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
+            codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
         order = BucketOrder.draw(self.num_tables, self._shard.num_classes, seed)
         found = bucket_candidates(
             self.tables,
@@ -288,6 +296,50 @@ class HashIndex(Index):
         if per_example:
             return self._shard.first_of_each(found, budget, self.num_ranges * self.num_tables)
         return self._shard.most_voted(found, budget, order.first_class)
+
+    def search(
+        self,
+        head: Any,
+        hidden: tf.Tensor,
+        k: int,
+        *,
+        num_found: int | None = None,
+        with_partition: bool = False,
+    ) -> TopScores:
+        """As `SearchIndex`: the best of the first `num_found` classes in the buckets of h.
+
+        Default of `num_found`: 1,000 or 10 k, the greater, or C.
+        """
+        self.check_built_for(head.kernel)
+        most = self.most_found(k, num_found)
+        is_of_head = getattr(head, "index", None) is self
+        if not head.workers.alone and not is_of_head:
+            raise RuntimeError(
+                "index must be that of the head, where its classes are spread over "
+                f"{head.workers.size} workers; got another one"
+            )
+        if is_of_head:
+            self.build_once(head.kernel, head.bias)  # it has perhaps not drawn candidates yet
+
+        def find(hidden: tf.Tensor) -> tf.Tensor:
+            return self.candidates(hidden, most, tf.constant(SEARCH_SEED), per_example=True)
+
+        return head.best_found(hidden, find, k)
+
+    def most_found(self, k: int, num_found: int | None) -> int:
+        """Returns how many classes a search for k of them finds at most.
+
+        Raises:
+            ValueError: `num_found` is above C.
+        """
+        num_classes = self._shard.num_classes
+        if num_found is None:
+            return min(max(1000, 10 * k), num_classes)
+        if num_found > num_classes:
+            raise ValueError(
+                f"num_found must be at most num_classes={num_classes}; got {num_found}"
+            )
+        return num_found
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
         """Returns what gives the vectors that are hashed for classes."""

@@ -168,7 +168,7 @@ def found_by(index: HashIndex, queries: Any, best: np.ndarray) -> Found:
     for first in range(0, len(queries), _QUERIES_AT_ONCE):
         some = slice(first, first + _QUERIES_AT_ONCE)
         seed = tf.constant([index.seed, first], tf.int64)
-        ids = index.candidates(queries[some, tf.newaxis], most, seed, per_example=True).numpy()
+        ids = index.candidates(queries[some], most, seed, per_example=True).numpy()
         for number, (classes, found) in enumerate(zip(best[some], ids, strict=True), first):
             _, of_best, place = np.intersect1d(classes, found, return_indices=True)
             before[number, of_best] = place

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -12,22 +11,89 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.indexes import HashIndex
-from tfx_largeout.indexes.quantized_rows import QuantizedRows
+from tfx_largeout.indexes.base import SearchIndex
 from tfx_largeout.keras_internals import flat_layers
-from tfx_largeout.ops.candidates.top_candidates import top_candidates
-from tfx_largeout.statistics import TopScores
-
-SEED = (0, 0)
-"""With which an index is asked: the same classes are found each time."""
 
 # This key marks the configuration of an index that is the head's own.
 _OF_HEAD = "index_of_head"
 
 
+class _Search:
+    """How many of the best classes are wanted, and how they are found.
+
+    Attributes: as the arguments of `TopK`.
+    """
+
+    k: int
+    activation: str | None
+    index: SearchIndex | None
+    num_found: int | None
+
+    def _set_search(
+        self, k: int, activation: str | None, index: SearchIndex | None, num_found: int | None
+    ) -> None:
+        self.k = integer_argument("k", k, at_least=1)
+        if activation not in (None, "softmax", "sigmoid"):
+            raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
+        if num_found is not None:
+            integer_argument("num_found", num_found, at_least=self.k)
+        if index is not None and not isinstance(index, SearchIndex):
+            raise TypeError(
+                f"index must be a HashIndex, a RowBounds, an InvertedFile or None; got {index!r}"
+            )
+        if num_found is not None and index is not None and not isinstance(index, HashIndex):
+            raise ValueError(
+                f"num_found must be None for an index of type {type(index).__name__}; "
+                f"got {num_found}"
+            )
+        self.activation, self.index, self.num_found = activation, index, num_found
+
+    def best_classes(self, output: HeadOutput) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
+        head, hidden, is_softmax = output.head, output.flat_hidden, self.activation == "softmax"
+        if self.num_found is not None and self.num_found > head.num_classes:
+            raise ValueError(
+                f"num_found must be at most num_classes={head.num_classes}; got {self.num_found}"
+            )
+        if self.index is None:
+            top = head.top_k(hidden, self.k)
+        else:
+            top = self.index.search(
+                with_rows(head),
+                hidden,
+                self.k,
+                num_found=self.num_found,
+                with_partition=is_softmax,
+            )
+        scores = top.scores
+        if is_softmax:
+            scores = tf.exp(scores - top.log_partition[:, tf.newaxis])
+            scores = tf.where(top.ids < 0, tf.zeros_like(scores), scores)
+        elif self.activation == "sigmoid":
+            scores = tf.sigmoid(scores)
+        return output.unflatten(scores), output.unflatten(top.ids)
+
+    def _search_config(self, layers: list[Any]) -> dict[str, Any]:
+        """Returns the configuration; of an index of a head among the layers, the head's name.
+
+        The loaded layer must share the index of the loaded head, and not get a copy, which training
+        would leave behind.
+        """
+        index = keras.saving.serialize_keras_object(self.index)
+        for layer in layers:
+            if is_of(self.index, layer):
+                index = {_OF_HEAD: layer.name}
+        return {
+            "k": self.k,
+            "activation": self.activation,
+            "index": index,
+            "num_found": self.num_found,
+        }
+
+
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TopK(keras.layers.Layer):
+class TopK(_Search, keras.layers.Layer):
     """The k best classes of a head, without building the logits: exactly, or by an index.
 
     `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
@@ -79,22 +145,20 @@ class TopK(keras.layers.Layer):
         head: Head,
         k: int,
         activation: str | None = None,
-        index: HashIndex | QuantizedRows | None = None,
+        index: SearchIndex | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
-        self.k = integer_argument("k", k, at_least=1)
-        _check_activation(activation)
-        if k > head.num_classes:
-            raise ValueError(f"k must be at most num_classes={head.num_classes}; got {k}")
+        self._set_search(k, activation, index, num_found)
+        for name, value in (("k", k), ("num_found", num_found)):
+            if value is not None and value > head.num_classes:
+                raise ValueError(
+                    f"{name} must be at most num_classes={head.num_classes}; got {value}"
+                )
         self.head = head
-        self.activation = activation
-        self.index, self.num_found = index, num_found
-        _check_index(index, num_found, self.k)
-        _check_num_found(num_found, head.num_classes)
         self.supports_jit = False
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -102,17 +166,13 @@ class TopK(keras.layers.Layer):
             self.head.build(input_shape)
 
     def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        output = HeadOutput(self.head, inputs, training=False)
-        return top_classes(output, self.k, self.activation, self.index, self.num_found)
+        return self.best_classes(HeadOutput(self.head, inputs, training=False))
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "head": keras.saving.serialize_keras_object(self.head),
-            "k": self.k,
-            "activation": self.activation,
-            "index": _index_config(self.index, [self.head]),
-            "num_found": self.num_found,
+            **self._search_config([self.head]),
         }
 
     @classmethod
@@ -123,7 +183,7 @@ class TopK(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TopKModel(keras.Model):
+class TopKModel(_Search, keras.Model):
     """A model that gives `(scores, ids)` of the k best classes: see `top_k_model`."""
 
     def __init__(
@@ -131,30 +191,22 @@ class TopKModel(keras.Model):
         model: keras.Model,
         k: int,
         activation: str | None = None,
-        index: HashIndex | QuantizedRows | None = None,
+        index: SearchIndex | None = None,
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # the model casts its inputs itself, or does not
-        self.k = integer_argument("k", k, at_least=1)
-        _check_activation(activation)
+        self._set_search(k, activation, index, num_found)
         self.model = model
-        self.activation = activation
-        self.index, self.num_found = index, num_found
-        _check_index(index, num_found, self.k)
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        output = output_of_model(self.model, inputs)
-        return top_classes(output, self.k, self.activation, self.index, self.num_found)
+        return self.best_classes(output_of_model(self.model, inputs))
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "model": keras.saving.serialize_keras_object(self.model),
-            "k": self.k,
-            "activation": self.activation,
-            "index": _index_config(self.index, flat_layers(self.model)),
-            "num_found": self.num_found,
+            **self._search_config(flat_layers(self.model)),
         }
 
     @classmethod
@@ -168,7 +220,7 @@ def top_k_model(
     model: keras.Model,
     k: int,
     activation: str | None = None,
-    index: HashIndex | QuantizedRows | None = None,
+    index: SearchIndex | None = None,
     num_found: int | None = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
@@ -207,138 +259,21 @@ def output_of_logits(logits: Any) -> HeadOutput:
     return output
 
 
-def top_classes(
-    output: HeadOutput,
-    k: int,
-    activation: str | None = None,
-    index: HashIndex | QuantizedRows | None = None,
-    num_found: int | None = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `(scores, ids)`, both `[..., k]`, of the k best classes behind a head's output."""
-    if isinstance(index, QuantizedRows):
-        scores, ids = _top_of_quantized(output.head, output.flat_hidden, k, index, activation)
-        return output.unflatten(scores), output.unflatten(ids)
-    if index is None:
-        top = output.head.top_k(output.flat_hidden, k)
-    else:
-        top = _top_found(output.head, output.flat_hidden, k, index, num_found)
-    return output.unflatten(_activated(top, activation)), output.unflatten(top.ids)
-
-
-def _activated(top: TopScores, activation: str | None) -> tf.Tensor:
-    if activation == "softmax":
-        probabilities = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
-        return tf.where(top.ids < 0, tf.zeros_like(top.scores), probabilities)
-    return tf.sigmoid(top.scores) if activation == "sigmoid" else top.scores
-
-
-def _check_activation(activation: str | None) -> None:
-    if activation not in (None, "softmax", "sigmoid"):
-        raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
-
-
-def kernel_head(head: Head, index: HashIndex | QuantizedRows) -> KernelHead:
-    """Returns a head whose rows the index is over.
-
-    Raises:
-        TypeError: It has none.
-        ValueError: The index was built for others.
-        RuntimeError: It was not built.
-    """
-    head = _with_rows(head)
-    index.check_built_for(head.kernel)
-    return head
-
-
-def _with_rows(head: Head) -> KernelHead:
+def with_rows(head: Head) -> KernelHead:
+    """Returns a head, if it has rows that an index can be over; else raises a TypeError."""
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
     head.refuse_soft_cap("an index")
     return head
 
 
-def _top_of_quantized(
-    head: Head, hidden: tf.Tensor, k: int, index: QuantizedRows, activation: str | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    head = _with_rows(head)
-    if head.workers.alone:  # of several, each has other rows than the index
-        index.check_built_for(head.kernel)
-    if activation == "softmax" or not head.workers.alone:
-        top = head.top_k(hidden, k)
-        return _activated(top, activation), top.ids
-    best = index.top_k(hidden, head.kernel, head.bias, k)
-    scores = tf.sigmoid(best.top_scores) if activation == "sigmoid" else best.top_scores
-    return scores, best.top_ids
-
-
-def _top_found(
-    head: Head, hidden: tf.Tensor, k: int, index: HashIndex, num_found: int | None
-) -> TopScores:
-    head = kernel_head(head, index)
-    most = most_found(head.num_classes, k, num_found)
-    if not head.workers.alone and not is_of(index, head):
-        raise RuntimeError(
-            "index must be that of the head, where its classes are spread over "
-            f"{head.workers.size} workers; got another one"
-        )
-    batch = whole_hidden(head, hidden)
-    if is_of(index, head):
-        index.build_once(head.kernel, head.bias)  # The head has perhaps not drawn candidates yet.
-    queries = tf.cast(batch.hidden, tf.float32)[:, tf.newaxis]
-    found = index.candidates(queries, most, tf.constant(SEED), per_example=True)
-    if head.workers.alone:
-        return top_candidates(head.kernel, head.bias, hidden, found, k)
-    best = head.rows.best_of(batch.hidden, head.kernel, head.bias, found, k)
-    return TopScores(*map(batch.of_this_worker, best))
-
-
-def _check_index(index: Any, num_found: int | None, k: int) -> None:
-    if num_found is not None:
-        integer_argument("num_found", num_found, at_least=k)
-    if index is not None and not isinstance(index, (HashIndex, QuantizedRows)):
-        raise TypeError(
-            f"index must be a HashIndex, a RowBounds, an InvertedFile or None; got {index!r}"
-        )
-    if isinstance(index, QuantizedRows) and num_found is not None:
-        raise ValueError(
-            f"num_found must be None for an index of type {type(index).__name__}; got {num_found}"
-        )
-
-
-def most_found(num_classes: int, k: int, num_found: int | None) -> int:
-    """Returns how many classes an index finds at most.
-
-    Raises:
-        ValueError: `num_found` is above C.
-    """
-    _check_num_found(num_found, num_classes)
-    return min(max(1000, 10 * k), num_classes) if num_found is None else num_found
-
-
-def _check_num_found(num_found: int | None, num_classes: int) -> None:
-    if num_found is not None and num_found > num_classes:
-        raise ValueError(f"num_found must be at most num_classes={num_classes}; got {num_found}")
-
-
-def is_of(index: HashIndex | QuantizedRows | None, layer: Any) -> bool:
+def is_of(index: SearchIndex | None, layer: Any) -> bool:
     """Says whether a layer is a head that keeps this index up to date."""
     return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
 
 
-def _index_config(index: HashIndex | QuantizedRows | None, layers: Iterable[Any]) -> Any:
-    """Returns the configuration of an index; of that of a head among the layers, the head's name.
-
-    The loaded layer must share the index of the loaded head, and not get a copy, which training
-    would leave behind.
-    """
-    for layer in layers:
-        if is_of(index, layer):
-            return {_OF_HEAD: layer.name}
-    return keras.saving.serialize_keras_object(index)
-
-
-def _index_of_config(config: Any, layers: Iterable[Any]) -> HashIndex | QuantizedRows | None:
-    """Returns the index for what `_index_config` returned: a new one, or that of the loaded head.
+def _index_of_config(config: Any, layers: list[Any]) -> SearchIndex | None:
+    """Returns the index for what `_search_config` returned: a new one, or that of the loaded head.
 
     Raises:
         ValueError: There is no head of that name with an index.

@@ -61,7 +61,7 @@ class IndexSampler(Sampler):
         self.per_example = bool(per_example)
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
-        """Returns the vectors to query with, `[N, Q, D]` float32; zeros find nothing."""
+        """Returns the vectors to query with, `[N, D]` or `[N, Q, D]`; zeros find nothing."""
         raise NotImplementedError
 
     def tabulate(self, num_classes: int) -> None:

@@ -64,7 +64,7 @@ class LSHEmbedding(IndexSampler):
             index.family.collision_probability(tf.constant(0.0))
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
-        return hidden[:, tf.newaxis]
+        return hidden
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights

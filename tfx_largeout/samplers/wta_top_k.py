@@ -49,7 +49,7 @@ class WTATopK(IndexSampler):
         return HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
-        return hidden[:, tf.newaxis]
+        return hidden
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights

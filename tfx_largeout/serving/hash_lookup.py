@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.indexes import HashIndex
-from tfx_largeout.layers.top_k import SEED
+from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.signed_numbers import signed
 from tfx_largeout.serving.best_classes import Best, best_of_many_columns
@@ -34,7 +34,7 @@ class HashLookup:
         self._rows, self._index, self._num_found = rows, index, num_found
         num_classes = int(rows.kernel.shape[0])
         # Drawn here: a server might draw another one from the same seed.
-        drawn = BucketOrder.draw(index.num_tables, num_classes, tf.constant(SEED))
+        drawn = BucketOrder.draw(index.num_tables, num_classes, tf.constant(SEARCH_SEED))
         self._order = [each.numpy() for each in drawn]
         visited = index.num_tables * index.num_ranges * min(index.max_per_bucket, num_classes)
         self._of_turn = max(_BLOCK_ELEMENTS // max(visited, num_found * rows.width), 1)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.heads.base import examples_that_count
-from tfx_largeout.layers.top_k import output_of_logits, top_classes
+from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.serving.serving_inputs import ServingInputs
 
 _BATCH = 256
@@ -64,7 +64,8 @@ def recall(
     def exact(x: Any) -> tuple[tf.Tensor, tf.Tensor]:
         logits = model(x, training=False)
         output = output_of_logits(logits)
-        return top_classes(output, k)[1], examples_that_count(logits, output)
+        best = output.head.top_k(output.flat_hidden, k).ids
+        return output.unflatten(best), examples_that_count(logits, output)
 
     inputs = ServingInputs(model, input_signature)
     if not isinstance(data, tf.data.Dataset):

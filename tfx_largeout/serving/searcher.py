@@ -11,7 +11,7 @@ from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.row_lists import default_num_lists, default_num_probed
-from tfx_largeout.layers.top_k import is_of, kernel_head, most_found
+from tfx_largeout.layers.top_k import is_of, with_rows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.best_classes import Best, best_of_all, scored_again
 from tfx_largeout.serving.hash_lookup import HashLookup, check_tables
@@ -80,7 +80,7 @@ class _LinearSearcher(Searcher):
         elif isinstance(options.index, HashIndex):
             self._probe(options.index.num_tables, options.index.num_tables, "tables")
             rows = store_rows(kernel, bias, options.rows)
-            num_found = most_found(num_classes, options.k, options.num_found)
+            num_found = options.index.most_found(options.k, options.num_found)
             self._parts = HashLookup(rows, options.index, num_found)
         else:
             num_lists = options.num_lists or default_num_lists(num_classes)
@@ -140,7 +140,8 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
 
 
 def _check_index(head: Head, index: HashIndex) -> None:
-    owner = kernel_head(head, index)
+    owner = with_rows(head)
+    index.check_built_for(owner.kernel)
     if is_of(index, owner):
         index.build_once(owner.kernel, owner.bias)  # it has perhaps not drawn candidates yet
     check_tables(index)
