@@ -3,12 +3,13 @@
 
 Pages lie in the site as files lie in the repository, so that links between them, and to the data
 and scripts behind figures, hold in both. A notebook becomes a page like the others, with the
-outputs that are stored in it. Beside them come a page for each module in api.md, from docstrings,
-and a list of files for each folder that the README links to.
+outputs that are stored in it. Beside them come the public names, a page for each module, from
+docstrings, and a list of files for each folder that the README links to.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -34,7 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     site = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
     pages = {"examples/index.md": _list_of(names, "examples")}
     pages["benchmarks/index.md"] = _list_of(names, "benchmarks")
-    sections = (ROOT / "docs" / "api.md").read_text().split("\n## ")[1:]
+    names_page = _public_names()
+    pages["docs/api.md"] = names_page
+    sections = names_page.split("\n## ")[1:]
     pages |= {f"docs/api/{_title(section)}.md": _reference(section) for section in sections}
     pages |= {name.replace(".ipynb", ".md"): _notebook(name) for name in names if "ipynb" in name}
     site += [File.generated(config, name, content=text) for name, text in pages.items()]
@@ -54,6 +57,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _list_of(names: list[str], folder: str) -> str:
     inside = [name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")]
     return "\n".join([f"# {folder}/\n", *(f"- [{name}]({name})" for name in inside)])
+
+
+def _public_names() -> str:
+    path = ROOT / "docs" / "public_names.py"
+    spec: Any = importlib.util.spec_from_file_location("public_names", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
 
 
 def _title(section: str) -> str:

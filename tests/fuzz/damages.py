@@ -51,7 +51,7 @@ def _change_variable(call: Call, name: str, variable: Variable, rng: Rng) -> Cal
     change = _with_other_values if kind == "values" else _with_other_shape
     values, note, is_tame = change(call, variable.values, rng)
     # Nothing in these may be changed alone: results then depend on how they are computed.
-    is_tame = is_tame and not call.op.startswith(("TfxFactored", "TfxBounded"))
+    is_tame = is_tame and not call.op.startswith(("TfxFactored", "TfxBounded", "TfxProbed"))
     changed = variable._replace(values=values)
     return _noted(call.replace_input(name, changed), f"{name} {note}", is_tame)
 

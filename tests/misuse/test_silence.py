@@ -16,6 +16,7 @@ from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads.base import HeadOutput
+from tfx_largeout.heads.self_updating import losses_of
 from tfx_largeout.labels import normalize_labels
 
 
@@ -390,7 +391,7 @@ def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
 # Dtypes and shapes
 
 
-@cases_of("name", sorted(tlo.heads.SampledHead.trained_by))
+@cases_of("name", losses_of(tlo.heads.SampledHead.gives))
 def test_every_loss_of_candidates_trains_in_float64(name):
     keras.config.set_dtype_policy("float64")
     head = tlo.heads.SampledHead(
@@ -463,4 +464,4 @@ def test_the_losses_that_errors_name_are_those_of_the_family(head):
             and getattr(loss, "trains_on", None) in head.gives
             and loss.from_statistics is not tlo.losses.HeadLoss.from_statistics
         }
-        assert set(head.trained_by) == family
+        assert set(losses_of(head.gives)) == family

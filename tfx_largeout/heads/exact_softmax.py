@@ -99,7 +99,6 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, MeanLogitStatistics)
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
-    trained_by = ("SoftmaxCrossentropy",)
 
     def __init__(
         self,

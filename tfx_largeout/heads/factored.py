@@ -92,13 +92,6 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
     gives: ClassVar[tuple[type, ...]] = (SphericalStatistics,)
     spreads_classes: ClassVar[bool] = True
-    trained_by = (
-        "LambdaSphericalLoss",
-        "SphericalSoftmax",
-        "SquaredError",
-        "TaylorSoftmax",
-        "ZLoss",
-    )
 
     def __init__(
         self,

@@ -112,7 +112,6 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     """
 
     gives: ClassVar[tuple[type, ...]] = (LogProbabilityStatistics,)
-    trained_by = ("NegativeLogLikelihood",)
 
     def __init__(
         self,

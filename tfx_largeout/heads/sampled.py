@@ -84,17 +84,6 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
     gives: ClassVar[tuple[type, ...]] = (CandidateStatistics,)
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
-    trained_by = (
-        "ActiveSetSoftmax",
-        "BlackOut",
-        "ComplementarySum",
-        "ImportanceSampling",
-        "NegativeSampling",
-        "NoiseContrastive",
-        "Ranking",
-        "SampledLogistic",
-        "SampledSoftmax",
-    )
 
     def __init__(
         self,

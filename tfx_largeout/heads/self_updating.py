@@ -61,8 +61,6 @@ class SelfUpdatingHead(Head):
     initial_anchor = 0.0
     # The kinds that `forward` computes and `as_statistics` returns.
     gives: ClassVar[tuple[type, ...]] = ()
-    # Names of the losses of the package that train the head, for messages.
-    trained_by: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -291,7 +289,8 @@ class SelfUpdatingHead(Head):
 
     def _refusal_of_logits(self) -> str:
         kinds = " or ".join(kind.__name__ for kind in self.gives)
-        losses = f", such as {', '.join(self.trained_by)}" if self.trained_by else ""
+        known = losses_of(self.gives)
+        losses = f", such as {', '.join(known)}" if known else ""
         return (
             f"{type(self).__name__} {self.name!r} is trained by losses of {kinds} "
             f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
@@ -299,3 +298,10 @@ class SelfUpdatingHead(Head):
             "Compile the model with one of these losses, use DenseHead, or call it with "
             "training=False."
         )
+
+
+def losses_of(kinds: tuple[type, ...]) -> list[str]:
+    """Returns the names of the losses that Keras knows whose `trains_on` is one of some kinds."""
+    known = keras.saving.get_custom_objects().values()
+    losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
+    return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})

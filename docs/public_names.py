@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes api.md, the list of all public names, from the docstrings: python docs/write_api.py."""
+"""The list of all public names, from the docstrings: a page of the site, which this prints."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import tfx_largeout
 
-PAGE = Path(__file__).with_name("api.md")
 TITLE = """# All public names
 
 `import tfx_largeout as tlo`. Each name has a docstring with formula, arguments, errors and cost:
-`help(tlo.heads.SampledHead)`. This page is written by `docs/write_api.py`.
+`help(tlo.heads.SampledHead)`.
 """
 
 
@@ -55,4 +53,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page())
