@@ -68,14 +68,7 @@ class KernelHead(DenseWeights):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
         self.rows = ClassRows(self.workers, self.num_classes, self.name)
-        # No autocast: it would cast all of W wherever a few rows are gathered.
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(self.rows.num_rows, self.width),
-            initializer=self._initial_kernel,
-            trainable=self.trainable_kernel,
-            autocast=False,
-        )
+        self.add_kernel()
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
@@ -89,6 +82,17 @@ class KernelHead(DenseWeights):
             for weight in (self.kernel, self.bias):
                 if weight is not None:
                     mark_as_shard(weight, self.num_classes)
+
+    def add_kernel(self) -> None:
+        """Adds W to the weights."""
+        # No autocast: it would cast all of W wherever a few rows are gathered.
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.rows.num_rows, self.width),
+            initializer=self._initial_kernel,
+            trainable=self.trainable_kernel,
+            autocast=False,
+        )
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         if not self.workers.alone:

@@ -10,13 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import require_alone
-from tfx_largeout.heads.candidate_number import CandidateNumber
-from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.heads.step_context import BackwardPass
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
@@ -24,13 +21,11 @@ from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.samplers.base import OutputWeights
-from tfx_largeout.samplers.certain_candidates import with_certain
 from tfx_largeout.statistics import CandidateStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
+class SampledHead(RowUpdatingHead, CandidateHead):
     """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
@@ -107,13 +102,14 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
             bias_initializer=bias_initializer,
             **kwargs,
         )
-        if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
-        self.sampler = sampler
+        self.set_sampler(sampler, explicit_classes, seed)
         self.index = _index_for(sampler, index)
-        self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
-        self.seed = seed_argument(seed)
-        self.initial_anchor = float(initial_log_partition)
+        self.initial_log_partition = float(initial_log_partition)
+
+    @property
+    def initial_anchor(self) -> float:
+        """The trainable log Z, as it begins."""
+        return self.initial_log_partition
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.index is not None and self.index.built:
@@ -134,25 +130,9 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
             self.index.spread(IndexShard(self.workers, self.num_classes, site))
             self.index.build(tuple(self.kernel.shape))
 
-    def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
-        """Returns the candidates of the present step, explicit classes first.
-
-        Where several workers have the classes, those of an example's own that a sampler finds by W
-        are left out whose rows are not here.
-
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
-        """
-        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
-        if self.index is not None:
-            self.index.build_once(self.kernel, self.bias)
-        weights = OutputWeights(self.kernel, self.bias, self.index, self.rows)
-        drawn = self.sampler.sample(hidden, labels, seed, weights)
-        if not self.explicit_classes:
-            return drawn
-        explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
-        return with_certain(drawn, labels, explicit)
+    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `CandidateHead`."""
+        return self.optimizer.iterations.value, self.draw
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
@@ -248,10 +228,7 @@ class SampledHead(CandidateNumber, RowUpdatingHead, KernelHead):
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-            "explicit_classes": list(self.explicit_classes),
-            "seed": self.seed,
-            "initial_log_partition": self.initial_anchor,
+            "initial_log_partition": self.initial_log_partition,
             "index": self._index_config(),
         }
 
@@ -276,14 +253,3 @@ def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
         index = sampler.default_index()
     sampler.check_index(index)
     return index
-
-
-def class_ids(name: str, ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Returns ids as a tuple; refuses what is no set of classes."""
-    result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
-    for c in result:
-        if c >= num_classes:
-            raise ValueError(f"each of {name} must be less than num_classes={num_classes}; got {c}")
-    if len(set(result)) < len(result):
-        raise ValueError(f"{name} must not repeat a class; got {ids!r}")
-    return result

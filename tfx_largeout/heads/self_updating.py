@@ -58,9 +58,13 @@ class SelfUpdatingHead(Head):
         TypeError: In a training step: the loss is none of the head's family.
     """
 
-    initial_anchor = 0.0
     # The kinds that `forward` computes and `as_statistics` returns.
     gives: ClassVar[tuple[type, ...]] = ()
+
+    @property
+    def initial_anchor(self) -> float:
+        """What `gradient_anchor` begins with."""
+        return 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

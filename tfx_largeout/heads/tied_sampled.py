@@ -12,12 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.heads.base import Head
-from tfx_largeout.heads.candidate_number import CandidateNumber
-from tfx_largeout.heads.class_rows import ClassRows
-from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.sampled import class_ids
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.keras_internals import applying_optimizer
 from tfx_largeout.labels import Labels
@@ -26,16 +21,14 @@ from tfx_largeout.ops.exact.soft_cap import soft_capped
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
-from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.samplers.base import OutputWeights
-from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.samplers import Sampler
 from tfx_largeout.statistics import CandidateStatistics
 
 _ADDING_UP = (RowOptimizer, FusedAdam, keras.optimizers.SGD)  # the gradients of a row
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TiedSampledHead(CandidateNumber, KernelHead):
+class TiedSampledHead(CandidateHead):
     """A dense layer o = W h + b whose W is the table of an input embedding, as in language models.
 
     A class is a word of the input, and its row of the table serves both uses. As in a
@@ -111,41 +104,20 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         super().__init__(
             embedding.input_dim, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs
         )
-        if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
+        self.set_sampler(sampler, explicit_classes, seed)
         if sampler.needs_index:
             raise ValueError(f"sampler must need no index; got {sampler!r}, which does")
         self.embedding = embedding
         cap = getattr(embedding, "logit_soft_cap", None)
         if cap is not None:
             self.soft_cap = number_argument("logit_soft_cap of embedding", cap, above=0)
-        self.sampler = sampler
-        self.explicit_classes = class_ids("explicit_classes", explicit_classes, self.num_classes)
-        self.seed = seed_argument(seed)
         self.initial_log_partition = float(initial_log_partition)
         self.update_switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         _check_width(self.embedding, input_shape[-1])
         self.sampler.build(self.num_classes)
-        Head.build(self, input_shape)  # not KernelHead's, which would make a W
-        self.rows = ClassRows(self.workers, self.num_classes, self.name)
-        if not self.embedding.built:
-            self.embedding.build()
-        kernel = self.kernel
-        if keras.backend.standardize_dtype(kernel.dtype) != self.variable_dtype:
-            raise ValueError(
-                f"the embedding must have weights of the head's dtype, {self.variable_dtype}; got "
-                f"{kernel.dtype}"
-            )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.num_classes,),
-                initializer=self._initial_bias,
-                autocast=False,
-            )
+        super().build(input_shape)
         self.log_partition = self.add_weight(
             name="log_partition",
             shape=(),
@@ -161,6 +133,17 @@ class TiedSampledHead(CandidateNumber, KernelHead):
             trainable=False,
             autocast=False,
         )
+
+    def add_kernel(self) -> None:
+        """Adds nothing: W is that of the embedding."""
+        if not self.embedding.built:
+            self.embedding.build()
+        dtype = keras.backend.standardize_dtype(self.kernel.dtype)
+        if dtype != self.variable_dtype:
+            raise ValueError(
+                f"the embedding must have weights of the head's dtype, {self.variable_dtype}; got "
+                f"{dtype}"
+            )
 
     @property
     def kernel(self) -> Any:
@@ -188,20 +171,9 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
         return self.update_switch.off(draw)
 
-    def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
-        """Returns the candidates of the present step, explicit classes first.
-
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
-        """
-        seed = seed_of_step(self.seed, self.draws.value, self.update_switch.draw)
-        weights = OutputWeights(self.kernel, self.bias, None, self.rows)
-        drawn = self.sampler.sample(hidden, labels, seed, weights)
-        if not self.explicit_classes:
-            return drawn
-        explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
-        return with_certain(drawn, labels, explicit)
+    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `CandidateHead`."""
+        return self.draws.value, self.update_switch.draw
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not CandidateStatistics or not training:
@@ -234,9 +206,6 @@ class TiedSampledHead(CandidateNumber, KernelHead):
         return {
             **config,
             "embedding": keras.saving.serialize_keras_object(self.embedding),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-            "explicit_classes": list(self.explicit_classes),
-            "seed": self.seed,
             "initial_log_partition": self.initial_log_partition,
         }
 
