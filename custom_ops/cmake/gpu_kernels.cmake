@@ -42,30 +42,7 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
   message(STATUS "GPU kernels: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
 endif()
 
-set(tfx_gpu_sources
-  core/gpu/bucket_candidates.cu.cc
-  core/gpu/candidate_logits.cu.cc
-  core/gpu/candidate_refusal.cu.cc
-  core/gpu/candidate_rows.cu.cc
-  core/gpu/candidate_update.cu.cc
-  core/gpu/class_blocks.cu.cc
-  core/gpu/elimination.cu.cc
-  core/gpu/error.cu.cc
-  core/gpu/factored_anchor.cu.cc
-  core/gpu/factored_checks.cu.cc
-  core/gpu/factored_rows.cu.cc
-  core/gpu/factored_statistics.cu.cc
-  core/gpu/factored_update.cu.cc
-  core/gpu/factored_update_end.cu.cc
-  core/gpu/hash_codes.cu.cc
-  core/gpu/hash_tables.cu.cc
-  core/gpu/lanczos.cu.cc
-  core/gpu/radix_sort.cu.cc
-  core/gpu/softmax_selection.cu.cc
-  core/gpu/softmax_update.cu.cc
-  core/gpu/sorted_classes.cu.cc
-  core/gpu/streamed_logits.cu.cc
-  core/gpu/tiles.cu.cc)
+file(GLOB tfx_gpu_sources CONFIGURE_DEPENDS core/gpu/*.cu.cc)
 add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources} core/gpu/factored_outcome.cc)
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
@@ -75,8 +52,9 @@ else()
     COMPILE_OPTIONS "--expt-relaxed-constexpr")
   # Steps on rows have the bits of the processor's, where contraction is off too, and so have ranges
   # of hashed rows.
-  set_property(SOURCE core/gpu/candidate_update.cu.cc core/gpu/hash_codes.cu.cc
-    core/gpu/softmax_update.cu.cc
+  set(tfx_unfused_sources ${tfx_gpu_sources})
+  list(FILTER tfx_unfused_sources INCLUDE REGEX "(candidate_update|hash_codes|softmax_update)\\.cu\\.cc$")
+  set_property(SOURCE ${tfx_unfused_sources}
     APPEND PROPERTY COMPILE_OPTIONS "--fmad=false")
   target_sources(tfx_core_gpu PRIVATE core/gpu/products_by_cublas.cc)
   set_source_files_properties(core/gpu/products_by_cublas.cc PROPERTIES COMPILE_OPTIONS
@@ -87,19 +65,8 @@ list(JOIN CMAKE_CUDA_ARCHITECTURES ", " tfx_gpu_code)  # for errors; none on the
 set_source_files_properties(core/gpu/error.cu.cc PROPERTIES COMPILE_DEFINITIONS
   TFX_GPU_CODE="${tfx_gpu_code}")
 
-add_library(_tfx_largeout_gpu MODULE
-  core/adam_correction.cc
-  core/largest_eigenvalue.cc
-  kernels/bucket_candidates_kernels_gpu.cc
-  kernels/candidate_kernels_gpu.cc
-  kernels/candidate_refusals.cc
-  kernels/factored_kernels_gpu.cc
-  kernels/gpu_errors.cc
-  kernels/hash_codes_kernels_gpu.cc
-  kernels/hash_index_kernels_gpu.cc
-  kernels/softmax_selection_kernels_gpu.cc
-  kernels/softmax_update_kernels_gpu.cc
-  kernels/streamed_logits_kernels_gpu.cc)
+file(GLOB tfx_gpu_kernels CONFIGURE_DEPENDS kernels/*_gpu.cc)
+add_library(_tfx_largeout_gpu MODULE core/adam_correction.cc core/largest_eigenvalue.cc ${tfx_gpu_kernels})
 target_link_libraries(_tfx_largeout_gpu PRIVATE tfx_core_gpu tfx_shared_kernels)
 target_precompile_headers(_tfx_largeout_gpu REUSE_FROM tfx_shared_kernels)
 set_source_files_properties(core/adam_correction.cc core/largest_eigenvalue.cc PROPERTIES

@@ -9,7 +9,7 @@
 #include "core/gpu/candidate_update.h"
 #include "kernels/candidate_checks.h"
 #include "kernels/candidate_op.h"
-#include "kernels/candidate_refusals.h"
+#include "kernels/candidate_refusals_gpu.h"
 #include "kernels/gpu_op.h"
 #include "kernels/layer_update.h"
 #include "kernels/locked_variables.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "kernels/device_address.h"
-#include "kernels/gpu_errors.h"
+#include "kernels/errors_gpu.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "xla/stream_executor/stream.h"
 

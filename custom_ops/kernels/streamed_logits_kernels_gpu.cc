@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/gpu/streamed_logits.h"
-#include "kernels/candidate_refusals.h"
+#include "kernels/candidate_refusals_gpu.h"
 #include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/product_precision.h"

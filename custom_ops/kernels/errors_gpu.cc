@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernels/gpu_errors.h"
+#include "kernels/errors_gpu.h"
 
 #include <string>
 

@@ -3,8 +3,8 @@
 // What ops on labels and candidates have refused on a GPU, as errors of later ops: the host looks
 // at what has come from the device so far, and does not wait.
 
-#ifndef TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_H_
-#define TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_H_
+#ifndef TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_GPU_H_
+#define TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_GPU_H_
 
 #include <mutex>
 #include <string>
@@ -43,4 +43,4 @@ class CandidateRefusals : public tensorflow::ResourceBase {
 
 }  // namespace tfx
 
-#endif  // TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_H_
+#endif  // TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_GPU_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernels/candidate_refusals.h"
+#include "kernels/candidate_refusals_gpu.h"
 
 #include <cstring>
 

@@ -2,8 +2,8 @@
 //
 // What ops on a GPU say where the device, its driver or its memory fails them.
 
-#ifndef TFX_LARGEOUT_KERNELS_GPU_ERRORS_H_
-#define TFX_LARGEOUT_KERNELS_GPU_ERRORS_H_
+#ifndef TFX_LARGEOUT_KERNELS_ERRORS_GPU_H_
+#define TFX_LARGEOUT_KERNELS_ERRORS_GPU_H_
 
 #include "absl/status/status.h"
 #include "core/gpu/error.h"
@@ -19,4 +19,4 @@ absl::Status Explained(const absl::Status& status);
 
 }  // namespace tfx
 
-#endif  // TFX_LARGEOUT_KERNELS_GPU_ERRORS_H_
+#endif  // TFX_LARGEOUT_KERNELS_ERRORS_GPU_H_
