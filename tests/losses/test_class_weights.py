@@ -153,7 +153,7 @@ def test_label_smoothing_with_candidates_names_what_works():
     message = (
         r"SoftmaxCrossentropy is a function of MeanLogitStatistics; got SampledHead, which gives "
         r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss that "
-        r".* \(ActiveSetSoftmax, BlackOut, .* or SampledSoftmax\), or a head that gives "
+        r".* \(ActiveSetSoftmax, BlackOut, .* or \w+\), or a head that gives "
         r"MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
     )
     with pytest.raises(TypeError, match=message):

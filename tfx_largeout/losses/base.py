@@ -10,15 +10,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout import heads
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.ignored_class import output_for_loss
+from tfx_largeout.heads.self_updating import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weight import refuse_class_weight
 from tfx_largeout.losses.label_weights import LabelWeights
-from tfx_largeout.losses.what_goes_together import heads_that_give, listed, losses_of
 from tfx_largeout.statistics import CandidateStatistics, ExactStatistics, MeanLogitStatistics
 
 
@@ -194,7 +195,7 @@ class HeadLoss(keras.losses.Loss):
             raise TypeError(
                 f"label_smoothing must be left out of {type(self).__name__}, as smoothing takes "
                 "the mean of all logits; SoftmaxCrossentropy has it, which trains "
-                f"{listed(heads_that_give(MeanLogitStatistics))}"
+                f"{_listed(_heads_that_give(MeanLogitStatistics))}"
             )
         if "class_weight" in arguments:
             raise TypeError(
@@ -228,8 +229,8 @@ class HeadLoss(keras.losses.Loss):
                 f"{type(output.head).__name__}, which gives "
                 f"{' and '.join(given.__name__ for given in gives)}. {self._why_this_kind()}"
                 "Use a loss that is a function of what the head gives "
-                f"({listed(losses_of(gives, HeadLoss))}), or a head that gives {kind.__name__} "
-                f"({listed(heads_that_give(kind))})."
+                f"({_listed(losses_of(gives))}), or a head that gives {kind.__name__} "
+                f"({_listed(_heads_that_give(kind))})."
             )
         if not output.head.workers.alone:
             self._check_over_workers(kind)
@@ -297,3 +298,19 @@ def _describe(y_pred: Any) -> str:
     if not isinstance(y_pred, tf.Tensor):
         return repr(type(y_pred).__name__)
     return f"a tensor of shape {y_pred.shape} and dtype {y_pred.dtype.name}"
+
+
+def _heads_that_give(kind: type) -> list[str]:
+    """Returns the names of the package's heads that give a kind of statistics in training."""
+    return [
+        name
+        for name in heads.__all__
+        if isinstance(head := getattr(heads, name), type)
+        and issubclass(head, heads.Head)
+        and kind in head.gives
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    """Returns names as part of a sentence."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none of the package"
