@@ -148,6 +148,12 @@ def made_by(tensor: Any) -> tuple[Any, list[Any]]:
     return layer, layer._inbound_nodes[node].input_tensors
 
 
+def last_layer(model: keras.Model) -> Any:
+    """Returns the layer that gives the output of a graph of layers; None if it has several."""
+    outputs = graph_of(model).outputs
+    return made_by(outputs[0])[0] if len(outputs) == 1 else None
+
+
 @contextlib.contextmanager
 def calls_forgotten(operations: list[Any]) -> Iterator[None]:
     """A context at whose end operations forget the calls that were made in it: `_inbound_nodes`."""

@@ -194,7 +194,8 @@ def _as_int64(y_true: Any) -> Any:
         raise TypeError(
             f"labels must be integer class ids that fit into int64; got dtype {y_true.dtype.name}. "
             "A float32, to which Keras casts arrays of float64, can't hold every id above "
-            "16,777,216: cast the labels to int64 in the data pipeline."
+            "16,777,216: cast ids to int64 in the data pipeline. Of one-hot rows "
+            "np.argmax(y, axis=-1) makes ids."
         )
     return tf.cast(y_true, tf.int64)
 
@@ -238,7 +239,7 @@ def _check_range(ids: tf.Tensor, num_classes: int) -> Check:
 
     def message() -> list[Any]:
         first = tf.where(bad)[:1]
-        place = "at [example, position]"
+        place = "at [example of the batch, position]"
         hint = "(another id for padding: ignore_class of the loss and of the metric)"
         return [f"{rule}; got id", tf.gather_nd(ids, first), place, first, hint]
 

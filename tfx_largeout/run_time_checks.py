@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 BRANCH = "run_time_checks"
@@ -39,12 +40,17 @@ def after(checks: Sequence[Check | None]) -> Any:
     if tf.executing_eagerly():
         for check in there:
             if not check.holds:
-                tf.debugging.Assert(check.holds, check.message())
+                raise tf.errors.InvalidArgumentError(None, None, _sentence(check.message()))
         return tf.control_dependencies([])
     if not there:
         return tf.control_dependencies([])
     all_hold = tf.reduce_all(tf.stack([check.holds for check in there]))
     return tf.control_dependencies([tf.cond(all_hold, tf.no_op, lambda: _raise(there), BRANCH)])
+
+
+def _sentence(parts: list[Any]) -> str:
+    words = [part if isinstance(part, str) else str(np.asarray(part)) for part in parts]
+    return " ".join(words).replace(" ,", ",").replace(" ;", ";")
 
 
 def _raise(checks: list[Check]) -> tf.Operation:

@@ -77,18 +77,54 @@ def test_heads_by_name_and_by_function(tmp_path):
         ),
         "of_table": "factored_zloss",
         "as_it_is": "dense",
+        "by_default": "SampledHead",
         "wrong": lambda num_classes: num_classes,
+        "smaller": lambda num_classes: tlo.heads.DenseHead(num_classes - 1),
     }
     comparison = tlo.compare_heads(make_model(), (X, Y), (X, Y), heads, output=tmp_path, **SHORT)
-    *good, wrong = comparison.rows
-    assert [row.status for row in good] == ["done"] * 4
+    *good, wrong, smaller = comparison.rows
+    assert [row.status for row in good] == ["done"] * 5
     assert "'wrong' must return (head, loss), or a head; got 40" in wrong.error
+    assert "as many classes as the Dense layer that it replaces, 40; got num" in smaller.error
+    assert wrong.precision_at_1 is None  # of an untrained model
+    options = {result.head: result.options for result in comparison.results}
+    assert options["of_table"]["head_optimizer"] == "RowSGD"
+    assert options["by_default"]["num_sampled"] == 40
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.full(len(Y), 40), r"each id must be at least 0 and less than 40.*"),
+        (np.eye(40)[Y], r"labels must be class ids; got 40 columns of zeros and ones: np\.argmax"),
+    ],
+)
+def test_labels_that_are_no_ids_are_refused_at_once(part, labels, message, tmp_path):
+    data = {"train": (X, Y), "validation": (X, Y), part: (X, labels)}
+    with pytest.raises(ValueError, match=f"{part}: {message}"):
+        tlo.compare_heads(make_model(), **data, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_default_heads_begin_at_the_frequencies_of_the_classes():
+    counts = np.bincount(Y, minlength=40)
+    for name, make in module._default_makers(make_model(), 40, counts).items():
+        if make is not None:
+            head = make(0)[0]
+            head.build((None, WIDTH))
+            bias = keras.ops.convert_to_numpy(head.bias)
+            assert np.corrcoef(np.exp(bias), counts)[0, 1] > 0.99, name
 
 
 @pytest.mark.parametrize(
     ("heads", "error", "message"),
     [
-        (["softmax"], ValueError, "the name of a head must be one of full_softmax, .*; got 'softm"),
+        (
+            ["softmax"],
+            ValueError,
+            r"one of \['dense', .*must be one of full_softmax, .*; got 'softm",
+        ),
         ([], ValueError, "heads must have at least one"),
         ("dense", TypeError, "heads must be a dict, or a list of names; got 'dense'"),
         ({"a": tlo.heads.DenseHead(40)}, TypeError, "a head serves one model alone"),

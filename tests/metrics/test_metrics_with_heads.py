@@ -132,7 +132,8 @@ def test_own_steps_and_own_metrics_log_nothing_that_was_not_counted(run_eagerly)
     assert {name for name in history if not name.startswith("val_")} == {"loss"}
     assert {"val_precision_at_1", "val_own"} < set(history)
     assert np.isfinite(list(history.values())).all()
-    assert list(model.train_on_batch(x, labels, return_dict=True)) == ["loss"]
+    if keras.__version__ >= "3.15":  # before, it asks each metric
+        assert list(model.train_on_batch(x, labels, return_dict=True)) == ["loss"]
 
 
 @eager_and_graph

@@ -464,4 +464,44 @@ def test_the_losses_that_errors_name_are_those_of_the_family(head):
             and getattr(loss, "trains_on", None) in head.gives
             and loss.from_statistics is not tlo.losses.HeadLoss.from_statistics
         }
-        assert set(losses_of(head.gives)) == family
+        of_package = {name for name in losses_of(head.gives) if hasattr(tlo.losses, name)}
+        assert of_package == family
+
+
+# Losses of probabilities
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        keras.losses.SparseCategoricalCrossentropy(),
+        keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
+    ],
+    ids=["name", "function", "sparse", "one_hot"],
+)
+def test_a_keras_loss_of_probabilities_is_refused(loss):
+    model = keras.Sequential([keras.Input((WIDTH,)), tlo.heads.DenseHead(CLASSES)])
+    model.compile("sgd", loss)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=r"loss must have from_logits=True, .*Softmax"):
+        model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
+    for own, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(own, old)
+
+
+def test_losses_of_logits_and_of_what_follows_a_head_train():
+    ends = [keras.layers.Softmax()]
+    for loss, tail in (
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), []),
+        ("sparse_categorical_crossentropy", ends),
+    ):
+        model = keras.Sequential([keras.Input((WIDTH,)), tlo.heads.DenseHead(CLASSES), *tail])
+        model.compile("sgd", loss)
+        model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
+
+
+def test_a_head_takes_no_activation():
+    with pytest.raises(TypeError, match=r"takes no activation; got .*softmax"):
+        tlo.heads.DenseHead(CLASSES, activation="softmax")

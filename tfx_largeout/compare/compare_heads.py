@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from tfx_largeout import heads as head_classes
-from tfx_largeout import losses, optimizers, samplers
+from tfx_largeout import initializers, losses, optimizers, samplers
 from tfx_largeout.compare.compare_models import (
     check_name,
     compare_built,
@@ -62,10 +62,11 @@ def compare_heads(
         train: As `compare_models`.
         validation: Likewise.
         heads: By name, a function of `num_classes` that returns `(head, loss)`, or a head alone,
-            whose loss is then the usual one; or the name of a head of `tfx-largeout compare`; or
-            `"dense"`, the model as it is. Or a list of such names. Default: `dense`, `SampledHead`
-            (1,000 candidates by frequency), `ExactSoftmaxHead` and `TFSampledSoftmaxHead`, whose
-            biases begin at the log frequencies of the classes.
+            whose loss is then the usual one; or a name. Names are the default ones: `dense`, the
+            model as it is, `SampledHead` (1,000 candidates by frequency), `ExactSoftmaxHead` and
+            `TFSampledSoftmaxHead`, with the learning rate of the model's optimizer and biases that
+            begin at the log frequencies of the classes; and those of `tfx-largeout compare`, with
+            the settings that it has for them. Or a list of names. Default: the default ones.
         seconds: As `compare_models`.
         epochs: Likewise.
         evaluations: Likewise.
@@ -87,6 +88,8 @@ def compare_heads(
         raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
+    for labels in (data, test):
+        labels.check_ids(dense.units)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
     files = output_folder(output, overwrite)
@@ -111,12 +114,13 @@ def _makers(
     known: Any = None
     for name, head in named.items():
         check_name("heads", name)
-        if head == DENSE:
-            makers[name] = None
-        elif isinstance(head, str):
-            _check_row(head)
+        if isinstance(head, str):
             known = counts() if known is None else known
-            makers[name] = functools.partial(_of_table, head, num_classes, known)
+            defaults = _default_makers(model, num_classes, known)
+            if head not in defaults:
+                _check_row(head, defaults)
+                defaults[head] = functools.partial(_of_table, head, num_classes, known)
+            makers[name] = defaults[head]
         elif callable(head) and not isinstance(head, head_classes.Head):
             makers[name] = functools.partial(_of_user, name, head, num_classes)
         else:
@@ -129,22 +133,30 @@ def _makers(
 
 def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[str, _Make | None]:
     number = min(_MOST_SAMPLED, num_classes)
+    bias = functools.partial(initializers.LogFrequency, counts)
 
     def sampled(seed: int) -> Any:
         sampler = samplers.Unigram(counts, number)
         rows = _row_optimizer(model.optimizer)
-        head = head_classes.SampledHead(num_classes, sampler, rows, seed=seed)
+        head = head_classes.SampledHead(
+            num_classes, sampler, rows, bias_initializer=bias(), seed=seed
+        )
         return head, losses.ComplementarySum()
 
     def exact(seed: int) -> Any:
         rows = _row_optimizer(model.optimizer)
-        head = head_classes.ExactSoftmaxHead(num_classes, rows, seed=seed)
+        head = head_classes.ExactSoftmaxHead(num_classes, rows, bias_initializer=bias(), seed=seed)
         return head, losses.SoftmaxCrossentropy()
 
     def tensorflow(seed: int) -> Any:
         options = {"unigrams": (counts + 1.0).tolist()}
         head = head_classes.TFSampledSoftmaxHead(
-            num_classes, number, sampler="fixed_unigram", sampler_options=options, seed=seed
+            num_classes,
+            number,
+            sampler="fixed_unigram",
+            sampler_options=options,
+            bias_initializer=bias(),
+            seed=seed,
         )
         return head, losses.TFCandidateSamplingLoss()
 
@@ -171,11 +183,11 @@ def _row_optimizer(optimizer: Any) -> Any:
     return own(_DEFAULT_RATE if rate is None else float(rate))
 
 
-def _check_row(name: str) -> None:
+def _check_row(name: str, defaults: Iterable[str]) -> None:
     try:
         head_row(name)
     except ValueError as error:
-        raise ValueError(f"the name of a head {error}") from None
+        raise ValueError(f"the name of a head, if not one of {list(defaults)}, {error}") from None
 
 
 def _of_table(name: str, num_classes: int, counts: Any, seed: int) -> tuple[Any, Any]:
@@ -201,6 +213,12 @@ def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model
     options: dict[str, Any] = {"jit_compile": model.jit_compile}
     if make is not None:
         swapped[dense], loss = make(seed)
+        found = swapped[dense].num_classes
+        if found != dense.units:
+            raise ValueError(
+                f"head must have as many classes as the Dense layer that it replaces, "
+                f"{dense.units}; got num_classes={found}"
+            )
         swapped |= dict.fromkeys(activations)
         options = {}
     with swaps_forgotten(model):

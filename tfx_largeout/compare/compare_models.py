@@ -27,6 +27,8 @@ from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
+from tfx_largeout.heads import Head
+from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
@@ -262,6 +264,23 @@ def _options(model: keras.Model) -> dict[str, Any]:
         schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
         value = float(model.optimizer.learning_rate)
         options["learning_rate"] = type(rate).__name__ if schedule else f"{value:.6g}"
+    return {**options, **_head_options(model)}
+
+
+def _head_options(model: keras.Model) -> dict[str, Any]:
+    """Returns the settings that a head has of its own, if the model has one head."""
+    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
+    if len(heads) != 1:
+        return {}
+    head, options = heads[0], {"head": type(heads[0]).__name__}
+    optimizer, sampler = getattr(head, "optimizer", None), getattr(head, "sampler", None)
+    if optimizer is not None:
+        options["head_optimizer"] = type(optimizer).__name__
+        options["head_learning_rate"] = f"{float(optimizer.learning_rate):.6g}"
+    if sampler is not None:
+        options["sampler"] = sampler if isinstance(sampler, str) else type(sampler).__name__
+        number = getattr(sampler, "num_sampled", getattr(head, "num_sampled", None))
+        options |= {} if number is None else {"num_sampled": number}
     return options
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.labels import normalize_labels
 
 _KERAS_BATCH = 32
@@ -38,7 +39,7 @@ class OwnData:
     """
 
     def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
-        self._data = data
+        self._name, self._data = name, data
         self._is_arrays = isinstance(data, (tuple, list))
         if self._is_arrays:
             if len(data) not in (2, 3):
@@ -71,6 +72,23 @@ class OwnData:
         is_dataset = isinstance(self._data, tf.data.Dataset)
         return {**self.arguments, "shuffle": False} if is_dataset else self.arguments
 
+    def check_ids(self, num_classes: int) -> None:
+        """Checks labels that are arrays, before anything is trained: heads take class ids.
+
+        Raises:
+            TypeError, ValueError: They are no class ids.
+        """
+        if not self._is_arrays:
+            return
+        labels = self._data[1]
+        is_wide = getattr(labels, "ndim", 0) > 1 and labels.shape[-1] == num_classes > 1
+        if is_wide and np.asarray(labels).max(initial=0) <= 1:
+            raise ValueError(
+                f"{self._name}: labels must be class ids; got {num_classes} columns of zeros and "
+                "ones: np.argmax(y, axis=-1) makes ids of rows with one label"
+            )
+        self.label_counts(num_classes)
+
     def label_counts(self, num_classes: int) -> np.ndarray:
         """Returns how many examples have each class, `[C]` int64; reads all labels.
 
@@ -79,7 +97,10 @@ class OwnData:
         """
         counts = np.zeros(num_classes, np.int64)
         for labels in [self._data[1]] if self._is_arrays else _labels_of(self._data):
-            counts += _counts(labels, num_classes)
+            try:
+                counts += _counts(labels, num_classes)
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(f"{self._name}: {root_message(error.message)}") from None
         return counts
 
 
@@ -103,7 +124,9 @@ def _number_of_batches(name: str, data: Any) -> int:
     if isinstance(data, tf.data.Dataset):
         number = int(data.cardinality())
         if number == tf.data.INFINITE_CARDINALITY:
-            raise ValueError(f"{name} must end; got a data set without end: {name}.take(n) ends")
+            raise ValueError(
+                f"{name} must be finite; got a data set without end: {name}.take(n) has one"
+            )
         if number == tf.data.UNKNOWN_CARDINALITY:
             number = int(data.reduce(np.int64(0), lambda so_far, *_: so_far + 1))
         return number

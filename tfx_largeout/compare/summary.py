@@ -127,7 +127,7 @@ def _row(head: str, runs: Sequence[HeadResult]) -> SummaryRow:
     statuses = [run.status for run in runs]
     status = next((s for s in ("failed", "interrupted") if s in statuses), "done")
     counted = _counted(runs)
-    last = [run.curve[-1] for run in counted if run.curve]
+    last = [run.curve[-1] for run in counted if run.curve and (run.steps or run.status == "done")]
     figures: dict[str, float | None] = {}
     for name in _QUALITY:
         values = [getattr(point, name) for point in last]

@@ -71,19 +71,21 @@ def _align(cells: Sequence[str], widths: list[int]) -> str:
 
 def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
     """Returns a sentence for everything in the table that needs one."""
-    notes = ["P@k in percent; loss: exact softmax cross-entropy in nats, on the test set."]
+    notes = ["P@k in percent; loss: exact softmax cross-entropy in nats; both on held-out data."]
     seeds = max((row.seeds for row in rows), default=1)
     if seeds > 1:
         notes.append(f"Means over {seeds} seeds, ± standard deviation.")
     if any(row.epoch_extrapolated and row.seconds_per_epoch for row in rows):
         notes.append("~ extrapolated: less than an epoch was run.")
     if any(row.speed_up is not None for row in rows):
-        notes.append("speed-up: of an epoch, by the full softmax's.")
+        notes.append("speed-up: seconds per epoch of the full softmax, divided by the row's.")
     if any(row.seconds_to_50 is not None for row in rows):
         notes.append(
             "to 50%, to 90%: seconds of training to that share of the best final P@1 in the table; "
             "- not reached."
         )
+    if any(row.ps_precision_at_1 is not None for row in rows):
+        notes.append("PSP@1: P@1 in which a rare label counts more.")
     notes.append("total s: with reading, compilation and evaluation.")
     for row in rows:
         if row.status == "failed":

@@ -14,6 +14,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.keras_losses import refuse_loss_of_probabilities
 from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
 from tfx_largeout.heads.large_logits import watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
@@ -61,6 +62,11 @@ class Head(keras.layers.Layer):
     workers: Workers = ALONE
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        if "activation" in kwargs:
+            raise TypeError(
+                f"{type(self).__name__} gives logits, and takes no activation; got "
+                f"activation={kwargs['activation']!r}: leave it out, as a loss of logits needs none"
+            )
         # A head casts h itself, so that it sees the dtype that h comes in.
         super().__init__(autocast=False, **kwargs)
         self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
@@ -112,6 +118,8 @@ class Head(keras.layers.Layer):
         logits = self._prunable_logits(inputs, model)
         if training:
             check_optimizer(self, model)
+            if type(self).training_logits is Head.training_logits:  # others refuse all such losses
+                refuse_loss_of_probabilities(self, model)
             if self.trainable:
                 warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits, inputs)

@@ -111,7 +111,10 @@ def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
 
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, RowOptimizer):
-        raise TypeError(f"optimizer must be a RowOptimizer; got {optimizer!r}")
+        raise TypeError(
+            f"optimizer must be a RowOptimizer; got {optimizer!r}. Take "
+            "tlo.optimizers.RowAdam(1e-3), RowAdagrad or RowSGD"
+        )
     if not optimizer.serves_heads:
         raise TypeError(f"optimizer must be one that serves heads, as RowAdam; got {optimizer!r}")
     refuse_built(optimizer)

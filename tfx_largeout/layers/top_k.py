@@ -49,13 +49,15 @@ class _Search:
             )
         self.activation, self.index, self.num_found = activation, index, num_found
 
+    def _check_numbers(self, num_classes: int) -> None:
+        for name, value in (("k", self.k), ("num_found", self.num_found)):
+            if value is not None and value > num_classes:
+                raise ValueError(f"{name} must be at most num_classes={num_classes}; got {value}")
+
     def best_classes(self, output: HeadOutput) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
         head, hidden, is_softmax = output.head, output.flat_hidden, self.activation == "softmax"
-        if self.num_found is not None and self.num_found > head.num_classes:
-            raise ValueError(
-                f"num_found must be at most num_classes={head.num_classes}; got {self.num_found}"
-            )
+        self._check_numbers(head.num_classes)
         if self.index is None:
             top = head.top_k(hidden, self.k)
         else:
@@ -153,11 +155,7 @@ class TopK(_Search, keras.layers.Layer):
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
         self._set_search(k, activation, index, num_found)
-        for name, value in (("k", k), ("num_found", num_found)):
-            if value is not None and value > head.num_classes:
-                raise ValueError(
-                    f"{name} must be at most num_classes={head.num_classes}; got {value}"
-                )
+        self._check_numbers(head.num_classes)
         self.head = head
         self.supports_jit = False
 
@@ -255,7 +253,10 @@ def output_of_logits(logits: Any) -> HeadOutput:
     """As `output_of_model`, of what the model returned."""
     output = head_output(logits)
     if output is None:
-        raise TypeError("model must end in a head; got one that ends in something else")
+        raise TypeError(
+            "model must end in a head; got one that ends in something else. tlo.replace_output "
+            "puts a head in the place of a Dense layer"
+        )
     return output
 
 
