@@ -96,7 +96,10 @@ def test_heads_by_name_and_by_function(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.full(len(Y), 40), r"each id must be at least 0 and less than 40.*"),
+        (
+            np.full(len(Y), 40),
+            r"labels: each id must be at least 0 and less than 40.*got id \[40\]",
+        ),
         (np.eye(40)[Y], r"labels must be class ids; got 40 columns of zeros and ones: np\.argmax"),
     ],
 )
