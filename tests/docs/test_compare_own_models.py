@@ -20,4 +20,4 @@ def test_the_examples_run(tmp_path, monkeypatch):
         exec(block.replace('"midx"})', '"midx"}, epochs=0.1)'), names)
     assert [row.status for row in names["comparison"].rows] == ["done"] * 4
     reports = sorted(tmp_path.glob("runs/*/comparison.html"))
-    assert len(reports) == 2
+    assert len(reports) == 3
