@@ -27,10 +27,10 @@ import harness
 import keras
 import numpy as np
 
-from tfx_largeout.compare.convergence import time_to_reach
 from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+from tfx_largeout.compare.summary import time_to_reach
 from tfx_largeout.compare.supervisor import Supervisor
 from tfx_largeout.compare.training import build_model
 from tfx_largeout.datasets import SparseExamples

@@ -49,8 +49,13 @@ def after(checks: Sequence[Check | None]) -> Any:
 
 
 def _sentence(parts: list[Any]) -> str:
-    words = [part if isinstance(part, str) else str(np.asarray(part)) for part in parts]
+    words = [part if isinstance(part, str) else _text(part) for part in parts]
     return " ".join(words).replace(" ,", ",").replace(" ;", ";")
+
+
+def _text(value: Any) -> str:
+    array = np.asarray(value)
+    return str(array.tolist()) if array.dtype.kind in "biu" else str(array)
 
 
 def _raise(checks: list[Check]) -> tf.Operation:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tfx_largeout.compare.loss_window import LossWindow
+from tfx_largeout.compare.supervisor import LossWindow
 
 
 def test_mean_over_several_runs_of_the_running_mean():

@@ -15,10 +15,9 @@ from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.distribute.workers import Workers as Connected
 from tfx_largeout.hessian_free import GeometricSample, Trainer, trainer
 from tfx_largeout.hessian_free.curvature import Curvature
-from tfx_largeout.hessian_free.exact_floats import floats, pieces
 from tfx_largeout.hessian_free.examples import Examples
 from tfx_largeout.hessian_free.local_worker import LocalWorker
-from tfx_largeout.hessian_free.workers import Workers
+from tfx_largeout.hessian_free.workers import Workers, floats, pieces
 
 BATCH = 16
 SAMPLES = [np.arange(runs.EXAMPLES), np.arange(5, 140, 4), np.array([0, 149]), np.array([9])]

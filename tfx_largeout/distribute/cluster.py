@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import platform
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -20,7 +23,6 @@ from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.failed_worker import explain_at_exit
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.wait_limit import WaitLimit
-from tfx_largeout.distribute.watchdog import time_limit
 from tfx_largeout.distribute.workers import Workers, current, set_current
 from tfx_largeout.tensorflow_internals import configure_coordination
 
@@ -207,3 +209,33 @@ def _versions() -> dict[str, Any]:
         "the version of Keras": keras.__version__,
         "the version of Python": platform.python_version_tuple()[:2],
     }
+
+
+# It ends by itself when the call returns, or when the process that it watches ends.
+_WATCH = """
+import os, select, signal, sys
+process, seconds, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+if not select.select([0], [], [], seconds)[0]:
+    os.write(2, (message + "\\n").encode())
+    os.kill(process, signal.SIGKILL)
+"""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Ends this process with a message if the body takes longer.
+
+    TensorFlow waits for other workers with the interpreter's lock held and signals blocked: no
+    thread and no signal handler of this process would run. So a small process of its own watches.
+
+    Args:
+        seconds: The limit.
+        message: For standard error.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(os.getpid()), str(seconds), message]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:
+        try:
+            yield
+        finally:
+            assert watch.stdin is not None
+            watch.stdin.close()

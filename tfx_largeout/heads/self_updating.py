@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
-from tfx_largeout.heads.forward_passes import after_forward_passes, note_forward_pass
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.step_context import BackwardPass, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
@@ -309,3 +309,24 @@ def losses_of(kinds: tuple[type, ...]) -> list[str]:
     known = keras.saving.get_custom_objects().values()
     losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
     return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})
+
+
+_ATTRIBUTE = "_tfx_largeout_forward_passes"
+
+
+def note_forward_pass(values: Sequence[tf.Tensor]) -> None:
+    """Notes the statistics of a head in the graph that is being made.
+
+    Eagerly there is nothing to do: all forward passes have run when the first gradient is taken.
+    """
+    if not tf.executing_eagerly():
+        graph = tf.compat.v1.get_default_graph()
+        setattr(graph, _ATTRIBUTE, [*getattr(graph, _ATTRIBUTE, []), *values])
+
+
+def after_forward_passes() -> AbstractContextManager:
+    """Returns a scope whose ops run after all forward passes that this graph has by now."""
+    if tf.executing_eagerly():
+        return tf.control_dependencies([])
+    graph = tf.compat.v1.get_default_graph()
+    return tf.control_dependencies(getattr(graph, _ATTRIBUTE, []))

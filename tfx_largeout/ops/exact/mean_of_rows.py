@@ -7,10 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.exact.mean_of_rows_composed import mean_of_rows_composed
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import OP_DTYPES, compute_dtype
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
 
 
 def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
@@ -44,3 +43,32 @@ def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
         return tf.cast(mean_of_rows_composed(variable), dtype)
     mean = module.tfx_mean_of_rows(variable=variable.handle, dtype=variable.dtype)
     return tf.ensure_shape(mean, variable.shape[1:])
+
+
+_BLOCK_ELEMENTS = 2**18  # 2 MiB in float64
+
+
+def mean_of_rows_composed(variable: tf.Variable) -> tf.Tensor:
+    """Same result as the custom op of `mean_of_rows`, by a loop over blocks of rows.
+
+    Args:
+        variable: `[C, ...]`, C at least 1.
+
+    Returns:
+        `[...]` float64.
+    """
+    num_rows, shape = variable.shape[0], variable.shape[1:]
+    block = max(_BLOCK_ELEMENTS // max(shape.num_elements(), 1), 1)
+
+    def add_block(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        end = start + tf.minimum(block, num_rows - start)
+        rows = gather(variable, tf.cast(tf.range(start, end), tf.int64))
+        return end, total + tf.reduce_sum(tf.cast(rows, tf.float64), axis=0)
+
+    _, total = tf.while_loop(
+        lambda start, _: start < num_rows,
+        add_block,
+        (tf.zeros([], tf.int32), tf.zeros(shape, tf.float64)),
+        parallel_iterations=1,
+    )
+    return total / num_rows
