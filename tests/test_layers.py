@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,9 @@ def test_every_module_can_be_imported_first(tmp_path):
 
 def _is_program(module: str) -> bool:
     return module.endswith("__main__")
+
+
+def test_private_modules_of_keras_and_tensorflow_have_one_place_each():
+    private = re.compile(r"\b(keras\.src|tensorflow\.python)\b")
+    files = {path.name for path in MODULES.values() if private.search(path.read_text())}
+    assert files == {"keras_internals.py", "tensorflow_internals.py"}
