@@ -19,11 +19,7 @@ def candidate_logits_composed(
     Cost: O(N (K + S) D); memory for O(S D) numbers, or for a block of 2^21 of them where candidates
     are an example's own.
 
-    Args:
-        arguments: Not checked yet.
-
-    Returns:
-        The three fields of `CandidateLogits`, in order.
+    Arguments, result and errors: those of `candidate_logits`.
     """
     arguments = arguments.checked()
     labels, candidates = arguments.labels, arguments.candidates

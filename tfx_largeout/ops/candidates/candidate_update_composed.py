@@ -41,17 +41,7 @@ def candidate_update_composed(
 
     Cost: O(N (K + S) D). Memory: O(n D) for n different classes.
 
-    Args:
-        arguments: Not checked yet.
-        slots: The slots of kernel and bias.
-        true_gradient: `[N, K]`.
-        candidate_gradient: `[N, S]`.
-        rule: What to do with a row.
-        learning_rate: Scalar, of the dtype of hidden.
-        update: Whether to change the variables.
-
-    Returns:
-        dL/dh, `[N, D]`.
+    Arguments, result and errors: those of `candidate_update`.
     """
     arguments, true_gradient, candidate_gradient = arguments.checked_step(
         true_gradient, candidate_gradient, learning_rate, rule.weight_decay

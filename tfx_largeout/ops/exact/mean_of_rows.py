@@ -51,11 +51,7 @@ _BLOCK_ELEMENTS = 2**18  # 2 MiB in float64
 def mean_of_rows_composed(variable: tf.Variable) -> tf.Tensor:
     """Same result as the custom op of `mean_of_rows`, by a loop over blocks of rows.
 
-    Args:
-        variable: `[C, ...]`, C at least 1.
-
-    Returns:
-        `[...]` float64.
+    Argument: that of `mean_of_rows`; the result is float64.
     """
     num_rows, shape = variable.shape[0], variable.shape[1:]
     block = max(_BLOCK_ELEMENTS // max(shape.num_elements(), 1), 1)

@@ -28,16 +28,7 @@ def softmax_selection_composed(
 
     The first gives the partition function; the second computes the logits again and keeps entries.
 
-    Args:
-        arguments: Not checked yet; no candidates.
-        num_selected: S.
-        epsilon: The least weight of an entry that is kept.
-        seed: `[2]` int64.
-        shard: Which classes the rows of W are, in numbers.
-        products: As `logits_of_block`.
-
-    Returns:
-        The fields of `SoftmaxSelection`, in order.
+    Arguments, result and errors: those of `softmax_selection`.
     """
     num_classes, num_rows = shard.num_classes, arguments.num_classes
     shard = shard.tensors(num_rows)

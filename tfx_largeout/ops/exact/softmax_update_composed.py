@@ -33,20 +33,7 @@ def softmax_update_composed(
 ) -> tf.Tensor:
     """Same results as the custom op of `softmax_update`, by a loop over blocks of classes.
 
-    Args:
-        arguments: Checked, as all that follows; no candidates.
-        slots: The slots of kernel and bias.
-        logsumexp: `[B]`.
-        target_gradient: `[B, K]`, 0 at padding.
-        logsumexp_gradient: `[B]`.
-        mean_gradient: `[B]`, or None for 0.
-        rule: What to do with a row.
-        learning_rate: Scalar, of the dtype of hidden.
-        products: As `logits_of_block`.
-        update: Whether to change the variables.
-
-    Returns:
-        dL/dh, `[B, D]`.
+    Arguments, result and errors: those of `softmax_update`.
     """
     if mean_gradient is None:
         mean_gradient = tf.zeros_like(logsumexp)

@@ -40,18 +40,7 @@ def streamed_logits_composed(
     Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits, or
     2^26 on a GPU.
 
-    Args:
-        hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
-        kernel: W, `[C, D]`.
-        bias: b, `[C]`, or None.
-        labels: `[B, K]` int64, padded with -1.
-        k: how many of the best classes to return; a Python int.
-        target_scores: `[B, K]`, of the dtype to compute in, or None.
-        shard: Which classes the rows of W are, in tensors.
-        products: As `logits_of_block`.
-
-    Returns:
-        The five fields of `StreamedLogits`, in order.
+    Arguments, result and errors: those of `streamed_logits`.
     """
     # Counts of classes are int32 in loops: those a GPU leaves on the host, so that no turn waits.
     num_classes = num_rows_of(kernel)

@@ -40,14 +40,7 @@ def factored_statistics_composed(
 
     Cost: O(B D^2 + B K D).
 
-    Args:
-        state: A state of TensorFlow's variables.
-        hidden: H, `[B, D]`, of the state's dtype.
-        labels: `[B, K]` int64, padded with -1.
-        update_rows: Whether stale target rows are written back in the current coordinates.
-
-    Returns:
-        The five fields of `FactoredStatistics`, in order.
+    Arguments, result and errors: those of `factored_statistics`.
     """
     with after(input_checks(state, hidden, labels)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
@@ -75,22 +68,7 @@ def factored_update_composed(
 
     Cost: O(B D^2 + B K D + D^3).
 
-    Args:
-        state: A state of TensorFlow's variables.
-        hidden: H, `[B, D]`.
-        labels: `[B, K]` int64, padded with -1.
-        gram_hidden: H Q of the present state.
-        u_hidden: H U^T of the present state.
-        g_target: g_a, `[B, K]`.
-        g_squares: g_q, `[B]`.
-        g_sum: g_s, `[B]`.
-        learning_rate: Scalar, eta.
-        weight_decay: Scalar, lambda.
-        update: Whether to change the state.
-        max_condition: V is re-anchored when |U| |P| / D is larger; None: never.
-
-    Returns:
-        dL/dH, `[B, D]`.
+    Arguments, result and errors: those of `factored_update`.
     """
     by_example = tf.zeros(tf.shape(hidden)[:1])
     finite = {

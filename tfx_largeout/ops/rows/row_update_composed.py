@@ -31,13 +31,7 @@ def row_update_composed(
 
     Cost: O(n D).
 
-    Args:
-        variable: A variable of TensorFlow, `[C, ...]`.
-        slots: The slots that the rule names.
-        ids: `[n]` int64.
-        gradient: `[n, ...]`, of the dtype to compute in.
-        rule: What to do.
-        learning_rate: Scalar, of the gradient's dtype.
+    Arguments, result and errors: those of `row_update`.
     """
     shape = tf.concat([tf.shape(ids)[:1], variable.shape[1:]], axis=0)
     rule_of_shape = "[n, D] with the n of ids and the D of the variable"
