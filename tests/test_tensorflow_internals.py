@@ -18,6 +18,7 @@ from tfx_largeout.tensorflow_internals import (
     is_for_xla,
     is_stateful,
     tape_may_record,
+    traced_once,
 )
 
 
@@ -59,6 +60,20 @@ def test_a_graph_for_xla_is_known():
     for compiled in (False, True):
         tf.function(look, jit_compile=compiled).get_concrete_function()
     assert seen == [False, True], "GraphOrParentsInXlaContext"
+
+
+def test_a_function_that_makes_variables_is_traced_once():
+    made = []
+
+    def step(x):
+        with tf.init_scope():
+            made.append(tf.Variable(1.0))
+        return x * made[-1]
+
+    graph = traced_once(step, tf.TensorSpec([2]))
+    assert len(made) == 1, "func_graph_from_py_func"
+    assert [op.type for op in graph.get_operations()].count("Mul") == 1
+    assert len(graph.variables) == 1 and len(graph.captures) == 1
 
 
 def test_ops_with_a_state_are_known():

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, record
-from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.framework import func_graph, op_def_registry, ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs as control_flow
 
@@ -49,6 +49,14 @@ def is_branch(graph: Any) -> bool:
 def is_for_xla(graph: tf.Graph) -> bool:
     """Says whether a graph is traced for XLA: `GraphOrParentsInXlaContext`."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def traced_once(function: Callable[..., Any], *specs: Any) -> Any:
+    """Returns the graph of a function, which is not run: `func_graph_from_py_func`.
+
+    `tf.function` would trace twice what makes variables.
+    """
+    return func_graph.func_graph_from_py_func("traced_once", function, specs, {})
 
 
 def is_stateful(op_type: str) -> bool:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from tfx_largeout.tensorflow_internals import is_stateful
+from tfx_largeout.tensorflow_internals import is_stateful, traced_once
 
 
 class StepGraph:
@@ -25,8 +24,7 @@ class StepGraph:
     """
 
     def __init__(self, model: keras.Model, element_spec: Any) -> None:
-        step = tf.function(model.train_step, autograph=False)
-        self._graph: Any = step.get_concrete_function(element_spec).graph
+        self._graph = traced_once(model.train_step, element_spec)
 
     def unknown_variables(self, known: set[int]) -> list[str]:
         """Returns the names of variables that the step uses beside the known ones.
