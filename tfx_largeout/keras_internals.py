@@ -149,8 +149,12 @@ def made_by(tensor: Any) -> tuple[Any, list[Any]]:
 
 
 def last_layer(model: keras.Model) -> Any:
-    """Returns the layer that gives the output of a graph of layers; None if it has several."""
-    outputs = graph_of(model).outputs
+    """Returns the layer that gives the output of a graph of layers.
+
+    None if there are several outputs, or no graph, as of a Sequential model on a list of inputs.
+    """
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    outputs = [] if graph is None else graph.outputs
     return made_by(outputs[0])[0] if len(outputs) == 1 else None
 
 

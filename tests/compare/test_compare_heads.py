@@ -7,10 +7,12 @@ import weakref
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from compare.own_models import CLASSES, WIDTH, X, Y, make_model
 
 import tfx_largeout as tlo
 from tfx_largeout.compare import compare_heads as module
+from tfx_largeout.compare.own_data import own_data
 
 pytestmark = pytest.mark.usefixtures("no_picture")
 SHORT = {"epochs": 1, "evaluations": 1}
@@ -161,3 +163,27 @@ def test_the_rows_of_default_heads_have_an_optimizer_like_the_models(optimizer, 
     own = module._row_optimizer(optimizer)
     assert type(own) is kind
     assert float(own.get_config()["learning_rate"]) == rate
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"),
+    [
+        ([[0, 3, -1, -1], [2, -1, -1, -1]], [1, 0, 1, 1]),  # as many columns as classes
+        ([[0, 1, 0, 0], [0, 1, 0, 0]], [0, 2, 0, 0]),
+        ([3, 3, 0, 1], [1, 1, 0, 2]),
+    ],
+)
+def test_labels_are_counted_as_what_they_are(labels, counts):
+    data = own_data((X, np.array(labels)), (X, Y), None)[0]
+    np.testing.assert_array_equal(data.label_counts(4), counts)
+
+
+def test_the_model_as_it_is_may_have_other_labels(tmp_path):
+    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(40, "softmax")])
+    model.compile("sgd", "categorical_crossentropy")
+    data = (X, np.eye(40)[Y])
+    done = tlo.compare_heads(model, data, data, ["dense"], output=tmp_path / "run", **SHORT)
+    assert done.rows[0].status == "done"
+    for given in (data, tf.data.Dataset.from_tensor_slices(data).batch(8)):
+        with pytest.raises(ValueError, match=r"train: labels must be class ids; got 40 columns"):
+            tlo.compare_heads(model, given, (X, Y), ["SampledHead"], output=tmp_path / "no")

@@ -16,7 +16,7 @@ from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads.base import HeadOutput
-from tfx_largeout.heads.self_updating import losses_of
+from tfx_largeout.heads.keras_losses import losses_of
 from tfx_largeout.labels import normalize_labels
 
 
@@ -478,14 +478,16 @@ def test_the_losses_that_errors_name_are_those_of_the_family(head):
         keras.losses.sparse_categorical_crossentropy,
         keras.losses.SparseCategoricalCrossentropy(),
         keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
+        ["sparse_categorical_crossentropy"],
+        keras.losses.SparseCategoricalCrossentropy,
     ],
-    ids=["name", "function", "sparse", "one_hot"],
+    ids=["name", "function", "sparse", "one_hot", "list", "class"],
 )
 def test_a_keras_loss_of_probabilities_is_refused(loss):
     model = keras.Sequential([keras.Input((WIDTH,)), tlo.heads.DenseHead(CLASSES)])
     model.compile("sgd", loss)
     before = model.get_weights()
-    with pytest.raises(ValueError, match=r"loss must have from_logits=True, .*Softmax"):
+    with pytest.raises(ValueError, match=r"must be one of logits, .*from_logits=True, .*Softmax"):
         model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
     for own, old in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(own, old)
@@ -499,6 +501,40 @@ def test_losses_of_logits_and_of_what_follows_a_head_train():
     ):
         model = keras.Sequential([keras.Input((WIDTH,)), tlo.heads.DenseHead(CLASSES), *tail])
         model.compile("sgd", loss)
+        model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
+
+
+def test_models_of_which_less_is_known_train():
+    class Joined(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs[0] + inputs[1]
+
+    class Own(keras.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return super().compute_loss(x, y, keras.ops.softmax(y_pred), sample_weight, training)
+
+    x, y = np.ones((4, WIDTH), "float32"), np.zeros(4, int)
+    model = keras.Sequential([Joined(), tlo.heads.DenseHead(CLASSES)])  # has no graph
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+    model.fit([x, x], y, verbose=0)
+    inputs = keras.Input((WIDTH,))
+    model = Own(inputs, tlo.heads.DenseHead(CLASSES)(inputs))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(x, y, verbose=0)
+    model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(inputs))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with tf.GradientTape() as tape:  # a look at gradients, not the step that would go wrong
+        variable = tf.Variable(x)
+        total = tf.reduce_sum(model(variable))
+    assert tape.gradient(total, variable) is not None
+
+
+def test_a_head_of_candidates_names_its_own_losses():
+    embedding = keras.layers.Embedding(CLASSES, WIDTH)
+    head = tlo.heads.TiedSampledHead(embedding, tlo.samplers.Uniform(5))
+    model = keras.Sequential([keras.Input((WIDTH,)), head])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match=r"Take a loss of tlo\.losses: .*SampledSoftmax"):
         model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
 
 

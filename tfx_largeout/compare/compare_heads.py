@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tfx_largeout.models.replace_output import output_layers
 from tfx_largeout.models.swap_layers import graph_layers, swap_layers, swaps_forgotten
 
 DENSE = "dense"
+DEFAULTS = (DENSE, "SampledHead", "ExactSoftmaxHead", "TFSampledSoftmaxHead")
 _MOST_SAMPLED, _DEFAULT_RATE = 1000, 1e-3
 # Makes head and loss from the seed, or None for the model as it is.
 _Make = Callable[[int], tuple[Any, Any]]
@@ -88,10 +89,11 @@ def compare_heads(
         raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
-    for labels in (data, test):
-        labels.check_ids(dense.units)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
+    if any(make is not None for make in makers.values()):
+        for labels in (data, test):
+            labels.check_ids(dense.units)
     files = output_folder(output, overwrite)
     builders = {name: functools.partial(_with_head, model, make) for name, make in makers.items()}
     return compare_built(builders, data, test, settings, files)
@@ -114,13 +116,14 @@ def _makers(
     known: Any = None
     for name, head in named.items():
         check_name("heads", name)
-        if isinstance(head, str):
+        if head == DENSE:
+            makers[name] = None
+        elif isinstance(head, str):
+            if head not in DEFAULTS:
+                _check_row(head)
             known = counts() if known is None else known
-            defaults = _default_makers(model, num_classes, known)
-            if head not in defaults:
-                _check_row(head, defaults)
-                defaults[head] = functools.partial(_of_table, head, num_classes, known)
-            makers[name] = defaults[head]
+            of_table = functools.partial(_of_table, head, num_classes, known)
+            makers[name] = _default_makers(model, num_classes, known).get(head, of_table)
         elif callable(head) and not isinstance(head, head_classes.Head):
             makers[name] = functools.partial(_of_user, name, head, num_classes)
         else:
@@ -160,12 +163,7 @@ def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[s
         )
         return head, losses.TFCandidateSamplingLoss()
 
-    return {
-        DENSE: None,
-        "SampledHead": sampled,
-        "ExactSoftmaxHead": exact,
-        "TFSampledSoftmaxHead": tensorflow,
-    }
+    return dict(zip(DEFAULTS, (None, sampled, exact, tensorflow), strict=True))
 
 
 def _counts(data: OwnData, num_classes: int) -> Any:
@@ -183,11 +181,11 @@ def _row_optimizer(optimizer: Any) -> Any:
     return own(_DEFAULT_RATE if rate is None else float(rate))
 
 
-def _check_row(name: str, defaults: Iterable[str]) -> None:
+def _check_row(name: str) -> None:
     try:
         head_row(name)
     except ValueError as error:
-        raise ValueError(f"the name of a head, if not one of {list(defaults)}, {error}") from None
+        raise ValueError(f"the name of a head, if not one of {list(DEFAULTS)}, {error}") from None
 
 
 def _of_table(name: str, num_classes: int, counts: Any, seed: int) -> tuple[Any, Any]:

@@ -73,21 +73,21 @@ class OwnData:
         return {**self.arguments, "shuffle": False} if is_dataset else self.arguments
 
     def check_ids(self, num_classes: int) -> None:
-        """Checks labels that are arrays, before anything is trained: heads take class ids.
+        """Checks labels before anything is trained: heads take class ids. All of arrays; else some.
 
         Raises:
             TypeError, ValueError: They are no class ids.
         """
-        if not self._is_arrays:
-            return
-        labels = self._data[1]
-        is_wide = getattr(labels, "ndim", 0) > 1 and labels.shape[-1] == num_classes > 1
-        if is_wide and np.asarray(labels).max(initial=0) <= 1:
+        labels = self._data[1] if self._is_arrays else next(_labels_of(self._data))
+        if labels is None or isinstance(labels, dict):
+            got = "none" if labels is None else f"those of {list(labels)}"
+            raise ValueError(f"{self._name} must have labels of one output; got {got}")
+        if _is_one_hot(labels, num_classes):
             raise ValueError(
                 f"{self._name}: labels must be class ids; got {num_classes} columns of zeros and "
                 "ones: np.argmax(y, axis=-1) makes ids of rows with one label"
             )
-        self.label_counts(num_classes)
+        self._counts(labels, num_classes)
 
     def label_counts(self, num_classes: int) -> np.ndarray:
         """Returns how many examples have each class, `[C]` int64; reads all labels.
@@ -97,11 +97,16 @@ class OwnData:
         """
         counts = np.zeros(num_classes, np.int64)
         for labels in [self._data[1]] if self._is_arrays else _labels_of(self._data):
-            try:
-                counts += _counts(labels, num_classes)
-            except tf.errors.InvalidArgumentError as error:
-                raise ValueError(f"{self._name}: {root_message(error.message)}") from None
+            counts += self._counts(labels, num_classes)
         return counts
+
+    def _counts(self, labels: Any, num_classes: int) -> np.ndarray:
+        try:
+            return _counts(labels, num_classes)
+        except TypeError as error:
+            raise TypeError(f"{self._name}: {error}") from None
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            raise ValueError(f"{self._name}: {root_message(str(error))}") from None
 
 
 def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnData, OwnData]:
@@ -155,10 +160,22 @@ def _length(labels: Any) -> int:
     return int(labels.nrows()) if isinstance(labels, tf.RaggedTensor) else len(labels)
 
 
+def _is_one_hot(labels: Any, num_classes: int) -> bool:
+    """Says whether labels are rows of zeros and ones, one a class; of two classes, floats."""
+    if isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
+        return False
+    labels = np.asarray(labels)
+    if labels.ndim < 2 or labels.shape[-1] != num_classes or labels.dtype.kind not in "biuf":
+        return False
+    if num_classes <= 2 and labels.dtype.kind != "f":
+        return False
+    return bool(((labels >= 0) & (labels <= 1)).all())
+
+
 def _counts(labels: Any, num_classes: int) -> np.ndarray:
     if not isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
         labels = np.asarray(labels)
-        if labels.ndim > 1 and labels.shape[-1] == num_classes:  # one-hot
+        if _is_one_hot(labels, num_classes):
             return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
     shape = [_length(labels)]
     if isinstance(labels, np.ndarray) and labels.ndim > 2:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's own losses of a model that ends in a head: those that want probabilities are refused."""
+"""Keras's own losses behind a head: those that want probabilities are refused."""
 
 from __future__ import annotations
 
@@ -8,35 +8,66 @@ from typing import Any
 
 import keras
 
-from tfx_largeout.keras_internals import is_functional, last_layer, options_of_function
+from tfx_largeout.keras_internals import (
+    in_train_step,
+    is_functional,
+    last_layer,
+    options_of_function,
+)
+from tfx_largeout.statistics import SoftmaxStatistics
+
+
+def losses_of(kinds: tuple[type, ...]) -> list[str]:
+    """Returns the names of the losses that Keras knows whose `trains_on` is one of some kinds."""
+    known = keras.saving.get_custom_objects().values()
+    losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
+    return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})
 
 
 def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
-    """Refuses a loss of Keras that would take logits for probabilities.
+    """Refuses, in a training step, a loss of Keras that would take logits for probabilities.
 
-    Training would go on without a word, to a worse end: Keras clips what is no probability.
+    Training would go on without a word, to a worse end: Keras clips what is no probability. A model
+    of which it is not seen that it ends in the head, or whose step is its own, is let be.
 
     Args:
         head: The head that is called.
-        model: The model that calls it; None outside of models. Only where it is seen that the
-            model ends in the head is anything refused.
+        model: The model that calls it; None outside of models.
 
     Raises:
         ValueError: The model was compiled with such a loss.
     """
-    loss = getattr(model, "loss", None)
-    if loss is None or not is_functional(model) or last_layer(model) is not head:
+    loss = _only(getattr(model, "loss", None))
+    if loss is None or not _trains_by_keras(model) or last_layer(model) is not head:
         return
+    if _wants_probabilities(loss):
+        name = getattr(loss, "__name__", None) or (loss if isinstance(loss, str) else None)
+        named = ", ".join(losses_of(head.gives))
+        same = "the same loss with from_logits=True, or " if SoftmaxStatistics in head.gives else ""
+        raise ValueError(
+            f"the loss must be one of logits, which {type(head).__name__} {head.name!r} gives; got "
+            f"{name or type(loss).__name__} of probabilities. Take {same}a loss of tlo.losses: "
+            f"{named}."
+        )
+
+
+def _trains_by_keras(model: Any) -> bool:
+    if not is_functional(model) or not (in_train_step() or model.run_eagerly):
+        return False
+    own = ("train_step", "compute_loss")
+    return all(getattr(type(model), name) is getattr(keras.Model, name) for name in own)
+
+
+def _only(loss: Any) -> Any:
+    """Returns the loss of the one output of a model, however it was given."""
+    parts = list(loss.values()) if isinstance(loss, dict) else loss
+    return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
+
+
+def _wants_probabilities(loss: Any) -> bool:
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
-    wants = options_of_function(loss).get("from_logits")
-    if wants is None and inspect.isfunction(loss):
+    if inspect.isfunction(loss) or inspect.isclass(loss):
         argument = inspect.signature(loss).parameters.get("from_logits")
-        wants = None if argument is None else argument.default
-    if wants is False:
-        name = getattr(loss, "__name__", None) or type(loss).__name__
-        raise ValueError(
-            f"the loss must have from_logits=True, as {type(head).__name__} {head.name!r} gives "
-            f"logits; got {name} of probabilities. Take tlo.losses.SoftmaxCrossentropy(), or "
-            "keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
-        )
+        return argument is not None and argument.default is False
+    return options_of_function(loss).get("from_logits") is False

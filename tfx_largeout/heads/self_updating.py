@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.keras_losses import losses_of
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.step_context import BackwardPass, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
@@ -302,13 +303,6 @@ class SelfUpdatingHead(Head):
             "Compile the model with one of these losses, use DenseHead, or call it with "
             "training=False."
         )
-
-
-def losses_of(kinds: tuple[type, ...]) -> list[str]:
-    """Returns the names of the losses that Keras knows whose `trains_on` is one of some kinds."""
-    known = keras.saving.get_custom_objects().values()
-    losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
-    return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})
 
 
 _ATTRIBUTE = "_tfx_largeout_forward_passes"

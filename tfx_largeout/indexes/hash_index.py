@@ -330,11 +330,13 @@ class HashIndex(Index, SearchIndex):
         """Returns how many classes a search for k of them finds at most.
 
         Raises:
-            ValueError: `num_found` is above C.
+            ValueError: `num_found` is above C, or below k.
         """
         num_classes = self._shard.num_classes
         if num_found is None:
             return min(max(1000, 10 * k), num_classes)
+        if num_found < k:
+            raise ValueError(f"num_found must be at least k={k}; got {num_found}")
         if num_found > num_classes:
             raise ValueError(
                 f"num_found must be at most num_classes={num_classes}; got {num_found}"
