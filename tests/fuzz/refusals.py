@@ -266,7 +266,7 @@ def _of_row_update(op: str) -> list[Refusal]:
         Refusal(op, "ids", _put(0, 10**6), "ids must be class ids in .*1000000"),
         Refusal(op, "ids", _put(0, -1), "ids must be class ids in .*-1"),
         Refusal(op, "ids", lambda ids: ids * 0, "ids must not repeat a row"),
-        Refusal(op, "ids", lambda ids: ids[np.newaxis], r"ids must be \[n\]", False),
+        Refusal(op, "ids", lambda ids: ids[np.newaxis], r"ids must be \[n\]"),
         Refusal(op, "gradient", lambda g: g[1:], r"gradient must be \[n, D\]"),
         Refusal(op, "gradient", lambda g: g * np.float32(np.nan), "gradient must be finite; got"),
         Refusal(op, "slots 0", lambda slot: slot[1:], "slot .*must .*shape"),

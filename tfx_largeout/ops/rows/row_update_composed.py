@@ -36,6 +36,7 @@ def row_update_composed(
     shape = tf.concat([tf.shape(ids)[:1], variable.shape[1:]], axis=0)
     rule_of_shape = "[n, D] with the n of ids and the D of the variable"
     checks = [
+        check_shape("ids", "[n]", ids, [tf.size(ids)]),
         check_shape("gradient", rule_of_shape, gradient, shape),
         check_ids("ids", ids, 0, variable.shape[0]),
         _check_unique(ids),
