@@ -113,13 +113,17 @@ def is_functional(layer: Any) -> bool:
     return isinstance(layer, (Functional, keras.Sequential)) and type(layer).call in calls
 
 
+def _graph_if_built(model: keras.Model) -> Any:
+    return model._functional if isinstance(model, keras.Sequential) else model
+
+
 def graph_of(model: keras.Model) -> Any:
     """Returns the graph of layers of a Functional or Sequential model: `Sequential._functional`.
 
     Raises:
         ValueError: The model is a Sequential one that does not know its input.
     """
-    graph = model._functional if isinstance(model, keras.Sequential) else model
+    graph = _graph_if_built(model)
     if graph is None:
         raise ValueError(
             f"model must be built; got {model.name!r}, which is not. Call it on a batch, or begin "
@@ -153,7 +157,7 @@ def last_layer(model: keras.Model) -> Any:
 
     None if there are several outputs, or no graph, as of a Sequential model on a list of inputs.
     """
-    graph = model._functional if isinstance(model, keras.Sequential) else model
+    graph = _graph_if_built(model)
     outputs = [] if graph is None else graph.outputs
     return made_by(outputs[0])[0] if len(outputs) == 1 else None
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/factored_coordinates.h"
 #include "core/factored_update.h"
 
 namespace tfx::core {
@@ -15,11 +14,9 @@ FactoredTargets<T>::FactoredTargets(const FactoredState<T>& state, const Factore
     : batch(batch.batch),
       num_labels(batch.num_labels),
       width(state.width),
-      classes(batch.labels, batch.batch, batch.num_labels) {
-  const CurrentRows<T> current(state, classes.classes, execution);
-  current.Run();
-  Assign<const T*>(&rows, size(), nullptr);
-  for (int64_t place = 0; place < size(); ++place) rows[place] = current[place];
+      classes(batch.labels, batch.batch, batch.num_labels),
+      rows(state, classes.classes, execution) {
+  rows.Run();
 }
 
 template <typename T>
@@ -31,4 +28,5 @@ void FactoredTargets<T>::Sum(int64_t i, const T* g_target, const DenseKernels<T>
 
 template struct FactoredTargets<float>;
 template struct FactoredTargets<double>;
+
 }  // namespace tfx::core

@@ -6,9 +6,9 @@
 #define TFX_LARGEOUT_CORE_FACTORED_TARGETS_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "core/dense_execution.h"
+#include "core/factored_coordinates.h"
 #include "core/factored_state.h"
 #include "core/merged_labels.h"
 
@@ -45,7 +45,7 @@ struct FactoredTargets {
 
   const int64_t batch, num_labels, width;
   const MergedLabels classes;
-  std::vector<const T*> rows;  // of V, in the current coordinates
+  const CurrentRows<T> rows;
 };
 
 }  // namespace tfx::core

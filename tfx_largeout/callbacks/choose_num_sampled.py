@@ -17,8 +17,7 @@ from tfx_largeout.arguments import integer_argument, integers_argument, number_a
 from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import head_output
-from tfx_largeout.heads.sampled import SampledHead
-from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.without_logits import without_logits
 
 _STANDARD_ERRORS = 2  # by which the tolerance must be met
@@ -93,7 +92,7 @@ def choose_num_sampled(
     draws = integer_argument("draws", draws, at_least=2)
     require_alone(asked_by)
     require_head_loss(model, asked_by)
-    head = _sampled_head(model, x, asked_by)
+    head = _candidate_head(model, x, asked_by)
     if sizes is None:
         sizes = _round_sizes(head.num_classes)
     sizes = integers_argument("sizes", sizes, at_least=1)
@@ -121,12 +120,12 @@ def choose_num_sampled(
     return num_sampled, {**statistics, "errors": errors}
 
 
-def _sampled_head(model: keras.Model, x: Any, asked_by: str) -> SampledHead | TiedSampledHead:
+def _candidate_head(model: keras.Model, x: Any, asked_by: str) -> CandidateHead:
     """Returns the head in which a model ends; raises a TypeError if it draws no candidates."""
     with without_logits():
         output = head_output(model(x, training=False))
     head = None if output is None else output.head
-    if not isinstance(head, (SampledHead, TiedSampledHead)):
+    if not isinstance(head, CandidateHead):
         found = "no head" if head is None else type(head).__name__
         raise TypeError(f"{asked_by} needs a model whose last layer is a SampledHead; got {found}")
     return head
@@ -140,7 +139,7 @@ def _round_sizes(num_classes: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _sampling(head: SampledHead | TiedSampledHead, num_sampled: int) -> Iterator[None]:
+def _sampling(head: CandidateHead, num_sampled: int) -> Iterator[None]:
     """Within it, a head draws another number of candidates."""
     before = head.sampler
     head.sampler = before.resized(num_sampled, head.num_classes)

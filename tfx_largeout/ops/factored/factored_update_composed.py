@@ -8,6 +8,8 @@ rows of all workers. A layer on one worker finds the sums itself.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -108,7 +110,8 @@ def factored_update_composed(
     return gradient
 
 
-class Examples(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Examples:
     """Some of the examples of a batch: H, the rows of their labels, and the loss's gradients.
 
     Attributes:
@@ -134,7 +137,7 @@ class Examples(NamedTuple):
         """`[n]`: the sum of g_a over the labels of an example."""
         return tf.reduce_sum(self.g_target, axis=1)
 
-    @property
+    @functools.cached_property  # both the gradient and the step need it
     def target_sums(self) -> tf.Tensor:
         """S, `[n, D]`: sum_k g_a,ik V[y_ik]."""
         rows = tf.gather(self.label_rows, self.places)
