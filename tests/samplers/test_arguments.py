@@ -74,6 +74,16 @@ def test_arguments_that_do_not_fit_the_number_of_classes(sampler, num_classes, m
         assert sampler.num_classes is None
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [samplers.Uniform(5), samplers.LogUniform(5), samplers.TFSampler("uniform", 5)],
+    ids=["uniform", "log_uniform", "tensorflow"],
+)
+def test_all_classes_may_be_candidates(sampler):
+    sampler.build(5)
+    assert sorted(draw(sampler, [[0], [4]])[0]) == [0, 1, 2, 3, 4]
+
+
 def test_with_replacement_there_may_be_more_candidates_than_classes():
     for sampler, probability in (
         (samplers.Uniform(11, unique=False), np.full(10, 0.1)),
