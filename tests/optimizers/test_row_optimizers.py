@@ -198,6 +198,19 @@ def test_a_saved_model_goes_on_with_the_same_slots(name, tmp_path):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS[1:])  # all that have slots
+def test_slots_of_a_table_of_another_size_are_refused_and_none_is_loaded(name):
+    optimizer, other = PAIRS[name][0](), PAIRS[name][0]()
+    optimizer.build([keras.Variable(np.ones([ROWS, WIDTH], "float32"), name="table")])
+    other.build([keras.Variable(np.ones([ROWS + 1, WIDTH], "float32"), name="table")])
+    before = [keras.ops.convert_to_numpy(x) for x in optimizer.variables]
+    store = {str(i): keras.ops.convert_to_numpy(x) + 7 for i, x in enumerate(other.variables)}
+    with pytest.raises(ValueError, match=r"must have the shapes of Row.*saved was \(21"):
+        optimizer.load_own_variables(store)
+    for x, value in zip(optimizer.variables, before, strict=True):
+        np.testing.assert_array_equal(x, value)
+
+
 def test_sparse_dense_touches_only_the_features_of_the_batch():
     inputs = keras.Input((ROWS,), sparse=True)
     layer = tlo.layers.SparseDense(WIDTH)
@@ -230,6 +243,7 @@ def test_xla_is_refused():
         (lambda: RowAdam(beta_2=-0.1), "beta_2 must be .* at least 0 and below 1; got -0.1"),
         (lambda: RowAdam(epsilon=0), "epsilon must be .* above 0; got 0"),
         (lambda: RowAdagrad(initial_accumulator_value=-1), "initial_accumulator_value must be"),
+        (lambda: RowRMSprop(rho=0), "rho must be .* above 0 and below 1; got 0"),
         (lambda: RowAdagrad(epsilon="x"), "epsilon must be .* above 0; got 'x'"),
     ],
 )
