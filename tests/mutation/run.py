@@ -173,13 +173,15 @@ class PythonTester:
 
 
 class CoreTester:
-    """Builds the C++ core and its tests with a fault, and runs them."""
+    """Builds the C++ core with a fault, and runs its tests in C++, then those of ops in Python."""
 
     def __init__(self, folder: Path, part: str, arguments: argparse.Namespace) -> None:
         self._source, self._build = folder / "custom_ops", folder / "build"
         shutil.copytree(ROOT / "custom_ops", self._source)
+        self._package = copy_package(folder)
         configure = ["cmake", "-S", self._source, "-B", self._build, "-G", "Ninja"]
-        options = ["-DTFX_BUILD_TESTS=ON", "-DTFX_CUDA=off"]
+        library = f"-DTFX_OUTPUT_DIRECTORY={self._package / 'tfx_largeout' / 'ops'}"
+        options = ["-DTFX_BUILD_TESTS=ON", "-DTFX_CUDA=off", library]
         subprocess.run([*configure, *options], check=True, stdout=subprocess.DEVNULL)
         self._make = ["cmake", "--build", self._build, "--target", "tfx_core_tests"]
         subprocess.run(self._make, check=True, stdout=subprocess.DEVNULL)
@@ -194,9 +196,34 @@ class CoreTester:
         file.write_text(mutant.apply(code))
         try:
             built = subprocess.run(self._make, capture_output=True)
-            return self._test(self._limit) if built.returncode == 0 else ("invalid", "compiler")
+            if built.returncode != 0:
+                return "invalid", "compiler"
+            status, by = self._test(self._limit)
+            return (status, by) if status == "killed" else self._test_ops()
         finally:
             file.write_text(code)
+
+    def _test_ops(self) -> tuple[str, str]:
+        make = ["cmake", "--build", self._build, "--target", "_tfx_largeout"]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/ops",
+        ]
+        path = {"PYTHONPATH": str(self._package), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=self._package, env={**os.environ, **path}, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return "survived", ""
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return "killed", failed.group(1) if failed else f"exit code {done.returncode}"
 
     def _test(self, limit: float) -> tuple[str, str]:
         command = ["ctest", "--test-dir", self._build, "--stop-on-failure", "--timeout", str(limit)]
