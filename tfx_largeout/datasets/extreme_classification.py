@@ -127,10 +127,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._refuse_other_data()
-
-    def _refuse_other_data(self) -> None:
-        """Refuses what was prepared under the name of the config, if it is other data."""
+        # What was prepared under the name of the config may be other data.
         config, found = self.builder_config, self.info.metadata or {}
         for what, number in config.prepared_sizes.items():
             if number is not None and found.get(what) not in (None, number):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LineBlocks: a file, packed or not, as blocks of whole lines in bounded memory."""
+"""line_blocks: a file, packed or not, as blocks of whole lines in bounded memory."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import lzma
 import zlib
@@ -15,7 +16,45 @@ _SHOWN_BYTES = 240  # as much of a word as the 60 characters that a message show
 _MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
 
 
-def unpacked(path: str) -> Generator[bytes, None, None]:
+def line_blocks(path: str) -> Generator[tuple[int, bytes], None, None]:
+    """Yields (number of the first line, whole lines); line ends are all a newline.
+
+    Raises:
+        ValueError: A line is too long, or the file can't be unpacked.
+    """
+    rest, number = b"", 1  # the beginning of a line, and which one it is
+    with contextlib.closing(_unpacked(path)) as blocks:
+        while True:
+            try:
+                block = next(blocks, b"")
+            except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+                rule = "whole; it is cut short or damaged"
+                if "memory" in str(error).lower():
+                    rule = f"one that needs at most {_MAX_XZ_BYTES} bytes of memory to unpack"
+                raise ValueError(
+                    f"{path}:{number}: a compressed file must be {rule} ({error})"
+                ) from error
+            data = rest + block
+            if not block and data and not data.endswith(b"\n"):
+                data += b"\n"
+            # No other line but the first can be longer than a block.
+            length = data.find(b"\n")
+            if (len(data) if length < 0 else length) > _MAX_LINE_BYTES:
+                raise ValueError(
+                    f"{path}:{number}: a line must have at most {_MAX_LINE_BYTES} bytes; "
+                    f"got more: {shorten(data)}"
+                )
+            end = data.rfind(b"\n") + 1
+            rest = data[end:]
+            if end:
+                lines = data[:end].replace(b"\r\n", b"\n")
+                yield number, lines
+                number += lines.count(b"\n")
+            if not block:
+                return
+
+
+def _unpacked(path: str) -> Generator[bytes, None, None]:
     """Yields the content of a plain, gzip or xz file, whichever its first bytes say, in blocks."""
     with open(path, "rb") as file:
         magic = file.read(6)
@@ -54,65 +93,6 @@ def _unpacked_xz(file: BinaryIO) -> Iterator[bytes]:
 
 def _new_decoder() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
-
-
-class LineBlocks:
-    """Iterates over (number of the first line, whole lines); line ends are all a newline."""
-
-    def __init__(self, path: str, content: Iterator[bytes]) -> None:
-        self._path = path
-        self._content = content
-        self._rest = b""  # the beginning of line `_number`
-        self._number = 1
-
-    def header(self) -> bytes:
-        """The first line, without its end."""
-        while b"\n" not in self._rest:
-            block = self._read()
-            if not block:
-                break
-            self._rest += block
-            self._check_length(self._rest)
-        line, _, self._rest = self._rest.partition(b"\n")
-        self._number = 2
-        return line.removesuffix(b"\r")
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        while True:
-            block = self._read()
-            data = self._rest + block
-            if not block and data and not data.endswith(b"\n"):
-                data += b"\n"
-            # No other line but the first can be longer than a block.
-            self._check_length(data)
-            end = data.rfind(b"\n") + 1
-            self._rest = data[end:]
-            if end:
-                lines = data[:end].replace(b"\r\n", b"\n")
-                yield self._number, lines
-                self._number += lines.count(b"\n")
-            if not block:
-                return
-
-    def _check_length(self, data: bytes) -> None:
-        """Refuses data whose first line is too long."""
-        length = data.find(b"\n")
-        if (len(data) if length < 0 else length) > _MAX_LINE_BYTES:
-            raise ValueError(
-                f"{self._path}:{self._number}: a line must have at most {_MAX_LINE_BYTES} bytes; "
-                f"got more: {shorten(data)}"
-            )
-
-    def _read(self) -> bytes:
-        try:
-            return next(self._content, b"")
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            rule = "whole; it is cut short or damaged"
-            if "memory" in str(error).lower():
-                rule = f"one that needs at most {_MAX_XZ_BYTES} bytes of memory to unpack"
-            raise ValueError(
-                f"{self._path}:{self._number}: a compressed file must be {rule} ({error})"
-            ) from error
 
 
 def shorten(text: bytes) -> str:

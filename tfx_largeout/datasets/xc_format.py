@@ -8,6 +8,7 @@ line by line, which is the definition of the format and says which rule a line b
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.datasets.line_blocks import LineBlocks, shorten, unpacked
+from tfx_largeout.datasets.line_blocks import line_blocks, shorten
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 
 Progress = Callable[[int, int], None]
@@ -131,12 +132,13 @@ def read_xc(
     choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
     path = os.fspath(path)
     report = _print_progress(path) if progress is True else (progress or None)
-    with contextlib.closing(unpacked(path)) as content:
-        lines = LineBlocks(path, content)
-        header = parse_header(path, lines.header())
+    with contextlib.closing(line_blocks(path)) as lines:
+        _, first = next(lines, (1, b""))
+        line, _, first = first.partition(b"\n")
+        header = parse_header(path, line)
         blocks = []
         num_read = 0
-        for number, block in lines:
+        for number, block in itertools.chain([(2, first)] if first else [], lines):
             wanted = header.num_examples - num_read
             rows = _parse_block(path, number, block, wanted, header)
             if rows_without_labels == "error":
@@ -305,36 +307,19 @@ def _parse_value(feature: int, word: bytes) -> float:
 
 def _kinds() -> bytes:
     kinds = bytearray([_ILLEGAL] * 256)
-    for kind, characters in [
-        (_SPACE, b" \t"),
-        (_COMMA, b","),
-        (_COLON, b":"),
-        (_NEWLINE, b"\n"),
-        (_DIGIT, b"0123456789"),
-        (_NUMERIC, b"+-.eE"),
-    ]:
+    for kind, characters in enumerate((b" \t", b",", b":", b"\n", b"0123456789", b"+-.eE")):
         for character in characters:
             kinds[character] = kind
     return bytes(kinds)
 
 
-def _roles() -> np.ndarray:
-    """The grammar: role of a token by [is it empty, separator before it, separator after it]."""
-    roles = np.full([2, 4, 4], _WRONG, np.uint8)
-    for before, after in [(_NEWLINE, _SPACE), (_SPACE, _SPACE), (_SPACE, _NEWLINE)]:
-        roles[1, before, after] = _NOTHING
-    for before in (_NEWLINE, _COMMA):
-        for after in (_COMMA, _SPACE, _NEWLINE):
-            roles[0, before, after] = _LABEL
-    for before in (_NEWLINE, _SPACE):
-        roles[0, before, _COLON] = _FEATURE
-    for after in (_SPACE, _NEWLINE):
-        roles[0, _COLON, after] = _VALUE
-    return roles.ravel()
-
-
 _KINDS = _kinds()
-_ROLES = _roles()
+# The grammar: role of a token by [is it empty, separator before it, separator after it].
+_ROLES = np.full([2, 4, 4], _WRONG, np.uint8)
+_ROLES[1, [_NEWLINE, _SPACE, _SPACE], [_SPACE, _SPACE, _NEWLINE]] = _NOTHING
+_ROLES[0, [[_NEWLINE], [_COMMA]], [_COMMA, _SPACE, _NEWLINE]] = _LABEL
+_ROLES[0, [_NEWLINE, _SPACE], _COLON] = _FEATURE
+_ROLES[0, _COLON, [_SPACE, _NEWLINE]] = _VALUE
 _BLANKED = bytes.maketrans(b"\t,:\n", b"    ")
 
 
@@ -348,7 +333,7 @@ def parse_fast(block: bytes, header: Header) -> Rows | None:
     before = np.roll(after, 1)  # the block ends with a newline
     starts = np.roll(ends, 1) + 1
     starts[:1] = 0
-    roles = _ROLES[(starts == ends) * np.uint8(16) + before * np.uint8(4) + after]
+    roles = _ROLES.ravel()[(starts == ends) * np.uint8(16) + before * np.uint8(4) + after]
     if roles.max(initial=0) == _WRONG:
         return None
     is_label, is_feature = roles == _LABEL, roles == _FEATURE
