@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
-from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
+from tfx_largeout.callbacks.probe import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.candidate_head import CandidateHead
