@@ -21,17 +21,18 @@ from tfx_largeout.keras_internals import (
 def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
     """Returns a model with other layers in the places of some; all the rest is shared.
 
-    Models within the model that have some of them become other models likewise. The model is not
-    compiled.
-
-    Args:
-        model: Functional or Sequential, built.
-        swapped: Which layer takes the place of a layer; None: nothing does.
+    Models within the model, which is Functional or Sequential and built, become other models
+    likewise. The result is not compiled. `swapped` says which layer takes the place of a layer;
+    None: nothing does.
     """
     done = dict(swapped)
 
     def in_place_of(layer: Any) -> Any:
-        if layer not in done and is_functional(layer) and not done.keys().isdisjoint(inner(layer)):
+        if (
+            layer not in done
+            and is_functional(layer)
+            and not done.keys().isdisjoint(flat_layers(layer))
+        ):
             done[layer] = swap_layers(layer, swapped)
         return done.get(layer, layer)
 
@@ -73,11 +74,6 @@ def graph_layers(model: keras.Model) -> list[Any]:
     for layer in model.layers:
         found += graph_layers(layer) if is_functional(layer) else [layer]
     return found
-
-
-def inner(model: keras.Model) -> list[Any]:
-    """Returns all layers in a model, of whatever depth."""
-    return flat_layers(model, include_self=False)
 
 
 def _unchanged(inputs: Any, *_: Any, **__: Any) -> Any:
