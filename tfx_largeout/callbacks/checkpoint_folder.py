@@ -62,11 +62,8 @@ class CheckpointFolder:
     """Checkpoints of one run, `epoch-00003-batch-00000120.npz` and so on.
 
     Several workers share it: all of them call the same methods. Beside that file, which has what
-    they share, there is one of each then: see `_write_files`.
-
-    Args:
-        folder: Made when it is first written to.
-        keep: How many are kept.
+    they share, there is one of each then: see `_write_files`. The folder is made when it is first
+    written to.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -172,16 +169,12 @@ class StoredRun:
     is each worker's own, such as the seeds of its dropout, is that of worker r % R there.
 
     Every byte is compared with its digest first. Workers divide that among them: each looks at the
-    files of some.
+    files of some. Errors are those of `CheckpointFile`.
 
     Args:
         path: The file with what all workers share.
         workers: Those that read.
         rows: The names of arrays of which a worker that reads has its own rows.
-
-    Raises:
-        DamagedCheckpoint: A file differs from what was written, or is not there.
-        ValueError: It was written in another format.
     """
 
     def __init__(self, path: Path, workers: Workers, rows: Set[str] = frozenset()) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.workers import require_alone
-from tfx_largeout.heads.base import HeadOutput, examples_that_count, head_output
+from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
 from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
@@ -211,7 +211,8 @@ class ProbedBatch(NamedTuple):
             tf.errors.InvalidArgumentError: No example counts. Raised when the graph runs.
         """
         logits = model(x, training=False)
-        output = _kernel_output(logits, asked_by)
+        output = output_of(logits, KernelHead, "a head with W and b", asked_by)
+        output.head.refuse_soft_cap(asked_by)
         labels = output_for_loss(output, model.loss.ignore_class).labels(y).positive
         counts = examples_that_count(logits, output) & (labels.counts > 0)
         rule = f"{asked_by} needs at least one example with a label; got"
@@ -244,12 +245,10 @@ def require_head_loss(model: keras.Model, asked_by: str) -> None:
         raise TypeError(f"{asked_by} needs a model with a HeadLoss; got {loss!r}")
 
 
-def _kernel_output(logits: Any, asked_by: str) -> HeadOutput:
+def output_of(logits: Any, kind: type[Head], what: str, asked_by: str) -> HeadOutput:
+    """Returns the output of a head of a kind, which is called `what`; else raises a TypeError."""
     output = head_output(logits)
-    if output is None or not isinstance(output.head, KernelHead):
+    if output is None or not isinstance(output.head, kind):
         found = "no head" if output is None else type(output.head).__name__
-        raise TypeError(
-            f"{asked_by} needs a model whose last layer is a head with W and b; got {found}"
-        )
-    output.head.refuse_soft_cap(asked_by)
+        raise TypeError(f"{asked_by} needs a model whose last layer is {what}; got {found}")
     return output

@@ -28,13 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class RunState:
-    """What a step reads or changes, the data aside.
-
-    Args:
-        model: Built, with its optimizer and metrics.
-        callbacks: Those whose state counts.
-        trainer: What trains the model if `fit` does not; or None.
-    """
+    """What a step reads or changes, the data aside; `trainer` trains the model if not None."""
 
     def __init__(
         self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], trainer: Any
@@ -66,11 +60,7 @@ class RunState:
         )
 
     def check(self, run: StoredRun) -> None:
-        """Checks that a checkpoint can be restored.
-
-        Raises:
-            ValueError: It is that of another model, trainer or of other callbacks.
-        """
+        """Raises a ValueError if a checkpoint is that of another model, trainer or callbacks."""
         facts = run.facts
         self.model.check(facts["model"])
         if facts["trainer"] != self._trainer_name:

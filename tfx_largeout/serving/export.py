@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -141,7 +140,7 @@ def export(
     head = _head_of(model, inputs)
     checked = None if names is None else _checked_names(names, head.num_classes)
     searcher = searcher_of(head, options)
-    with _parents_of(path), _unfinished_beside(path) as unfinished:
+    with _unfinished_beside(path) as unfinished:
         class_names = None if checked is None else _names_table(checked, unfinished / "names.txt")
         archive = keras.export.ExportArchive()
         for table in _tables_below(model, head):
@@ -156,26 +155,18 @@ def export(
 
 
 @contextlib.contextmanager
-def _parents_of(path: Path) -> Iterator[None]:
-    """Makes the folders above a path; an error removes those that it made."""
+def _unfinished_beside(path: Path) -> Iterator[Path]:
+    """Makes a folder beside a path, and those above it, which an error removes again."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=path.parent) as folder:
+            yield Path(folder)
     except BaseException:
-        for folder in made:
+        for each in made:
             with contextlib.suppress(OSError):  # others may have written there
-                folder.rmdir()
+                each.rmdir()
         raise
-
-
-@contextlib.contextmanager
-def _unfinished_beside(path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _endpoints(

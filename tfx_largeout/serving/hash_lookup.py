@@ -9,8 +9,7 @@ from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.signed_numbers import signed
-from tfx_largeout.serving.best_classes import best_of_many_columns, filled_up, in_turns, taken
-from tfx_largeout.serving.stored_rows import StoredRows
+from tfx_largeout.serving.stored_rows import StoredRows, best_of_many_columns, in_turns
 from tfx_largeout.statistics import TopScores
 
 _BLOCK_ELEMENTS = 2**20  # numbers that a turn makes of the classes of its examples
@@ -48,7 +47,9 @@ class HashLookup:
         """
         is_finite = tf.reduce_all(tf.math.is_finite(queries), axis=1)
         hashed = tf.where(is_finite[:, tf.newaxis], queries, tf.zeros_like(queries))
-        codes = self._codes(hashed, num_probed)
+        codes = self._index.codes(hashed, implementation="composed")
+        places = tf.argsort(self._order[0])
+        codes = tf.where(places < num_probed, codes, -1)  # of the tables that are read
 
         def part(begin: tf.Tensor, end: tf.Tensor) -> TopScores:
             return self._best_of_block(hashed[begin:end], codes[begin:end], k)
@@ -63,12 +64,6 @@ class HashLookup:
             tf.where(is_good, ids, 0),
             tf.where(is_finite, sums, nan) if log_partition else None,
         )
-
-    def _codes(self, queries: tf.Tensor, num_probed: tf.Tensor) -> tf.Tensor:
-        """Returns the codes of queries `[B, L]`, of the tables that are read."""
-        codes = self._index.codes(queries, implementation="composed")
-        places = tf.argsort(self._order[0])
-        return tf.where(places < num_probed, codes, -1)
 
     def _best_of_block(self, queries: tf.Tensor, codes: tf.Tensor, k: int) -> TopScores:
         order = BucketOrder(*(tf.constant(each) for each in self._order))
@@ -89,8 +84,14 @@ class HashLookup:
         logits = tf.where(is_found, logits, -_INFINITY)
         most = min(k, self._num_found)
         columns = best_of_many_columns(logits, most)
-        scores, ids = taken(columns, logits, tf.where(is_found, ids, -1))
-        return TopScores(*filled_up(scores, ids, k - most), tf.reduce_logsumexp(logits, axis=1))
+        scores = tf.gather(logits, columns, batch_dims=1)
+        ids = tf.gather(tf.where(is_found, ids, -1), columns, batch_dims=1)
+        filled_up = [[0, 0], [0, k - most]]
+        return TopScores(
+            tf.pad(scores, filled_up, constant_values=-_INFINITY),
+            tf.pad(ids, filled_up, constant_values=-1),
+            tf.reduce_logsumexp(logits, axis=1),
+        )
 
 
 def check_tables(index: HashIndex) -> None:

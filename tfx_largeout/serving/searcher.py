@@ -148,26 +148,24 @@ class LinearScores(NamedTuple):
 
 def linear_scores(head: Head) -> LinearScores | None:
     """Returns the rows of a head; None for one whose logits are no such products."""
-    if isinstance(head, (FactoredWeights, KernelHead)) and type(head).flat_logits not in _LINEAR:
+    if not isinstance(head, (FactoredWeights, KernelHead)):
+        return None
+    if type(head).flat_logits not in _LINEAR:
         raise TypeError(
             "head must have the logits W h + b for export; got one with a flat_logits of its own, "
             f"a {type(head).__name__}"
         )
+
+    def query(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if isinstance(head, FactoredWeights):
+            queries, shift = head.coordinates(hidden)
+            return tf.cast(queries, tf.float32), tf.cast(shift, tf.float32)
+        queries = tf.cast(hidden, tf.float32)
+        return queries, tf.zeros_like(queries[:, 0])
+
     if isinstance(head, FactoredWeights):
         head.settle()
-        return LinearScores(head.state.v.value, None, lambda h: _coordinates(head, h))
-    if isinstance(head, KernelHead):
-        head.refuse_soft_cap("export")
-        bias = None if head.bias is None else bare_variable(head.bias)
-        return LinearScores(bare_variable(head.kernel), bias, _as_it_is)
-    return None
-
-
-def _coordinates(head: FactoredWeights, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    queries, shift = head.coordinates(hidden)
-    return tf.cast(queries, tf.float32), tf.cast(shift, tf.float32)
-
-
-def _as_it_is(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    queries = tf.cast(hidden, tf.float32)
-    return queries, tf.zeros_like(queries[:, 0])
+        return LinearScores(head.state.v.value, None, query)
+    head.refuse_soft_cap("export")
+    bias = None if head.bias is None else bare_variable(head.bias)
+    return LinearScores(bare_variable(head.kernel), bias, query)

@@ -9,14 +9,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.indexes.row_lists import make_row_lists, rows_and_biases
-from tfx_largeout.serving.best_classes import (
+from tfx_largeout.serving.stored_rows import (
+    StoredRows,
     best_columns,
     best_of_any_order,
     best_of_many_columns,
-    filled_up,
     in_turns,
+    store_blocks,
+    variable,
 )
-from tfx_largeout.serving.stored_rows import StoredRows, store_blocks, variable
 from tfx_largeout.statistics import TopScores
 
 _COPIED_ELEMENTS = 2**20  # numbers of rows that are copied at a time: 4 MiB
@@ -66,8 +67,7 @@ class StoredLists(NamedTuple):
         ids = tf.gather_nd(
             tf.convert_to_tensor(self.ids), tf.stack([found, columns % self.length], axis=-1)
         )
-        scores, ids = filled_up(scores, tf.cast(ids, tf.int64), k - most)
-        return TopScores(*best_of_any_order(scores, ids, k), sums)
+        return TopScores(*best_of_any_order(scores, tf.cast(ids, tf.int64), k), sums)
 
     def _logits(self, queries: tf.Tensor, lists: tf.Tensor) -> tf.Tensor:
         """Returns the logits of some lists for each query, `[B P, length]`, for lists `[B, P]`."""

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W as an exported model keeps it, by rows or by columns, and a pass over all classes."""
+"""W as an exported model keeps it, by rows or by columns, and the best classes of these."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.serving.best_classes import (
-    best_columns,
-    best_of_any_order,
-    best_of_many_columns,
-    taken,
-)
+from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.statistics import TopScores
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -24,6 +19,7 @@ _LARGEST = 127.0  # of int8
 _MOST_CLASSES = 2**18  # of a block of columns: each makes a turn of a loop
 _BLOCK_ELEMENTS = 2**22  # numbers that a turn makes: 16 MiB
 _LEAST_BLOCK = 64
+_GROUP = 32  # columns of which the largest is compared first
 _INFINITY = float("inf")
 
 
@@ -48,11 +44,7 @@ class StoredRows(NamedTuple):
 
     def logits_at(self, queries: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[B, n]` of queries `[B, D]` and rows `[B, n]` of their own."""
-
-        def take(table: tf.Variable) -> tf.Tensor:
-            return tf.gather(table, rows)
-
-        return self._logits_of(queries, take)
+        return self._logits_of(queries, lambda table: tf.gather(table, rows))
 
     def logits_of_lists(self, queries: tf.Tensor, lists: tf.Tensor, length: int) -> tf.Tensor:
         """Returns the logits `[n, length]` of queries `[n, D]` and a list of rows for each.
@@ -108,7 +100,7 @@ class StoredColumns:
             ids = tf.concat([ids, tf.cast(best + start, tf.int64)], axis=1)
             # Earlier blocks stand first, so that the lower position is the lower id here, too.
             best = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
-            scores, ids = taken(best, scores, ids)
+            scores, ids = (tf.gather(each, best, batch_dims=1) for each in (scores, ids))
             return end, scores, ids, *(_add_exponentials(total, logits) for total in sums)
 
         start = [tf.zeros([], tf.int32), tf.zeros([batch, 0]), tf.zeros([batch, 0], tf.int64)]
@@ -155,6 +147,67 @@ class StoredColumns:
             some = table[number * size : (number + 1) * size].numpy()
             block[: len(some)] = some
         return blocks
+
+
+def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
+    """Returns where the k largest of each row are, `[B, k]` int32; ties by lower place."""
+    return tf.math.top_k(order_keys(logits), k).indices
+
+
+def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
+    """Returns the same as `best_columns`, faster where there are many columns, `[B, n]`.
+
+    The k largest are in the k groups of neighbours whose largest are largest.
+    """
+    batch, number = tf.unstack(tf.shape(logits))
+    groups = -(-number // _GROUP)
+    filled_up = [[0, 0], [0, groups * _GROUP - number]]
+    by_group = tf.reshape(
+        tf.pad(logits, filled_up, constant_values=-_INFINITY), [batch, groups, _GROUP]
+    )
+    best = best_columns(tf.reduce_max(by_group, axis=2), tf.minimum(k, groups))
+    best = tf.sort(best, axis=1)  # then the lower place is the lower column
+    found = tf.gather(by_group, best, batch_dims=1)
+    places = best_columns(tf.reshape(found, [batch, tf.shape(best)[1] * _GROUP]), k)
+    return tf.gather(best, places // _GROUP, batch_dims=1) * _GROUP + places % _GROUP
+
+
+def best_of_any_order(scores: tf.Tensor, ids: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the k best scores and their ids, ties by lower id, -1 last; -inf where too few."""
+    missing = [[0, 0], [0, tf.maximum(k - tf.shape(ids)[1], 0)]]
+    scores = tf.pad(scores, missing, constant_values=-_INFINITY)
+    ids = tf.pad(ids, missing, constant_values=-1)
+    by_id = tf.argsort(tf.where(ids < 0, tf.int64.max, ids), axis=1)
+    scores, ids = (tf.gather(each, by_id, batch_dims=1) for each in (scores, ids))
+    best = best_columns(scores, k)
+    return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
+
+
+def in_turns(
+    count: tf.Tensor,
+    size: int,
+    part: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
+    results: Sequence[tuple[tf.DType, Any]],
+    parallel_iterations: int = 10,
+) -> list[tf.Tensor]:
+    """Returns what `part(begin, end)` gives for each `size` of `count` rows, one after the other.
+
+    `results` are the dtypes and shapes of what a part gives.
+    """
+    turns = -(-count // size)
+
+    def body(turn: tf.Tensor, *made: tf.TensorArray) -> tuple[tf.Tensor, ...]:
+        given = part(turn * size, tf.minimum((turn + 1) * size, count))
+        return turn + 1, *(a.write(turn, one) for a, one in zip(made, given, strict=True))
+
+    made = [
+        tf.TensorArray(dtype, turns, infer_shape=False, element_shape=shape)
+        for dtype, shape in results
+    ]
+    made = tf.while_loop(
+        lambda turn, *_: turn < turns, body, (0, *made), parallel_iterations=parallel_iterations
+    )[1:]
+    return [each.concat() for each in made]
 
 
 def scored_again(queries: tf.Tensor, rows: StoredRows, best: TopScores, k: int) -> TopScores:
