@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.keras_internals import without_autocast
-from tfx_largeout.saving.array_initializer import get_initializer
+from tfx_largeout.saving import get_initializer
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
