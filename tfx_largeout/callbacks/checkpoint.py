@@ -152,7 +152,14 @@ class Checkpoint(keras.callbacks.Callback):
         self._history: dict[str, Any] = {"epoch": [], "history": {}}
         self._source: StoredRun | None = None
         together(current(), _SITE, self._look_at_arguments)
-        agree(current(), _SITE, self._facts_of_all())
+        facts_of_all = {
+            "every (0: epoch)": self._every or 0,
+            "the list of callbacks": [type(callback).__name__ for callback in self._callbacks],
+            "the data (whole batches, of which Checkpoint.data takes this worker's part)": (
+                self._data_facts
+            ),
+        }
+        agree(current(), _SITE, facts_of_all)
         self._make_variables()
         self._folder.clean()
         self._source = source = self._folder.newest(self._state.model.rows())
@@ -236,16 +243,6 @@ class Checkpoint(keras.callbacks.Callback):
 
     # What training begins with
 
-    def _facts_of_all(self) -> dict[str, Any]:
-        """Returns what must be the same on all workers."""
-        return {
-            "every (0: epoch)": self._every or 0,
-            "the list of callbacks": [type(callback).__name__ for callback in self._callbacks],
-            "the data (whole batches, of which Checkpoint.data takes this worker's part)": (
-                self._data_facts
-            ),
-        }
-
     def _look_at_arguments(self) -> None:
         """Refuses what would not go on exactly."""
         replicas = self.model.distribute_strategy.num_replicas_in_sync
@@ -260,7 +257,7 @@ class Checkpoint(keras.callbacks.Callback):
             steps = self.params.get("steps")
             if steps != self._batches.num_batches:
                 raise ValueError(_NOT_AS_IT_IS.format(f"{steps} steps in an epoch"))
-            self._data_facts = [steps, self._batches.fingerprint()]
+            self._data_facts = [self._batches.num_batches, self._batches.fingerprint()]
 
     def _make_variables(self) -> None:
         """Makes the variables that a step needs, and warns of what can't be saved."""
