@@ -17,8 +17,12 @@ from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.row_lists import default_num_lists, default_num_probed
 from tfx_largeout.layers.top_k import is_of, with_rows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.serving.hash_lookup import HashLookup, check_tables
-from tfx_largeout.serving.stored_lists import StoredLists, store_lists
+from tfx_largeout.serving.stored_indexes import (
+    HashLookup,
+    StoredLists,
+    check_tables,
+    store_lists,
+)
 from tfx_largeout.serving.stored_rows import (
     StoredColumns,
     check_finite_rows,
