@@ -30,6 +30,7 @@ from tfx_largeout.keras_internals import (
     options_of_function,
     outputs_with,
     own_weights,
+    pass_batches,
     seed_generators,
     set_global_seed,
     set_mask,
@@ -113,7 +114,6 @@ def test_layers_weights_and_seeds():
     model = keras.Sequential([inner, keras.layers.BatchNormalization()])
     model.build((None, 2))
     assert set(flat_layers(model)) >= {model, inner, dropout, model.layers[1]}, "_flatten_layers"
-    assert model not in flat_layers(model, include_self=False)
     assert len(own_weights(model.layers[1])) == 4 and not own_weights(inner), "_trainable_variables"
     assert seed_generators(dropout) == [dropout.seed_generator], "_seed_generators"
 
@@ -183,6 +183,29 @@ def test_fit_begins_at_an_epoch():
     x, y = np.ones((2, 2)), np.ones(2)
     assert model.fit(x, y, epochs=3, verbose=0, callbacks=[Begin()]).epoch == [2], "_initial_epoch"
     assert model.fit(x, y, verbose=0).epoch == [0]
+
+
+def test_fit_counts_batches_that_it_does_not_train():
+    class Pass(keras.callbacks.Callback):
+        seen = ()
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 0:
+                pass_batches(self.model, 2, lambda iterator: True, {"loss": -1.0})
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen = (*self.seen, (batch, logs["loss"] == -1))
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y, passed = np.ones((3, 2)), np.ones(3), Pass()
+    model.fit(x, y, batch_size=1, verbose=0, callbacks=[passed])
+    assert passed.seen == ((0, True), (1, True), (2, False)), "train_function"
+    assert int(model.optimizer.iterations) == 1
+    step = model.train_function
+    pass_batches(model, 2, lambda iterator: False, {})
+    model.fit(x, y, batch_size=1, verbose=0)
+    assert int(model.optimizer.iterations) == 4 and model.train_function is step
 
 
 def test_hooks_of_an_optimizer():

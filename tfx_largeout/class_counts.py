@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.saving.packed_array import unpack_array
+from tfx_largeout.saving import unpack_array
 
 
 def class_counts(counts: Any) -> np.ndarray:

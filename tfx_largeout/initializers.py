@@ -15,7 +15,7 @@ from tfx_largeout.class_counts import (
     smoothed,
     smoothing_argument,
 )
-from tfx_largeout.saving.packed_array import pack_array
+from tfx_largeout.saving import pack_array
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

@@ -76,9 +76,9 @@ def in_train_step() -> bool:
 # What a model is made of
 
 
-def flat_layers(model: Any, include_self: bool = True) -> list[Any]:
-    """Returns all layers in a model, of whatever depth: `_flatten_layers`."""
-    return list(model._flatten_layers(include_self=include_self))
+def flat_layers(model: Any) -> list[Any]:
+    """Returns all layers in a model, of whatever depth, and itself: `_flatten_layers`."""
+    return list(model._flatten_layers())
 
 
 def own_weights(layer: Any) -> list[Any]:
@@ -222,6 +222,28 @@ def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
     So `keras.callbacks.BackupAndRestore` does it.
     """
     model._initial_epoch = epoch
+
+
+def pass_batches(
+    model: keras.Model, executions: int, is_of_fit: Callable[[Any], bool], logs: dict[str, float]
+) -> None:
+    """Has `fit`, in an epoch that has begun, count some batches that it does not train.
+
+    Callbacks see their numbers, and `logs`. `is_of_fit` knows the iterator of this `fit`: after an
+    error among these batches another one trains all of its own. No public argument of `fit` begins
+    in the middle of an epoch; it calls `train_function` for each execution.
+    """
+    step, left = model.train_function, executions
+
+    def passing(iterator: Any) -> dict[str, float]:
+        nonlocal left
+        left -= 1
+        is_other = not is_of_fit(iterator)
+        if is_other or not left:
+            model.train_function = step
+        return step(iterator) if is_other else logs
+
+    model.train_function = passing
 
 
 class OptimizerHooks(keras.optimizers.Optimizer):

@@ -16,10 +16,10 @@ from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.callbacks import Checkpoint
-from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
-from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position, Snapshot
 from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.callbacks.run_state import callback_state, restore_callback
 from tfx_largeout.datasets import SparseExamples
 
 CLASSES, WIDTH, EXAMPLES, BATCH, EPOCHS = 40, 6, 48, 8, 3
@@ -577,7 +577,7 @@ def test_so_many_are_kept_and_nothing_else(tmp_path):
 def test_epochs_of_more_digits_are_newer(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     for epoch in (99_998, 99_999, 100_000, 100_001):
-        folder.write(Position(epoch, 0), {"epoch": epoch}, {}, [], [])
+        folder.write(Position(epoch, 0), Snapshot({"epoch": epoch}, {}, [], [], set()))
     assert folder.newest().facts["epoch"] == 100_001
     assert len(list(tmp_path.iterdir())) == 2
 

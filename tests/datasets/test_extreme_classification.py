@@ -15,7 +15,7 @@ from tfx_largeout.datasets import (
     read_xc,
     uniform_labels,
 )
-from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import DATA_FOLDER
+from tfx_largeout.datasets.wordnet_reverse_dictionary.wordnet_reverse_dictionary import DATA_FOLDER
 
 SIZES = {"num_features": 27_463, "num_labels": 137_311}
 CONFIG = ExtremeClassificationConfig("wordnet", **SIZES)

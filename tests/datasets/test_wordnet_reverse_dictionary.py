@@ -18,7 +18,9 @@ from tfx_largeout.datasets import (
     wordnet_names,
 )
 
-loader = importlib.import_module("tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet")
+loader = importlib.import_module(
+    "tfx_largeout.datasets.wordnet_reverse_dictionary.wordnet_reverse_dictionary"
+)
 
 
 @pytest.mark.parametrize("config", loader.CONFIGS)

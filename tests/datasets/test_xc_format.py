@@ -12,7 +12,7 @@ from oracles import xc_files
 
 import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples, line_blocks, read_xc, xc_format
-from tfx_largeout.datasets.wordnet_reverse_dictionary.load_wordnet import DATA_FOLDER
+from tfx_largeout.datasets.wordnet_reverse_dictionary.wordnet_reverse_dictionary import DATA_FOLDER
 
 
 def rows_of(examples: SparseExamples) -> list[xc_files.Row]:

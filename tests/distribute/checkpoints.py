@@ -208,7 +208,7 @@ def check_refusals(folder):
             path.unlink()
 
     def full_disk():
-        write = "tfx_largeout.callbacks.worker_files.write_checkpoint"
+        write = "tfx_largeout.callbacks.checkpoint_folder.write_checkpoint"
         error = OSError(28, "No space left on device") if rank else None
         with mock.patch(write, side_effect=error, wraps=None if rank else real_write):
             fit(model_of("sampled"), folder / "full", 5)

@@ -162,8 +162,8 @@ def test_ties_go_to_the_lower_id_within_and_across_blocks(tmp_path, monkeypatch)
     assert len(np.unique(logits)) == 5
     expected = np.argsort(-logits, axis=1, kind="stable")[:, :700]
     for elements, stored in ((2**22, 2**18), (12 * 128, 2**18), (2**22, 1300), (12 * 128, 1300)):
-        monkeypatch.setattr("tfx_largeout.serving.best_classes._BLOCK_ELEMENTS", elements)
-        monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", stored)
+        monkeypatch.setattr("tfx_largeout.serving.stored_rows._BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr("tfx_largeout.serving.stored_rows._MOST_CLASSES", stored)
         result = exported(model, tmp_path / f"{elements} {stored}", k=700)
         np.testing.assert_array_equal(result["ids"], expected)
 
@@ -173,7 +173,7 @@ def test_blocks_of_stored_classes_give_what_one_does(rows, tmp_path, monkeypatch
     model = dense_model(200)
     whole = exported(model, tmp_path / "whole", activation="softmax", rows=rows)
     for most in (70, 199):  # three blocks of 67, the last of which lacks a class, and two of 100
-        monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", most)
+        monkeypatch.setattr("tfx_largeout.serving.stored_rows._MOST_CLASSES", most)
         parts = exported(model, tmp_path / str(most), activation="softmax", rows=rows)
         np.testing.assert_array_equal(parts["ids"], whole["ids"])
         for name in ("scores", "log_partition"):
@@ -183,7 +183,7 @@ def test_blocks_of_stored_classes_give_what_one_does(rows, tmp_path, monkeypatch
 @pytest.mark.thorough
 @pytest.mark.parametrize("rows", ["float32", "int8"])
 def test_lite_rt_runs_the_exact_form(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfx_largeout.serving.stored_columns._MOST_CLASSES", 70)
+    monkeypatch.setattr("tfx_largeout.serving.stored_rows._MOST_CLASSES", 70)
     expected = exported(dense_model(200), tmp_path / "model", rows=rows)
     converter = tf.lite.TFLiteConverter.from_saved_model(
         str(tmp_path / "model"), signature_keys=["serving_default"]
@@ -201,7 +201,7 @@ def test_lite_rt_runs_the_exact_form(rows, tmp_path, monkeypatch):
 )
 def test_any_batch_size_and_activation(activation, k, index, tmp_path, monkeypatch):
     # Several blocks, the last of which is short.
-    monkeypatch.setattr("tfx_largeout.serving.best_classes._BLOCK_ELEMENTS", 64)
+    monkeypatch.setattr("tfx_largeout.serving.stored_rows._BLOCK_ELEMENTS", 64)
     model = dense_model(200)
     arguments = {} if index is None else {"index": index, "num_probed": 14}
     tlo.export(model, tmp_path / "model", k, activation=activation, **arguments)

@@ -109,7 +109,9 @@ def best_by_definition(model, index, num_probed, num_found):
 )
 def test_it_is_what_the_definition_finds(family, num_found, max_per_bucket, monkeypatch):
     # A turn has five of the twelve examples.
-    monkeypatch.setattr("tfx_largeout.serving.hash_lookup._BLOCK_ELEMENTS", 5 * num_found * WIDTH)
+    monkeypatch.setattr(
+        "tfx_largeout.serving.stored_indexes._BLOCK_ELEMENTS", 5 * num_found * WIDTH
+    )
     model = clustered_model()
     index = index_of(model, family, max_per_bucket=max_per_bucket)
     found = []

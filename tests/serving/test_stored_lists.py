@@ -7,7 +7,7 @@ import tensorflow as tf
 from serving.models import WIDTH, K, X, clustered_model, exported
 
 import tfx_largeout as tlo
-from tfx_largeout.serving.stored_lists import store_lists
+from tfx_largeout.serving.stored_indexes import store_lists
 
 
 @pytest.mark.parametrize("what", ["bias", "row"])

@@ -13,16 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position, StoredRun
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import RunState
-from tfx_largeout.callbacks.step_graph import StepGraph
-from tfx_largeout.callbacks.stored_run import StoredRun
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import current
-from tfx_largeout.keras_internals import begin_at_epoch
+from tfx_largeout.keras_internals import begin_at_epoch, pass_batches
+from tfx_largeout.tensorflow_internals import traced_once
 
 _SITE = "Checkpoint"
 _NOT_AS_IT_IS = (
@@ -147,12 +146,20 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._trainer = self.params.get("trainer")
+        self._data_facts: list[Any] = [None, None]  # batches in an epoch, digest of the first
         self._passed: int = 0
         self._start = Position(0, 0)
         self._history: dict[str, Any] = {"epoch": [], "history": {}}
         self._source: StoredRun | None = None
         together(current(), _SITE, self._look_at_arguments)
-        agree(current(), _SITE, self._facts_of_all())
+        facts_of_all = {
+            "every (0: epoch)": self._every or 0,
+            "the list of callbacks": [type(callback).__name__ for callback in self._callbacks],
+            "the data (whole batches, of which Checkpoint.data takes this worker's part)": (
+                self._data_facts
+            ),
+        }
+        agree(current(), _SITE, facts_of_all)
         self._make_variables()
         self._folder.clean()
         self._source = source = self._folder.newest(self._state.model.rows())
@@ -188,8 +195,13 @@ class Checkpoint(keras.callbacks.Callback):
         self._is_stopped = False
         if self._batches is not None:
             self._batches.begin(epoch, batch)
-            if batch:
-                self._pass(batch, self._batches)
+            if batch and self._source is not None:
+                pass_batches(
+                    self.model,
+                    batch // self.model.steps_per_execution,
+                    self._batches.is_of_epoch,
+                    self._source.facts["logs"],
+                )
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._batches is not None and self._batches.is_due:
@@ -203,9 +215,13 @@ class Checkpoint(keras.callbacks.Callback):
                 # the batches that were passed is undone.
                 self._restore(self._source)
             return
-        if self._every is None or not self._is_time(done):
+        if self._every is None:
             return
-        if done < self._batches_of_epoch():
+        in_epoch = self._data_facts[0] or 1
+        steps = self._epoch * in_epoch + done
+        if steps % self._every >= self.model.steps_per_execution:
+            return
+        if done < in_epoch:
             self._save(Position(self._epoch, done), logs or {})
         else:
             self._is_due = True
@@ -224,25 +240,11 @@ class Checkpoint(keras.callbacks.Callback):
             # By a callback behind this one, after the save.
             self._save(Position(self._epoch + 1, 0), {})
         self._put_history_back()
-        begin_at_epoch(self.model, None)
 
     # What training begins with
 
     def _look_at_arguments(self) -> None:
-        self._refuse_what_is_not_exact()
-        self._fingerprint = None if self._batches is None else self._batches.fingerprint()
-
-    def _facts_of_all(self) -> dict[str, Any]:
-        """Returns what must be the same on all workers."""
-        return {
-            "every (0: epoch)": self._every or 0,
-            "the list of callbacks": [type(callback).__name__ for callback in self._callbacks],
-            "the data (whole batches, of which Checkpoint.data takes this worker's part)": (
-                self._data_facts()
-            ),
-        }
-
-    def _refuse_what_is_not_exact(self) -> None:
+        """Refuses what would not go on exactly."""
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
             raise ValueError(f"Checkpoint supports one replica; got {replicas}")
@@ -251,9 +253,11 @@ class Checkpoint(keras.callbacks.Callback):
                 "every must be 'epoch' for data that do not come from Checkpoint.data; got "
                 f"{self._every}"
             )
-        steps = self.params.get("steps")
-        if self._batches is not None and steps != self._batches.num_batches:
-            raise ValueError(_NOT_AS_IT_IS.format(f"{steps} steps in an epoch"))
+        if self._batches is not None:
+            steps = self.params.get("steps")
+            if steps != self._batches.num_batches:
+                raise ValueError(_NOT_AS_IT_IS.format(f"{steps} steps in an epoch"))
+            self._data_facts = [self._batches.num_batches, self._batches.fingerprint()]
 
     def _make_variables(self) -> None:
         """Makes the variables that a step needs, and warns of what can't be saved."""
@@ -262,7 +266,9 @@ class Checkpoint(keras.callbacks.Callback):
             model.optimizer.build(model.trainable_variables)  # some can't be within a function
         if self._batches is not None:
             try:
-                graph = StepGraph(model, self._batches.element_spec)
+                # Tracing makes all that Keras makes late: weights of a model without an input,
+                # slots of its optimizer, variables of its metrics.
+                graph = traced_once(model.train_step, self._batches.element_spec)
             except Exception:
                 if not model.run_eagerly:  # such a step need not be one that can be traced
                     raise
@@ -272,18 +278,12 @@ class Checkpoint(keras.callbacks.Callback):
                 f"do not come from Checkpoint.data; got {model.name!r}, which is not"
             )
         self._state = RunState(self.model, self._callbacks, self._trainer)
-        if graph is None:
-            return
-        unknown = graph.unknown_variables(self._state.model.handles())
-        if unknown:
-            _warn_of_inexact(f"variables that no layer has: {', '.join(unknown)}")
-        ops = graph.stateful_random_ops()
-        if ops:
-            _warn_of_inexact(f"random numbers from a state within ops: {', '.join(ops)}")
+        for what in () if graph is None else self._state.model.not_saved(graph):
+            _warn_of_inexact(what)
 
     def _check(self, source: StoredRun) -> None:
         self._state.check(source)
-        facts, data = source.facts, self._data_facts()
+        facts, data = source.facts, self._data_facts
         if facts["data"] != data:
             raise ValueError(
                 "the data must be those of the checkpoint, with the same batches; got "
@@ -315,18 +315,12 @@ class Checkpoint(keras.callbacks.Callback):
                 "the list of variables": model.names,
             },
         )
-        facts = {
-            "position": position,
-            "stopped": stopped,
-            "data": self._data_facts(),
-            **self._state.facts(),
-        }
-        own_facts, own_arrays = self._state.own()
-        own_facts["history"] = self._history
-        own_facts["logs"] = {name: _number(value) for name, value in logs.items()}
-        arrays = list(model.arrays())
+        snapshot = self._state.snapshot()
+        snapshot.facts.update(position=position, stopped=stopped, data=self._data_facts)
+        numbers = {name: _number(value) for name, value in logs.items()}
+        snapshot.own_facts.update(history=self._history, logs=numbers)
         try:
-            self._folder.write(position, facts, own_facts, arrays, own_arrays, model.rows())
+            self._folder.write(position, snapshot)
         except OSError as error:
             warnings.warn(
                 f"the checkpoint of epoch {position.epoch}, batch {position.batch}, could not be "
@@ -351,37 +345,6 @@ class Checkpoint(keras.callbacks.Callback):
             history.history = {
                 name: list(values) for name, values in self._history["history"].items()
             }
-
-    # The position in the data
-
-    def _pass(self, batches: int, data: EpochBatches) -> None:
-        """Lets `fit` count batches that it does not train."""
-        step = self.model.train_function
-        left = batches // self.model.steps_per_execution
-        logs = self._source.facts["logs"] if self._source is not None else {}
-
-        def passing(iterator: Any) -> dict[str, float]:
-            nonlocal left
-            left -= 1
-            is_other = iterator is not data.iterator  # that of another `fit`, after an error here
-            if is_other or not left:
-                self.model.train_function = step
-            return step(iterator) if is_other else logs
-
-        self.model.train_function = passing
-
-    def _is_time(self, done: int) -> bool:
-        assert self._every is not None
-        step = self._epoch * self._batches_of_epoch() + done
-        return step % self._every < self.model.steps_per_execution
-
-    def _batches_of_epoch(self) -> int:
-        return 1 if self._batches is None else self._batches.num_batches
-
-    def _data_facts(self) -> list[Any]:
-        if self._batches is None:
-            return [None, None]
-        return [self._batches.num_batches, self._fingerprint]
 
 
 def _warn_of_inexact(what: str) -> None:

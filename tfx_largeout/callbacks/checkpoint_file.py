@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -43,18 +44,8 @@ class DamagedCheckpoint(RuntimeError):
 def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedArray]) -> str:
     """Writes an `.npz` file beside `path`, puts it on the disk, and only then gives it its name.
 
-    Memory: one array at a time.
-
-    Args:
-        path: The path of the file.
-        facts: What JSON can hold.
-        arrays: Names, and functions that give the arrays.
-
-    Returns:
-        The digest of the file: see `CheckpointFile`.
-
-    Raises:
-        OSError: It can't be written. What was at `path` is as before, and nothing else is left.
+    Memory: one array at a time. `facts` are what JSON can hold. Returns the digest of the file: see
+    `CheckpointFile`. After an OSError `path` is as before, and nothing else is left.
     """
     unfinished = path.with_name(path.name + TEMPORARY)
     try:
@@ -76,10 +67,9 @@ class CheckpointFile:
 
     Args:
         path: The path of the file.
-        check: Whether to compare arrays with their digests. Default True.
+        check: Whether to compare arrays, too. Default True.
 
     Attributes:
-        path: The path of the file.
         digest: One of its facts and of the digests of its arrays.
 
     Raises:
@@ -112,12 +102,12 @@ class CheckpointFile:
 
     def array(self, name: str) -> np.ndarray:
         """Reads an array. Memory: that of the array."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+        with self._opened(name) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
     def row_blocks(self, name: str) -> Iterator[np.ndarray]:
         """Reads an array of at least one dimension, some rows at a time. Memory: those rows."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+        with self._opened(name) as file:
             shape, dtype = _read_header(file)
             row_bytes = dtype.itemsize * math.prod(shape[1:])
             rows = max(_CHUNK // max(row_bytes, 1), 1)
@@ -128,22 +118,30 @@ class CheckpointFile:
 
     def number_of_rows(self, name: str) -> int:
         """Returns the first dimension of an array."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+        with self._opened(name) as file:
             return _read_header(file)[0][0]
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        with zipfile.ZipFile(self.path) as archive, archive.open(_entry(name)) as file:
+            yield file
 
     def _read_facts(self) -> None:
         with zipfile.ZipFile(self.path) as archive:
             header = archive.read(_FACTS)
-        self.digest = _digest_of(header)
+        self.digest = hashlib.sha256(header).hexdigest()
         self._header: dict[str, Any] = json.loads(header)
         for key in ("format", "facts", "digests"):
             self._header[key]
 
     def _check(self) -> None:
-        with zipfile.ZipFile(self.path) as archive:
-            for name, digest in self._header["digests"].items():
-                if _digest_of_entry(archive, name) != digest:
-                    raise ValueError(f"the bytes of {name} have changed")
+        for name, written in self._header["digests"].items():
+            digest = hashlib.sha256()
+            with self._opened(name) as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+            if digest.hexdigest() != written:
+                raise ValueError(f"the bytes of {name} have changed")
 
 
 def _write_entries(
@@ -158,17 +156,13 @@ def _write_entries(
         digests[name] = writer.digest.hexdigest()
     header = json.dumps({"format": _FORMAT, "facts": facts, "digests": digests})
     archive.writestr(_FACTS, header)
-    return _digest_of(header.encode())
+    return hashlib.sha256(header.encode()).hexdigest()
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     """Reads the header of an array that was written in the order of its rows."""
-    version = np.lib.format.read_magic(file)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, _, dtype = read[version](file)
+    np.lib.format.read_magic(file)  # of version 1.0: only headers of over 64 KiB have others
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     return shape, dtype
 
 
@@ -177,29 +171,12 @@ class _DigestingWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.digest = _new_digest()
+        # Processors have instructions for it; blake2b takes twice the time.
+        self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
         return self._file.write(data)
-
-
-def _digest_of_entry(archive: zipfile.ZipFile, name: str) -> str:
-    digest = _new_digest()
-    with archive.open(_entry(name)) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _digest_of(data: bytes) -> str:
-    digest = _new_digest()
-    digest.update(data)
-    return digest.hexdigest()
-
-
-def _new_digest() -> Any:
-    return hashlib.sha256()  # processors have instructions for it; blake2b takes twice the time
 
 
 def _entry(name: str) -> str:

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of checkpoints: the last few, of which the newest whole one counts."""
+"""A folder of checkpoints: the last few, of which the newest whole one counts.
+
+A checkpoint is one file; of several workers one with what they share, and one a worker.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import math
+import os
+import struct
 import warnings
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
 
 from tfx_largeout.callbacks.checkpoint_file import (
     TEMPORARY,
@@ -16,14 +26,15 @@ from tfx_largeout.callbacks.checkpoint_file import (
     NamedArray,
     write_checkpoint,
 )
-from tfx_largeout.callbacks.stored_run import StoredRun
-from tfx_largeout.callbacks.worker_files import PART, write_files
-from tfx_largeout.distribute.meeting import agree
+from tfx_largeout.distribute.meeting import SAVE, agree, meet
 from tfx_largeout.distribute.together import together
-from tfx_largeout.distribute.workers import current
+from tfx_largeout.distribute.workers import Workers, current
 
 _DAMAGED = ".damaged"
+_PART = ".part"  # the end of the name of the file of one worker
 _SITE = "the folder of Checkpoint"
+_SITE_OF_FILES = "the files of a checkpoint"
+_DIGEST = struct.Struct(">4q")
 
 
 class Position(NamedTuple):
@@ -33,15 +44,26 @@ class Position(NamedTuple):
     batch: int
 
 
+class Snapshot(NamedTuple):
+    """What is written: facts that JSON can hold, and names of arrays with functions that give them.
+
+    Over workers, `facts`, and the names of `arrays`, are the same on all of them. `rows` names the
+    arrays of which each worker has the rows of its classes.
+    """
+
+    facts: dict[str, Any]
+    own_facts: dict[str, Any]
+    arrays: Sequence[NamedArray]
+    own_arrays: Sequence[NamedArray]
+    rows: Set[str]
+
+
 class CheckpointFolder:
     """Checkpoints of one run, `epoch-00003-batch-00000120.npz` and so on.
 
     Several workers share it: all of them call the same methods. Beside that file, which has what
-    they share, there is one of each then: see `write_files`.
-
-    Args:
-        folder: Made when it is first written to.
-        keep: How many are kept.
+    they share, there is one of each then: see `_write_files`. The folder is made when it is first
+    written to.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -62,10 +84,8 @@ class CheckpointFolder:
     def newest(self, rows: Set[str] = frozenset()) -> StoredRun | None:
         """Returns the newest whole checkpoint; None if there is no file at all.
 
-        Damaged ones that are newer are reported by a warning and renamed.
-
-        Args:
-            rows: The names of arrays of which this worker has the rows of its classes.
+        Damaged ones that are newer are reported by a warning and renamed. `rows` names the arrays
+        of which this worker has the rows of its classes.
 
         Raises:
             RuntimeError: There are checkpoints, but none is whole.
@@ -92,35 +112,20 @@ class CheckpointFolder:
             )
         return None
 
-    def write(
-        self,
-        position: Position,
-        facts: dict[str, Any],
-        own_facts: dict[str, Any],
-        arrays: Sequence[NamedArray],
-        own_arrays: Sequence[NamedArray],
-        rows: Set[str] = frozenset(),
-    ) -> None:
+    def write(self, position: Position, snapshot: Snapshot) -> None:
         """Writes a checkpoint, and removes those that are too many then.
 
-        Args:
-            position: Where the run is.
-            facts: What JSON can hold, the same on all workers.
-            own_facts: What is this worker's own.
-            arrays: Names, and functions that give the arrays: the same names on all workers.
-            own_arrays: Those that are this worker's own.
-            rows: The names of arrays of which this worker has the rows of its classes.
-
         Raises:
-            OSError: It can't be written. The others are as before.
+            OSError: It can't be written, by one of the workers. The others are as before.
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
         if workers.alone:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(path, {**facts, **own_facts}, [*arrays, *own_arrays])
+            facts = {**snapshot.facts, **snapshot.own_facts}
+            write_checkpoint(path, facts, [*snapshot.arrays, *snapshot.own_arrays])
         else:
-            write_files(workers, path, facts, own_facts, arrays, own_arrays, rows)
+            _write_files(workers, path, snapshot)
         if workers.rank == 0:
             for path in self._paths()[: -self.keep]:
                 path.unlink(missing_ok=True)
@@ -139,7 +144,7 @@ class CheckpointFolder:
                 used.update(name for name, _ in parts)
             except DamagedCheckpoint:
                 damaged.add(path.stem)
-        for path in self.folder.glob(f"epoch-*{PART}"):
+        for path in self.folder.glob(f"epoch-*{_PART}"):
             belongs_to = path.name.rsplit("-", 4)[0]
             if path.name not in used and belongs_to not in damaged:
                 path.unlink(missing_ok=True)
@@ -154,6 +159,144 @@ class CheckpointFolder:
             )
             if current().rank == 0:
                 path.rename(path.with_name(path.name + _DAMAGED))
+
+
+class StoredRun:
+    """A checkpoint: one file; of several workers one with what they share, and one a worker.
+
+    Of W and its like, of which each worker has the rows of its classes, class c is row c // R of
+    the file of worker c % R. Where other workers read than have written, rows are dealt anew. What
+    is each worker's own, such as the seeds of its dropout, is that of worker r % R there.
+
+    Every byte is compared with its digest first. Workers divide that among them: each looks at the
+    files of some. Errors are those of `CheckpointFile`.
+
+    Args:
+        path: The file with what all workers share.
+        workers: Those that read.
+        rows: The names of arrays of which a worker that reads has its own rows.
+    """
+
+    def __init__(self, path: Path, workers: Workers, rows: Set[str] = frozenset()) -> None:
+        self.path = path
+        self._workers = workers
+        self._shared = CheckpointFile(path, check=workers.rank == 0)
+        self.digest = self._shared.digest  # of all of it
+        self._parts = self._open_parts() or [self._shared]
+        self._own = self._parts[workers.rank % len(self._parts)]
+        self._rows = rows | set(self._shared.facts.get("rows", ()))
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers have written it."""
+        return len(self._parts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it holds beside arrays."""
+        return {**self._shared.facts, **self._own.facts}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the arrays."""
+        return list(dict.fromkeys([*self._shared.names, *self._own.names]))
+
+    def array(self, name: str) -> np.ndarray:
+        """Reads an array, or this worker's rows of it. Memory: that of the result."""
+        if name in self._rows:
+            return self._dealt(name)
+        return (self._shared if name in self._shared.names else self._own).array(name)
+
+    def _open_parts(self) -> list[CheckpointFile]:
+        parts = []
+        for writer, (name, digest) in enumerate(self._shared.facts.get("parts", ())):
+            is_mine = writer % self._workers.size == self._workers.rank
+            part = CheckpointFile(self.path.with_name(name), check=is_mine)
+            if part.digest != digest:
+                raise DamagedCheckpoint(f"{name} is not the file that was written with it")
+            parts.append(part)
+        return parts
+
+    def _dealt(self, name: str) -> np.ndarray:
+        size, rank, writers = self._workers.size, self._workers.rank, len(self._parts)
+        num_classes = sum(part.number_of_rows(name) for part in self._parts)
+        rows: np.ndarray | None = None
+        for writer, part in enumerate(self._parts):
+            if (rank - writer) % math.gcd(size, writers):
+                continue  # no class of that worker is one of this worker
+            first = writer
+            for block in part.row_blocks(name):
+                classes = first + writers * np.arange(len(block))
+                first += writers * len(block)
+                here = classes % size == rank
+                if rows is None:
+                    number = len(range(rank, num_classes, size))
+                    rows = np.empty((number, *block.shape[1:]), block.dtype)
+                rows[classes[here] // size] = block[here]
+        assert rows is not None  # heads refuse fewer classes than workers
+        return rows
+
+
+def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
+    """Writes a file of each worker, and when all are on the disk, that of what they share.
+
+    The last one names the others with their digests. Until it has its name there is no such
+    checkpoint, and the files of one that it replaces are as they were: names of files come up once.
+
+    Each worker writes its rows, and those arrays that are not the same everywhere.
+    """
+    facts, own_facts, arrays, own_arrays, rows = snapshot
+    number = int.from_bytes(os.urandom(4), "big")
+    number = int(meet(workers, SAVE, _SITE_OF_FILES, numbers=[number]).numpy()[0, 0])
+    names = [
+        f"{path.stem}-{number:08x}-{rank}-of-{workers.size}{_PART}" for rank in range(workers.size)
+    ]
+    alike = _alike(workers, [(name, get) for name, get in arrays if name not in rows])
+    part = path.with_name(names[workers.rank])
+
+    def write_part() -> str:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own = [(name, get) for name, get in arrays if name not in alike]
+        return write_checkpoint(part, own_facts, [*own, *own_arrays])
+
+    try:
+        digest = together(workers, _SITE_OF_FILES, write_part)
+        numbers = _DIGEST.unpack(bytes.fromhex(digest))
+        heard = meet(workers, SAVE, _SITE_OF_FILES, numbers=numbers).numpy()
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    digests = [_DIGEST.pack(*said.tolist()).hex() for said in heard]
+
+    def write_shared() -> None:
+        if workers.rank != 0:
+            return
+        missing = [name for name in names if not path.with_name(name).is_file()]
+        if missing:
+            raise OSError(
+                "the folder of Checkpoint must be one that all workers share; got none of "
+                f"{missing} in {path.parent} on worker 0"
+            )
+        parts = list(zip(names, digests, strict=True))
+        shared = [(name, get) for name, get in arrays if name in alike]
+        write_checkpoint(path, {**facts, "rows": sorted(rows), "parts": parts}, shared)
+
+    together(workers, _SITE_OF_FILES, write_shared)
+
+
+def _alike(workers: Workers, arrays: Sequence[NamedArray]) -> set[str]:
+    """Returns the names of arrays that are the same on all workers."""
+    if not arrays:
+        return set()
+    said = tf.constant([_first_of_digest(get()) for _, get in arrays], tf.int64)
+    heard = workers.gather(said, "digests").numpy()
+    same = (heard == heard[0]).all(axis=0)
+    return {name for (name, _), is_same in zip(arrays, same, strict=True) if is_same}
+
+
+def _first_of_digest(array: np.ndarray) -> int:
+    digest = hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).data)
+    return int(_DIGEST.unpack(digest.digest())[0])
 
 
 def _position(path: Path) -> Position:

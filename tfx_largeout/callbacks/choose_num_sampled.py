@@ -14,9 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
-from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
+from tfx_largeout.callbacks.probe import ProbedBatch, output_of, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
-from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.without_logits import without_logits
 
@@ -92,7 +91,9 @@ def choose_num_sampled(
     draws = integer_argument("draws", draws, at_least=2)
     require_alone(asked_by)
     require_head_loss(model, asked_by)
-    head = _candidate_head(model, x, asked_by)
+    with without_logits():
+        logits = model(x, training=False)
+        head: Any = output_of(logits, CandidateHead, "a SampledHead", asked_by).head
     if sizes is None:
         sizes = _round_sizes(head.num_classes)
     sizes = integers_argument("sizes", sizes, at_least=1)
@@ -118,17 +119,6 @@ def choose_num_sampled(
     statistics = {"num_sampled": num_sampled, **found._asdict()}
     logging.getLogger(__name__).info("choose_num_sampled: %s", statistics)
     return num_sampled, {**statistics, "errors": errors}
-
-
-def _candidate_head(model: keras.Model, x: Any, asked_by: str) -> CandidateHead:
-    """Returns the head in which a model ends; raises a TypeError if it draws no candidates."""
-    with without_logits():
-        output = head_output(model(x, training=False))
-    head = None if output is None else output.head
-    if not isinstance(head, CandidateHead):
-        found = "no head" if head is None else type(head).__name__
-        raise TypeError(f"{asked_by} needs a model whose last layer is a SampledHead; got {found}")
-    return head
 
 
 def _round_sizes(num_classes: int) -> list[int]:

@@ -20,18 +20,8 @@ class EpochBatches(tf.data.Dataset):
     Over workers, its batches are this worker's parts of them, as `distribute.shard` has them.
 
     Keras's `fit` makes an iterator at the start of each epoch. It makes another one at its end,
-    which it never reads: that one, and any that others make, refuses to be read.
-
-    Args:
-        make_epoch: Returns the batches of an epoch. Called again for the same epoch, it must return
-            the same ones.
-
-    Attributes:
-        iterator: The one over the epoch that has begun; None before.
-
-    Raises:
-        TypeError: It returns no dataset.
-        ValueError: The number of batches is unknown or infinite, or their order not determined.
+    which it never reads: that one, and any that others make, refuses to be read. Arguments and
+    errors are those of `Checkpoint.data`.
     """
 
     def __init__(self, make_epoch: MakeEpoch) -> None:
@@ -40,7 +30,7 @@ class EpochBatches(tf.data.Dataset):
         self._whole, self.num_batches = first.element_spec, int(first.cardinality())
         self._spec = shard(first).element_spec
         self._due: tf.data.Dataset | None = None
-        self.iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[Any] | None = None
         refusing = tf.data.Dataset.from_generator(_refuse, output_signature=self._spec)
         self._refusing = refusing.apply(tf.data.experimental.assert_cardinality(self.num_batches))
         super().__init__(tf.data.experimental.to_variant(self._refusing))
@@ -54,16 +44,16 @@ class EpochBatches(tf.data.Dataset):
         """Whether an epoch has begun whose batches nobody has asked for."""
         return self._due is not None
 
+    def is_of_epoch(self, iterator: Any) -> bool:
+        """Says whether an iterator is the one over the epoch that has begun."""
+        return iterator is self._iterator
+
     def begin(self, epoch: int, batch: int = 0) -> None:
         """Makes the next iterator one over the batches of an epoch, from a certain one on."""
         self._due = shard(self._epoch(epoch).skip(batch))
 
     def fingerprint(self) -> str:
-        """Returns a digest of the first batch of the first epoch, of that of all workers.
-
-        Raises:
-            ValueError: It is another batch each time.
-        """
+        """Returns a digest of the first batch of the first epoch, of that of all workers."""
         values = {_digest_of_first(self._epoch(0)) for _ in range(2)}
         if len(values) > 1:
             raise ValueError(
@@ -77,8 +67,8 @@ class EpochBatches(tf.data.Dataset):
         due, self._due = self._due, None
         if due is None:
             return iter(self._refusing)
-        self.iterator = iter(due)
-        return self.iterator
+        self._iterator = iter(due)
+        return self._iterator
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._refusing]

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -17,6 +18,7 @@ from tfx_largeout.heads.base import Head
 from tfx_largeout.indexes.derived_state import DerivedState
 from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generators
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.tensorflow_internals import is_stateful
 
 # Keys of a head's configuration that say nothing about the meaning of its variables: they are free,
 # or in variables themselves.
@@ -39,59 +41,54 @@ class _Found(NamedTuple):
 
 
 class ModelState:
-    """The state of a model: weights, optimizers, metrics and the seeds of layers.
+    """The state of a model that is built: weights, optimizers, metrics and the seeds of layers.
 
     Keras's `model.variables` has neither optimizers (the model's, and those that heads have) nor
-    metrics; its files have no seeds.
-
-    Args:
-        model: Built, with its optimizer and metrics.
-        metrics: Whether those of metrics count. Default True.
-        kept: Whether gradients count that heads have accumulated so far. Default True.
+    metrics; its files have no seeds. `kept` says whether gradients count that heads have
+    accumulated so far.
     """
 
     def __init__(self, model: keras.Model, metrics: bool = True, kept: bool = True) -> None:
         self._layers = flat_layers(model)
-        found = _variables(self._layers, model.metrics if metrics else [], kept)
-        self._found = list(_unique(found))
+        unique: dict[int, _Found] = {}
+        for found in _variables(self._layers, model.metrics if metrics else [], kept):
+            unique.setdefault(id(found.variable), found)
+        self._found = {
+            f"variables/{i:05d} {found.kind}": found for i, found in enumerate(unique.values())
+        }
 
     @property
     def names(self) -> list[str]:
         """A name for each variable."""
-        return [f"variables/{i:05d} {found.kind}" for i, found in enumerate(self._found)]
+        return list(self._found)
 
     def beside(self, other: ModelState) -> list[str]:
         """Returns the kinds of its variables that another state lacks."""
-        known = {id(found.variable) for found in other._found}
-        return [found.kind for found in self._found if id(found.variable) not in known]
+        known = {id(found.variable) for found in other._found.values()}
+        return [found.kind for found in self._found.values() if id(found.variable) not in known]
 
     def rows(self) -> set[str]:
         """Returns the names of the variables whose rows are dealt out among workers."""
-        pairs = zip(self.names, self._found, strict=True)
-        return {name for name, found in pairs if found.shard and not found.derived}
+        return {name for name, found in self._found.items() if found.shard and not found.derived}
 
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
-        for name, found in zip(self.names, self._found, strict=True):
+        for name, found in self._found.items():
             yield name, functools.partial(_read, found.variable)
 
     def facts(self) -> dict[str, Any]:
         """Returns what JSON can hold: the structure, and what heads keep outside of variables."""
         return {
-            "variables": [_described(found) for found in self._found],
+            "variables": [
+                [found.kind, found.variable.dtype.name, found.shape]
+                for found in self._found.values()
+            ],
             "heads": [_configuration(head) for head in self._heads()],
             "seeds": [getattr(head, "seed", None) for head in self._heads()],
         }
 
     def check(self, facts: dict[str, Any]) -> None:
-        """Checks that a state has the structure of the model.
-
-        Args:
-            facts: Those of the state.
-
-        Raises:
-            ValueError: It is that of another model.
-        """
+        """Raises a ValueError if a state, with these facts, is that of another model."""
         here = self.facts()
         for what in ("variables", "heads"):
             own = [_tuple(item) for item in here[what]]
@@ -102,18 +99,15 @@ class ModelState:
     def restore(
         self, facts: dict[str, Any], read: Callable[[str], np.ndarray], anew: bool = False
     ) -> bool:
-        """Assigns a state that `check` has passed.
+        """Assigns a state that `check` has passed, whose arrays `read` gives by their names.
 
-        Args:
-            facts: Those of the state.
-            read: Returns an array by its name.
-            anew: Whether what follows from other weights, such as the tables of an index, is to
-                begin anew, as where it comes from another number of workers.
+        With `anew`, what follows from other weights, such as the tables of an index, begins anew,
+        as where the state comes from another number of workers.
 
         Returns:
             Whether a seed has changed that is part of a traced graph.
         """
-        for name, found in zip(self.names, self._found, strict=True):
+        for name, found in self._found.items():
             if found.derived and anew:
                 continue
             dtype = found.variable.dtype.as_numpy_dtype
@@ -130,10 +124,23 @@ class ModelState:
                 head.seed, is_new = seed, True
         return is_new
 
-    def handles(self) -> set[int]:
-        """Returns the identities of the handles of all variables, and of those of no account."""
+    def not_saved(self, graph: Any) -> Iterator[str]:
+        """Yields what a training step, of which this is the graph, has as its state beside this."""
         unsaved = [v for layer in self._layers for v in getattr(layer, "unsaved_variables", [])]
-        return {id(v.handle) for v in [*(found.variable for found in self._found), *unsaved]}
+        known = {
+            id(v.handle) for v in [*(found.variable for found in self._found.values()), *unsaved]
+        }
+        captured = {id(tensor) for tensor, _ in graph.captures} - known
+        unknown = sorted(v.name for v in graph.variables if id(v.handle) in captured)
+        if unknown:
+            yield f"variables that no layer has: {', '.join(unknown)}"
+        definition = graph.as_graph_def()
+        functions = [function.node_def for function in definition.library.function]
+        nodes = [node for nodes in (definition.node, *functions) for node in nodes]
+        seeded = {node.op for node in nodes if {"seed", "seed2"} <= set(node.attr)}
+        ops = sorted(filter(is_stateful, seeded))
+        if ops:
+            yield f"random numbers from a state within ops: {', '.join(ops)}"
 
     def _heads(self) -> list[Head]:
         return [layer for layer in self._layers if isinstance(layer, Head)]
@@ -167,22 +174,10 @@ def _found(kind: str, variable: Any, derived: DerivedState | None = None) -> _Fo
     return _Found(kind, bare_variable(variable), shard_of(variable), derived)
 
 
-def _unique(found: Iterable[_Found]) -> Iterator[_Found]:
-    seen = set()
-    for item in found:
-        if id(item.variable) not in seen:
-            seen.add(id(item.variable))
-            yield item
-
-
 def _read(variable: tf.Variable) -> np.ndarray:
     array = np.asarray(variable.read_value())
     # The dtypes that NumPy does not know, such as bfloat16, are written as integers of their size.
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
-
-
-def _described(found: _Found) -> list[Any]:
-    return [found.kind, found.variable.dtype.name, found.shape]
 
 
 def _configuration(head: Head) -> list[str]:
@@ -206,12 +201,9 @@ def _difference(what: str, own: list[tuple[str, ...]], there: list[tuple[str, ..
         f"the checkpoint must be one of this model, which has {len(own)} {what}; got one with "
         f"{len(there)}. "
     )
-    for number, (a, b) in enumerate(zip(own, there, strict=False)):
-        if a != b:
-            return text + f"Number {number} is {_short(a, b)} in the model, {_short(b, a)} there"
-    longer = own if len(own) > len(there) else there
-    where = "the model" if longer is own else "the checkpoint"
-    return text + f"Only {where} has {_short(longer[min(len(own), len(there))], ())}"
+    pairs = itertools.zip_longest(own, there, fillvalue=("none",))
+    number, (a, b) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    return text + f"Number {number} is {_short(a, b)} in the model, {_short(b, a)} there"
 
 
 def _short(item: tuple[str, ...], other: tuple[str, ...]) -> str:

@@ -6,17 +6,22 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
+from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
+from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.labels import Labels
+from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
+from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.statistics import ExactStatistics
 
 _RECALL_AT = 10
 _MOST_OF_BUCKET = 0.1
@@ -185,3 +190,65 @@ def _of_candidates(head: KernelHead, hidden: tf.Tensor, labels: Labels) -> dict[
 
 def _cosine(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(a * b), tf.norm(a) * tf.norm(b))
+
+
+class ProbedBatch(NamedTuple):
+    """What a head's training loss is compared with on a few examples. Nothing is updated."""
+
+    head: KernelHead
+    loss: HeadLoss
+    hidden: tf.Tensor  # h [N, D] float32, of examples with labels that a Keras mask leaves in
+    labels: Labels
+    exact: ExactStatistics
+    exact_gradient: tf.Tensor  # [N, D], of the softmax cross-entropy with respect to h
+
+    @classmethod
+    def of(cls, model: keras.Model, x: Any, y: Any, asked_by: str) -> ProbedBatch:
+        """Returns that of a model with a `HeadLoss`, for `asked_by`. Cost: O(N C D).
+
+        Raises:
+            TypeError: The model's last layer is no head with W and b.
+            tf.errors.InvalidArgumentError: No example counts. Raised when the graph runs.
+        """
+        logits = model(x, training=False)
+        output = output_of(logits, KernelHead, "a head with W and b", asked_by)
+        output.head.refuse_soft_cap(asked_by)
+        labels = output_for_loss(output, model.loss.ignore_class).labels(y).positive
+        counts = examples_that_count(logits, output) & (labels.counts > 0)
+        rule = f"{asked_by} needs at least one example with a label; got"
+        with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):
+            hidden = tf.boolean_mask(tf.cast(output.flat_hidden, tf.float32), counts)
+        hidden, labels = tf.stop_gradient(hidden), labels.where(counts)
+        exact = output.head.statistics(ExactStatistics, hidden, labels, training=False)
+        gradient = exact_hidden_gradient(
+            hidden, labels, exact.log_partition, output.head.kernel, output.head.bias
+        )
+        return cls(output.head, model.loss, hidden, labels, exact, gradient)
+
+    def drawn(self, draw: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the training loss `[N]` and its gradient `[N, D]` with respect to h.
+
+        Each draw above 0 has other candidates; 0 has those of training.
+        """
+        with self.head.without_update(draw), tf.GradientTape() as tape:
+            tape.watch(self.hidden)
+            kind = self.loss.trains_on
+            statistics = self.head.statistics(kind, self.hidden, self.labels, training=True)
+            values = self.loss.from_statistics(statistics)
+        return values, tape.gradient(values, self.hidden)
+
+
+def require_head_loss(model: keras.Model, asked_by: str) -> None:
+    """Raises a TypeError if the loss of a model is no `HeadLoss`."""
+    loss = getattr(model, "loss", None)
+    if not isinstance(loss, HeadLoss):
+        raise TypeError(f"{asked_by} needs a model with a HeadLoss; got {loss!r}")
+
+
+def output_of(logits: Any, kind: type[Head], what: str, asked_by: str) -> HeadOutput:
+    """Returns the output of a head of a kind, which is called `what`; else raises a TypeError."""
+    output = head_output(logits)
+    if output is None or not isinstance(output.head, kind):
+        found = "no head" if output is None else type(output.head).__name__
+        raise TypeError(f"{asked_by} needs a model whose last layer is {what}; got {found}")
+    return output

@@ -10,27 +10,25 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from tfx_largeout.callbacks.callback_state import callback_state, restore_callback
 from tfx_largeout.callbacks.checkpoint_file import NamedArray
+from tfx_largeout.callbacks.checkpoint_folder import Snapshot, StoredRun
 from tfx_largeout.callbacks.model_state import ModelState
-from tfx_largeout.callbacks.stored_run import StoredRun
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.keras_internals import global_seed, set_global_seed
 
 _GLOBAL_SEED = "random/keras"
 _OF_CALLBACKS = "callbacks/"
 _OF_TRAINER = "trainer/"
+_OWN_OF_KERAS = ("params", "_model")
+_PLAIN = (type(None), bool, int, float, str)
+
+Arrays = dict[str, np.ndarray]
 
 
 class RunState:
-    """What a step reads or changes, the data aside.
-
-    Args:
-        model: Built, with its optimizer and metrics.
-        callbacks: Those whose state counts.
-        trainer: What trains the model if `fit` does not; or None.
-    """
+    """What a step reads or changes, the data aside; `trainer` trains the model if not None."""
 
     def __init__(
         self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], trainer: Any
@@ -40,12 +38,8 @@ class RunState:
         self._trainer = trainer
         self._trainer_name = type(model if trainer is None else trainer).__name__
 
-    def facts(self) -> dict[str, Any]:
-        """Returns what JSON can hold of the model; over workers the same on all of them."""
-        return {"model": self.model.facts(), "trainer": self._trainer_name}
-
-    def own(self) -> tuple[dict[str, Any], list[NamedArray]]:
-        """Returns what is this worker's own: what JSON can hold, and arrays."""
+    def snapshot(self) -> Snapshot:
+        """Returns the state; over workers the facts of the model are the same on all of them."""
         states, arrays = [], []
         for number, callback in enumerate(self._callbacks):
             state, of_callback = callback_state(callback)
@@ -57,14 +51,16 @@ class RunState:
         if seed is not None:
             arrays += _named("", {_GLOBAL_SEED: seed})
         generators = {"python": random.getstate(), "numpy": _numpy_state()}
-        return {"random": generators, "callbacks": states}, arrays
+        return Snapshot(
+            {"model": self.model.facts(), "trainer": self._trainer_name},
+            {"random": generators, "callbacks": states},
+            list(self.model.arrays()),
+            arrays,
+            self.model.rows(),
+        )
 
     def check(self, run: StoredRun) -> None:
-        """Checks that a checkpoint can be restored.
-
-        Raises:
-            ValueError: It is that of another model, trainer or of other callbacks.
-        """
+        """Raises a ValueError if a checkpoint is that of another model, trainer or callbacks."""
         facts = run.facts
         self.model.check(facts["model"])
         if facts["trainer"] != self._trainer_name:
@@ -80,11 +76,7 @@ class RunState:
             self._refuse_arrays_of_callbacks(run)
 
     def restore(self, run: StoredRun) -> bool:
-        """Takes on a state that `check` has passed.
-
-        Returns:
-            Whether a seed has changed that is part of a traced graph.
-        """
+        """Takes on a state that `check` has passed; returns what `ModelState.restore` does."""
         facts = run.facts
         if self._trainer is not None:  # first, as it may refuse
             self._trainer.set_state(_arrays_under(_OF_TRAINER, run))
@@ -126,3 +118,71 @@ def _arrays_under(prefix: str, run: StoredRun) -> dict[str, np.ndarray]:
 def _numpy_state() -> list[Any]:
     state: Any = np.random.get_state()
     return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
+
+
+def callback_state(callback: keras.callbacks.Callback) -> tuple[dict[str, Any], Arrays]:
+    """Returns attributes as JSON can hold them, and the arrays among them; leaves out others.
+
+    Plain are numbers, strings, None, arrays, functions of `keras.ops` (which callbacks compare
+    with), and lists, tuples and dictionaries of them.
+    """
+    state: dict[str, Any] = {}
+    arrays: Arrays = {}
+    for name, value in vars(callback).items():
+        if name in _OWN_OF_KERAS:
+            continue
+        own: Arrays = {}
+        try:
+            state[name] = _packed(value, name, own)
+        except TypeError:
+            continue
+        arrays.update(own)
+    return state, arrays
+
+
+def restore_callback(
+    callback: keras.callbacks.Callback, state: dict[str, Any], arrays: Arrays
+) -> None:
+    """Sets the attributes that `callback_state` returned."""
+    for name, value in state.items():
+        setattr(callback, name, _unpacked(value, arrays))
+
+
+def _packed(value: Any, path: str, arrays: Arrays) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+        arrays[path] = np.asarray(value)
+        return {"array": path, "scalar": isinstance(value, np.generic)}
+    if isinstance(value, np.ndarray) and value.dtype == tf.bfloat16.as_numpy_dtype:
+        arrays[path] = value.view(np.uint16)
+        return {"bfloat16": path}
+    if isinstance(value, (list, tuple)):
+        items = [_packed(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, dict):
+        keys = [_packed(key, f"{path}/key{i}", arrays) for i, key in enumerate(value)]
+        items = [_packed(item, f"{path}/{i}", arrays) for i, item in enumerate(value.values())]
+        return {"dict": [keys, items]}
+    name = getattr(value, "__name__", None)
+    if name is not None and getattr(keras.ops, name, None) is value:
+        return {"keras.ops": name}
+    raise TypeError(f"{value!r} is no plain value")
+
+
+def _unpacked(value: Any, arrays: Arrays) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        array = arrays[value["array"]]
+        return array[()] if value["scalar"] else array
+    ((kind, content),) = value.items()
+    if kind == "bfloat16":
+        return arrays[content].view(tf.bfloat16.as_numpy_dtype)
+    if kind == "keras.ops":
+        return getattr(keras.ops, content)
+    if kind == "dict":
+        keys, items = ([_unpacked(item, arrays) for item in part] for part in content)
+        return dict(zip(keys, items, strict=True))
+    items = [_unpacked(item, arrays) for item in content]
+    return tuple(items) if kind == "tuple" else items

@@ -24,8 +24,12 @@ from tfx_largeout.compare.head_table import head_row
 from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.turns import say
 from tfx_largeout.compare.usual_loss import head_and_loss
-from tfx_largeout.models.replace_output import output_layers
-from tfx_largeout.models.swap_layers import graph_layers, swap_layers, swaps_forgotten
+from tfx_largeout.models.replace_output import (
+    graph_layers,
+    output_layers,
+    swap_layers,
+    swaps_forgotten,
+)
 
 DENSE = "dense"
 DEFAULTS = (DENSE, "SampledHead", "ExactSoftmaxHead", "TFSampledSoftmaxHead")

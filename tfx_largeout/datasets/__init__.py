@@ -10,17 +10,16 @@ from tfx_largeout.datasets.extreme_classification import (
     ExtremeClassification,
     ExtremeClassificationConfig,
 )
-from tfx_largeout.datasets.find_split import find_split
-from tfx_largeout.datasets.sparse_batches import sparse_batches
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.tf_idf import tf_idf
+from tfx_largeout.datasets.tfds_examples import sparse_batches
 from tfx_largeout.datasets.uniform_labels import uniform_labels
 from tfx_largeout.datasets.wordnet_reverse_dictionary import (
     WordNetReverseDictionary,
     load_wordnet,
     wordnet_names,
 )
-from tfx_largeout.datasets.xc_format import read_xc
+from tfx_largeout.datasets.xc_format import find_split, read_xc
 
 __all__ = [
     "ExtremeClassification",

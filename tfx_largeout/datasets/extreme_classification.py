@@ -10,11 +10,10 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from tfx_largeout.datasets import tfds_schema
-from tfx_largeout.datasets.find_split import find_split
+from tfx_largeout.datasets import tfds_examples
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.uniform_labels import uniform_labels
-from tfx_largeout.datasets.xc_format import read_xc
+from tfx_largeout.datasets.xc_format import find_split, read_xc
 
 _DESCRIPTION = """
 Extreme multi-label classification: sparse bag-of-words features and any number of labels an
@@ -128,10 +127,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._refuse_other_data()
-
-    def _refuse_other_data(self) -> None:
-        """Refuses what was prepared under the name of the config, if it is other data."""
+        # What was prepared under the name of the config may be other data.
         config, found = self.builder_config, self.info.metadata or {}
         for what, number in config.prepared_sizes.items():
             if number is not None and found.get(what) not in (None, number):
@@ -144,7 +140,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
         return tfds.core.DatasetInfo(
             builder=self,
             description=_DESCRIPTION,
-            features=tfds_schema.features(),
+            features=tfds_examples.features(),
             homepage="http://manikvarma.org/downloads/XC/XMLRepository.html",
             citation=_CITATION,
             metadata=tfds.core.MetadataDict(self.builder_config.prepared_sizes),
@@ -162,7 +158,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
         return {"train": self._generate_examples(train), "test": self._generate_examples(test)}
 
     def _generate_examples(self, examples: SparseExamples) -> Iterator[tuple[int, dict[str, Any]]]:
-        return tfds_schema.generate(examples)
+        return tfds_examples.generate(examples)
 
 
 def _read_split(

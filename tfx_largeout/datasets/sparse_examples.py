@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -161,9 +162,23 @@ class SparseExamples:
         seed = integer_argument("seed", seed, at_least=0)
         num_full, remainder = divmod(self.num_examples, batch_size)
         num_batches = num_full + (0 if drop_remainder or not remainder else 1)
-        batch = _BatchBuilder(self, batch_size if drop_remainder else None)
-
+        size = batch_size if drop_remainder else None
+        with tf.device("CPU"):
+            arrays = {name: tf.constant(getattr(self, name)) for name in _DTYPES}
         epochs = itertools.count()
+
+        def batch(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+            rows = tf.ensure_shape(rows, [size])
+            features = _ragged_rows(arrays["feature_splits"], rows)
+            ids = tf.cast(tf.gather(arrays["feature_ids"], features.values), tf.int64)
+            num_rows = tf.cast(tf.size(rows) if size is None else size, tf.int64)
+            sparse = tf.SparseTensor(
+                indices=tf.stack([features.value_rowids(), ids], axis=1),
+                values=tf.gather(arrays["feature_values"], features.values),
+                dense_shape=tf.stack([num_rows, self.num_features]),
+            )
+            labels = _ragged_rows(arrays["label_splits"], rows)
+            return sparse, labels.with_values(tf.gather(arrays["label_ids"], labels.values))
 
         def draw_order() -> np.ndarray:
             return np.random.default_rng([seed, next(epochs)]).permutation(self.num_examples)
@@ -203,31 +218,18 @@ _DTYPES = {
 }
 
 
-class _BatchBuilder:
-    """Gathers rows of a SparseExamples into one batch, in TensorFlow."""
+def require_like(train: SparseExamples, others: Sequence[SparseExamples], *names: str) -> None:
+    """Raises a ValueError if others have other numbers, of these names, than the first."""
+    for examples in others:
+        for name in names:
+            wanted, got = getattr(train, name), getattr(examples, name)
+            if got != wanted:
+                raise ValueError(f"others must have {name} = {wanted}, as train; got {got}")
 
-    def __init__(self, examples: SparseExamples, batch_size: int | None) -> None:
-        with tf.device("CPU"):
-            self._feature_splits = tf.constant(examples.feature_splits)
-            self._feature_ids = tf.constant(examples.feature_ids)
-            self._feature_values = tf.constant(examples.feature_values)
-            self._label_splits = tf.constant(examples.label_splits)
-            self._label_ids = tf.constant(examples.label_ids)
-        self._num_features = examples.num_features
-        self._batch_size = batch_size
 
-    def __call__(self, rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
-        rows = tf.ensure_shape(rows, [self._batch_size])
-        features = _ragged_rows(self._feature_splits, rows)
-        ids = tf.cast(tf.gather(self._feature_ids, features.values), tf.int64)
-        size = tf.size(rows) if self._batch_size is None else self._batch_size
-        sparse = tf.SparseTensor(
-            indices=tf.stack([features.value_rowids(), ids], axis=1),
-            values=tf.gather(self._feature_values, features.values),
-            dense_shape=tf.stack([tf.cast(size, tf.int64), self._num_features]),
-        )
-        labels = _ragged_rows(self._label_splits, rows)
-        return sparse, labels.with_values(tf.gather(self._label_ids, labels.values))
+def rows_of_entries(splits: np.ndarray) -> np.ndarray:
+    """The row of each entry of the flat arrays."""
+    return np.repeat(np.arange(len(splits) - 1), np.diff(splits))
 
 
 def _ragged_rows(splits: tf.Tensor, rows: tf.Tensor) -> tf.RaggedTensor:

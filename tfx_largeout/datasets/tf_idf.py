@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.datasets.sparse_examples import SparseExamples, require_like, rows_of_entries
 
 
 def tf_idf(
@@ -39,11 +39,7 @@ def tf_idf(
         Spärck Jones 1972, A statistical interpretation of term specificity and its application
         in retrieval. The frequencies are smoothed as if one more example had every feature.
     """
-    for examples in others:
-        for name in ("num_features", "num_labels"):
-            wanted, got = getattr(train, name), getattr(examples, name)
-            if got != wanted:
-                raise ValueError(f"others must have {name} = {wanted}, as train; got {got}")
+    require_like(train, others, "num_features", "num_labels")
     there = train.feature_ids[train.feature_values != 0]
     frequency = np.bincount(there, minlength=train.num_features)
     idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
@@ -55,7 +51,7 @@ def _weight(examples: SparseExamples, idf: np.ndarray, log: bool) -> SparseExamp
     if log:
         values = np.copysign(np.log1p(np.abs(values)), values)
     values = values * idf[examples.feature_ids]
-    row = np.repeat(np.arange(examples.num_examples), np.diff(examples.feature_splits))
+    row = rows_of_entries(examples.feature_splits)
     norms = np.sqrt(np.bincount(row, weights=values**2, minlength=examples.num_examples))
     norms[norms == 0] = 1
     return dataclasses.replace(examples, feature_values=(values / norms[row]).astype(np.float32))

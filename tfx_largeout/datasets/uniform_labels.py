@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.datasets.sparse_examples import SparseExamples, require_like, rows_of_entries
 
 
 def uniform_labels(
@@ -72,12 +72,7 @@ def uniform_labels(
     if max_count is None:
         max_count = int(counts[kept].min())
     max_count = integer_argument("max_count", max_count, at_least=1)
-    for examples in others:
-        if examples.num_labels != train.num_labels:
-            raise ValueError(
-                f"others must have num_labels = {train.num_labels}, as train; "
-                f"got {examples.num_labels}"
-            )
+    require_like(train, others, "num_labels")
     new_ids = np.full(train.num_labels, -1, np.int64)
     new_ids[kept] = np.arange(num_labels)
     stays = (new_ids[train.label_ids] >= 0) & _among_first(train, max_count, seed)
@@ -93,7 +88,7 @@ def uniform_labels(
 def _among_first(examples: SparseExamples, max_count: int, seed: int) -> np.ndarray:
     """Whether each label occurrence is among the first `max_count` of its label: `[n]` bool."""
     place = np.random.default_rng(seed).permutation(examples.num_examples)
-    order = np.lexsort((place[_rows(examples)], examples.label_ids))
+    order = np.lexsort((place[rows_of_entries(examples.label_splits)], examples.label_ids))
     sorted_labels = examples.label_ids[order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_labels, sorted_labels)
     among_first = np.empty(len(order), bool)
@@ -105,7 +100,8 @@ def _relabel(
     examples: SparseExamples, stays: np.ndarray, new_ids: np.ndarray, num_labels: int
 ) -> SparseExamples:
     """The examples with only the label occurrences that stay, without those left unlabelled."""
-    lengths = np.bincount(_rows(examples)[stays], minlength=examples.num_examples)
+    rows = rows_of_entries(examples.label_splits)
+    lengths = np.bincount(rows[stays], minlength=examples.num_examples)
     relabelled = dataclasses.replace(
         examples,
         label_splits=np.concatenate([[0], np.cumsum(lengths)]),
@@ -113,8 +109,3 @@ def _relabel(
         num_labels=num_labels,
     )
     return relabelled.take(np.flatnonzero(lengths))
-
-
-def _rows(examples: SparseExamples) -> np.ndarray:
-    """Example of each label occurrence."""
-    return np.repeat(np.arange(examples.num_examples), np.diff(examples.label_splits))

@@ -23,7 +23,7 @@ from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
-from tfx_largeout.saving.saved_shapes import check_saved_shapes
+from tfx_largeout.saving import check_saved_shapes
 from tfx_largeout.statistics import (
     ExactStatistics,
     MeanLogitStatistics,

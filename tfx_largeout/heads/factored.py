@@ -38,7 +38,7 @@ from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stab
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowSGD
-from tfx_largeout.saving.array_initializer import get_initializer
+from tfx_largeout.saving import get_initializer
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect

@@ -37,8 +37,7 @@ from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after
-from tfx_largeout.saving.array_initializer import get_initializer
-from tfx_largeout.saving.packed_array import pack_array, unpack_array
+from tfx_largeout.saving import get_initializer, pack_array, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
     LogProbabilityStatistics,

@@ -19,7 +19,7 @@ from tfx_largeout.ops.multi_index.codebooks import Codebooks, map_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.ops.signed_numbers import signed, unsigned
 from tfx_largeout.run_time_checks import Check, after
-from tfx_largeout.saving.packed_array import pack_array
+from tfx_largeout.saving import pack_array
 
 _QUANTIZATIONS = ("pq", "rq")
 _MOST_WORDS = 4096  # Q^2 pairs take 4 and 8 bytes each

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from tfx_largeout.layers.row_embedding import RowEmbedding
-from tfx_largeout.layers.sparse_dense import SparseDense
+from tfx_largeout.layers.sparse_trunk import RowEmbedding, SparseDense
 
 __all__ = ["RowEmbedding", "SparseDense"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -14,28 +14,31 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import SearchIndex
 from tfx_largeout.keras_internals import flat_layers
+from tfx_largeout.statistics import TopScores
 
 # This key marks the configuration of an index that is the head's own.
 _OF_HEAD = "index_of_head"
 
 
-class _Search:
-    """How many of the best classes are wanted, and how they are found.
+class _Search(keras.layers.Layer):
+    """How many of the best classes are wanted, and how they are found: arguments as `TopK`.
 
-    Attributes: as the arguments of `TopK`.
+    `_of` is the attribute with the head, or with the model that ends in one.
     """
 
-    k: int
-    activation: str | None
-    index: SearchIndex | None
-    num_found: int | None
+    _of: ClassVar[str]
 
-    def _set_search(
-        self, k: int, activation: str | None, index: SearchIndex | None, num_found: int | None
+    def __init__(
+        self,
+        k: int,
+        activation: str | None,
+        index: SearchIndex | None,
+        num_found: int | None,
+        **kwargs: Any,
     ) -> None:
+        super().__init__(autocast=False, **kwargs)  # a model casts its inputs itself, or does not
         self.k = integer_argument("k", k, at_least=1)
-        if activation not in (None, "softmax", "sigmoid"):
-            raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
+        self.activation = activation_argument(activation)
         if num_found is not None:
             integer_argument("num_found", num_found, at_least=self.k)
         if index is not None and not isinstance(index, SearchIndex):
@@ -47,7 +50,7 @@ class _Search:
                 f"num_found must be None for an index of type {type(index).__name__}; "
                 f"got {num_found}"
             )
-        self.activation, self.index, self.num_found = activation, index, num_found
+        self.index, self.num_found = index, num_found
 
     def _check_numbers(self, num_classes: int) -> None:
         for name, value in (("k", self.k), ("num_found", self.num_found)):
@@ -56,7 +59,7 @@ class _Search:
 
     def best_classes(self, output: HeadOutput) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
-        head, hidden, is_softmax = output.head, output.flat_hidden, self.activation == "softmax"
+        head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
         if self.index is None:
             top = head.top_k(hidden, self.k)
@@ -66,36 +69,34 @@ class _Search:
                 hidden,
                 self.k,
                 num_found=self.num_found,
-                with_partition=is_softmax,
+                with_partition=self.activation == "softmax",
             )
-        scores = top.scores
-        if is_softmax:
-            scores = tf.exp(scores - top.log_partition[:, tf.newaxis])
-            scores = tf.where(top.ids < 0, tf.zeros_like(scores), scores)
-        elif self.activation == "sigmoid":
-            scores = tf.sigmoid(scores)
-        return output.unflatten(scores), output.unflatten(top.ids)
+        return output.unflatten(activated(top, self.activation)), output.unflatten(top.ids)
 
-    def _search_config(self, layers: list[Any]) -> dict[str, Any]:
-        """Returns the configuration; of an index of a head among the layers, the head's name.
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments; in the place of an index of a head, the head's name.
 
         The loaded layer must share the index of the loaded head, and not get a copy, which training
         would leave behind.
         """
+        owner = getattr(self, self._of)
         index = keras.saving.serialize_keras_object(self.index)
-        for layer in layers:
+        for layer in flat_layers(owner):
             if is_of(self.index, layer):
                 index = {_OF_HEAD: layer.name}
-        return {
-            "k": self.k,
-            "activation": self.activation,
-            "index": index,
-            "num_found": self.num_found,
-        }
+        arguments = {name: getattr(self, name) for name in ("k", "activation", "num_found")}
+        owner = keras.saving.serialize_keras_object(owner)
+        return {**super().get_config(), self._of: owner, "index": index, **arguments}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        owner = keras.saving.deserialize_keras_object(config[cls._of])
+        index = _index_of_config(config["index"], flat_layers(owner))
+        return cls(**{**config, cls._of: owner, "index": index})
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class TopK(_Search, keras.layers.Layer):
+class TopK(_Search):
     """The k best classes of a head, without building the logits: exactly, or by an index.
 
     `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
@@ -142,6 +143,8 @@ class TopK(_Search, keras.layers.Layer):
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
     """
 
+    _of = "head"
+
     def __init__(
         self,
         head: Head,
@@ -151,10 +154,9 @@ class TopK(_Search, keras.layers.Layer):
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(k, activation, index, num_found, **kwargs)
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
-        self._set_search(k, activation, index, num_found)
         self._check_numbers(head.num_classes)
         self.head = head
         self.supports_jit = False
@@ -166,23 +168,12 @@ class TopK(_Search, keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return self.best_classes(HeadOutput(self.head, inputs, training=False))
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "head": keras.saving.serialize_keras_object(self.head),
-            **self._search_config([self.head]),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TopK:
-        head = keras.saving.deserialize_keras_object(config["head"])
-        index = _index_of_config(config["index"], [head])
-        return cls(**{**config, "head": head, "index": index})
-
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class TopKModel(_Search, keras.Model):
     """A model that gives `(scores, ids)` of the k best classes: see `top_k_model`."""
+
+    _of = "model"
 
     def __init__(
         self,
@@ -193,25 +184,11 @@ class TopKModel(_Search, keras.Model):
         num_found: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)  # the model casts its inputs itself, or does not
-        self._set_search(k, activation, index, num_found)
+        super().__init__(k, activation, index, num_found, **kwargs)
         self.model = model
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
         return self.best_classes(output_of_model(self.model, inputs))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            **self._search_config(flat_layers(self.model)),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TopKModel:
-        model = keras.saving.deserialize_keras_object(config["model"])
-        index = _index_of_config(config["index"], flat_layers(model))
-        return cls(**{**config, "model": model, "index": index})
 
 
 def top_k_model(
@@ -260,6 +237,21 @@ def output_of_logits(logits: Any) -> HeadOutput:
     return output
 
 
+def activation_argument(activation: Any) -> str | None:
+    """Returns an argument that says what becomes of the best logits."""
+    if activation not in (None, "softmax", "sigmoid"):
+        raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
+    return activation
+
+
+def activated(top: TopScores, activation: str | None) -> tf.Tensor:
+    """Returns the scores after an activation, 0 for a class that is missing."""
+    if activation == "softmax":
+        scores = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
+        return tf.where(top.ids < 0, tf.zeros_like(scores), scores)
+    return tf.sigmoid(top.scores) if activation == "sigmoid" else top.scores
+
+
 def with_rows(head: Head) -> KernelHead:
     """Returns a head, if it has rows that an index can be over; else raises a TypeError."""
     if not isinstance(head, KernelHead):
@@ -274,11 +266,7 @@ def is_of(index: SearchIndex | None, layer: Any) -> bool:
 
 
 def _index_of_config(config: Any, layers: list[Any]) -> SearchIndex | None:
-    """Returns the index for what `_search_config` returned: a new one, or that of the loaded head.
-
-    Raises:
-        ValueError: There is no head of that name with an index.
-    """
+    """Returns the index for what `get_config` said: a new one, or that of the loaded head."""
     if not isinstance(config, dict) or _OF_HEAD not in config:
         return keras.saving.deserialize_keras_object(config)
     name = config[_OF_HEAD]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
-from tfx_largeout.saving.packed_array import pack_array, unpack_array
+from tfx_largeout.saving import pack_array, unpack_array
 
 
 class LabelWeights:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.metrics.metric_at_k import MetricAtK
 from tfx_largeout.metrics.propensities import propensities
-from tfx_largeout.saving.packed_array import pack_array, unpack_array
+from tfx_largeout.saving import pack_array, unpack_array
 from tfx_largeout.statistics import ExactStatistics
 
 

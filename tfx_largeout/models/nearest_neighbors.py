@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -24,9 +24,12 @@ from tfx_largeout.models.example_vectors import (
     shares,
     stored_arrays,
 )
-from tfx_largeout.models.mixture_weights import best_weights, held_out
 
+_PLAIN_ARGUMENTS = (
+    *("k", "num_neighbors", "temperature", "weight", "feature_weight", "floor", "stored"),
+)
 _BEST_OF_SOFTMAX = 100
+_STEPS = 10  # weights are chosen among the multiples of 1 / _STEPS
 _FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
 
 _Part: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # example, class, score of each entry
@@ -175,11 +178,8 @@ class NearestNeighborModel(keras.Model):
             labels = tf.where(counts[:, tf.newaxis], output.labels(y).positive.ids, PADDING)
             return *self._evidence(output, x), labels, output.head.num_classes
 
-        batches = []
-        for pair in _pairs(data):
-            keys, evidence, labels, num_classes = map(np.asarray, of_batch(*pair))
-            batches.append(held_out(keys, evidence, labels, int(num_classes)))
-        weight, feature_weight, ndcg = best_weights(batches, self.k)
+        batches = [_HeldOut.of(*map(np.asarray, of_batch(*pair))) for pair in _pairs(data)]
+        weight, feature_weight, ndcg = _best_weights(batches, self.k)
         self._set_weights(weight, feature_weight)
         return {"weight": weight, "feature_weight": feature_weight, "ndcg": ndcg}
 
@@ -219,17 +219,9 @@ class NearestNeighborModel(keras.Model):
         return output.unflatten(scores), output.unflatten(ids)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            "k": self.k,
-            "num_neighbors": self.num_neighbors,
-            "temperature": self.temperature,
-            "weight": self.weight,
-            "feature_weight": self.feature_weight,
-            "floor": self.floor,
-            "stored": self.stored,
-        }
+        model = keras.saving.serialize_keras_object(self.model)
+        arguments = {name: getattr(self, name) for name in _PLAIN_ARGUMENTS}
+        return {**super().get_config(), "model": model, **arguments}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> NearestNeighborModel:
@@ -326,14 +318,14 @@ class NearestNeighborModel(keras.Model):
             )
         return output, examples_that_count(logits, output)
 
-    def _parts(self, output: HeadOutput, x: Any) -> list[_Part]:
-        """Returns what softmax, neighbors by h and, if they are stored, by x say of classes."""
-        vectors = zip(("hidden", "features"), self._vectors(output, x), strict=False)
-        return [_softmax(output, self.k), *(self._neighbors(*named) for named in vectors)]
-
     def _evidence(self, output: HeadOutput, x: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what was found, as `_class_by_class`, with l(p) of the scores p of parts."""
-        keys, scores = _class_by_class(self._parts(output, x), output.head.num_classes)
+        """Returns what was found, as `_class_by_class`, with l(p) of the scores p of parts.
+
+        The parts are the softmax, neighbors by h and, if they are stored, by x.
+        """
+        vectors = zip(("hidden", "features"), self._vectors(output, x), strict=False)
+        parts = [_softmax(output, self.k), *(self._neighbors(*named) for named in vectors)]
+        keys, scores = _class_by_class(parts, output.head.num_classes)
         return keys, scores if self.floor is None else tf.math.log1p(scores / self.floor)
 
     def _neighbors(self, name: str, vectors: Vectors) -> _Part:
@@ -396,3 +388,60 @@ def _best(
     )
     top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also where there is no row
     return top.values, tf.gather(ids, top.indices, batch_dims=1)
+
+
+class _HeldOut(NamedTuple):
+    """What the parts of a mixture say of a batch of examples, class by class: entries `[E]`."""
+
+    rows: np.ndarray  # the example of each entry, rising
+    ranks: np.ndarray  # its place among those of its example, by rising class
+    scores: np.ndarray  # what the parts give its class, [E, parts]
+    hits: np.ndarray  # whether the class is a label of the example
+    num_labels: np.ndarray  # how many labels each example has, [B]
+
+    @classmethod
+    def of(
+        cls, keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, num_classes: np.ndarray
+    ) -> _HeldOut:
+        """Returns that of keys, example * num_classes + class, and labels `[B, K]`, or -1."""
+        example, _ = np.nonzero(labels >= 0)
+        hits = np.isin(keys, example * num_classes + labels[labels >= 0])
+        rows = keys // num_classes
+        ranks = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        return cls(rows, ranks, scores, hits, (labels >= 0).sum(axis=1))
+
+
+def _best_weights(batches: list[_HeldOut], k: int) -> tuple[float, float, float]:
+    """Returns the weights w and v with the best nDCG@k, and that nDCG@k.
+
+    The mixture is (1 - w - v, w, v) of three parts, (1 - w, w) of two; among equals the least
+    w + v, then the least v. Examples without labels do not count.
+    """
+    if not any((batch.num_labels > 0).any() for batch in batches):
+        raise ValueError("data must have at least one example with a label; got none")
+    num_parts = batches[0].scores.shape[1]
+    steps = range(_STEPS + 1)
+    pairs = [(i, j) for i in steps for j in steps if i + j <= _STEPS and (num_parts == 3 or not j)]
+    best = (-1.0, 0, 0)
+    for i, j in sorted(pairs, key=lambda pair: (sum(pair), pair[1])):
+        weights = np.array([_STEPS - i - j, i, j][:num_parts], np.float32) / _STEPS
+        ndcg = _ndcg(batches, weights, k)
+        if ndcg > best[0]:
+            best = ndcg, i, j
+    return best[1] / _STEPS, best[2] / _STEPS, best[0]
+
+
+def _ndcg(batches: list[_HeldOut], weights: np.ndarray, k: int) -> float:
+    discounts = 1 / np.log2(np.arange(k) + 2)
+    ideal = np.append(np.nan, np.cumsum(discounts))
+    sums, number = 0.0, 0
+    for rows, ranks, scores, hits, num_labels in batches:
+        order = np.lexsort((-(scores @ weights), rows))  # stable: ties by lower class
+        first = ranks < k
+        gains = np.bincount(
+            rows[first], discounts[ranks[first]] * hits[order][first], len(num_labels)
+        )
+        some = num_labels > 0
+        sums += float((gains[some] / ideal[np.minimum(num_labels[some], k)]).sum())
+        number += int(some.sum())
+    return sums / number

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replace_output: a head in the place of the Dense layer in which a model ends."""
+"""replace_output: a head in the place of the Dense layer in which a model ends; to_keras: back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -11,15 +13,20 @@ import numpy as np
 
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
+from tfx_largeout.heads.factored_weights import FactoredWeights
+from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.tied_sampled import TiedSampledHead
 from tfx_largeout.keras_internals import (
+    calls_forgotten,
+    flat_layers,
     graph_of,
     is_functional,
     made_by,
     operations_of,
+    outputs_with,
     own_weights,
 )
-from tfx_largeout.models.swap_layers import inner, swap_layers
+from tfx_largeout.layers import RowEmbedding, SparseDense
 
 # What a Dense layer may have that a head can't take over.
 _OPTIONS_OF_DENSE = (
@@ -30,6 +37,9 @@ _OPTIONS_OF_DENSE = (
     "bias_constraint",
     "quantization_mode",
 )
+_OF_KERAS = {SparseDense: keras.layers.Dense, RowEmbedding: keras.layers.Embedding}
+_LINEAR = (KernelHead.flat_logits, FactoredWeights.flat_logits)
+_PACKAGE = __name__.split(".")[0]
 
 
 def replace_output(model: keras.Model, head: Head) -> keras.Model:
@@ -82,19 +92,122 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     return result
 
 
+def to_keras(model: keras.Model) -> keras.Model:
+    """Returns a model of Keras's own layers alone: its file loads where this package is not.
+
+    Each head becomes the `Dense` layer that `head.to_dense()` returns, and gives its logits; each
+    `SparseDense` a `Dense` with its weights, which takes sparse inputs as well; each `RowEmbedding`
+    an `Embedding`. They keep their names. All other layers are shared with `model`, which stays as
+    it is; the weights of these are copied, and that of a `TiedSampledHead` is tied no more. The
+    result is not compiled.
+
+    ```python
+    tlo.to_keras(model).save("model.keras")
+    ```
+
+    Cost: as `head.to_dense()`.
+
+    Args:
+        model: Functional or Sequential, built, also with several heads, or with such models in it.
+
+    Raises:
+        TypeError: `model` is not Functional or Sequential; or a layer of this package has no equal
+            in Keras: a `HierarchicalSoftmaxHead`, whose logits are not W h + b, `TopK`, a subclass
+            of one with a `call` or logits of its own; or a layer of Keras has, say, an initializer
+            of this package.
+        ValueError: `model` is not built.
+        RuntimeError: The classes are spread over several workers.
+    """
+    _check_functional(model, "put head.to_dense() in the place of the head.")
+    graph_of(model)
+    layers = dict.fromkeys(graph_layers(model))  # one that is shared comes up twice
+    ours = (Head, *_OF_KERAS)
+    plain = {layer: _plain(layer) for layer in layers if isinstance(layer, ours)}
+    result = swap_layers(model, plain)
+    for layer in flat_layers(result):
+        if type(layer).__module__.split(".")[0] == _PACKAGE:
+            raise _no_equal(layer)
+    if f'"{_PACKAGE}' in json.dumps(result.get_config(), default=str):
+        raise TypeError(
+            "model must have nothing of this package but layers; got an initializer, a regularizer "
+            "or the like in the configuration of another layer"
+        )
+    return result
+
+
+def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
+    """Returns a model with other layers in the places of some; all the rest is shared.
+
+    Models within the model, which is Functional or Sequential and built, become other models
+    likewise. The result is not compiled. `swapped` says which layer takes the place of a layer;
+    None: nothing does.
+    """
+    done = dict(swapped)
+
+    def in_place_of(layer: Any) -> Any:
+        if (
+            layer not in done
+            and is_functional(layer)
+            and not done.keys().isdisjoint(flat_layers(layer))
+        ):
+            done[layer] = swap_layers(layer, swapped)
+        return done.get(layer, layer)
+
+    if isinstance(model, keras.Sequential):
+        kept = [in_place_of(layer) for layer in model.layers]
+        layers = [graph_of(model).inputs[0], *(layer for layer in kept if layer is not None)]
+        return keras.Sequential(layers, name=model.name)
+
+    def operation_in_place_of(operation: Any) -> Any:
+        other = in_place_of(operation)
+        return _unchanged if other is None else other
+
+    outputs = outputs_with(model, operation_in_place_of)
+    return keras.Model(model.input, outputs, name=model.name)
+
+
+@contextlib.contextmanager
+def swaps_forgotten(model: keras.Model) -> Iterator[None]:
+    """A context at whose end the layers of a model forget the calls that were made in it.
+
+    A layer remembers each graph of layers that it is in, and so keeps the weights of all other
+    layers there in memory. What `swap_layers` has returned works on, but nothing is to be swapped
+    in it.
+    """
+    with calls_forgotten(list(_operations(model))):
+        yield
+
+
+def _operations(model: keras.Model) -> Iterator[Any]:
+    for operation in graph_of(model).operations:
+        yield operation
+        if is_functional(operation):
+            yield from _operations(operation)
+
+
+def graph_layers(model: keras.Model) -> list[Any]:
+    """Returns the layers of a model and of the Functional and Sequential ones within it."""
+    found = []
+    for layer in model.layers:
+        found += graph_layers(layer) if is_functional(layer) else [layer]
+    return found
+
+
+def _unchanged(inputs: Any, *_: Any, **__: Any) -> Any:
+    return inputs
+
+
 def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
     """Returns the Dense layer in which a model ends, and the activations behind it.
 
     Raises:
         TypeError, ValueError: A head can't take its place: see `replace_output`.
     """
-    if not is_functional(model):
-        raise TypeError(
-            "model must be a Functional or Sequential model, whose layers can be known; got "
-            f"{_described(model)}. In a model with a call of its own, make the head where the "
-            "Dense layer is made, and after a first call take the weights over by "
-            "head.set_dense_weights(np.transpose(dense.kernel), dense.bias)."
-        )
+    _check_functional(
+        model,
+        "make the head where the Dense layer is made, and after a first call take the weights over "
+        "by head.set_dense_weights(np.transpose(dense.kernel), dense.bias).",
+    )
     for own in ("train_step", "compute_loss"):
         if getattr(type(model), own) is not getattr(keras.Model, own):
             raise TypeError(
@@ -103,6 +216,14 @@ def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
     dense, activations = _ending(model)
     _check_dense(model, dense, activations)
     return dense, activations
+
+
+def _check_functional(model: Any, instead: str) -> None:
+    if not is_functional(model):
+        raise TypeError(
+            "model must be a Functional or Sequential model, whose layers can be known; got "
+            f"{_described(model)}. In a model with a call of its own, {instead}"
+        )
 
 
 def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
@@ -174,7 +295,7 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
                 f"{uses} uses of {_described(layer)}"
             )
     own = {id(weight) for weight in dense.weights}
-    for layer in inner(model):
+    for layer in flat_layers(model):
         weights = own_weights(layer)
         if layer is not dense and not own.isdisjoint(map(id, weights)):
             raise ValueError(
@@ -214,3 +335,27 @@ def _uses(model: keras.Model, layer: Any) -> int:
 
 def _described(layer: Any) -> str:
     return f"{type(layer).__name__} {getattr(layer, 'name', layer)!r}"
+
+
+def _no_equal(layer: Any) -> TypeError:
+    return TypeError(
+        f"each layer of model must be one of Keras or have an equal there; got {_described(layer)}"
+    )
+
+
+def _plain(layer: Any) -> keras.layers.Layer:
+    if isinstance(layer, Head):
+        if isinstance(layer, DenseWeights) and type(layer).flat_logits not in _LINEAR:
+            raise _no_equal(layer)
+        return layer.to_dense(name=layer.name)
+    if type(layer) not in _OF_KERAS:  # a subclass, which may do something else
+        raise _no_equal(layer)
+    # Initializers may be of this package, and have done their work.
+    config = {
+        name: "zeros" if name.endswith("_initializer") else value
+        for name, value in layer.get_config().items()
+    }
+    plain = _OF_KERAS[type(layer)].from_config(config)
+    plain.build((None, layer.get_weights()[0].shape[0]))
+    plain.set_weights(layer.get_weights())
+    return plain

@@ -56,7 +56,7 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     path, workers = Path(filepath), current()
     facts = {"the path of save_model": str(filepath), "overwrite of save_model": int(overwrite)}
     agree(workers, _SITE, facts)
-    together(workers, _SITE, _on_first(workers, lambda: _check_path(path, overwrite)))
+    _on_first(workers, lambda: _check_path(path, overwrite))
     if workers.alone:
         _write(model, path)
         return
@@ -65,14 +65,15 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     state = ModelState(model, metrics=False, kept=False)
     described = state.facts()["variables"]
     agree(workers, "a model of " + _SITE, {"the list of variables": described})
-    whole = together(workers, _SITE, _on_first(workers, lambda: _begun(model, state)))
-    finish = _gather(workers, state, whole)
+    whole = _on_first(workers, lambda: _begun(model, state))
+    error = _gather(workers, state, whole)
 
     def write() -> None:
-        finish()
+        if error is not None:
+            raise error
         _write(whole, path)
 
-    together(workers, _SITE, _on_first(workers, write))
+    _on_first(workers, write)
 
 
 def _check_path(path: Path, overwrite: bool) -> None:
@@ -92,11 +93,10 @@ def _begun(model: keras.Model, state: ModelState) -> keras.Model:
     return whole
 
 
-def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Callable[[], None]:
+def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Exception | None:
     """Gathers all rows, and gives them to the whole model of worker 0.
 
-    Returns:
-        What raises the error that it met on worker 0, which takes part to the end all the same.
+    Returns the error that it met on worker 0, which takes part to the end all the same.
     """
     arrays, facts = dict(state.arrays()), state.facts()
     shapes = {name: shape for name, (_, _, shape) in zip(arrays, facts["variables"], strict=True)}
@@ -119,12 +119,7 @@ def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> C
             error = raised
     for name in left:
         _gather_rows(workers, arrays[name](), shapes[name][0], None)
-
-    def finish() -> None:
-        if error is not None:
-            raise error
-
-    return finish
+    return error
 
 
 def _gather_rows(
@@ -156,8 +151,9 @@ def _write(model: keras.Model, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _on_first(workers: Workers, action: Callable[[], Any]) -> Callable[[], Any]:
-    return action if workers.rank == 0 else lambda: None
+def _on_first(workers: Workers, action: Callable[[], Any]) -> Any:
+    """Runs what only worker 0 does; all wait for it."""
+    return together(workers, _SITE, action if workers.rank == 0 else lambda: None)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.row_update_composed import row_step
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.saving.saved_shapes import check_saved_shapes
+from tfx_largeout.saving import check_saved_shapes
 from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 

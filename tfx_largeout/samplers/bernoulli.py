@@ -17,7 +17,7 @@ from tfx_largeout.ops.padded_rows import padded_rows
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.drawable_counts import drawable_counts
-from tfx_largeout.saving.packed_array import pack_array
+from tfx_largeout.saving import pack_array
 
 _MAX_NEWTON_STEPS = 200
 _TOLERANCE = 1e-13  # how far the sum may be off, relative

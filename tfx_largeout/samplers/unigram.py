@@ -15,7 +15,7 @@ from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distribution_sampler import DistributionSampler
 from tfx_largeout.samplers.drawable_counts import drawable_counts
-from tfx_largeout.saving.packed_array import pack_array
+from tfx_largeout.saving import pack_array
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")

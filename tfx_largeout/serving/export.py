@@ -6,9 +6,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.without_logits import without_logits
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.keras_internals import flat_layers
-from tfx_largeout.layers.top_k import output_of_model
-from tfx_largeout.serving.class_names import ClassNames, checked_names
+from tfx_largeout.layers.top_k import activated, activation_argument, output_of_model
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
 from tfx_largeout.serving.serving_inputs import ServingInputs
 from tfx_largeout.serving.stored_rows import DTYPES
@@ -140,15 +138,15 @@ def export(
             f"one of that name; got {[spec.name for spec in inputs.specs]}"
         )
     head = _head_of(model, inputs)
-    checked = None if names is None else checked_names(names, head.num_classes)
+    checked = None if names is None else _checked_names(names, head.num_classes)
     searcher = searcher_of(head, options)
-    with _parents_of(path), _unfinished_beside(path) as unfinished:
-        class_names = None if checked is None else ClassNames(checked, unfinished / "names.txt")
+    with _unfinished_beside(path) as unfinished:
+        class_names = None if checked is None else _names_table(checked, unfinished / "names.txt")
         archive = keras.export.ExportArchive()
         for table in _tables_below(model, head):
             archive.track(table)
         if class_names is not None:
-            archive.track(class_names.table)
+            archive.track(class_names)
         for name, endpoint in _endpoints(model, inputs, searcher, options, class_names).items():
             endpoint.get_concrete_function()
             archive.add_endpoint(name, endpoint)
@@ -157,26 +155,18 @@ def export(
 
 
 @contextlib.contextmanager
-def _parents_of(path: Path) -> Iterator[None]:
-    """Makes the folders above a path; an error removes those that it made."""
+def _unfinished_beside(path: Path) -> Iterator[Path]:
+    """Makes a folder beside a path, and those above it, which an error removes again."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=path.parent) as folder:
+            yield Path(folder)
     except BaseException:
-        for folder in made:
+        for each in made:
             with contextlib.suppress(OSError):  # others may have written there
-                folder.rmdir()
+                each.rmdir()
         raise
-
-
-@contextlib.contextmanager
-def _unfinished_beside(path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=path.parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _endpoints(
@@ -184,22 +174,16 @@ def _endpoints(
     inputs: ServingInputs,
     searcher: Searcher,
     options: SearchOptions,
-    names: ClassNames | None,
+    names: tf.lookup.StaticHashTable | None,
 ) -> dict[str, Any]:
     def answer(tensors: Sequence[tf.Tensor], num_probed: tf.Tensor | None) -> dict[str, tf.Tensor]:
         output = _output_of(model, inputs, tensors)
         best = searcher.best(output.flat_hidden, num_probed)
-        scores, sums = best.scores, best.log_partition
-        if options.activation == "softmax" and sums is not None:
-            scores = tf.exp(scores - sums[:, tf.newaxis])
-            scores = tf.where(best.ids < 0, tf.zeros_like(scores), scores)
-        elif options.activation == "sigmoid":
-            scores = tf.sigmoid(scores)
-        found = {"scores": scores, "ids": best.ids}
-        if sums is not None:
-            found["log_partition"] = sums
+        found = {"scores": activated(best, options.activation), "ids": best.ids}
+        if best.log_partition is not None:
+            found["log_partition"] = best.log_partition
         if names is not None:
-            found["names"] = names.of(best.ids)
+            found["names"] = names.lookup(best.ids)
         return {name: output.unflatten(values) for name, values in found.items()}
 
     def by_default(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -226,6 +210,20 @@ def _endpoints(
         number = tf.TensorSpec([], tf.int32, NUM_PROBED)
         endpoints[WITH_NUM_PROBED] = endpoint(with_num_probed, number)
     return endpoints
+
+
+def _names_table(names: list[str], path: Path) -> tf.lookup.StaticHashTable:
+    """Returns a table that reads an asset, written here: line c is the name of class c; -1: ""."""
+    path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8", newline="\n")
+    lines = tf.lookup.TextFileInitializer(
+        str(path),
+        tf.int64,
+        tf.lookup.TextFileIndex.LINE_NUMBER,
+        tf.string,
+        tf.lookup.TextFileIndex.WHOLE_LINE,
+        vocab_size=len(names),
+    )
+    return tf.lookup.StaticHashTable(lines, default_value="")
 
 
 def _output_of(
@@ -281,10 +279,7 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
     is_lists = isinstance(options.index, str) and options.index == "ivf"
     if options.index is not None and not is_hash and not is_lists:
         raise ValueError(f"index must be None, 'ivf' or a HashIndex; got {options.index!r}")
-    if options.activation not in (None, "softmax", "sigmoid"):
-        raise ValueError(
-            f"activation must be None, 'softmax' or 'sigmoid'; got {options.activation!r}"
-        )
+    activation_argument(options.activation)
     choice_argument("rows", options.rows, DTYPES)
     if not isinstance(options.rescore, bool):
         raise ValueError(f"rescore must be True or False; got {options.rescore!r}")
@@ -308,6 +303,30 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
             )
         integer_argument("num_found", options.num_found, at_least=k)
     return dataclasses.replace(options, k=k)
+
+
+def _checked_names(names: Iterable[str], num_classes: int) -> list[str]:
+    """Returns names as a list of C strings of one line each, in what UTF-8 can encode."""
+    if isinstance(names, (str, bytes, Mapping, Set)):  # the last two have no order of classes
+        got = type(names).__name__ if isinstance(names, (Mapping, Set)) else repr(names)
+        raise TypeError(f"names must be a list of strings, one a class; got {got}")
+    listed = list(names)
+    if len(listed) != num_classes:
+        raise ValueError(f"names must be num_classes={num_classes} strings; got {len(listed)}")
+    for number, name in enumerate(listed):
+        if not isinstance(name, str):
+            raise TypeError(f"names must be strings; got {name!r} for class {number}")
+        if "\n" in name or "\r" in name:
+            raise ValueError(f"names must be of one line each; got {name!r} for class {number}")
+        if not name:  # "" stands for no class
+            raise ValueError(f"names must not be empty; got {name!r} for class {number}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"names must be what UTF-8 can encode; got {name!r} for class {number}"
+            ) from error
+    return listed
 
 
 def _check_model(model: Any) -> None:

@@ -20,16 +20,7 @@ class ServingInputs:
     A sparse one is three, as in `tf.SparseTensor`: `NAME_indices` `[N, rank]` int64, sorted by
     rows, `NAME_values` `[N]`, and `NAME_dense_shape` `[rank]` int64.
 
-    Args:
-        model: A built model.
-        signature: None, or what `model(inputs)` takes, in `tf.TensorSpec` and
-            `tf.SparseTensorSpec`, nested as there. Needed for a model that is neither functional
-            nor sequential.
-
-    Raises:
-        TypeError: A leaf of the signature is no such spec.
-        ValueError: There is no signature where one is needed; an input is ragged, or has no batch
-            dimension; names are repeated, or can't be those of arguments in Python.
+    The signature is None, or as `export` takes it; errors are those of `export`.
     """
 
     def __init__(self, model: keras.Model, signature: Any = None) -> None:
@@ -52,11 +43,7 @@ class ServingInputs:
         return keras.tree.pack_sequence_as(self._structure, leaves)
 
     def flat(self, inputs: Any) -> dict[str, tf.Tensor]:
-        """Returns the tensors of a signature by name, from what the model takes.
-
-        Raises:
-            ValueError: The inputs are nested otherwise than the model's, or lack a name.
-        """
+        """Returns the tensors of a signature by name, from what the model takes."""
         values = keras.tree.flatten(self._as_nested(inputs))
         tensors = [
             tensor

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.saving.array_initializer import ConstantArray
+from tfx_largeout.saving import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
 
