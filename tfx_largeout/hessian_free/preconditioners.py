@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LBFGSPreconditioner: the inverse that L-BFGS builds from pairs of the previous run."""
+"""Preconditioners of conjugate gradients: none, Martens' diagonal, and L-BFGS."""
 
 from __future__ import annotations
 
@@ -9,11 +9,91 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
-from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
-from tfx_largeout.hessian_free.preconditioner import Preconditioner
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.hessian_free.conjugate_gradient import CurvaturePairs
 
 _LEAST_COSINE = 1e-10
+
+
+class Preconditioner:
+    """An approximate inverse M of B = G + lambda I, applied to residuals: z = M r.
+
+    Before each run of conjugate gradients the trainer calls `prepare`, after it `observe`. Alone, a
+    preconditioner is the `preconditioner` argument of `conjugate_gradient`.
+
+    `num_pairs` says how many pairs (s, y) it wants to observe.
+    """
+
+    num_pairs = 0
+
+    def prepare(self, damping: float, squared_gradients: Callable[[], tf.Tensor]) -> None:
+        """Gets ready for a run.
+
+        Args:
+            damping: lambda of the run.
+            squared_gradients: Returns the sum over the curvature sample of the squared gradients of
+                the single examples, over the number of examples, `[n]`. It costs a gradient, so
+                call it only if it is needed.
+        """
+
+    def observe(self, pairs: CurvaturePairs, damping: float) -> None:
+        """Takes the pairs of a run that has ended.
+
+        Args:
+            pairs: (s, y = (G + lambda I) s).
+            damping: lambda of that run.
+        """
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        """Returns z = M r, `[n]`, for r `[n]`."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Returns what must be saved, as arrays by name."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes back what `state` gave."""
+
+
+class IdentityPreconditioner(Preconditioner):
+    """M = I: plain conjugate gradients."""
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        return residual
+
+
+class DiagonalPreconditioner(Preconditioner):
+    """M = (diag(f) + lambda I)^-xi, with f the mean of the squared gradients of the examples.
+
+    f is the diagonal of the empirical Fisher matrix, which is near that of G where the model's
+    probabilities are near the truth, and costs one gradient instead of n products.
+
+    Cost: a gradient on the curvature sample before each run; one pass over `[n]` an application.
+
+    Args:
+        exponent: xi in (0, 1]; below 1 it evens out extreme entries. Default 0.75.
+
+    Raises:
+        ValueError: `exponent` is out of range.
+
+    Deviations: Martens gets f for dense layers out of their inputs and deltas. Here, for any
+        model, f is estimated without bias from gradients of micro-batches whose examples have
+        random signs (exactly, where a micro-batch is one example).
+
+    References:
+        Martens 2010, Deep learning via Hessian-free optimization, section 4.7.
+    """
+
+    def __init__(self, exponent: float = 0.75) -> None:
+        self.exponent = number_argument("exponent", exponent, above=0, at_most=1)
+        self._inverse: tf.Tensor | None = None
+
+    def prepare(self, damping: float, squared_gradients: Callable[[], tf.Tensor]) -> None:
+        self._inverse = (squared_gradients() + damping) ** -self.exponent
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        return residual if self._inverse is None else self._inverse * residual
 
 
 class LBFGSPreconditioner(Preconditioner):
