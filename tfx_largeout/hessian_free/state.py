@@ -101,11 +101,15 @@ class TrainerState:
         generator.bit_generator.state = numbers["generator"]
         vectors = ("parameters", "start", "gradient")
         theta, start, g = (tf.constant(arrays[v]) if v in arrays else None for v in vectors)
+        gradient = None
+        if g is not None:
+            loss, size = numbers["gradient"]
+            gradient = Gradient(g, loss, size, noise=None)
         return cls(
             generator=generator,
             parameters=theta,
             start=start,
-            gradient=None if g is None else Gradient(g, *numbers["gradient"], None),
+            gradient=gradient,
             **{name: numbers[name] for name in _NUMBERS},
         )
 
