@@ -105,23 +105,19 @@ class HuffmanTree(ClassTree):
     ) -> Sweep:
         return _LeafSweep(self, tables[NODES], hidden)
 
-    def depth_of_position(self, positions: tf.Tensor) -> tf.Tensor:
-        """Returns the depth of leaves, given by their positions."""
-        return upper_bound(self.first_positions, positions) - 1
-
-    def number_of_leaf(self, positions: tf.Tensor, depths: tf.Tensor) -> tf.Tensor:
-        """Returns u, the number of leaves on their level."""
+    def leaves_at(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the depths of the leaves at positions, and u, their numbers on their levels."""
+        depths = upper_bound(self.first_positions, positions) - 1
         places = positions - tf.gather(self.first_positions, depths)
-        return tf.gather(self.inner, depths) + places
+        return depths, tf.gather(self.inner, depths) + places
 
     def _paths(self, labels: Labels) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the nodes `[N, K, P]` from the root to each label, and the signs.
 
         P is the depth of the deepest of these labels; nodes are rows, padded with -1.
         """
-        positions = self.order.positions(labels.safe_ids)
-        depths = self.depth_of_position(positions)
-        numbers = self.number_of_leaf(positions, depths)[..., tf.newaxis]
+        depths, numbers = self.leaves_at(self.order.positions(labels.safe_ids))
+        numbers = numbers[..., tf.newaxis]
         depths = tf.where(labels.mask, depths, 0)[..., tf.newaxis]
         levels = tf.range(tf.maximum(tf.reduce_max(depths), 1))
         below = depths - levels  # how far above the leaf a level is
@@ -152,10 +148,9 @@ class _LeafSweep(Sweep):
         self._tree, self._table = tree, table
 
     def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        depth = self._tree.depth_of_position(place)
+        depth, first = self._tree.leaves_at(place)
         level_end = tf.gather(self._tree.first_positions, depth + 1)
         next_place = tf.minimum(place + self.size, level_end)
-        first = self._tree.number_of_leaf(place, depth)
         values = self._down(depth, first, first + (next_place - place))
         return next_place, self._tree.order.classes(tf.range(place, next_place)), values
 
@@ -199,38 +194,24 @@ def _rounds(leaves: np.ndarray) -> list[np.ndarray]:
     Returns:
         For each round the trees that it joins: pairs of neighbours.
     """
-    joined = np.empty(len(leaves) - 1)  # weights of the joined trees: they come out in order
-    made, taken_leaves, taken_joined = 0, 0, 0
+    num_leaves = len(leaves)
+    weights = np.concatenate([leaves, np.empty(num_leaves - 1)])  # joined trees come out in order
+    leaf, joined, made = 0, num_leaves, num_leaves  # the first of each kind that is left; the end
     rounds = []
-    while taken_leaves + taken_joined < 2 * len(leaves) - 2:
-        lightest = np.concatenate(
-            [leaves[taken_leaves : taken_leaves + 2], joined[taken_joined:made][:2]]
-        )
+    while made < len(weights):
+        lightest = np.concatenate([weights[leaf:num_leaves][:2], weights[joined:made][:2]])
         limit = np.sort(lightest)[:2].sum()
-        more_leaves = int(np.searchsorted(leaves[taken_leaves:], limit, "right"))
-        more_joined = int(np.searchsorted(joined[taken_joined:made], limit, "right"))
-        trees = np.concatenate(
-            [
-                np.arange(taken_leaves, taken_leaves + more_leaves),
-                len(leaves) + np.arange(taken_joined, taken_joined + more_joined),
-            ]
-        )
-        weights = np.concatenate(
-            [
-                leaves[taken_leaves : taken_leaves + more_leaves],
-                joined[taken_joined : taken_joined + more_joined],
-            ]
-        )
-        by_weight = np.argsort(weights, kind="stable")[: len(weights) // 2 * 2]
-        trees = trees[by_weight]
-        pairs = weights[by_weight].reshape(-1, 2).sum(axis=1)
-        joined[made : made + len(pairs)] = pairs
+        leaves_end = leaf + int(np.searchsorted(weights[leaf:num_leaves], limit, "right"))
+        joined_end = joined + int(np.searchsorted(weights[joined:made], limit, "right"))
+        trees = np.concatenate([np.arange(leaf, leaves_end), np.arange(joined, joined_end)])
+        by_weight = np.argsort(weights[trees], kind="stable")
+        trees = trees[by_weight[: len(trees) // 2 * 2]]
+        pairs = weights[trees].reshape(-1, 2).sum(axis=1)
+        weights[made : made + len(pairs)] = pairs
         made += len(pairs)
-        from_leaves = int(np.count_nonzero(trees < len(leaves)))
-        taken_leaves, taken_joined = (
-            taken_leaves + from_leaves,
-            taken_joined + len(trees) - from_leaves,
-        )
+        from_leaves = int(np.count_nonzero(trees < num_leaves))
+        leaf += from_leaves
+        joined += len(trees) - from_leaves
         rounds.append(trees)
     return rounds
 

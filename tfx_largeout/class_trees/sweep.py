@@ -77,9 +77,6 @@ def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
     """Returns `[C, N]`, in the order in which the sweep comes by.
 
     Cost: a sweep; memory O(C N).
-
-    Args:
-        sweep: Over all classes.
     """
     blocks = tf.TensorArray(
         sweep.hidden.dtype,
@@ -100,9 +97,6 @@ def sum_of_log_probabilities(sweep: Sweep) -> tf.Tensor:
     """Returns the sum over all classes of each example, `[N]`.
 
     Cost: a sweep; memory for a block.
-
-    Args:
-        sweep: Over all classes.
     """
     # The running sum is float64, so that its rounding doesn't add up.
     (total,) = _over_blocks(

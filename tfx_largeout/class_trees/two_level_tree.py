@@ -106,10 +106,10 @@ class TwoLevelTree(ClassTree):
         values = tf.gather(by_cluster, clusters, batch_dims=1)
         values += tf.gather(by_member, places, batch_dims=2)
         values = tf.where(labels.mask, values, 0)
-        return values, _Residuals(every, clusters, places, members, by_cluster, by_member)
+        return values, _Residuals(clusters, places, members, by_cluster, by_member)
 
     def gradients(self, residuals: _Residuals, gradient: tf.Tensor) -> list[TableGradient]:
-        every, clusters, places, members, by_cluster, by_member = residuals
+        clusters, places, members, by_cluster, by_member = residuals
         # d log p_j / do_i = [i = j] - p_i, in both softmaxes.
         total = tf.reduce_sum(gradient, axis=1, keepdims=True)
         examples = tf.broadcast_to(
@@ -120,6 +120,7 @@ class TwoLevelTree(ClassTree):
         )
         own = tf.one_hot(places, tf.shape(members)[2], dtype=gradient.dtype)
         of_members = gradient[..., tf.newaxis] * (own - tf.exp(by_member))
+        every = tf.range(self.num_clusters, dtype=tf.int64)
         return [
             TableGradient(CLUSTERS, every, of_clusters),
             TableGradient(MEMBERS, flat(members), flat(of_members)),
@@ -149,7 +150,6 @@ class _Residuals(NamedTuple):
     """What the backward pass uses again.
 
     Attributes:
-        every: `[G]`, all clusters.
         clusters: `[N, K]`, those of the labels.
         places: `[N, K]`, of the labels among the members of their clusters.
         members: `[N, K, M]`, positions; -1 where there is none.
@@ -157,7 +157,6 @@ class _Residuals(NamedTuple):
         by_member: `[N, K, M]`, log p(c | g, h); -inf where there is none.
     """
 
-    every: tf.Tensor
     clusters: tf.Tensor
     places: tf.Tensor
     members: tf.Tensor

@@ -48,8 +48,13 @@ def agree_on_arguments(workers: Workers, trainer: Any, fit: dict[str, int]) -> N
     agree(workers, f"{SITE}.fit", fit)
 
 
-def agree_on_model(workers: Workers, model: keras.Model) -> None:
-    """Refuses models that differ."""
+def agree_on_problem(
+    workers: Workers, model: keras.Model, examples: Examples, held_out: Examples, sharded: bool
+) -> None:
+    """Refuses models that differ, and data that do, or, of parts, those of another kind.
+
+    Cost: where all workers have the same data, a pass over it.
+    """
     layers = [layer for layer in flat_layers(model) if layer is not model]
     config = model.get_compile_config()
     facts = {
@@ -65,13 +70,6 @@ def agree_on_model(workers: Workers, model: keras.Model) -> None:
         ],
     }
     agree(workers, "the model of " + SITE, facts)
-
-
-def agree_on_data(workers: Workers, examples: Examples, held_out: Examples, sharded: bool) -> None:
-    """Refuses data that differ, or, of parts, those of another kind.
-
-    Cost: where all workers have the same data, a pass over it.
-    """
     facts = {
         "the number of examples for gradients (0: sharded)": 0 if sharded else len(examples),
         "the number of examples for the line search (0: sharded)": 0 if sharded else len(held_out),

@@ -26,14 +26,8 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 class ConvexLoss:
     """What Hessian-free training needs to know of a loss l(y, z), convex in the output z.
 
-    N elements: the batch dimensions of the output, flattened.
-
-    Args:
-        loss: The Keras loss object.
-
-    Raises:
-        ValueError: The loss is a sum, or no reduced number: samples of different sizes could not
-            be compared.
+    N elements: the batch dimensions of the output, flattened. A loss that is a sum, or no reduced
+    number, is refused: samples of different sizes could not be compared.
     """
 
     def __init__(self, loss: losses.Loss) -> None:
@@ -181,14 +175,7 @@ _OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that
 
 
 def convex_loss(loss: Any) -> ConvexLoss:
-    """Returns the `ConvexLoss` of a loss as it is given to `compile`.
-
-    Args:
-        loss: A Keras loss object, function or name.
-
-    Raises:
-        ValueError: The loss is not one that is known to be convex in the output, or is no mean.
-    """
+    """Returns the `ConvexLoss` of a loss as `compile` takes it: an object, a function or a name."""
     found = losses.get(loss) if isinstance(loss, str) else loss
     if type(found) is SoftmaxCrossentropy and not found.log_partition_penalty:
         return _HeadSoftmax(found)

@@ -14,15 +14,8 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 class FlatParameters:
     """Reads and writes variables as one vector theta `[n]`, one variable after the other.
 
-    The vector is float64 if all variables are, else float32.
-
-    Cost: a copy of all weights to read or to write.
-
-    Args:
-        variables: Keras's or TensorFlow's variables, floating.
-
-    Raises:
-        ValueError: There is none.
+    The vector is float64 if all variables are, of Keras or TensorFlow, else float32. Each read or
+    write copies all weights.
     """
 
     def __init__(self, variables: Any) -> None:
@@ -70,12 +63,7 @@ class WeightPenalty:
     """P(theta), the sum of what the regularizers of the trainable weights add to the loss.
 
     It depends on no data: it is added once, to what workers have summed up. The curvature is its
-    own Hessian, by two reverse passes.
-
-    Cost: a few passes over the weights.
-
-    Args:
-        variables: The model's trainable Keras variables.
+    own Hessian, by two reverse passes. Cost: a few passes over the weights.
     """
 
     def __init__(self, variables: Any) -> None:

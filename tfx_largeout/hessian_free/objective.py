@@ -16,12 +16,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.hessian_free.agreement import (
-    SITE,
-    agree_on_data,
-    agree_on_model,
-    refuse_heads,
-)
+from tfx_largeout.hessian_free.agreement import SITE, agree_on_problem, refuse_heads
 from tfx_largeout.hessian_free.curvature import Curvature
 from tfx_largeout.hessian_free.examples import Examples
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters, WeightPenalty
@@ -53,11 +48,7 @@ class Gradient(NamedTuple):
 class Objective:
     """The mean loss over examples plus a penalty on the weights.
 
-    Args:
-        parameters: The weights of the model.
-        training: Holds the examples for gradients and products.
-        held_out: Holds those of the line search.
-        penalty: On the weights.
+    `training` holds the examples for gradients and products, `held_out` those of the line search.
 
     Attributes:
         points: How many examples went through the model so far, an example once each time, for
@@ -172,8 +163,7 @@ def make_objective(
     curvature, parts, own = together(workers, SITE, make)
     parameters = curvature.parameters
     if not workers.alone:  # so that one process needs no pass over the data, nor over each vector
-        agree_on_model(workers, model)
-        agree_on_data(workers, *parts, sharded)
+        agree_on_problem(workers, model, *parts, sharded)
         own = [OverWorkers(each, workers, parameters, batch_size, sharded) for each in own]
     training, held_out = own
     return Objective(parameters, training, held_out, WeightPenalty(model.trainable_variables))

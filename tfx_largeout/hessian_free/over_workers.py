@@ -32,10 +32,9 @@ class OverWorkers(Worker):
     float32, twice as many in float64; n = 0 for a loss.
 
     Args:
-        worker: That of this process.
+        worker: That of this process, of a model with these parameters and of this batch size.
         workers: The processes: `tlo.distribute.current()`.
-        parameters: The weights of the model.
-        batch_size: That of `worker`, which bounds its micro-batches, at least 1.
+        parameters, batch_size: As above.
         sharded: Whether `worker` has a part of the examples, and each other process another part,
             counted one process after the other. Then each takes those of a sample that it has.
             Default False: all have the same ones.
@@ -144,8 +143,13 @@ class OverWorkers(Worker):
         except Exception as raised:
             error = raised
         bits = 3 * _bits(given) + 5 * self._theta_bits + 7 * _bits(self._sample)
-        said = [error is not None, bits % _CHECK_SUM, *total[1:]]
-        vector, heard = self._exchange(call, total.vector, np.array(said, np.float64))
+        said = pieces(np.array([error is not None, bits % _CHECK_SUM, *total[1:]], np.float64))
+        # In one collective: behind the vector is a place for each process, of zeros in all others.
+        places_of_all = np.zeros([self._workers.size, len(said)])
+        places_of_all[self._workers.rank] = said
+        behind = tf.constant(places_of_all.ravel(), total.vector.dtype)
+        summed = self._workers.sum(tf.concat([total.vector, behind], 0), f"hessian_free/{call}")
+        heard = floats(summed[size:].numpy()).reshape([self._workers.size, -1])
         if heard[:, 0].any():
             together(self._workers, f"hessian_free, a {call}", lambda: _raise(error))
         if len(set(heard[:, 1])) > 1:
@@ -157,21 +161,7 @@ class OverWorkers(Worker):
                 "many threads"
             )
         loss, weight, squares, micro_batches = sum(heard[:, 2:]).tolist()
-        return VectorTotal(vector, loss, weight, squares, int(micro_batches))
-
-    def _exchange(
-        self, call: str, vector: tf.Tensor, said: np.ndarray
-    ) -> tuple[tf.Tensor, np.ndarray]:
-        """Returns the sum of vectors, and what each process says: in one collective.
-
-        Behind the vector is a place for each process, where all others have zeros.
-        """
-        workers, size = self._workers, len(vector)
-        places = np.zeros([workers.size, len(pieces(said))])
-        places[workers.rank] = pieces(said)
-        sent = tf.concat([vector, tf.constant(places.ravel(), vector.dtype)], axis=0)
-        heard = workers.sum(sent, f"hessian_free/{call}")
-        return heard[:size], floats(heard[size:].numpy()).reshape([workers.size, -1])
+        return VectorTotal(summed[:size], loss, weight, squares, int(micro_batches))
 
 
 def _bits(array: np.ndarray | tf.Tensor) -> int:

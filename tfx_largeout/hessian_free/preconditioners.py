@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -151,7 +151,7 @@ class LBFGSPreconditioner(Preconditioner):
             return
         # The matrix stays the same if a pair is scaled; of one length they round alike.
         scale = (1 / length[good])[:, tf.newaxis]
-        self._matrix = _compact_inverse(steps[good] * scale, differences[good] * scale)
+        self._matrix = _CompactInverse(steps[good] * scale, differences[good] * scale)
 
     def observe(self, pairs: CurvaturePairs, damping: float) -> None:
         if len(pairs):
@@ -176,14 +176,18 @@ class LBFGSPreconditioner(Preconditioner):
             self.observe(CurvaturePairs.of(*vectors), float(state["damping"]))
 
 
-class _CompactInverse(NamedTuple):
-    """S^T and Y^T `[m, n]`, gamma, R^-1 and D + gamma Y^T Y `[m, m]` float64."""
+class _CompactInverse:
+    """The matrix M of steps S^T and differences Y^T `[m, n]`; small matrices are float64."""
 
-    steps: tf.Tensor
-    differences: tf.Tensor
-    gamma: tf.Tensor
-    r_inverse: tf.Tensor
-    middle: tf.Tensor
+    def __init__(self, steps: tf.Tensor, differences: tf.Tensor) -> None:
+        self.steps, self.differences = steps, differences
+        products = tf.cast(tf.matmul(steps, differences, transpose_b=True), tf.float64)
+        squares = tf.cast(tf.matmul(differences, differences, transpose_b=True), tf.float64)
+        diagonal = tf.linalg.diag_part(products)
+        self.gamma = diagonal[-1] / squares[-1, -1]
+        upper, one = tf.linalg.band_part(products, 0, -1), tf.eye(len(products), dtype=tf.float64)
+        self.r_inverse = tf.linalg.triangular_solve(upper, one, lower=False)
+        self.middle = tf.linalg.diag(diagonal) + self.gamma * squares
 
     def times(self, vector: tf.Tensor) -> tf.Tensor:
         """Returns M times a vector `[n]`."""
@@ -197,16 +201,3 @@ class _CompactInverse(NamedTuple):
         lower = tf.cast(lower, vector.dtype)
         combined -= gamma * tf.linalg.matvec(self.differences, lower, transpose_a=True)
         return gamma * vector + combined
-
-
-def _compact_inverse(steps: tf.Tensor, differences: tf.Tensor) -> _CompactInverse:
-    products = tf.cast(tf.matmul(steps, differences, transpose_b=True), tf.float64)
-    squares = tf.cast(tf.matmul(differences, differences, transpose_b=True), tf.float64)
-    diagonal = tf.linalg.diag_part(products)
-    gamma = diagonal[-1] / squares[-1, -1]
-    upper = tf.linalg.band_part(products, 0, -1)
-    r_inverse = tf.linalg.triangular_solve(
-        upper, tf.eye(tf.shape(upper)[0], dtype=tf.float64), lower=False
-    )
-    middle = tf.linalg.diag(diagonal) + gamma * squares
-    return _CompactInverse(steps, differences, gamma, r_inverse, middle)

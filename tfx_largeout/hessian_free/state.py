@@ -59,12 +59,6 @@ class TrainerState:
             np.savez(file, **arrays)
         os.replace(unfinished, path)
 
-    @classmethod
-    def load(cls, path: str | Path, parts: dict[str, Any]) -> TrainerState:
-        """Reads what `save` wrote. Errors: as `from_arrays`."""
-        with np.load(path, allow_pickle=False) as file:
-            return cls.from_arrays(dict(file), parts)
-
     def to_arrays(self, parts: dict[str, Any]) -> dict[str, np.ndarray]:
         """Returns the state, and that of `parts` with a `state` method, as arrays."""
         numbers = {name: getattr(self, name) for name in _NUMBERS} | {

@@ -269,7 +269,12 @@ class Trainer:
             ValueError: It is no such file, or was written with another kind of preconditioner or
                 samples.
         """
-        self._state = together(current(), SITE, lambda: TrainerState.load(path, self._parts()))
+
+        def load() -> TrainerState:
+            with np.load(path, allow_pickle=False) as file:
+                return TrainerState.from_arrays(dict(file), self._parts())
+
+        self._state = together(current(), SITE, load)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Returns what `save_state` writes, as arrays."""

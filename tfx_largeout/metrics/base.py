@@ -140,21 +140,9 @@ class ExactMetric(keras.metrics.Metric):
 def statistics_of_logits(
     y_true: Any, logits: tf.Tensor, ignore_class: int | None = None
 ) -> ExactStatistics:
-    """Computes from logits what a head would give in evaluation.
+    """Computes from logits `[..., C]` what a head would give in evaluation, in O(N C K).
 
-    Cost: O(N C K).
-
-    Args:
-        y_true: Labels, in any form of `normalize_labels`.
-        logits: `[..., C]` floating; the batch dimensions are flattened to N.
-        ignore_class: As `normalize_labels`.
-
-    Returns:
-        `ExactStatistics`, float32 or, for float64 logits, float64.
-
-    Raises:
-        TypeError: `logits` or the labels have the wrong dtype.
-        ValueError: `logits` has fewer than two dimensions, or C is not known.
+    The batch dimensions are flattened to N; the dtype is float32 or, for float64 logits, float64.
     """
     rank = logits.shape.rank
     if rank is None or rank < 2 or logits.shape[-1] is None:

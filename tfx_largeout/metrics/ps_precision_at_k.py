@@ -49,7 +49,14 @@ def propensities(
         ranking and other missing label applications, 2016, equation 2.
     """
     counts = np.asarray(label_counts)
-    _check_counts(counts)
+    if counts.ndim != 1 or counts.size == 0:
+        raise ValueError(f"label_counts must have shape [C], C > 0; got shape {counts.shape}")
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise TypeError(f"label_counts must be integers; got {counts.dtype}")
+    if counts.min() < 0:
+        raise ValueError(
+            f"label_counts must not be negative; got {counts.min()} for label {counts.argmin()}"
+        )
     num_examples = integer_argument("num_examples", num_examples, at_least=3)
     if counts.max() > num_examples:
         raise ValueError(
@@ -151,14 +158,3 @@ class PSPrecisionAtK(MetricAtK):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PSPrecisionAtK:
         return cls(**{**config, "label_counts": unpack_array(config["label_counts"])})
-
-
-def _check_counts(counts: np.ndarray) -> None:
-    if counts.ndim != 1 or counts.size == 0:
-        raise ValueError(f"label_counts must have shape [C], C > 0; got shape {counts.shape}")
-    if not np.issubdtype(counts.dtype, np.integer):
-        raise TypeError(f"label_counts must be integers; got {counts.dtype}")
-    if counts.min() < 0:
-        raise ValueError(
-            f"label_counts must not be negative; got {counts.min()} for label {counts.argmin()}"
-        )

@@ -15,16 +15,7 @@ from tfx_largeout.statistics import ExactStatistics
 
 
 class MetricAtK(ExactMetric):
-    """A metric of the k best classes, computed from the ranks of the labels alone.
-
-    Args:
-        k: Number of classes looked at, at least 1.
-        during_training, name, dtype, ignore_class: See `ExactMetric`. The name defaults to
-            `{stem}_at_{k}`.
-
-    Raises:
-        ValueError: `k` is not an integer of at least 1.
-    """
+    """A metric of the k best classes, computed from the ranks of the labels alone."""
 
     stem: str
 
