@@ -217,9 +217,7 @@ class Trainer:
             steps=1,
             trainer=self,  # for callbacks.Checkpoint, which saves its state
         )
-        evaluate = functools.partial(
-            _validation_logs, model, validation_data, self.batch_size, callbacks
-        )
+        evaluate = functools.partial(self._evaluate, model, validation_data, callbacks)
 
         def meet(phase: int) -> float:
             longest = _longest_step(model, self._state.learning_rate)
@@ -304,6 +302,17 @@ class Trainer:
             state.parameters, state.loss, state.gradient = theta, loss, None
         if state.learning_rate is None:
             state.learning_rate = _learning_rate(model)
+
+    def _evaluate(self, model: keras.Model, data: Any, callbacks: Any) -> dict[str, float]:
+        """Returns what Keras says of validation data, by names with `val_` in front."""
+        if data is None:
+            return {}
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        size = None if isinstance(x, tf.data.Dataset) else self.batch_size
+        values = model.evaluate(
+            x, y, size, verbose=0, sample_weight=weights, callbacks=callbacks, return_dict=True
+        )
+        return {f"val_{name}": value for name, value in values.items()}
 
     def _iterate(self, objective: Objective, longest: float) -> dict[str, float]:
         """Makes an iteration; returns its logs."""
@@ -422,25 +431,3 @@ def _longest_step(model: keras.Model, first_rate: float | None) -> float:
     """Returns the size of the longest step: the rate now, over the one when training began."""
     rate = _learning_rate(model)
     return 1.0 if rate is None or not first_rate else rate / first_rate
-
-
-def _validation_logs(
-    model: keras.Model, data: Any, batch_size: int, callbacks: keras.callbacks.CallbackList
-) -> dict[str, float]:
-    """Returns losses and metrics by their names with `val_` in front; none where there is no data.
-
-    A data set has batches of its own.
-    """
-    if data is None:
-        return {}
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    values = model.evaluate(
-        x,
-        y,
-        sample_weight=weights,
-        batch_size=None if isinstance(x, tf.data.Dataset) else batch_size,
-        callbacks=callbacks,
-        verbose=0,
-        return_dict=True,
-    )
-    return {f"val_{name}": value for name, value in values.items()}
