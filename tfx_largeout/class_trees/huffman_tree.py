@@ -189,10 +189,9 @@ def _ancestor(number: tf.Tensor, above: tf.Tensor) -> tf.Tensor:
 
 
 def _rounds(leaves: np.ndarray) -> list[np.ndarray]:
-    """Joins trees. Leaves are trees 0 to C - 1, joined ones get the numbers C, C + 1, ...
+    """Returns for each round the trees that it joins, pairs of neighbours.
 
-    Returns:
-        For each round the trees that it joins: pairs of neighbours.
+    Leaves are trees 0 to C - 1, joined ones get the numbers C, C + 1, ...
     """
     num_leaves = len(leaves)
     weights = np.concatenate([leaves, np.empty(num_leaves - 1)])  # joined trees come out in order

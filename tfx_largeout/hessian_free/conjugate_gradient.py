@@ -39,13 +39,8 @@ class CurvaturePairs:
     is left, the spacing has doubled. So the numbers of the pairs are at all times multiples of
     the spacing, or of twice the spacing, and memory holds m pairs.
 
-    Cost: memory of 2 m vectors.
-
     Args:
-        capacity: m >= 1.
-
-    Raises:
-        ValueError: `capacity` is not an integer of at least 1.
+        capacity: m, an integer of at least 1.
 
     References:
         Morales, Nocedal 2000, Automatic Preconditioning by Limited Memory Quasi-Newton Updating,

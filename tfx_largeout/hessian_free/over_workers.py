@@ -32,9 +32,9 @@ class OverWorkers(Worker):
     float32, twice as many in float64; n = 0 for a loss.
 
     Args:
-        worker: That of this process, of a model with these parameters and of this batch size.
+        worker: That of this process, of a model with `parameters` and of this `batch_size`.
         workers: The processes: `tlo.distribute.current()`.
-        parameters, batch_size: As above.
+        parameters, batch_size: See `worker`.
         sharded: Whether `worker` has a part of the examples, and each other process another part,
             counted one process after the other. Then each takes those of a sample that it has.
             Default False: all have the same ones.

@@ -91,11 +91,8 @@ class LocalWorker(Worker):
     Args:
         curvature: The curvature of the model. Several workers may share one.
         examples: What it holds.
-        batch_size: Examples that go through the model at a time, at least 1. Default 1024. It
+        batch_size: Examples that go through the model at a time, an integer of at least 1. It
             bounds the memory: with C classes, a product has a few tensors `[batch_size, C]`.
-
-    Raises:
-        ValueError: `batch_size` is not an integer of at least 1.
     """
 
     def __init__(self, curvature: Curvature, examples: Examples, batch_size: int = 1024) -> None:
