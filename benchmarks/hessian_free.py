@@ -54,9 +54,9 @@ from tfx_largeout.hessian_free import (
 )
 from tfx_largeout.hessian_free.conjugate_gradient import conjugate_gradient
 from tfx_largeout.hessian_free.curvature import Curvature
-from tfx_largeout.hessian_free.damping import LevenbergMarquardt
 from tfx_largeout.hessian_free.examples import Examples
-from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.line_search import LevenbergMarquardt
+from tfx_largeout.hessian_free.worker import LocalWorker
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ADAM_RATES = [3e-4, 1e-3, 3e-3, 1e-2]

@@ -175,7 +175,7 @@ FREE_DIES = """
 import os
 import numpy as np, keras
 import tfx_largeout as tlo
-from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.worker import LocalWorker
 workers = tlo.distribute.connect(timeout=180)
 model = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
 model.compile(loss="mse")

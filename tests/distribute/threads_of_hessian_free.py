@@ -11,13 +11,12 @@ import numpy as np
 import tensorflow as tf
 from threads import OWN, SIZE, on_all, run_checks
 
-from tfx_largeout.distribute.workers import ALONE
-from tfx_largeout.distribute.workers import Workers as Connected
+from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.hessian_free import GeometricSample, Trainer, trainer
 from tfx_largeout.hessian_free.curvature import Curvature
 from tfx_largeout.hessian_free.examples import Examples
-from tfx_largeout.hessian_free.local_worker import LocalWorker
-from tfx_largeout.hessian_free.workers import Workers, floats, pieces
+from tfx_largeout.hessian_free.over_workers import OverWorkers, floats, pieces
+from tfx_largeout.hessian_free.worker import LocalWorker
 
 BATCH = 16
 SAMPLES = [np.arange(runs.EXAMPLES), np.arange(5, 140, 4), np.array([0, 149]), np.array([9])]
@@ -62,7 +61,7 @@ def check_sums_are_those_of_one_process():
 
     def run(connected):
         local, parameters = local_worker()
-        worker = Workers(local, connected, parameters, BATCH)
+        worker = OverWorkers(local, connected, parameters, BATCH)
         assert worker.num_examples == runs.EXAMPLES
         return [sums(worker, parameters, numbers) for numbers in SAMPLES]
 
@@ -79,7 +78,7 @@ def check_sums_of_own_parts():
 
     def run(connected):
         local, parameters = local_worker(parts[connected.rank])
-        worker = Workers(local, connected, parameters, BATCH, sharded=True)
+        worker = OverWorkers(local, connected, parameters, BATCH, sharded=True)
         assert worker.num_examples == runs.EXAMPLES
         return [sums(worker, parameters, numbers) for numbers in SAMPLES]
 
@@ -89,7 +88,7 @@ def check_sums_of_own_parts():
 
 
 def check_samples_are_dealt_evenly():
-    deal = [Workers(None, Connected(3, rank), None, BATCH)._places for rank in range(3)]
+    deal = [OverWorkers(None, Workers(3, rank), None, BATCH)._places for rank in range(3)]
     for examples in (0, 1, 2, 3, 100, 101):
         places = [places_of(np.arange(100, 100 + examples)) for places_of in deal]
         np.testing.assert_array_equal(np.concatenate(places), np.arange(examples))
@@ -101,7 +100,7 @@ def check_samples_are_dealt_evenly():
 
 def check_floats_travel_with_all_bits():
     values = np.array([0.0, -0.0, np.nan, -np.inf, 1 / 3, -5e-324, 2.0**53 - 1, np.pi * 1e300])
-    sent = np.zeros([3, 3 * len(values)], "float32")
+    sent = np.zeros([3, 4 * len(values)], "float32")
     sent[1] = pieces(values)
     assert floats(sent.sum(axis=0)).tobytes() == values.tobytes()
     assert not floats(sent[0]).any()
@@ -116,7 +115,7 @@ def check_what_fails_on_one_fails_on_all():
         local, parameters = local_worker()
         if connected.rank == 1:
             local.product = fails
-        worker = Workers(local, connected, parameters, BATCH)
+        worker = OverWorkers(local, connected, parameters, BATCH)
         worker.hold(np.arange(40))
         try:
             worker.product(tf.ones([parameters.size], "float64"))
@@ -131,7 +130,7 @@ def check_calls_with_other_arguments():
     def run(connected, differ):
         rank = connected.rank
         local, parameters = local_worker()
-        worker = Workers(local, connected, parameters, BATCH)
+        worker = OverWorkers(local, connected, parameters, BATCH)
         vector = tf.ones([parameters.size], "float64")
         worker.set_parameters(vector)
         worker.hold(np.arange(40))
@@ -151,9 +150,9 @@ def check_calls_with_other_arguments():
 
 
 def check_one_process_has_no_collectives():
-    """Workers of which there is one give what their worker gives."""
+    """Processes of which there is one give what their worker gives."""
     local, parameters = local_worker()
-    alone = Workers(local, ALONE, parameters, BATCH)
+    alone = OverWorkers(local, ALONE, parameters, BATCH)
     for name, total in sums(alone, parameters, SAMPLES[1]).items():
         for ours, one in zip(total, sums(*local_worker(), SAMPLES[1])[name], strict=True):
             np.testing.assert_array_equal(ours, one)

@@ -11,8 +11,7 @@ import tensorflow as tf
 from oracles import hessian_free as oracle
 
 from tfx_largeout.hessian_free.conjugate_gradient import Iterate
-from tfx_largeout.hessian_free.damping import LevenbergMarquardt
-from tfx_largeout.hessian_free.line_search import armijo, backtrack
+from tfx_largeout.hessian_free.line_search import LevenbergMarquardt, armijo, backtrack
 
 
 def iterates(count):

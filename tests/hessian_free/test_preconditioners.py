@@ -13,8 +13,7 @@ from tfx_largeout.hessian_free import (
     IdentityPreconditioner,
     LBFGSPreconditioner,
 )
-from tfx_largeout.hessian_free.conjugate_gradient import conjugate_gradient
-from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
+from tfx_largeout.hessian_free.conjugate_gradient import CurvaturePairs, conjugate_gradient
 
 SIZE = 30
 

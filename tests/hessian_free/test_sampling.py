@@ -12,10 +12,10 @@ from oracles import hessian_free as oracle
 
 from tfx_largeout.hessian_free import FixedSample, GeometricSample, VarianceSample
 from tfx_largeout.hessian_free.examples import Examples
-from tfx_largeout.hessian_free.local_worker import LocalWorker
+from tfx_largeout.hessian_free.flat_parameters import WeightPenalty
 from tfx_largeout.hessian_free.objective import Objective
-from tfx_largeout.hessian_free.sample_schedule import GradientNoise
-from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
+from tfx_largeout.hessian_free.samples import GradientNoise
+from tfx_largeout.hessian_free.worker import LocalWorker
 
 
 @pytest.mark.parametrize(

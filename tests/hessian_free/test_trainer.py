@@ -35,8 +35,7 @@ from tfx_largeout.hessian_free import (
     Trainer,
     VarianceSample,
 )
-from tfx_largeout.hessian_free.local_worker import LocalWorker
-from tfx_largeout.hessian_free.worker_group import WorkerGroup
+from tfx_largeout.hessian_free.worker import LocalWorker, WorkerGroup
 
 LOGS = {
     "loss",

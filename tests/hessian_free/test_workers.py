@@ -21,10 +21,8 @@ from oracles import hessian_free as oracle
 from variants import product, thorough
 
 from tfx_largeout.hessian_free.examples import Examples
-from tfx_largeout.hessian_free.flat_parameters import FlatParameters
-from tfx_largeout.hessian_free.local_worker import LocalWorker
-from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
-from tfx_largeout.hessian_free.worker_group import WorkerGroup
+from tfx_largeout.hessian_free.flat_parameters import FlatParameters, WeightPenalty
+from tfx_largeout.hessian_free.worker import LocalWorker, WorkerGroup
 
 X, Y = classes_data(40)
 WEIGHTS = np.random.default_rng(9).random(40)

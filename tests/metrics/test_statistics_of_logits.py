@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
+from tfx_largeout.metrics.base import statistics_of_logits
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 """Trees whose leaves are the classes. `base.py` says what a tree has to do."""
 
 from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
-from tfx_largeout.class_trees.frequency_clusters import equal_clusters, frequency_clusters
-from tfx_largeout.class_trees.huffman_code import huffman_code_lengths
-from tfx_largeout.class_trees.huffman_tree import HuffmanTree
+from tfx_largeout.class_trees.huffman_tree import HuffmanTree, huffman_code_lengths
 from tfx_largeout.class_trees.sweep import Sweep
-from tfx_largeout.class_trees.two_level_tree import TwoLevelTree
+from tfx_largeout.class_trees.two_level_tree import (
+    TwoLevelTree,
+    equal_clusters,
+    frequency_clusters,
+)
 
 __all__ = [
     "ClassTree",

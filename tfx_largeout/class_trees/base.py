@@ -5,12 +5,47 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.class_trees.class_order import ClassOrder
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.rows.variable_rows import bare_variable, prunable_gather
+
+
+class ClassOrder:
+    """A permutation of the classes, in constants outside of any graph: 8 bytes a class.
+
+    Args:
+        classes: `[C]`, the class at each position.
+    """
+
+    def __init__(self, classes: np.ndarray) -> None:
+        self._classes = self._positions = None
+        if np.array_equal(classes, np.arange(len(classes))):
+            return  # then neither table is needed
+        positions = np.empty(len(classes), np.int32)
+        positions[classes] = np.arange(len(classes), dtype=np.int32)
+        with tf.init_scope():
+            self._classes = tf.constant(classes, tf.int32)
+            self._positions = tf.constant(positions, tf.int32)
+
+    def positions(self, classes: tf.Tensor) -> tf.Tensor:
+        """Returns where classes (int64) stand."""
+        if self._positions is None:
+            return classes
+        return tf.cast(tf.gather(self._positions, classes), tf.int64)
+
+    def classes(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the classes at positions (int64)."""
+        if self._classes is None:
+            return positions
+        return tf.cast(tf.gather(self._classes, positions), tf.int64)
+
+    def by_class(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns values `[C, ...]`, which stand in the order of positions, in that of classes."""
+        return values if self._positions is None else tf.gather(values, self._positions)
 
 
 class RowTable(NamedTuple):
@@ -35,6 +70,18 @@ class RowTable(NamedTuple):
             return logits
         bias = prunable_gather(bare_variable(self.bias), ids)
         return logits + tf.cast(bias, hidden.dtype)[:, tf.newaxis]
+
+    def logits_of_each(self, rows: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns the logits `[N, K, M]` of rows of each example; any where a row is -1."""
+        no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+        logits = candidate_logits(*self, hidden, no_labels, flat(rows)).candidate_logits
+        return tf.reshape(logits, tf.shape(rows))
+
+
+def flat(values: tf.Tensor) -> tf.Tensor:
+    """Returns `[N, K, M]` as `[N, K M]`."""
+    shape = tf.shape(values)
+    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
 
 
 class TableGradient(NamedTuple):

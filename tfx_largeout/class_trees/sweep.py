@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tfx_largeout.ops.exact.ranks_from_logits import count_above, order_keys
@@ -40,21 +43,41 @@ class Sweep:
         return tf.zeros([], self.hidden.dtype)
 
 
+def _over_blocks(
+    sweep: Sweep,
+    body: Callable[..., Sequence[Any]],
+    start: Sequence[Any],
+    goes_on: Callable[..., tf.Tensor] | None = None,
+    shapes: Sequence[tf.TensorShape] | None = None,
+) -> list[Any]:
+    """Returns what is left of `start` when `body(classes, values, *state)` has seen each block.
+
+    It ends early where `goes_on(place, *state)` says so.
+    """
+
+    def condition(place: tf.Tensor, *state: Any) -> tf.Tensor:
+        there_is_more = place < sweep.end
+        return there_is_more if goes_on is None else there_is_more & goes_on(place, *state)
+
+    def step(place: tf.Tensor, *state: Any) -> tuple[Any, ...]:
+        place, classes, values = sweep.block(place)
+        return place, *body(classes, values, *state)
+
+    _, *state = tf.while_loop(
+        condition,
+        step,
+        (tf.zeros([], tf.int64), *start),
+        shape_invariants=None if shapes is None else (tf.TensorShape([]), *shapes),
+        parallel_iterations=1,
+    )
+    return state
+
+
 def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
     """Returns `[C, N]`, in the order in which the sweep comes by.
 
     Cost: a sweep; memory O(C N).
-
-    Args:
-        sweep: Over all classes.
     """
-
-    def body(
-        place: tf.Tensor, number: tf.Tensor, blocks: tf.TensorArray
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
-        place, _, values = sweep.block(place)
-        return place, number + 1, blocks.write(number, values)
-
     blocks = tf.TensorArray(
         sweep.hidden.dtype,
         size=0,
@@ -62,9 +85,10 @@ def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
         infer_shape=False,
         element_shape=tf.TensorShape([None, None]),
     )
-    start = (tf.zeros([], tf.int64), tf.zeros([], tf.int32), blocks)
-    *_, blocks = tf.while_loop(
-        lambda place, *_: place < sweep.end, body, start, parallel_iterations=1
+    _, blocks = _over_blocks(
+        sweep,
+        lambda _, values, number, blocks: (number + 1, blocks.write(number, values)),
+        (tf.zeros([], tf.int32), blocks),
     )
     return blocks.concat()
 
@@ -73,21 +97,12 @@ def sum_of_log_probabilities(sweep: Sweep) -> tf.Tensor:
     """Returns the sum over all classes of each example, `[N]`.
 
     Cost: a sweep; memory for a block.
-
-    Args:
-        sweep: Over all classes.
     """
-
-    def body(place: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        place, _, values = sweep.block(place)
-        # The running sum is float64, so that its rounding doesn't add up.
-        return place, total + tf.cast(tf.reduce_sum(values, axis=0), tf.float64)
-
-    _, total = tf.while_loop(
-        lambda place, _: place < sweep.end,
-        body,
-        (tf.zeros([], tf.int64), tf.zeros(tf.shape(sweep.hidden)[:1], tf.float64)),
-        parallel_iterations=1,
+    # The running sum is float64, so that its rounding doesn't add up.
+    (total,) = _over_blocks(
+        sweep,
+        lambda _, values, total: [total + tf.cast(tf.reduce_sum(values, axis=0), tf.float64)],
+        [tf.zeros(tf.shape(sweep.hidden)[:1], tf.float64)],
     )
     return tf.cast(total, sweep.hidden.dtype)
 
@@ -107,7 +122,13 @@ def target_ranks(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     Returns:
         `[N, K]` int64; -1 at padding.
     """
-    ranks = _rank_sweep(sweep, labels, order_keys(_target_sweep(sweep, labels)))
+    target_keys = order_keys(_target_sweep(sweep, labels))
+
+    def body(classes: tf.Tensor, values: tf.Tensor, ranks: tf.Tensor) -> list[tf.Tensor]:
+        keys = order_keys(tf.transpose(values))
+        return [ranks + count_above(keys, classes, target_keys, labels)]
+
+    (ranks,) = _over_blocks(sweep, body, [tf.zeros_like(labels)], shapes=[labels.shape])
     return tf.where(labels >= 0, ranks, -1)
 
 
@@ -129,12 +150,17 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     lowest = tf.constant(float("-inf"), sweep.hidden.dtype)
 
     def goes_on(place: tf.Tensor, least: tf.Tensor, *best: tf.Tensor) -> tf.Tensor:
-        return tf.logical_and(place < sweep.end, _bound_at(sweep, place) >= least)
+        # It is evaluated behind the last block, too.
+        bound = sweep.bound(tf.minimum(place, sweep.end - 1))
+        return tf.where(tf.math.is_nan(bound), tf.zeros_like(bound), bound) >= least
 
     def body(
-        place: tf.Tensor, least: tf.Tensor, scores: tf.Tensor, ids: tf.Tensor
+        classes: tf.Tensor,
+        values: tf.Tensor,
+        least: tf.Tensor,
+        scores: tf.Tensor,
+        ids: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
-        place, classes, values = sweep.block(place)
         by_id = tf.argsort(classes)  # then the lower position is the lower id
         values = tf.transpose(tf.gather(values, by_id))
         best = _best_columns(values, k)
@@ -142,29 +168,13 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         scores = tf.concat([scores, tf.gather(values, best, batch_dims=1)], axis=1)
         scores, ids = _best_pairs(scores, tf.concat([ids, block_ids], axis=1), k)
         least = tf.reduce_min(order_keys(scores[:, -1:]))
-        return place, tf.where(tf.shape(scores)[1] < k, lowest, least), scores, ids
+        return tf.where(tf.shape(scores)[1] < k, lowest, least), scores, ids
 
-    matrix = tf.TensorShape([None, None])
-    *_, scores, ids = tf.while_loop(
-        goes_on,
-        body,
-        (
-            tf.zeros([], tf.int64),
-            lowest,
-            tf.zeros([batch, 0], sweep.hidden.dtype),
-            tf.zeros([batch, 0], tf.int64),
-        ),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), matrix, matrix),
-        parallel_iterations=1,
-    )
+    none, matrix = tf.zeros([batch, 0], sweep.hidden.dtype), tf.TensorShape([None, None])
+    start, shapes = (lowest, none, tf.cast(none, tf.int64)), (tf.TensorShape([]), matrix, matrix)
+    _, scores, ids = _over_blocks(sweep, body, start, goes_on, shapes)
     shape = [sweep.hidden.shape[0], k]
     return tf.ensure_shape(scores, shape), tf.ensure_shape(ids, shape)
-
-
-def _bound_at(sweep: Sweep, place: tf.Tensor) -> tf.Tensor:
-    # The condition of a loop is evaluated behind the last block, too.
-    bound = sweep.bound(tf.minimum(place, sweep.end - 1))
-    return tf.where(tf.math.is_nan(bound), tf.zeros_like(bound), bound)
 
 
 def _best_columns(values: tf.Tensor, k: int) -> tf.Tensor:
@@ -185,35 +195,13 @@ def _target_sweep(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     flat = tf.reshape(labels, [-1])
     examples = tf.repeat(tf.range(shape[0]), shape[1])
 
-    def body(place: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        place, classes, values = sweep.block(place)
+    def body(classes: tf.Tensor, values: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
         by_id = tf.argsort(classes)
         found = lower_bound(tf.gather(classes, by_id), flat)
         rows = tf.gather(by_id, tf.minimum(found, tf.size(classes, tf.int64) - 1))
         here = tf.gather(classes, rows) == flat
         own = tf.gather_nd(values, tf.stack([rows, examples], axis=1))
-        return place, tf.where(here, own, targets)
+        return [tf.where(here, own, targets)]
 
-    _, targets = tf.while_loop(
-        lambda place, _: place < sweep.end,
-        body,
-        (tf.zeros([], tf.int64), tf.zeros(tf.shape(flat), sweep.hidden.dtype)),
-        parallel_iterations=1,
-    )
+    (targets,) = _over_blocks(sweep, body, [tf.zeros(tf.shape(flat), sweep.hidden.dtype)])
     return tf.reshape(targets, shape)
-
-
-def _rank_sweep(sweep: Sweep, labels: tf.Tensor, target_keys: tf.Tensor) -> tf.Tensor:
-    def body(place: tf.Tensor, ranks: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        place, classes, values = sweep.block(place)
-        keys = order_keys(tf.transpose(values))
-        return place, ranks + count_above(keys, classes, target_keys, labels)
-
-    _, ranks = tf.while_loop(
-        lambda place, _: place < sweep.end,
-        body,
-        (tf.zeros([], tf.int64), tf.zeros_like(labels)),
-        shape_invariants=(tf.TensorShape([]), labels.shape),
-        parallel_iterations=1,
-    )
-    return ranks

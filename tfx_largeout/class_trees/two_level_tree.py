@@ -1,21 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TwoLevelTree: first the cluster, then the class among the cluster's."""
+"""TwoLevelTree: first the cluster, then the class among the cluster's; and which clusters."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
-from tfx_largeout.class_trees.class_order import ClassOrder
+from tfx_largeout.class_trees.base import ClassOrder, ClassTree, RowTable, TableGradient, flat
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.sorted_search import upper_bound
 
 CLUSTERS, MEMBERS = "cluster", "class"
+_RAREST = 1 / 16  # of the mean share: no class is treated as rarer, so no cluster is huge
+
+
+def equal_clusters(num_classes: int) -> np.ndarray:
+    """Returns `[C]` int32: sqrt(C) clusters of neighbouring ids, whose sizes differ by at most 1.
+
+    Args:
+        num_classes: C.
+    """
+    count = math.isqrt(num_classes - 1) + 1
+    return (np.arange(num_classes, dtype=np.int64) * count // num_classes).astype(np.int32)
+
+
+def frequency_clusters(counts: np.ndarray) -> np.ndarray:
+    """Returns the cluster `[C]` int32 of each class; frequent classes are in small clusters.
+
+    An example of class c looks at G clusters and at the n(c) members of its own. Let classes be
+    sorted by falling share p. With clusters of n(c) neighbours there are G = sum_c 1/n(c) of them,
+    and the mean cost is sum_c 1/n(c) + sum_c p_c n(c), least for n(c) = 1/sqrt(p_c): clusters hold
+    equal parts of sum_c sqrt(p_c). The cost is then 2 sum_c sqrt(p_c) <= 2 sqrt(C). Clusters of
+    equal size cost 2 sqrt(C), and so do those of equal mass unless single classes outweigh them:
+    for both, sum_c p_c n(c) = C/G.
+
+    A class counts as at least 1/16 of the mean, which bounds n by about 4 sqrt(C).
+
+    Cost: O(C log C).
+
+    Args:
+        counts: `[C]`, positive, C at least 2.
+
+    References:
+        Goodman 2001, Classes for fast maximum entropy training: two levels. Mikolov et al. 2011,
+        Extensions of recurrent neural network language model: clusters by frequency, of equal mass.
+        Mikolov's RNNLM toolkit: equal parts of the square roots. Zweig, Makarychev 2013, Speed
+        regularization and optimality in word classing: the least cost.
+    """
+    order = np.argsort(-counts.astype(np.float64), kind="stable")
+    # Sums one after the other: np.sum may add in another order on another machine, and a saved
+    # model finds its classes only if the clusters are the same to the last bit.
+    shares = counts[order] / np.cumsum(counts, dtype=np.float64)[-1]
+    parts = np.sqrt(np.maximum(shares, _RAREST / len(counts)))
+    ends = np.cumsum(parts)
+    number = max(round(float(ends[-1])), 2)
+    places = np.floor((ends - parts) / ends[-1] * number)
+    clusters = np.empty(len(counts), np.int32)
+    clusters[order] = np.cumsum(np.diff(places, prepend=places[0]) > 0)
+    return clusters
 
 
 class TwoLevelTree(ClassTree):
@@ -51,10 +98,7 @@ class TwoLevelTree(ClassTree):
         logits = candidate_logits(*tables[CLUSTERS], hidden, no_labels, every).candidate_logits
         by_cluster = tf.nn.log_softmax(logits)
         clusters, places, members = self._members(labels)
-        logits = candidate_logits(
-            *tables[MEMBERS], hidden, no_labels, _flat(members)
-        ).candidate_logits
-        logits = tf.reshape(logits, tf.shape(members))
+        logits = tables[MEMBERS].logits_of_each(members, hidden)
         # Padding counts as a cluster of zeros, so that nothing is infinite there.
         there = (members >= 0) | ~labels.mask[..., tf.newaxis]
         infinity = tf.constant(float("inf"), logits.dtype)
@@ -62,10 +106,10 @@ class TwoLevelTree(ClassTree):
         values = tf.gather(by_cluster, clusters, batch_dims=1)
         values += tf.gather(by_member, places, batch_dims=2)
         values = tf.where(labels.mask, values, 0)
-        return values, _Residuals(every, clusters, places, members, by_cluster, by_member)
+        return values, _Residuals(clusters, places, members, by_cluster, by_member)
 
     def gradients(self, residuals: _Residuals, gradient: tf.Tensor) -> list[TableGradient]:
-        every, clusters, places, members, by_cluster, by_member = residuals
+        clusters, places, members, by_cluster, by_member = residuals
         # d log p_j / do_i = [i = j] - p_i, in both softmaxes.
         total = tf.reduce_sum(gradient, axis=1, keepdims=True)
         examples = tf.broadcast_to(
@@ -76,9 +120,10 @@ class TwoLevelTree(ClassTree):
         )
         own = tf.one_hot(places, tf.shape(members)[2], dtype=gradient.dtype)
         of_members = gradient[..., tf.newaxis] * (own - tf.exp(by_member))
+        every = tf.range(self.num_clusters, dtype=tf.int64)
         return [
             TableGradient(CLUSTERS, every, of_clusters),
-            TableGradient(MEMBERS, _flat(members), _flat(of_members)),
+            TableGradient(MEMBERS, flat(members), flat(of_members)),
         ]
 
     def sweep(
@@ -105,7 +150,6 @@ class _Residuals(NamedTuple):
     """What the backward pass uses again.
 
     Attributes:
-        every: `[G]`, all clusters.
         clusters: `[N, K]`, those of the labels.
         places: `[N, K]`, of the labels among the members of their clusters.
         members: `[N, K, M]`, positions; -1 where there is none.
@@ -113,7 +157,6 @@ class _Residuals(NamedTuple):
         by_member: `[N, K, M]`, log p(c | g, h); -inf where there is none.
     """
 
-    every: tf.Tensor
     clusters: tf.Tensor
     places: tf.Tensor
     members: tf.Tensor
@@ -163,9 +206,3 @@ class _ClusterSweep(Sweep):
 
     def bound(self, place: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._bounds, place)
-
-
-def _flat(values: tf.Tensor) -> tf.Tensor:
-    """Returns `[N, K, M]` as `[N, K M]`."""
-    shape = tf.shape(values)
-    return tf.reshape(values, [shape[0], shape[1] * shape[2]])

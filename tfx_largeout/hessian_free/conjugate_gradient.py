@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
 
 Product = Callable[[tf.Tensor], tf.Tensor]
 
@@ -30,6 +29,70 @@ class Iterate(NamedTuple):
     iteration: int
     value: float
     solution: tf.Tensor
+
+
+class CurvaturePairs:
+    """Keeps at most m pairs (s_i, y_i) of a run, evenly spread over it, while it goes on.
+
+    At first every pair is kept. When there are m, only pairs whose number is a multiple of twice
+    the spacing still come in, each in place of the first one whose number is not; when none such
+    is left, the spacing has doubled. So the numbers of the pairs are at all times multiples of
+    the spacing, or of twice the spacing, and memory holds m pairs.
+
+    Args:
+        capacity: m, an integer of at least 1.
+
+    References:
+        Morales, Nocedal 2000, Automatic Preconditioning by Limited Memory Quasi-Newton Updating,
+        section 2 (pairs spread evenly over a run of conjugate gradients).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = integer_argument("capacity", capacity, at_least=1)
+        self._spacing = 1
+        self._kept: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
+
+    @classmethod
+    def of(cls, steps: Iterable[tf.Tensor], differences: Iterable[tf.Tensor]) -> CurvaturePairs:
+        """Returns pairs out of vectors s_i and y_i, in the order of the run."""
+        both = list(zip(steps, differences, strict=True))
+        pairs = cls(max(len(both), 1))
+        pairs._kept = dict(enumerate(both, start=1))
+        return pairs
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the kept pairs in the run, from 1, ascending."""
+        return list(self._kept)
+
+    @property
+    def steps(self) -> list[tf.Tensor]:
+        """The vectors s_i `[n]`, oldest first."""
+        return [s for s, _ in self._kept.values()]
+
+    @property
+    def differences(self) -> list[tf.Tensor]:
+        """The vectors y_i `[n]`, oldest first."""
+        return [y for _, y in self._kept.values()]
+
+    def wants(self, number: int) -> bool:
+        """Says whether the pair of that number would be kept."""
+        spacing = self._spacing if len(self) < self.capacity else 2 * self._spacing
+        return number % spacing == 0
+
+    def add(self, number: int, step: tf.Tensor, difference: tf.Tensor) -> None:
+        """Keeps a pair that is wanted: s and y `[n]`, of a greater number than those before."""
+        if len(self) == self.capacity:
+            del self._kept[self._between()[0]]
+        self._kept[number] = (step, difference)
+        if len(self) == self.capacity and not self._between():
+            self._spacing *= 2
+
+    def _between(self) -> list[int]:
+        return [number for number in self._kept if number % (2 * self._spacing)]
 
 
 class CGStatistics(NamedTuple):
@@ -108,116 +171,71 @@ def conjugate_gradient(
         Notay 2000, Flexible Conjugate Gradients.
         Sainath et al. 2013, section 3.1.2.
     """
-    run = _Run(product, tf.convert_to_tensor(b), x0, preconditioner, tolerance, num_pairs)
+    b = tf.convert_to_tensor(b)
     limit = integer_argument("max_iterations", max_iterations, at_least=0)
+    tolerance = number_argument("tolerance", tolerance, at_least=0)
     progress = number_argument("progress", progress, at_least=0)
-    kept_at = {math.ceil(_KEPT_AT**j) for j in range(_powers_up_to(limit) + 1)}
-    while run.reason is None:
-        if run.iterations == limit:
-            run.reason = "iterations"
-        elif run.step():
-            if run.iterations in kept_at:
-                run.keep()
-            if run.has_slowed_down(progress):
-                run.reason = "progress"
-    return run.x, run.statistics()
+    num_pairs = integer_argument("num_pairs", num_pairs, at_least=0)
+    pairs = CurvaturePairs(num_pairs) if num_pairs else None
+    precondition = preconditioner or tf.identity
+    target = max(tolerance, _SMALLEST_TOLERANCE[b.dtype]) * float(tf.norm(b))
+    powers = math.ceil(math.log(max(limit, 1)) / math.log(_KEPT_AT))
+    kept_at = {math.ceil(_KEPT_AT**j) for j in range(powers + 1)}
+
+    x, r, products = (tf.zeros_like(b), b, 0) if x0 is None else (x0, b - product(x0), 1)
+    z = precondition(r)
+    p, rz = z, _dot(r, z)
+    values, iterates, i = [_value(x, b, r)], [], 0
+    reason = _hindrance(values, r, rz, target)
+    while reason is None and i < limit:
+        product_p, products = product(p), products + 1
+        curvature = _dot(p, product_p)
+        if not 0 < curvature < math.inf:
+            reason = "curvature" if curvature <= 0 else "not finite"
+            break
+        i += 1
+        alpha = tf.constant(rz / curvature, b.dtype)
+        step, fall = alpha * p, alpha * product_p
+        if pairs is not None and pairs.wants(i):
+            pairs.add(i, step, fall)
+        x += step
+        r, before = r - fall, r
+        z = precondition(r)
+        beta = tf.constant(_dot(z, r - before) / rz, b.dtype)
+        p, rz = z + beta * p, _dot(r, z)
+        values.append(_value(x, b, r))
+        if i in kept_at:
+            iterates.append(Iterate(i, values[-1], x))
+        reason = _hindrance(values, r, rz, target)
+        if _has_slowed_down(values, progress):
+            reason = "progress"
+    if i and (not iterates or iterates[-1].iteration < i):
+        iterates.append(Iterate(i, values[-1], x))
+    norm = float(tf.norm(r))
+    return x, CGStatistics(i, products, reason or "iterations", norm, values, iterates, pairs)
 
 
-class _Run:
-    """The vectors of a run, and an iteration."""
+def _hindrance(values: list[float], r: tf.Tensor, rz: float, target: float) -> str | None:
+    """Returns why there is no further iteration: r is small, or none is possible; else None."""
+    if not math.isfinite(rz) or not math.isfinite(values[-1]):
+        return "not finite"
+    if float(tf.norm(r)) <= target:
+        return "tolerance"
+    return "preconditioner" if rz <= 0 else None
 
-    def __init__(
-        self,
-        product: Product,
-        b: tf.Tensor,
-        x0: tf.Tensor | None,
-        preconditioner: Product | None,
-        tolerance: float,
-        num_pairs: int,
-    ) -> None:
-        tolerance = number_argument("tolerance", tolerance, at_least=0)
-        num_pairs = integer_argument("num_pairs", num_pairs, at_least=0)
-        self.pairs = CurvaturePairs(num_pairs) if num_pairs else None
-        self._product, self._b = product, b
-        self._precondition = preconditioner or tf.identity
-        self.iterations, self.products = 0, 0
-        self.reason: str | None = None
-        self.iterates: list[Iterate] = []
-        if x0 is None:
-            self.x, self._r = tf.zeros_like(b), b
-        else:
-            self.x, self._r = x0, b - self._times(x0)
-        self.values = [self._value()]
-        self._target = max(tolerance, _SMALLEST_TOLERANCE[b.dtype]) * float(tf.norm(b))
-        self._z = self._precondition(self._r)
-        self._p, self._rz = self._z, _dot(self._r, self._z)
-        self._check()
 
-    def step(self) -> bool:
-        """Makes an iteration; False, with the reason set, where that is not possible."""
-        product = self._times(self._p)
-        curvature = _dot(self._p, product)
-        if not curvature > 0 or math.isinf(curvature):
-            self.reason = "curvature" if curvature <= 0 else "not finite"
-            return False
-        self._advance(tf.constant(self._rz / curvature, self._b.dtype), product)
-        return True
+def _has_slowed_down(values: list[float], progress: float) -> bool:
+    """Martens' stop."""
+    i, now = len(values) - 1, values[-1]
+    back = max(10, i // 10)
+    if progress == 0 or i < back or now >= 0:
+        return False
+    return (now - values[-1 - back]) / now < back * progress
 
-    def keep(self) -> None:
-        """Keeps the present x as an iterate."""
-        self.iterates.append(Iterate(self.iterations, self.values[-1], self.x))
 
-    def has_slowed_down(self, progress: float) -> bool:
-        """Martens' stop."""
-        back = max(10, self.iterations // 10)
-        now = self.values[-1]
-        if progress == 0 or self.iterations < back or now >= 0:
-            return False
-        return (now - self.values[-1 - back]) / now < back * progress
-
-    def statistics(self) -> CGStatistics:
-        """Returns what is known in the end."""
-        if self.iterations and (not self.iterates or self.iterates[-1][0] < self.iterations):
-            self.keep()
-        norm, reason = float(tf.norm(self._r)), self.reason or ""
-        return CGStatistics(
-            self.iterations, self.products, reason, norm, self.values, self.iterates, self.pairs
-        )
-
-    def _advance(self, alpha: tf.Tensor, product: tf.Tensor) -> None:
-        step, fall = alpha * self._p, alpha * product
-        self.iterations += 1
-        if self.pairs is not None and self.pairs.wants(self.iterations):
-            self.pairs.add(self.iterations, step, fall)
-        self.x += step
-        self._r, before = self._r - fall, self._r
-        self._z = self._precondition(self._r)
-        beta = _dot(self._z, self._r - before) / self._rz
-        self._p = self._z + tf.constant(beta, self._b.dtype) * self._p
-        self._rz = _dot(self._r, self._z)
-        self.values.append(self._value())
-        self._check()
-
-    def _check(self) -> None:
-        """Ends the run where r is small, or where no further iteration is possible."""
-        if not math.isfinite(self._rz) or not math.isfinite(self.values[-1]):
-            self.reason = "not finite"
-        elif float(tf.norm(self._r)) <= self._target:
-            self.reason = "tolerance"
-        elif self._rz <= 0:
-            self.reason = "preconditioner"
-
-    def _times(self, vector: tf.Tensor) -> tf.Tensor:
-        self.products += 1
-        return self._product(vector)
-
-    def _value(self) -> float:
-        return -0.5 * _dot(self.x, self._b + self._r)
+def _value(x: tf.Tensor, b: tf.Tensor, r: tf.Tensor) -> float:
+    return -0.5 * _dot(x, b + r)
 
 
 def _dot(a: tf.Tensor, b: tf.Tensor) -> float:
     return float(tf.reduce_sum(a * b))
-
-
-def _powers_up_to(limit: int) -> int:
-    return math.ceil(math.log(max(limit, 1)) / math.log(_KEPT_AT))

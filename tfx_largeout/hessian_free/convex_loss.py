@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
+from keras import losses
 
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
@@ -26,17 +26,11 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 class ConvexLoss:
     """What Hessian-free training needs to know of a loss l(y, z), convex in the output z.
 
-    N elements: the batch dimensions of the output, flattened.
-
-    Args:
-        loss: The Keras loss object.
-
-    Raises:
-        ValueError: The loss is a sum, or no reduced number: samples of different sizes could not
-            be compared.
+    N elements: the batch dimensions of the output, flattened. A loss that is a sum, or no reduced
+    number, is refused: samples of different sizes could not be compared.
     """
 
-    def __init__(self, loss: keras.losses.Loss) -> None:
+    def __init__(self, loss: losses.Loss) -> None:
         if loss.reduction not in _MEANS:
             raise ValueError(
                 f"the reduction of the loss must be one of {_MEANS}; got {loss.reduction!r}"
@@ -45,24 +39,22 @@ class ConvexLoss:
 
     def output(self, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns z `[..., K]`, in which the loss is convex, of what the model returned."""
-        raise NotImplementedError
+        return y_pred
 
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Returns the losses of the elements, `[N]`."""
-        raise NotImplementedError
+        y_pred = _wide(y_pred)
+        y_true = tf.cast(y_true, y_pred.dtype)
+        if y_true.shape.rank == y_pred.shape.rank - 1:
+            y_true = y_true[..., tf.newaxis]
+        return tf.reshape(self.loss.call(y_true, y_pred), [-1])
 
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
         """Returns the Hessian of each element's loss at z `[N, K]` times its tangent `[N, K]`."""
         raise NotImplementedError
 
     def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor) -> tf.Tensor | None:
-        """Returns True for the elements that the loss itself ignores, or None.
-
-        Args:
-            y_true: As `weights`.
-            y_pred: As `weights`.
-            weights: `[N]`, the sample weights.
-        """
+        """Returns True for the elements, of these weights `[N]`, that the loss itself ignores."""
         return None
 
     def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
@@ -86,31 +78,24 @@ class ConvexLoss:
         return weights, weights if self.loss.reduction == "mean_with_sample_weight" else counts
 
 
-class _KerasLoss(ConvexLoss):
-    """A loss of Keras on the model's output as it is."""
-
-    def output(self, y_pred: tf.Tensor) -> tf.Tensor:
-        return y_pred
-
-    def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        y_pred = _wide(y_pred)
-        y_true = tf.cast(y_true, y_pred.dtype)
-        if y_true.shape.rank == y_pred.shape.rank - 1:
-            y_true = y_true[..., tf.newaxis]
-        return tf.reshape(self.loss.call(y_true, y_pred), [-1])
-
-
-class _SquaredError(_KerasLoss):
+class _SquaredError(ConvexLoss):
     def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
         return 2 * tangent / tf.cast(tf.shape(z)[-1], z.dtype)
 
 
-class _CrossEntropy(_KerasLoss):
+class _OfSoftmax(ConvexLoss):
+    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
+        p = tf.nn.softmax(z)
+        weighted = p * tangent
+        return weighted - p * tf.reduce_sum(weighted, axis=-1, keepdims=True)
+
+
+class _CrossEntropy(ConvexLoss):
     """A cross-entropy: convex in the logits, which may lie behind an activation."""
 
     activation = ""
 
-    def __init__(self, loss: keras.losses.Loss) -> None:
+    def __init__(self, loss: losses.Loss) -> None:
         super().__init__(loss)
         axis = loss.get_config().get("axis", -1)
         if axis != -1:
@@ -132,11 +117,8 @@ class _CrossEntropy(_KerasLoss):
         return logits
 
 
-class _Softmax(_CrossEntropy):
+class _Softmax(_CrossEntropy, _OfSoftmax):
     activation = "Softmax"
-
-    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
-        return _softmax_hessian_product(z, tangent)
 
 
 class _SparseSoftmax(_Softmax):
@@ -159,7 +141,7 @@ class _Sigmoid(_CrossEntropy):
         return p * (1 - p) * tangent / tf.cast(tf.shape(z)[-1], z.dtype)
 
 
-class _HeadSoftmax(ConvexLoss):
+class _HeadSoftmax(_OfSoftmax):
     """The exact softmax over all classes of a DenseHead."""
 
     def output(self, y_pred: tf.Tensor) -> tf.Tensor:
@@ -183,40 +165,23 @@ class _HeadSoftmax(ConvexLoss):
         output = output_for_loss(_dense_output(y_pred), self.loss.ignore_class)
         return self.loss.checked(output.labels(y_true), output.head.num_classes)
 
-    def hessian_product(self, z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
-        return _softmax_hessian_product(z, tangent)
 
-
-_KERAS: dict[type, type[_KerasLoss]] = {
-    keras.losses.SparseCategoricalCrossentropy: _SparseSoftmax,
-    keras.losses.CategoricalCrossentropy: _Softmax,
-    keras.losses.BinaryCrossentropy: _Sigmoid,
-    keras.losses.MeanSquaredError: _SquaredError,
-}
-_FUNCTIONS = {
-    keras.losses.sparse_categorical_crossentropy: keras.losses.SparseCategoricalCrossentropy,
-    keras.losses.categorical_crossentropy: keras.losses.CategoricalCrossentropy,
-    keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
-    keras.losses.mean_squared_error: keras.losses.MeanSquaredError,
+_OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that `get` returns
+    losses.SparseCategoricalCrossentropy: (losses.sparse_categorical_crossentropy, _SparseSoftmax),
+    losses.CategoricalCrossentropy: (losses.categorical_crossentropy, _Softmax),
+    losses.BinaryCrossentropy: (losses.binary_crossentropy, _Sigmoid),
+    losses.MeanSquaredError: (losses.mean_squared_error, _SquaredError),
 }
 
 
 def convex_loss(loss: Any) -> ConvexLoss:
-    """Returns the `ConvexLoss` of a loss as it is given to `compile`.
-
-    Args:
-        loss: A Keras loss object, function or name.
-
-    Raises:
-        ValueError: The loss is not one that is known to be convex in the output, or is no mean.
-    """
-    found = keras.losses.get(loss) if isinstance(loss, str) else loss
-    if callable(found) and found in _FUNCTIONS:
-        found = _FUNCTIONS[found]()
+    """Returns the `ConvexLoss` of a loss as `compile` takes it: an object, a function or a name."""
+    found = losses.get(loss) if isinstance(loss, str) else loss
     if type(found) is SoftmaxCrossentropy and not found.log_partition_penalty:
         return _HeadSoftmax(found)
-    if type(found) in _KERAS:
-        return _KERAS[type(found)](found)
+    for of_keras, (function, convex) in _OF_KERAS.items():
+        if type(found) is of_keras or found is function:
+            return convex(of_keras() if found is function else found)
     raise ValueError(
         f"the loss must be known to be convex in the model's output: {_SUPPORTED}; got {loss!r}"
     )
@@ -236,9 +201,3 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
 def _wide(y_pred: tf.Tensor) -> tf.Tensor:
     """Returns an output of half precision in float32, as Keras does before the loss."""
     return tf.cast(y_pred, tf.float32) if y_pred.dtype.size < 4 else y_pred
-
-
-def _softmax_hessian_product(z: tf.Tensor, tangent: tf.Tensor) -> tf.Tensor:
-    p = tf.nn.softmax(z)
-    weighted = p * tangent
-    return weighted - p * tf.reduce_sum(weighted, axis=-1, keepdims=True)

@@ -16,9 +16,6 @@ from tfx_largeout.keras_internals import flat_layers
 _DIFFERENT_IN_TRAINING = (
     keras.layers.BatchNormalization,
     keras.layers.Dropout,
-    keras.layers.SpatialDropout1D,
-    keras.layers.SpatialDropout2D,
-    keras.layers.SpatialDropout3D,
     keras.layers.AlphaDropout,
     keras.layers.GaussianDropout,
     keras.layers.GaussianNoise,
@@ -26,15 +23,15 @@ _DIFFERENT_IN_TRAINING = (
 
 
 class LossSums(NamedTuple):
-    """Sums over a batch.
+    """Sums over a batch; as floats, over all examples of a sample.
 
     Attributes:
         loss: `[]` float64, of the weighted losses.
         weight: `[]` float64, by which to divide it.
     """
 
-    loss: tf.Tensor
-    weight: tf.Tensor
+    loss: tf.Tensor | float
+    weight: tf.Tensor | float
 
 
 class VectorSums(NamedTuple):
@@ -120,20 +117,18 @@ class Curvature:
         return self._product(x, y, weights, vector)
 
     def _traced_product(self) -> Any:
-        ways = {"forward": self._forward_tangent, "reverse": self._reverse_tangent}
-        if self.mode is not None:
-            ways = {self.mode: ways[self.mode]}
-        for mode, tangent in ways.items():
-            function = tf.function(self._product_by(tangent), input_signature=self._signature)
+        if self.mode != "reverse":
+            function = self._product_by(self._forward_tangent)
             try:
                 function.get_concrete_function()
             except Exception:  # whichever op has no forward mode says so in its own way
-                if mode == list(ways)[-1]:
+                if self.mode == "forward":
                     raise
             else:
-                self.mode = mode
+                self.mode = "forward"
                 return function
-        raise AssertionError("unreachable")
+        self.mode = "reverse"
+        return self._product_by(self._reverse_tangent)
 
     def _product_by(self, tangent: Any) -> Any:
         def product(x: Any, y: tf.Tensor, weights: tf.Tensor, vector: tf.Tensor) -> VectorSums:
@@ -145,7 +140,7 @@ class Curvature:
             zero = tf.zeros([], tf.float64)
             return VectorSums(self.parameters.join(sums), zero, tf.reduce_sum(counts))
 
-        return product
+        return tf.function(product, input_signature=self._signature)
 
     def _forward_tangent(self, x: Any, y: tf.Tensor, weights: tf.Tensor, vector: tf.Tensor) -> Any:
         variables = self.parameters.variables

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from typing import Any
 
@@ -57,14 +58,10 @@ class Examples:
         """Returns examples from arrays, or from a dataset, which is read once, into memory.
 
         Args:
-            x: Arrays, or a finite `tf.data.Dataset` of batches (x, y) or (x, y, sample_weight).
+            x: Arrays, or a finite `tf.data.Dataset` of batches (x, y) or (x, y, sample_weight),
+                all of one shape.
             y: The targets; None with a dataset.
             sample_weight: As above; None with a dataset.
-
-        Raises:
-            TypeError: As above.
-            ValueError: As above; or a dataset is infinite, has no targets, batches that don't fit
-                together, or comes with y or sample_weight beside it.
         """
         if not isinstance(x, tf.data.Dataset):
             if y is None:
@@ -103,6 +100,43 @@ class Examples:
         part = copy.copy(self)
         part._rows = self._rows[numbers]
         return part
+
+
+def examples_of(
+    data: tuple[Any, Any, Any], line_search_data: Any, share: float, seed: int
+) -> tuple[Examples, Examples]:
+    """Returns the examples for gradients, and those for the line search.
+
+    These are `line_search_data`; where it is None, a random share of `data`, (x, y, sample_weight),
+    which is not for gradients then.
+    """
+    examples = Examples.of(*data)
+    if line_search_data is None:
+        return _split(examples, math.ceil(share * len(examples)), seed)
+    if isinstance(line_search_data, tf.data.Dataset):
+        line_search_data = (line_search_data,)
+    elif not isinstance(line_search_data, (tuple, list)) or len(line_search_data) not in (2, 3):
+        raise ValueError(
+            "line_search_data must be (x, y), (x, y, sample_weight) or a dataset; got a "
+            f"{type(line_search_data).__name__}"
+        )
+    held_out = Examples.of(*line_search_data)
+    if held_out.spec != examples.spec:
+        raise ValueError(
+            "line_search_data must have the shapes and dtypes of the other examples, "
+            f"{examples.spec}; got {held_out.spec}"
+        )
+    return examples, held_out
+
+
+def _split(examples: Examples, held_out: int, seed: int) -> tuple[Examples, Examples]:
+    if held_out >= len(examples):
+        raise ValueError(
+            "x must have examples for the gradient beside those for the line search; got "
+            f"{len(examples)} in all"
+        )
+    order = np.random.default_rng([seed, 1]).permutation(len(examples))
+    return examples.part(np.sort(order[held_out:])), examples.part(np.sort(order[:held_out]))
 
 
 def _array(name: str, value: Any) -> np.ndarray:

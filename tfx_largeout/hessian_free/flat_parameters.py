@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlatParameters: all trainable weights of a model as one vector."""
+"""The trainable weights of a model as one vector, and the penalty of their regularizers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 class FlatParameters:
     """Reads and writes variables as one vector theta `[n]`, one variable after the other.
 
-    The vector is float64 if all variables are, else float32.
-
-    Cost: a copy of all weights to read or to write.
-
-    Args:
-        variables: Keras's or TensorFlow's variables, floating.
-
-    Raises:
-        ValueError: There is none.
+    The vector is float64 if all variables are, of Keras or TensorFlow, else float32. Each read or
+    write copies all weights.
     """
 
     def __init__(self, variables: Any) -> None:
@@ -64,3 +57,47 @@ class FlatParameters:
             for tensor, size in zip(tensors, self._sizes, strict=True)
         ]
         return tf.concat(parts, axis=0)
+
+
+class WeightPenalty:
+    """P(theta), the sum of what the regularizers of the trainable weights add to the loss.
+
+    It depends on no data: it is added once, to what workers have summed up. The curvature is its
+    own Hessian, by two reverse passes. Cost: a few passes over the weights.
+    """
+
+    def __init__(self, variables: Any) -> None:
+        self._terms = [(v.regularizer, v) for v in variables if v.regularizer is not None]
+        self._parameters = FlatParameters(variables)
+        vector = tf.TensorSpec([self._parameters.size], self._parameters.dtype)
+        self._value = tf.function(self._sum)
+        self._gradient = tf.function(self._traced_gradient)
+        self._product = tf.function(self._traced_product, input_signature=[vector])
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def value(self) -> float:
+        """Returns P(theta)."""
+        return float(self._value()) if self._terms else 0.0
+
+    def add_gradient(self, vector: tf.Tensor) -> tf.Tensor:
+        """Returns a vector `[n]` plus the gradient of P."""
+        return vector + self._gradient() if self._terms else vector
+
+    def add_product(self, to: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+        """Returns a vector `[n]` plus the Hessian of P times `vector`."""
+        return to + self._product(vector) if self._terms else to
+
+    def _sum(self) -> tf.Tensor:
+        return tf.add_n([tf.cast(penalty(v), tf.float64) for penalty, v in self._terms])
+
+    def _traced_gradient(self) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            value = self._sum()
+        return self._parameters.join(tape.gradient(value, self._parameters.variables))
+
+    def _traced_product(self, vector: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            slope = tf.reduce_sum(self._traced_gradient() * vector)
+        return self._parameters.join(tape.gradient(slope, self._parameters.variables))

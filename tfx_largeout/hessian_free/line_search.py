@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which iterate of conjugate gradients, and how far along it: both by the held-out loss."""
+"""What the held-out loss decides: which iterate, how far along it, and the damping after it."""
 
 from __future__ import annotations
 
@@ -9,44 +9,34 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.hessian_free.conjugate_gradient import Iterate
+from tfx_largeout.arguments import number_argument
+from tfx_largeout.hessian_free.conjugate_gradient import CGStatistics, Iterate
 
 Loss = Callable[[tf.Tensor], float]
 
 _SUFFICIENT = 0.01
 _SHORTER = 0.8
 _MOST_TRIALS = 60
+_FACTOR = 1.5  # of the damping
 
 
-class BacktrackStatistics(NamedTuple):
-    """What backtracking over the iterates tells.
+class SearchStatistics(NamedTuple):
+    """What a search tells.
 
     Attributes:
-        loss: L(theta + d) at the chosen iterate; NaN counts as infinity.
+        loss: L at the chosen step; NaN counts as infinity.
         evaluations: How often L was evaluated.
+        accepted: Whether the condition of `armijo` was met; if not, the step size is 0.
     """
 
     loss: float
     evaluations: int
-
-
-class ArmijoStatistics(NamedTuple):
-    """What the search along a direction tells.
-
-    Attributes:
-        loss: L(theta + alpha d).
-        evaluations: How often L was evaluated.
-        accepted: Whether the condition was met; if not, the step size is 0.
-    """
-
-    loss: float
-    evaluations: int
-    accepted: bool
+    accepted: bool = True
 
 
 def backtrack(
     loss: Loss, iterates: Sequence[Iterate], previous: float
-) -> tuple[Iterate, BacktrackStatistics]:
+) -> tuple[Iterate, SearchStatistics]:
     """Goes back from the last iterate to the one where the held-out loss has its minimum.
 
     It stops at the first iterate that is no better than the one after it, once that one is no
@@ -60,7 +50,7 @@ def backtrack(
         previous: L(theta).
 
     Returns:
-        The iterate, and `BacktrackStatistics`.
+        The iterate, and `SearchStatistics`.
 
     Raises:
         ValueError: There are no iterates.
@@ -76,7 +66,7 @@ def backtrack(
         if best <= previous and current >= best:
             break
         chosen, best = iterate, current
-    return chosen, BacktrackStatistics(best, evaluations)
+    return chosen, SearchStatistics(best, evaluations)
 
 
 def armijo(
@@ -86,7 +76,7 @@ def armijo(
     previous: float,
     at_direction: float | None = None,
     longest: float = 1.0,
-) -> tuple[float, ArmijoStatistics]:
+) -> tuple[float, SearchStatistics]:
     """Shortens a step until the held-out loss falls in proportion to its length.
 
     The first alpha out of longest, 0.8 longest, 0.8^2 longest, ... with
@@ -104,7 +94,7 @@ def armijo(
         longest: The first alpha, above 0. Default 1.
 
     Returns:
-        alpha, and `ArmijoStatistics`.
+        alpha, and `SearchStatistics`.
 
     References:
         Sainath et al. 2013, Algorithm 1; Martens 2010, section 4.6.
@@ -116,9 +106,70 @@ def armijo(
         else:
             current, evaluations = _finite(loss(alpha * direction)), evaluations + 1
         if current <= previous + _SUFFICIENT * alpha * slope:
-            return alpha, ArmijoStatistics(current, evaluations, True)
+            return alpha, SearchStatistics(current, evaluations)
         alpha *= _SHORTER
-    return 0.0, ArmijoStatistics(previous, evaluations, False)
+    return 0.0, SearchStatistics(previous, evaluations, accepted=False)
+
+
+class Step(NamedTuple):
+    """A step d: its size (0: refused), rho and L(theta + d)."""
+
+    d: tf.Tensor | float = 0.0
+    size: float = 0.0
+    rho: float = math.nan
+    loss: float = math.nan
+
+
+def best_step(loss: Loss, run: CGStatistics, g: tf.Tensor, previous: float, longest: float) -> Step:
+    """Returns the step along the best iterate of a run from the gradient g, or none."""
+    if not run.iterates:
+        return Step()
+    chosen, backtracked = backtrack(loss, run.iterates, previous)
+    if chosen.value >= 0:
+        return Step()
+    rho = (backtracked.loss - previous) / chosen.value
+    if backtracked.loss > previous:
+        return Step(rho=rho)
+    slope = float(tf.reduce_sum(g * chosen.solution))
+    alpha, found = armijo(loss, chosen.solution, slope, previous, backtracked.loss, longest)
+    return Step(alpha * chosen.solution, alpha, rho, found.loss) if alpha else Step(rho=rho)
+
+
+class LevenbergMarquardt:
+    """The damping lambda of B = G + lambda I, by how well the quadratic model has predicted.
+
+    With rho = (L(theta + d) - L(theta)) / q(d), both at the same step d:
+
+        rho < 1/4: lambda <- 3/2 lambda,  rho > 3/4: lambda <- 2/3 lambda
+
+    A step that is refused raises it as well.
+
+    Args:
+        initial: lambda_0 above 0. Default 1.
+
+    Raises:
+        ValueError: `initial` is not a number above 0.
+
+    Deviations: the paper prints the two factors the wrong way round, and (L(theta) - L(theta + d))
+        over the negative number q(d).
+
+    References:
+        Martens 2010, Deep learning via Hessian-free optimization, section 4.1.
+        Sainath et al. 2013, Algorithm 1.
+    """
+
+    def __init__(self, initial: float = 1.0) -> None:
+        self.initial = number_argument("initial", initial, above=0)
+
+    def after_step(self, damping: float, rho: float) -> float:
+        """Returns the damping after a step that was taken."""
+        if rho > 0.75:
+            return damping / _FACTOR
+        return damping if rho >= 0.25 else damping * _FACTOR
+
+    def after_refusal(self, damping: float) -> float:
+        """Returns the damping after a step that was refused."""
+        return damping * _FACTOR
 
 
 def _finite(value: float) -> float:

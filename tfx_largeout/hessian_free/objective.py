@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objective: mean loss, gradient and curvature products out of workers' sums, with a tally."""
+"""Objective: mean loss, gradient and products out of the sums of workers, with a tally."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.hessian_free.flat_parameters import FlatParameters
-from tfx_largeout.hessian_free.sample_schedule import GradientNoise
-from tfx_largeout.hessian_free.weight_penalty import WeightPenalty
+from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.hessian_free.agreement import SITE, agree_on_problem, refuse_heads
+from tfx_largeout.hessian_free.curvature import Curvature
+from tfx_largeout.hessian_free.examples import Examples
+from tfx_largeout.hessian_free.flat_parameters import FlatParameters, WeightPenalty
+from tfx_largeout.hessian_free.over_workers import OverWorkers
+from tfx_largeout.hessian_free.samples import GradientNoise
 from tfx_largeout.hessian_free.worker import VectorTotal, Worker
+
+MakeWorker = Callable[[Curvature, Examples, int], Worker]
 
 _MICRO_BATCHES = 16
 
@@ -40,11 +48,7 @@ class Gradient(NamedTuple):
 class Objective:
     """The mean loss over examples plus a penalty on the weights.
 
-    Args:
-        parameters: The weights of the model.
-        training: Holds the examples for gradients and products.
-        held_out: Holds those of the line search.
-        penalty: On the weights.
+    `training` holds the examples for gradients and products, `held_out` those of the line search.
 
     Attributes:
         points: How many examples went through the model so far, an example once each time, for
@@ -108,9 +112,8 @@ class Objective:
         self.points["gradient"] += len(numbers)
         micro_batch = max(1, len(numbers) // _MICRO_BATCHES) if with_noise else None
         total = self._training.gradient(numbers, micro_batch)
-        mean = _mean_vector(total)
         return Gradient(
-            self._penalty.add_gradient(mean),
+            self._penalty.add_gradient(_mean_vector(total)),
             _mean(total.loss, total.weight) + self._penalty.value(),
             len(numbers),
             _noise(total, len(numbers)) if with_noise else None,
@@ -124,8 +127,7 @@ class Objective:
     def product(self, vector: tf.Tensor) -> tf.Tensor:
         """Returns G v `[n]`, penalty included, on the held sample."""
         self.points["cg"] += self._held
-        total = self._training.product(vector)
-        mean = _mean_vector(total)
+        mean = _mean_vector(self._training.product(vector))
         return self._penalty.add_product(mean, vector)
 
     def squared_gradients(self, generator: np.random.Generator) -> tf.Tensor:
@@ -134,6 +136,37 @@ class Objective:
         signs = generator.choice([-1.0, 1.0], self._held)
         total = self._training.squared_gradients(signs, max(1, self._held // _MICRO_BATCHES))
         return _mean_vector(total)
+
+
+def make_objective(
+    workers: Workers,
+    model: keras.Model,
+    make_examples: Callable[[], tuple[Examples, Examples]],
+    make_worker: MakeWorker,
+    batch_size: int,
+    sharded: bool,
+) -> Objective:
+    """Returns the objective of a compiled model, which is built if it is not.
+
+    `make_examples` returns the examples for gradients and those of the line search: all of them, or
+    the part of this process. What is wrong in one process is an error in all.
+    """
+
+    def make() -> tuple[Curvature, tuple[Examples, Examples], list[Worker]]:
+        refuse_heads(workers, model)
+        parts = make_examples()
+        if not model.built:
+            model(parts[0].take(np.arange(1))[0], training=False)
+        curvature = Curvature(model, parts[0].spec)
+        return curvature, parts, [make_worker(curvature, part, batch_size) for part in parts]
+
+    curvature, parts, own = together(workers, SITE, make)
+    parameters = curvature.parameters
+    if not workers.alone:  # so that one process needs no pass over the data, nor over each vector
+        agree_on_problem(workers, model, *parts, sharded)
+        own = [OverWorkers(each, workers, parameters, batch_size, sharded) for each in own]
+    training, held_out = own
+    return Objective(parameters, training, held_out, WeightPenalty(model.trainable_variables))
 
 
 def _mean_vector(total: VectorTotal) -> tf.Tensor:

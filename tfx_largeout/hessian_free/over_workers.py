@@ -1,197 +1,189 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be the same in all processes for Hessian-free training to take the same steps."""
+"""OverWorkers: the worker of this process and those of all connected ones, as one."""
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable
-from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.bits import sum_of_bits
-from tfx_largeout.distribute.meeting import agree, meet
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.heads.base import Head
-from tfx_largeout.hessian_free.examples import Examples
-from tfx_largeout.keras_internals import flat_layers
+from tfx_largeout.hessian_free.curvature import LossSums
+from tfx_largeout.hessian_free.flat_parameters import FlatParameters
+from tfx_largeout.hessian_free.worker import VectorTotal, Worker
 
-SITE = "hessian_free.Trainer"
-
-# The arguments of a trainer.
-_NUMBERS = ("batch_size", "max_cg_iterations", "seed")
-_OTHERS = ("preconditioner", "gradient_sample", "cg_sample", "damping", "line_search_split")
-_SAME_VALIDATION = 1e-3
+_CHECK_SUM = 2**53  # below it float64 has all integers
 
 
-def refuse_heads(workers: Workers, model: keras.Model) -> None:
-    """Refuses a model with a head, whose classes would be spread over workers.
+class OverWorkers(Worker):
+    """The sums over the examples of all processes that `tlo.distribute.connect` has joined.
 
-    Raises:
-        RuntimeError: It has one, and there are several workers.
-    """
-    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
-    if heads and not workers.alone:
-        raise RuntimeError(
-            "the model of hessian_free.Trainer must be whole on each worker; got "
-            f"{type(heads[0]).__name__} {heads[0].name!r}, whose classes are spread over "
-            f"{workers.size} workers. End the model with keras.layers.Dense, and compile it with "
-            "a loss of Keras"
-        )
+    Each process calls the same methods with the same arguments and computes the sums over a part of
+    the sample with a worker of its own. One collective a call adds them up: all get the same
+    numbers, bit by bit, and so take the same steps.
 
+    A sample is dealt in runs of neighbouring examples whose sizes differ by one at most; where
+    micro-batches count, in whole ones, so that they are those of one process. A process that gets
+    none sends zeros. If computing fails in one process, the call fails in all of them.
 
-def agree_on_arguments(workers: Workers, trainer: Any, fit: dict[str, int]) -> None:
-    """Refuses other arguments on another worker.
+    Cost: of R processes, one receives in a call 2 (R - 1) / R (4 n + 96 R) bytes with n weights in
+    float32, twice as many in float64; n = 0 for a loss.
 
     Args:
-        workers: The workers.
-        trainer: A `Trainer`.
-        fit: Arguments of its `fit`, as numbers, four at most.
+        worker: That of this process, of a model with `parameters` and of this `batch_size`.
+        workers: The processes: `tlo.distribute.current()`.
+        parameters, batch_size: See `worker`.
+        sharded: Whether `worker` has a part of the examples, and each other process another part,
+            counted one process after the other. Then each takes those of a sample that it has.
+            Default False: all have the same ones.
 
     Raises:
-        ValueError: They differ.
+        RuntimeError: In a call: its arguments are not the same in all processes.
     """
-    if workers.alone:
-        return
-    numbers = {name: getattr(trainer, name) for name in _NUMBERS}
-    others = {name: _described(getattr(trainer, name)) for name in _OTHERS}
-    agree(workers, SITE, {**numbers, f"one of {', '.join(_OTHERS)}": others})
-    agree(workers, f"{SITE}.fit", fit)
 
+    def __init__(
+        self,
+        worker: Worker,
+        workers: Workers,
+        parameters: FlatParameters,
+        batch_size: int,
+        sharded: bool = False,
+    ) -> None:
+        self._worker, self._workers, self._parameters = worker, workers, parameters
+        self._batch_size = batch_size
+        self._starts: np.ndarray | None = None  # the first example of each process, and the end
+        if sharded:
+            examples = tf.constant(worker.num_examples, tf.int64)
+            sizes = workers.gather(examples, "hessian_free/examples")
+            self._starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._theta_bits = 0
+        self._sample = np.zeros([0], np.int64)
+        self._held: np.ndarray | None = None
 
-def agree_on_model(workers: Workers, model: keras.Model) -> None:
-    """Refuses models that differ.
+    @property
+    def num_examples(self) -> int:
+        return self._worker.num_examples if self._starts is None else int(self._starts[-1])
 
-    Raises:
-        ValueError: They do.
-    """
-    layers = [layer for layer in flat_layers(model) if layer is not model]
-    config = model.get_compile_config()
-    facts = {
-        "the number of weights": model.count_params(),
-        "the list of weights": [
-            (str(v.dtype), list(v.shape), v.trainable, _named(v.regularizer)) for v in model.weights
-        ],
-        "the list of layers": [
-            (type(layer).__name__, _named(getattr(layer, "activation", None))) for layer in layers
-        ],
-        "the loss or one of the metrics": [
-            config.get(name) for name in ("loss", "metrics", "weighted_metrics")
-        ],
-    }
-    agree(workers, "the model of " + SITE, facts)
+    def set_parameters(self, parameters: tf.Tensor) -> None:
+        self._theta_bits = _bits(parameters)
+        self._worker.set_parameters(parameters)
 
+    def loss(self, numbers: np.ndarray) -> LossSums:
+        def compute(places: np.ndarray) -> VectorTotal:
+            nothing = tf.zeros([0], self._parameters.dtype)
+            return VectorTotal(nothing, *self._worker.loss(self._own(numbers, places)))
 
-def agree_on_data(workers: Workers, examples: Examples, held_out: Examples, sharded: bool) -> None:
-    """Refuses data that differ, or, of parts, those of another kind.
+        total = self._sum("loss", 0, self._places(numbers), compute, numbers)
+        return LossSums(total.loss, total.weight)
 
-    Cost: where all workers have the same data, a pass over it.
+    def gradient(self, numbers: np.ndarray, micro_batch: int | None = None) -> VectorTotal:
+        def compute(places: np.ndarray) -> VectorTotal:
+            return self._worker.gradient(self._own(numbers, places), micro_batch)
 
-    Raises:
-        ValueError: They do.
-    """
-    facts = {
-        "the number of examples for gradients (0: sharded)": 0 if sharded else len(examples),
-        "the number of examples for the line search (0: sharded)": 0 if sharded else len(held_out),
-        "the list of shapes and dtypes": str(examples.spec),
-        "the list of values (of all examples, unless sharded=True)": (
-            [] if sharded else [examples.digest(), held_out.digest()]
-        ),
-    }
-    agree(workers, "the data of " + SITE, facts)
+        places = self._places(numbers, micro_batch)
+        return self._sum("gradient", self._parameters.size, places, compute, numbers)
 
+    def hold(self, numbers: np.ndarray) -> None:
+        self._sample, self._held = numbers, None
 
-def same_start(
-    workers: Workers, model: keras.Model, state: Callable[[], dict[str, np.ndarray]]
-) -> None:
-    """Gives all workers the weights of worker 0, and refuses states of trainers that differ.
+    def product(self, vector: tf.Tensor) -> VectorTotal:
+        def compute(places: np.ndarray) -> VectorTotal:
+            self._hold(places)
+            return self._worker.product(vector)
 
-    Raises:
-        ValueError: The states do.
-    """
-    if workers.alone:
-        return
-    digest = 0
-    for name, array in sorted(state().items()):
-        digest = zlib.crc32(array.tobytes(), zlib.crc32(name.encode(), digest))
-    agree(workers, "the state of " + SITE, {"a check sum": digest})
-    for place, variable in enumerate(model.weights):
-        value = tf.convert_to_tensor(variable)
-        variable.assign(workers.first(value, f"hessian_free/start/{place}"))
+        places = self._places(self._sample)
+        return self._sum("product", self._parameters.size, places, compute, vector)
 
+    def squared_gradients(self, signs: np.ndarray, micro_batch: int) -> VectorTotal:
+        def compute(places: np.ndarray) -> VectorTotal:
+            self._hold(places)
+            return self._worker.squared_gradients(signs[places], micro_batch)
 
-def check_alike(
-    workers: Workers, phase: int, model: keras.Model, iteration: int, longest: float
-) -> None:
-    """Waits for the other workers, and refuses weights that are not the same, bit by bit.
+        places = self._places(self._sample, micro_batch)
+        return self._sum("squares", self._parameters.size, places, compute, signs)
 
-    Args:
-        workers: The workers.
-        phase: One of the constants of `tfx_largeout.distribute.meeting`.
-        model: Whose weights it is about.
-        iteration: The number of the next iteration.
-        longest: The size of the longest step.
+    def _places(self, numbers: np.ndarray, micro_batch: int | None = None) -> np.ndarray:
+        """Returns where in a sample the examples are that this process takes."""
+        size, rank = self._workers.size, self._workers.rank
+        if self._starts is not None:
+            first, end = self._starts[rank : rank + 2]
+            return np.flatnonzero((numbers >= first) & (numbers < end))
+        places = np.arange(len(numbers))
+        if micro_batch is None:
+            return np.array_split(places, size)[rank]
+        return places[places // min(micro_batch, self._batch_size) % size == rank]
 
-    Raises:
-        RuntimeError: Weights or `longest` differ.
-        tf.errors.InvalidArgumentError: Other workers are at another place.
-    """
-    if workers.alone:
-        return
-    weights = [tf.convert_to_tensor(variable) for variable in model.weights]
-    bits = tf.add_n([sum_of_bits(value, place) for place, value in enumerate(weights)])
-    (longest_bits,) = struct.unpack("q", struct.pack("d", longest))
-    heard = meet(workers, phase, SITE, iteration, numbers=[bits, longest_bits]).numpy()
-    for name, said in zip(("weights", "the longest step"), heard.T.tolist(), strict=True):
-        if len(set(said)) > 1:
+    def _own(self, numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Returns the numbers that some examples of a sample have in this process."""
+        first = 0 if self._starts is None else self._starts[self._workers.rank]
+        return numbers[places] - first
+
+    def _hold(self, places: np.ndarray) -> None:
+        """Lets the worker hold these examples of the sample, unless it does."""
+        if self._held is None or not np.array_equal(places, self._held):
+            self._worker.hold(self._own(self._sample, places))
+            self._held = places
+
+    def _sum(
+        self,
+        call: str,
+        size: int,
+        places: np.ndarray,
+        compute: Callable[[np.ndarray], VectorTotal],
+        given: np.ndarray | tf.Tensor,
+    ) -> VectorTotal:
+        """Returns the sum, of vectors of a size, over what processes compute of their places."""
+        error: Exception | None = None
+        total = VectorTotal(tf.zeros([size], self._parameters.dtype))
+        try:
+            if len(places):
+                total = compute(places)
+        except Exception as raised:
+            error = raised
+        bits = 3 * _bits(given) + 5 * self._theta_bits + 7 * _bits(self._sample)
+        said = pieces(np.array([error is not None, bits % _CHECK_SUM, *total[1:]], np.float64))
+        # In one collective: behind the vector is a place for each process, of zeros in all others.
+        places_of_all = np.zeros([self._workers.size, len(said)])
+        places_of_all[self._workers.rank] = said
+        behind = tf.constant(places_of_all.ravel(), total.vector.dtype)
+        summed = self._workers.sum(tf.concat([total.vector, behind], 0), f"hessian_free/{call}")
+        heard = floats(summed[size:].numpy()).reshape([self._workers.size, -1])
+        if heard[:, 0].any():
+            together(self._workers, f"hessian_free, a {call}", lambda: _raise(error))
+        if len(set(heard[:, 1])) > 1:
             raise RuntimeError(
-                f"{name} must be the same on all workers; got sums of their bits {said} by worker "
-                f"(this is worker {workers.rank}). Either something has set them on one worker "
-                "alone, such as a callback, or the workers round otherwise: give all of them the "
-                "same kind of processor and as many threads"
+                f"a {call} must be of the same weights, vector and examples on all workers; got "
+                f"check sums {heard[:, 1].astype(int).tolist()} by worker (this is worker "
+                f"{self._workers.rank}). Either something has changed them on one worker alone, or "
+                "the workers round otherwise: give all of them the same kind of processor and as "
+                "many threads"
             )
+        loss, weight, squares, micro_batches = sum(heard[:, 2:]).tolist()
+        return VectorTotal(summed[:size], loss, weight, squares, int(micro_batches))
 
 
-def same_validation(workers: Workers, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Returns what worker 0 finds in validation data, which all have.
+def _bits(array: np.ndarray | tf.Tensor) -> int:
+    """Returns the sum of the bits of numbers of 4 or 8 bytes, as integers."""
+    words = np.ascontiguousarray(array).view(np.uint32)
+    return int(words.sum(dtype=np.uint64))
 
-    Args:
-        workers: The workers.
-        evaluate: Returns the logs of this worker.
 
-    Raises:
-        ValueError: Another worker has found something else.
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+def pieces(values: np.ndarray) -> np.ndarray:
+    """Returns values `[k]` float64 as four integers below 2^16 each, `[4 k]`.
+
+    Plus zero, in float32 and float64, each stays what it is; the bits of the
+    value themselves, as a float32, may not (NaN, -0.0, subnormal numbers).
     """
-    logs = together(workers, SITE, evaluate)
-    if workers.alone or not logs:
-        return logs
-    found = tf.constant(list(logs.values()), tf.float64)
-    heard = workers.gather(found, "hessian_free/validation").numpy()
-    if not np.allclose(heard, heard[0], rtol=_SAME_VALIDATION, equal_nan=True):
-        raise ValueError(
-            "validation_data must be the same on all workers, and whole; got "
-            f"{heard.tolist()} by worker for {', '.join(logs)}"
-        )
-    return dict(zip(logs, heard[0].tolist(), strict=True))
+    return values.view(np.uint16).astype(np.float64)
 
 
-def _described(value: Any) -> Any:
-    """Returns what says what an argument is, without what has no meaning in another process."""
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    attributes = getattr(value, "__dict__", {}).items()
-    numbers = [item for item in attributes if isinstance(item[1], (int, float, str))]
-    return [type(value).__name__, numbers]
-
-
-def _named(value: Any) -> Any:
-    """Returns the name and the configuration, if any, of an activation or a regularizer."""
-    name = getattr(value, "__name__", type(value).__name__)
-    try:
-        return [name, value.get_config() if hasattr(value, "get_config") else None]
-    except NotImplementedError:
-        return [name, None]
+def floats(values: np.ndarray) -> np.ndarray:
+    """Returns the values `[k]` float64 of which these are the pieces `[4 k]`, bit by bit."""
+    return values.astype(np.uint16).view(np.float64)

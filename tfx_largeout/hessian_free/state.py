@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfx_largeout.hessian_free.objective import Gradient
 
 _FORMAT = 1
+_NUMBERS = ("damping", "iteration", "loss", "refusals", "data_points", "learning_rate")
 
 
 @dataclasses.dataclass
@@ -50,10 +51,7 @@ class TrainerState:
         return self.parameters is not None and bool(tf.reduce_all(self.parameters == theta))
 
     def save(self, path: str | Path, parts: dict[str, Any]) -> None:
-        """Writes what `to_arrays` returns to an `.npz` file.
-
-        The file appears whole or not at all.
-        """
+        """Writes what `to_arrays` returns to an `.npz` file, which appears whole or not at all."""
         path = Path(path)
         unfinished = path.with_name(path.name + ".tmp")
         with unfinished.open("wb") as file:
@@ -61,33 +59,21 @@ class TrainerState:
             np.savez(file, **arrays)
         os.replace(unfinished, path)
 
-    @classmethod
-    def load(cls, path: str | Path, parts: dict[str, Any]) -> TrainerState:
-        """Reads what `save` wrote. Errors: as `from_arrays`."""
-        with np.load(path, allow_pickle=False) as file:
-            return cls.from_arrays(dict(file), parts)
-
     def to_arrays(self, parts: dict[str, Any]) -> dict[str, np.ndarray]:
         """Returns the state, and that of `parts` with a `state` method, as arrays."""
-        numbers: dict[str, Any] = {
+        numbers = {name: getattr(self, name) for name in _NUMBERS} | {
             "format": _FORMAT,
-            "damping": self.damping,
-            "iteration": self.iteration,
-            "loss": self.loss,
-            "refusals": self.refusals,
-            "data_points": self.data_points,
-            "learning_rate": self.learning_rate,
             "generator": self.generator.bit_generator.state,
-            "parts": {name: type(part).__name__ for name, part in parts.items()},
+            "parts": _classes(parts),
         }
-        arrays: dict[str, Any] = {"parameters": self.parameters, "start": self.start}
+        arrays = {"parameters": self.parameters, "start": self.start}
         if self.gradient is not None:
             arrays["gradient"] = self.gradient.vector
             numbers["gradient"] = [self.gradient.loss, self.gradient.size]
-        arrays = {name: np.asarray(value) for name, value in arrays.items() if value is not None}
         for name, part in parts.items():
             arrays |= {f"{name}/{key}": value for key, value in part.state().items()}
-        return {**arrays, "state": np.array(json.dumps(numbers))}
+        arrays["state"] = json.dumps(numbers)
+        return {name: np.asarray(value) for name, value in arrays.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], parts: dict[str, Any]) -> TrainerState:
@@ -99,23 +85,28 @@ class TrainerState:
         numbers = json.loads(str(arrays.get("state", "{}")))
         if numbers.get("format") != _FORMAT:
             raise ValueError(f"it must be a state of format {_FORMAT}; got {numbers.get('format')}")
-        classes = {name: type(part).__name__ for name, part in parts.items()}
+        classes = _classes(parts)
         if numbers["parts"] != classes:
             raise ValueError(f"the state must be of {classes}; got one of {numbers['parts']}")
         for name, part in parts.items():
-            own = f"{name}/"
-            state = {key: value for key, value in arrays.items() if key.startswith(own)}
-            part.restore({key.removeprefix(own): value for key, value in state.items()})
+            keys = [key for key in arrays if key.startswith(f"{name}/")]
+            part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in keys})
         generator = np.random.default_rng()
         generator.bit_generator.state = numbers["generator"]
-        tensors: dict[str, Any] = {
-            name: tf.constant(arrays[name]) if name in arrays else None
-            for name in ("parameters", "start", "gradient")
-        }
-        vector, gradient = tensors.pop("gradient"), None
-        if vector is not None:
+        vectors = ("parameters", "start", "gradient")
+        theta, start, g = (tf.constant(arrays[v]) if v in arrays else None for v in vectors)
+        gradient = None
+        if g is not None:
             loss, size = numbers["gradient"]
-            gradient = Gradient(vector, loss, size, noise=None)
-        names = ("damping", "iteration", "loss", "refusals", "data_points", "learning_rate")
-        kept: dict[str, Any] = {name: numbers[name] for name in names}
-        return cls(generator=generator, gradient=gradient, **tensors, **kept)
+            gradient = Gradient(g, loss, size, noise=None)
+        return cls(
+            generator=generator,
+            parameters=theta,
+            start=start,
+            gradient=gradient,
+            **{name: numbers[name] for name in _NUMBERS},
+        )
+
+
+def _classes(parts: dict[str, Any]) -> dict[str, str]:
+    return {name: type(part).__name__ for name, part in parts.items()}

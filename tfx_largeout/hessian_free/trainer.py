@@ -16,26 +16,21 @@ from tfx_largeout.arguments import instance_argument, integer_argument, number_a
 from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN
 from tfx_largeout.distribute.together import together
 from tfx_largeout.distribute.workers import Workers, current
-from tfx_largeout.hessian_free.conjugate_gradient import CGStatistics, conjugate_gradient
-from tfx_largeout.hessian_free.damping import LevenbergMarquardt
-from tfx_largeout.hessian_free.fixed_sample import FixedSample
-from tfx_largeout.hessian_free.held_out_examples import examples_of
-from tfx_largeout.hessian_free.identity_preconditioner import IdentityPreconditioner
-from tfx_largeout.hessian_free.local_worker import LocalWorker
-from tfx_largeout.hessian_free.make_objective import MakeWorker, make_objective
-from tfx_largeout.hessian_free.objective import Gradient, Objective
-from tfx_largeout.hessian_free.over_workers import (
+from tfx_largeout.hessian_free.agreement import (
     SITE,
     agree_on_arguments,
     check_alike,
     same_start,
     same_validation,
 )
-from tfx_largeout.hessian_free.preconditioner import Preconditioner
-from tfx_largeout.hessian_free.sample_schedule import SampleSchedule
+from tfx_largeout.hessian_free.conjugate_gradient import CGStatistics, conjugate_gradient
+from tfx_largeout.hessian_free.examples import examples_of
+from tfx_largeout.hessian_free.line_search import LevenbergMarquardt, Step, best_step
+from tfx_largeout.hessian_free.objective import Gradient, MakeWorker, Objective, make_objective
+from tfx_largeout.hessian_free.preconditioners import IdentityPreconditioner, Preconditioner
+from tfx_largeout.hessian_free.samples import FixedSample, SampleSchedule
 from tfx_largeout.hessian_free.state import TrainerState
-from tfx_largeout.hessian_free.step import best_step, learning_rate, longest_step, no_step
-from tfx_largeout.hessian_free.validation import validation_logs
+from tfx_largeout.hessian_free.worker import LocalWorker
 
 _START_DECAY = 0.95
 _MOST_REFUSALS = 2
@@ -222,9 +217,13 @@ class Trainer:
             steps=1,
             trainer=self,  # for callbacks.Checkpoint, which saves its state
         )
-        evaluate = functools.partial(
-            validation_logs, model, validation_data, self.batch_size, callbacks
-        )
+        evaluate = functools.partial(self._evaluate, model, validation_data, callbacks)
+
+        def meet(phase: int) -> float:
+            longest = _longest_step(model, self._state.learning_rate)
+            check_alike(workers, phase, model, self._state.iteration, longest)
+            return longest
+
         model.stop_training = False
         state = self._state
         callbacks.on_train_begin()
@@ -235,16 +234,13 @@ class Trainer:
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
             callbacks.on_train_batch_begin(0)
-            longest = longest_step(model, self._state.learning_rate)
-            check_alike(workers, TRAIN, model, self._state.iteration, longest)
-            logs = self._iterate(objective, longest)
+            logs = self._iterate(objective, meet(TRAIN))
             callbacks.on_train_batch_end(0, logs)
             logs |= same_validation(workers, evaluate)
             callbacks.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
-        longest = longest_step(model, self._state.learning_rate)
-        check_alike(workers, END_OF_FIT, model, self._state.iteration, longest)
+        meet(END_OF_FIT)
         callbacks.on_train_end(logs)
         return model.history
 
@@ -271,7 +267,12 @@ class Trainer:
             ValueError: It is no such file, or was written with another kind of preconditioner or
                 samples.
         """
-        self._state = together(current(), SITE, lambda: TrainerState.load(path, self._parts()))
+
+        def load() -> TrainerState:
+            with np.load(path, allow_pickle=False) as file:
+                return TrainerState.from_arrays(dict(file), self._parts())
+
+        self._state = together(current(), SITE, load)
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Returns what `save_state` writes, as arrays."""
@@ -300,7 +301,18 @@ class Trainer:
         if loss != state.loss or not state.is_at(theta):  # or the data is not what it was
             state.parameters, state.loss, state.gradient = theta, loss, None
         if state.learning_rate is None:
-            state.learning_rate = learning_rate(model)
+            state.learning_rate = _learning_rate(model)
+
+    def _evaluate(self, model: keras.Model, data: Any, callbacks: Any) -> dict[str, float]:
+        """Returns what Keras says of validation data, by names with `val_` in front."""
+        if data is None:
+            return {}
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        size = None if isinstance(x, tf.data.Dataset) else self.batch_size
+        values = model.evaluate(
+            x, y, size, verbose=0, sample_weight=weights, callbacks=callbacks, return_dict=True
+        )
+        return {f"val_{name}": value for name, value in values.items()}
 
     def _iterate(self, objective: Objective, longest: float) -> dict[str, float]:
         """Makes an iteration; returns its logs."""
@@ -311,7 +323,7 @@ class Trainer:
             state.loss, state.gradient = _finite(objective.loss_at(theta)), None
         with objective.timed("gradient"):
             gradient = self._gradient(objective)
-        step = no_step(theta)
+        step = Step()
         run: CGStatistics | None = None
         cg_size = self.cg_sample.size(state.iteration, objective.num_examples)
         if bool(tf.reduce_all(tf.math.is_finite(gradient.vector))):
@@ -319,7 +331,18 @@ class Trainer:
                 objective.hold(self._draw(cg_size, objective.num_examples))
                 solution, run = self._solve(objective, gradient.vector)
             with objective.timed("line_search"):
-                step = best_step(objective, theta, gradient.vector, run, state.loss, longest)
+                try:
+                    step = best_step(
+                        lambda d: objective.loss_at(theta + d),
+                        run,
+                        gradient.vector,
+                        state.loss,
+                        longest,
+                    )
+                finally:
+                    objective.assign(theta)
+                if step.size:
+                    objective.assign(theta + step.d)
         logs = {
             "loss": gradient.loss,
             "step_size": step.size,
@@ -355,7 +378,9 @@ class Trainer:
         schedules = (self.gradient_sample, self.cg_sample)
         size = self.gradient_sample.size(self._state.iteration, population)
         last = self._state.gradient
-        if last is not None and self._can_use_again(last, size, population):
+        if last is not None and (
+            last.size == population or (last.size >= size and self._state.refusals < _MOST_REFUSALS)
+        ):
             return last
         self._state.refusals = 0
         with_noise = any(schedule.needs_variance for schedule in schedules)
@@ -364,10 +389,6 @@ class Trainer:
             for schedule in schedules:
                 schedule.observe(gradient.noise, population)
         return gradient
-
-    def _can_use_again(self, gradient: Gradient, size: int, population: int) -> bool:
-        is_whole = gradient.size == population
-        return is_whole or (gradient.size >= size and self._state.refusals < _MOST_REFUSALS)
 
     def _draw(self, size: int, population: int) -> np.ndarray:
         if size == population:
@@ -398,3 +419,15 @@ def _finite(loss: float) -> float:
             f"the loss of the data of the line search must be finite to begin with; got {loss}"
         )
     return loss
+
+
+def _learning_rate(model: keras.Model) -> float | None:
+    """Returns the rate of the model's optimizer, which callbacks set; None where there is none."""
+    rate = getattr(model.optimizer, "learning_rate", None)
+    return None if rate is None else float(keras.ops.convert_to_numpy(rate))
+
+
+def _longest_step(model: keras.Model, first_rate: float | None) -> float:
+    """Returns the size of the longest step: the rate now, over the one when training began."""
+    rate = _learning_rate(model)
+    return 1.0 if rate is None or not first_rate else rate / first_rate

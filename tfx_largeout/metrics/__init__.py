@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-from tfx_largeout.metrics.exact_loss import ExactLoss
-from tfx_largeout.metrics.mean_reciprocal_rank import MeanReciprocalRank
-from tfx_largeout.metrics.ndcg import NDCG
-from tfx_largeout.metrics.perplexity import Perplexity
-from tfx_largeout.metrics.precision_at_k import PrecisionAtK
-from tfx_largeout.metrics.propensities import propensities
-from tfx_largeout.metrics.ps_precision_at_k import PSPrecisionAtK
-from tfx_largeout.metrics.recall_at_k import RecallAtK
+from tfx_largeout.metrics.exact_loss import ExactLoss, Perplexity
+from tfx_largeout.metrics.ps_precision_at_k import PSPrecisionAtK, propensities
+from tfx_largeout.metrics.rank_metrics import NDCG, MeanReciprocalRank, PrecisionAtK, RecallAtK
 
 __all__ = [
     "NDCG",

@@ -14,7 +14,8 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.ignored_class import output_for_metric
 from tfx_largeout.keras_internals import mask_of
-from tfx_largeout.metrics.statistics_of_logits import statistics_of_logits
+from tfx_largeout.labels import normalize_labels
+from tfx_largeout.ops.exact.ranks_from_logits import ranks_from_logits
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -31,12 +32,13 @@ class ExactMetric(keras.metrics.Metric):
             such step then pays for an exact pass over all C classes. Default False: training steps
             cost nothing, and the metric is not in the logs of training (callbacks find it as
             `val_...`).
-        name: Name of the metric.
+        name: Name of the metric. Default None: that of its class, if it has one.
         dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
         ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label.
             Default None: the class that the loss of the same output ignores, if it ignores one.
     """
 
+    default_name: str | None = None
     _direction = "up"  # where Keras's callbacks look for what is better
 
     def __init__(
@@ -46,7 +48,7 @@ class ExactMetric(keras.metrics.Metric):
         dtype: Any = None,
         ignore_class: int | None = None,
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name or self.default_name, dtype=dtype)
         self.ignore_class = class_argument("ignore_class", ignore_class)
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
@@ -133,6 +135,32 @@ class ExactMetric(keras.metrics.Metric):
         if tf.executing_eagerly():  # at the end of an epoch
             return not self.was_updated.numpy()
         return self._skips_in() is tf.compat.v1.get_default_graph()
+
+
+def statistics_of_logits(
+    y_true: Any, logits: tf.Tensor, ignore_class: int | None = None
+) -> ExactStatistics:
+    """Computes from logits `[..., C]` what a head would give in evaluation, in O(N C K).
+
+    The batch dimensions are flattened to N; the dtype is float32 or, for float64 logits, float64.
+    """
+    rank = logits.shape.rank
+    if rank is None or rank < 2 or logits.shape[-1] is None:
+        raise ValueError(f"y_pred must be logits [..., C] of known C; got shape {logits.shape}")
+    if not logits.dtype.is_floating:
+        raise TypeError(f"y_pred must be floating; got dtype {logits.dtype.name}")
+    num_classes = logits.shape[-1]
+    flat = tf.reshape(logits, [-1, num_classes])
+    if flat.dtype != tf.float64:
+        flat = tf.cast(flat, tf.float32)
+    labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1], ignore_class)
+    target_logits = tf.gather(flat, labels.safe_ids, batch_dims=1)
+    return ExactStatistics(
+        labels,
+        tf.where(labels.mask, target_logits, tf.zeros_like(target_logits)),
+        tf.reduce_logsumexp(flat, axis=-1),
+        ranks_from_logits(flat, labels.ids),
+    )
 
 
 def _present_graph() -> Any:

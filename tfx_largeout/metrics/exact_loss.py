@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact softmax cross-entropy."""
+"""The exact softmax cross-entropy, and its exponential."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -25,26 +23,30 @@ class ExactLoss(ExactMetric):
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
-    Args:
-        during_training: Whether to update in training steps, too. Default False.
-        name: Default `exact_loss`.
-        dtype: Dtype of the result. Default `keras.config.floatx()`.
-        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
+    Args: As `metrics.base.ExactMetric`. The name is `exact_loss` by default.
     """
 
+    default_name = "exact_loss"
     _direction = "down"
-
-    def __init__(
-        self,
-        during_training: bool = False,
-        name: str | None = "exact_loss",
-        dtype: Any = None,
-        ignore_class: int | None = None,
-    ) -> None:
-        super().__init__(during_training, name, dtype, ignore_class)
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the loss and 1 for each example."""
         mean_logit = statistics.labels.mean(tf.cast(statistics.target_logits, tf.float64))
         loss = tf.cast(statistics.log_partition, tf.float64) - mean_logit
         return loss, tf.ones_like(loss)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class Perplexity(ExactLoss):
+    """The exponential of the mean exact softmax cross-entropy: `exp(ExactLoss)`.
+
+    Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
+
+    Args: As `ExactLoss`. The name is `perplexity` by default.
+    """
+
+    default_name = "perplexity"
+
+    def ratio(self) -> tf.Tensor:
+        """Returns the perplexity so far, a float64 scalar; NaN if nothing was counted."""
+        return keras.ops.exp(super().ratio())

@@ -1,19 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PSP@k."""
+"""PSP@k, and the propensity model of Jain, Prabhu and Varma (2016)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import head_output
-from tfx_largeout.metrics.metric_at_k import MetricAtK
-from tfx_largeout.metrics.propensities import propensities
+from tfx_largeout.metrics.rank_metrics import MetricAtK
 from tfx_largeout.saving import pack_array, unpack_array
 from tfx_largeout.statistics import ExactStatistics
+
+
+def propensities(
+    label_counts: Any, num_examples: int, a: float = 0.55, b: float = 1.5
+) -> np.ndarray:
+    """Estimates how likely it is that a relevant label was annotated, from its training count.
+
+    For a label with `N_l` of the N training examples:
+
+        p_l = 1 / (1 + c exp(-a log(N_l + b))),    c = (log N - 1) (b + 1)^a
+
+    The paper's constants: a = 0.5, b = 0.4 for Wikipedia; a = 0.6, b = 2.6 for Amazon; a = 0.55,
+    b = 1.5 otherwise.
+
+    Cost: O(C).
+
+    Args:
+        label_counts: `[C]` integers, the number of training examples that have each label.
+        num_examples: Number N of training examples, at least 3 (the model needs log N > 1).
+        a: Not negative. Default 0.55.
+        b: Positive. Default 1.5.
+
+    Returns:
+        `[C]` float64 propensities in (0, 1).
+
+    Raises:
+        TypeError: `label_counts` are not integers.
+        ValueError: A value breaks its rule.
+
+    References:
+        Jain, Prabhu and Varma, Extreme multi-label loss functions for recommendation, tagging,
+        ranking and other missing label applications, 2016, equation 2.
+    """
+    counts = np.asarray(label_counts)
+    if counts.ndim != 1 or counts.size == 0:
+        raise ValueError(f"label_counts must have shape [C], C > 0; got shape {counts.shape}")
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise TypeError(f"label_counts must be integers; got {counts.dtype}")
+    if counts.min() < 0:
+        raise ValueError(
+            f"label_counts must not be negative; got {counts.min()} for label {counts.argmin()}"
+        )
+    num_examples = integer_argument("num_examples", num_examples, at_least=3)
+    if counts.max() > num_examples:
+        raise ValueError(
+            f"label_counts must not exceed num_examples={num_examples}; "
+            f"got {counts.max()} for label {counts.argmax()}"
+        )
+    a = number_argument("a", a, at_least=0)
+    b = number_argument("b", b, above=0)
+    c = (math.log(num_examples) - 1) * (b + 1) ** a
+    return 1 / (1 + c * (counts + b) ** -a)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -38,10 +91,8 @@ class PSPrecisionAtK(MetricAtK):
         num_examples: Number of training examples.
         a: The propensity model's A, not negative. Default 0.55.
         b: The propensity model's B, positive. Default 1.5.
-        during_training: Whether to update in training steps, too. Default False.
         name: Default `ps_precision_at_{k}`.
-        dtype: Dtype of the result. Default `keras.config.floatx()`.
-        ignore_class: Of labels, as `ExactMetric`. Default None: that of the loss.
+        during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
 
     Raises:
         TypeError: `label_counts` are not integers.
@@ -77,7 +128,6 @@ class PSPrecisionAtK(MetricAtK):
             self._inverse_propensities = tf.constant(weights)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds a batch: see `ExactMetric.update_state`."""
         y_pred = tf.convert_to_tensor(y_pred)
         output = head_output(y_pred)
         num_classes = y_pred.shape[-1] if output is None else output.head.num_classes
@@ -97,7 +147,6 @@ class PSPrecisionAtK(MetricAtK):
         return tf.reduce_sum(gains, axis=1), tf.reduce_sum(best, axis=1)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments that make an equal metric, as plain values."""
         return {
             **super().get_config(),
             "label_counts": pack_array(self.label_counts),
@@ -108,5 +157,4 @@ class PSPrecisionAtK(MetricAtK):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PSPrecisionAtK:
-        """Makes the metric that `get_config` describes."""
         return cls(**{**config, "label_counts": unpack_array(config["label_counts"])})

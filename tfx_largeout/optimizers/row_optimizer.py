@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowOptimizer: the base of the optimizers whose step costs as much as the rows that it touches."""
+"""Optimizers whose step costs as much as the rows that it touches: SGD, Adagrad and Adam."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ class RowOptimizer(OptimizerHooks):
     serves_heads = True
     """Whether a self-updating head may have it: the rule says all that a step does."""
 
+    method = ""
+    hyperparameters: tuple[str, ...] = ()
+    """The method of the rule, and the names of the arguments that it takes."""
+
     def __init__(
         self,
         learning_rate: Any,
@@ -79,7 +83,8 @@ class RowOptimizer(OptimizerHooks):
     @property
     def rule(self) -> RowRule:
         """What a step does to a row."""
-        raise NotImplementedError
+        numbers = tuple(float(getattr(self, name)) for name in self.hyperparameters)
+        return RowRule(self.method, numbers, self.row_weight_decay, self.row_clip_norm)
 
     @property
     def has_schedule(self) -> bool:
@@ -141,11 +146,11 @@ class RowOptimizer(OptimizerHooks):
         return self.rule._replace(weight_decay=0.0)
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
         return {
-            **config,
+            **super().get_config(),
             "weight_decay": self.row_weight_decay,
             "row_clip_norm": self.row_clip_norm,
+            **{name: getattr(self, name) for name in self.hyperparameters},
         }
 
     def load_own_variables(self, store: Any) -> None:
@@ -166,6 +171,140 @@ class RowOptimizer(OptimizerHooks):
             dtype="uint32" if per_row else _slot_dtype(variable),
             name=f"{variable.path.replace('/', '_')}_{name}",
         )
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class RowSGD(RowOptimizer):
+    """SGD on the rows that a step touches.
+
+    With momentum mu, for a touched row w with gradient g:
+
+        m <- mu m - eta g,  w <- w + m  (Nesterov: w <- w + mu m - eta g)
+
+    and w <- w - eta g without. The momentum of a row waits until it is touched again.
+
+    Args:
+        learning_rate: eta. Default 0.01.
+        momentum: mu, 0 <= mu < 1. Default 0: no slot.
+        nesterov: Whether to look ahead, as Nesterov does. Default False.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+
+    method, hyperparameters = "sgd", ("momentum", "nesterov")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        row_clip_norm: float | None = None,
+        name: str = "row_sgd",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
+        self.momentum = number_argument("momentum", momentum, at_least=0, below=1)
+        self.nesterov = bool(nesterov)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class RowAdagrad(RowOptimizer):
+    """Adagrad on the rows that a step touches.
+
+        a <- a + g^2,  w <- w - eta g / sqrt(a + epsilon)
+
+    A row with gradient 0 does not move under Adagrad: this is the same method as the dense one,
+    just cheaper (but for `weight_decay`).
+
+    Args:
+        learning_rate: eta. Default 0.01.
+        initial_accumulator_value: From which a starts, at least 0. Default 0.1.
+        epsilon: Above 0. Default 1e-7.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    References:
+        Duchi, Hazan, Singer 2011, Adaptive Subgradient Methods.
+    """
+
+    method, hyperparameters = "adagrad", ("epsilon",)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        weight_decay: float = 0.0,
+        row_clip_norm: float | None = None,
+        name: str = "row_adagrad",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
+        self.initial_accumulator_value = number_argument(
+            "initial_accumulator_value", initial_accumulator_value, at_least=0
+        )
+        self.epsilon = number_argument("epsilon", epsilon, above=0)
+
+    def initial_slot(self, name: str) -> float:
+        return self.initial_accumulator_value
+
+    def get_config(self) -> dict[str, Any]:
+        start = {"initial_accumulator_value": self.initial_accumulator_value}
+        return {**super().get_config(), **start}
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class RowAdam(RowOptimizer):
+    """Adam on the rows that a step touches.
+
+    For a touched row w with gradient g, and t the number of its own updates, this one included:
+
+        m <- beta_1 m + (1 - beta_1) g,  v <- beta_2 v + (1 - beta_2) g^2
+        w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
+
+    The bias correction makes up for m and v starting from 0, so it has to go by how often *this*
+    row was updated. With the count of all steps, as lazy variants of Adam often have it, the first
+    step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
+    it should be. Where all rows are touched in each step, this is Keras's Adam.
+
+    Slots: m and v, float32 of the weight's shape, and t, uint32 a row, which stays at 2^31 - 1.
+
+    Args:
+        learning_rate: eta. Default 0.001.
+        beta_1: 0 <= beta_1 < 1. Default 0.9.
+        beta_2: 0 <= beta_2 < 1. Default 0.999.
+        epsilon: Above 0. Default 1e-7.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    References:
+        Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, end of section 2.
+    """
+
+    method, hyperparameters = "adam", ("beta_1", "beta_2", "epsilon")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        weight_decay: float = 0.0,
+        row_clip_norm: float | None = None,
+        name: str = "row_adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
+        self.beta_1 = number_argument("beta_1", beta_1, at_least=0, below=1)
+        self.beta_2 = number_argument("beta_2", beta_2, at_least=0, below=1)
+        self.epsilon = number_argument("epsilon", epsilon, above=0)
 
 
 def _slot_dtype(variable: Any) -> str:

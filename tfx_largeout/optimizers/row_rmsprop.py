@@ -64,6 +64,7 @@ class RowRMSprop(RowOptimizer):
     """
 
     serves_heads = False
+    method, hyperparameters = "adagrad", ("epsilon",)
 
     def __init__(
         self,
@@ -82,10 +83,6 @@ class RowRMSprop(RowOptimizer):
         self.rho = number_argument("rho", rho, above=0, below=1)
         self.epsilon = number_argument("epsilon", epsilon, at_least=1e-37)
         self._period = math.ceil(math.log(_MOST_GROWTH) / -math.log(self.rho))
-
-    @property
-    def rule(self) -> RowRule:
-        return RowRule("adagrad", (self.epsilon,))
 
     def build(self, variables: list[Any]) -> None:
         if self.built:
@@ -128,7 +125,7 @@ class RowRMSprop(RowOptimizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["weight_decay"], config["row_clip_norm"]
-        return {**config, "rho": self.rho, "epsilon": self.epsilon}
+        return {**config, "rho": self.rho}
 
 
 def _scaled(gradient: Any, scale: tf.Tensor) -> Any:

@@ -1,19 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LBFGSPreconditioner: the inverse that L-BFGS builds from pairs of the previous run."""
+"""Preconditioners of conjugate gradients: none, Martens' diagonal, and L-BFGS."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
-from tfx_largeout.hessian_free.curvature_pairs import CurvaturePairs
-from tfx_largeout.hessian_free.preconditioner import Preconditioner
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.hessian_free.conjugate_gradient import CurvaturePairs
 
 _LEAST_COSINE = 1e-10
+
+
+class Preconditioner:
+    """An approximate inverse M of B = G + lambda I, applied to residuals: z = M r.
+
+    Before each run of conjugate gradients the trainer calls `prepare`, after it `observe`. Alone, a
+    preconditioner is the `preconditioner` argument of `conjugate_gradient`.
+
+    `num_pairs` says how many pairs (s, y) it wants to observe.
+    """
+
+    num_pairs = 0
+
+    def prepare(self, damping: float, squared_gradients: Callable[[], tf.Tensor]) -> None:
+        """Gets ready for a run.
+
+        Args:
+            damping: lambda of the run.
+            squared_gradients: Returns the sum over the curvature sample of the squared gradients of
+                the single examples, over the number of examples, `[n]`. It costs a gradient, so
+                call it only if it is needed.
+        """
+
+    def observe(self, pairs: CurvaturePairs, damping: float) -> None:
+        """Takes the pairs of a run that has ended.
+
+        Args:
+            pairs: (s, y = (G + lambda I) s).
+            damping: lambda of that run.
+        """
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        """Returns z = M r, `[n]`, for r `[n]`."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Returns what must be saved, as arrays by name."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes back what `state` gave."""
+
+
+class IdentityPreconditioner(Preconditioner):
+    """M = I: plain conjugate gradients."""
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        return residual
+
+
+class DiagonalPreconditioner(Preconditioner):
+    """M = (diag(f) + lambda I)^-xi, with f the mean of the squared gradients of the examples.
+
+    f is the diagonal of the empirical Fisher matrix, which is near that of G where the model's
+    probabilities are near the truth, and costs one gradient instead of n products.
+
+    Cost: a gradient on the curvature sample before each run; one pass over `[n]` an application.
+
+    Args:
+        exponent: xi in (0, 1]; below 1 it evens out extreme entries. Default 0.75.
+
+    Raises:
+        ValueError: `exponent` is out of range.
+
+    Deviations: Martens gets f for dense layers out of their inputs and deltas. Here, for any
+        model, f is estimated without bias from gradients of micro-batches whose examples have
+        random signs (exactly, where a micro-batch is one example).
+
+    References:
+        Martens 2010, Deep learning via Hessian-free optimization, section 4.7.
+    """
+
+    def __init__(self, exponent: float = 0.75) -> None:
+        self.exponent = number_argument("exponent", exponent, above=0, at_most=1)
+        self._inverse: tf.Tensor | None = None
+
+    def prepare(self, damping: float, squared_gradients: Callable[[], tf.Tensor]) -> None:
+        self._inverse = (squared_gradients() + damping) ** -self.exponent
+
+    def __call__(self, residual: tf.Tensor) -> tf.Tensor:
+        return residual if self._inverse is None else self._inverse * residual
 
 
 class LBFGSPreconditioner(Preconditioner):
@@ -71,7 +151,7 @@ class LBFGSPreconditioner(Preconditioner):
             return
         # The matrix stays the same if a pair is scaled; of one length they round alike.
         scale = (1 / length[good])[:, tf.newaxis]
-        self._matrix = _compact_inverse(steps[good] * scale, differences[good] * scale)
+        self._matrix = _CompactInverse(steps[good] * scale, differences[good] * scale)
 
     def observe(self, pairs: CurvaturePairs, damping: float) -> None:
         if len(pairs):
@@ -96,14 +176,18 @@ class LBFGSPreconditioner(Preconditioner):
             self.observe(CurvaturePairs.of(*vectors), float(state["damping"]))
 
 
-class _CompactInverse(NamedTuple):
-    """S^T and Y^T `[m, n]`, gamma, R^-1 and D + gamma Y^T Y `[m, m]` float64."""
+class _CompactInverse:
+    """The matrix M of steps S^T and differences Y^T `[m, n]`; small matrices are float64."""
 
-    steps: tf.Tensor
-    differences: tf.Tensor
-    gamma: tf.Tensor
-    r_inverse: tf.Tensor
-    middle: tf.Tensor
+    def __init__(self, steps: tf.Tensor, differences: tf.Tensor) -> None:
+        self.steps, self.differences = steps, differences
+        products = tf.cast(tf.matmul(steps, differences, transpose_b=True), tf.float64)
+        squares = tf.cast(tf.matmul(differences, differences, transpose_b=True), tf.float64)
+        diagonal = tf.linalg.diag_part(products)
+        self.gamma = diagonal[-1] / squares[-1, -1]
+        upper, one = tf.linalg.band_part(products, 0, -1), tf.eye(len(products), dtype=tf.float64)
+        self.r_inverse = tf.linalg.triangular_solve(upper, one, lower=False)
+        self.middle = tf.linalg.diag(diagonal) + self.gamma * squares
 
     def times(self, vector: tf.Tensor) -> tf.Tensor:
         """Returns M times a vector `[n]`."""
@@ -117,16 +201,3 @@ class _CompactInverse(NamedTuple):
         lower = tf.cast(lower, vector.dtype)
         combined -= gamma * tf.linalg.matvec(self.differences, lower, transpose_a=True)
         return gamma * vector + combined
-
-
-def _compact_inverse(steps: tf.Tensor, differences: tf.Tensor) -> _CompactInverse:
-    products = tf.cast(tf.matmul(steps, differences, transpose_b=True), tf.float64)
-    squares = tf.cast(tf.matmul(differences, differences, transpose_b=True), tf.float64)
-    diagonal = tf.linalg.diag_part(products)
-    gamma = diagonal[-1] / squares[-1, -1]
-    upper = tf.linalg.band_part(products, 0, -1)
-    r_inverse = tf.linalg.triangular_solve(
-        upper, tf.eye(tf.shape(upper)[0], dtype=tf.float64), lower=False
-    )
-    middle = tf.linalg.diag(diagonal) + gamma * squares
-    return _CompactInverse(steps, differences, gamma, r_inverse, middle)
