@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
-from tfx_largeout.ops.signed_numbers import signed
+from tfx_largeout.ops.rows.variable_rows import signed
 from tfx_largeout.serving.best_classes import Best, best_of_many_columns
 from tfx_largeout.serving.stored_rows import StoredRows
 
