@@ -217,13 +217,12 @@ def streamed_logits_composed(
     with after([*checks, check_labels(labels, shard.num_classes)]):
         blocks = blocks._replace(hidden=tf.identity(blocks.hidden))
         rows = shard.row_of(labels, num_classes)
-    block = tf.maximum(tf.minimum(blocks.block, num_classes), 1)
-    logsumexp, targets, scores, ids = _first_sweep(blocks, rows, k, block)
+    logsumexp, targets, scores, ids = _first_sweep(blocks, rows, k)
     if labels.shape[1] == 0:
         ranks = tf.zeros_like(labels)
     else:
         ranked = targets if target_scores is None else target_scores
-        ranks = _rank_sweep(blocks, labels, ranked, shard, block)
+        ranks = _rank_sweep(blocks, labels, ranked, shard)
         # A score that was given may be below the label's own logit.
         above_itself = (rows >= 0) & (order_keys(targets) > order_keys(ranked))
         is_ranked = rows >= 0 if target_scores is None else labels >= 0
@@ -239,7 +238,7 @@ def streamed_logits_composed(
 
 
 def _first_sweep(
-    blocks: LogitBlocks, label_rows: tf.Tensor, k: int, block: tf.Tensor
+    blocks: LogitBlocks, label_rows: tf.Tensor, k: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns log Z, target logits, and scores and rows of the best k."""
     dtype, batch = blocks.hidden.dtype, tf.shape(blocks.hidden)[:1]
@@ -274,16 +273,12 @@ def _first_sweep(
         tf.zeros(empty, tf.int64),
     )
     shapes = tuple(tf.TensorShape([None] * x.shape.rank) for x in nothing)
-    logsumexp, *rest = blocks.fold(visit, nothing, shapes, block)
+    logsumexp, *rest = blocks.fold(visit, nothing, shapes)
     return tf.cast(logsumexp, dtype), *rest
 
 
 def _rank_sweep(
-    blocks: LogitBlocks,
-    labels: tf.Tensor,
-    targets: tf.Tensor,
-    shard: ClassShard,
-    block: tf.Tensor,
+    blocks: LogitBlocks, labels: tf.Tensor, targets: tf.Tensor, shard: ClassShard
 ) -> tf.Tensor:
     target_keys = order_keys(targets)
 
@@ -292,7 +287,7 @@ def _rank_sweep(
         return ranks + count_above(order_keys(logits), classes, target_keys, labels)
 
     none = tf.zeros(tf.shape(labels), tf.int64)
-    return blocks.fold(visit, none, tf.TensorShape([None, None]), block)
+    return blocks.fold(visit, none, tf.TensorShape([None, None]))
 
 
 def _best_columns(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

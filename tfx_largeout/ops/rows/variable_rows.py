@@ -31,7 +31,7 @@ def fold_blocks(
     result: Any = (),
     shapes: Any = None,
 ) -> Any:
-    """Calls `result = visit(start, end, result)` for one block of rows, or others, after another.
+    """Calls `result = visit(start, end, result)` for block after block of rows, or of columns.
 
     Counts of rows are int32: those a GPU leaves on the host, so that no turn waits.
 
