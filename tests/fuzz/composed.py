@@ -12,10 +12,14 @@ from fuzz.calls import Call, Outcome, run
 
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
-from tfx_largeout.ops.exact.bounded_top_k import BoundedRows, bounded_top_k
+from tfx_largeout.ops.exact.bounded_top_k import (
+    BoundedRows,
+    ClassesOfLists,
+    bounded_top_k,
+    probed_top_k,
+)
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
-from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
@@ -24,8 +28,7 @@ from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.multi_index.class_lists import ClassLists
-from tfx_largeout.ops.multi_index.multi_index_draws import multi_index_draws
+from tfx_largeout.ops.multi_index.multi_index_draws import ClassLists, multi_index_draws
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import row_update
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, choose_hash_index
-from tfx_largeout.indexes.table_trials import TableTrials, found_by
+from tfx_largeout.indexes.choose_hash_index import TableTrials, found_by
 
 CLASSES, WIDTH, QUERIES = 3000, 16, 200
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfx_largeout.ops import devices, implementation, library
-from tfx_largeout.ops.exact import streamed_logits_composed
+from tfx_largeout.ops.exact import logit_blocks
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -83,9 +83,9 @@ def test_the_status_says_where_ops_run(monkeypatch):
 
 def test_blocks_are_larger_on_a_gpu(monkeypatch):
     hidden, kernel = tf.zeros([8, 4]), tf.Variable(tf.zeros([3, 4]))
-    of_cpu = streamed_logits_composed.classes_of_block(hidden, kernel)
-    monkeypatch.setattr(streamed_logits_composed, "is_on_gpu", lambda _: True)
-    of_gpu = streamed_logits_composed.classes_of_block(hidden, kernel)
+    of_cpu = logit_blocks.classes_of_block(hidden, kernel)
+    monkeypatch.setattr(logit_blocks, "is_on_gpu", lambda _: True)
+    of_gpu = logit_blocks.classes_of_block(hidden, kernel)
     assert (int(of_cpu), int(of_gpu)) == (2**20 // 8, 2**26 // 8)
     assert of_gpu.dtype == tf.int32  # which a GPU leaves on the host
 
@@ -101,7 +101,7 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch):
     )
     results = []
     for elements in (1, 500, 2**26):  # 64 classes at least
-        monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(logit_blocks, "_BLOCK_ELEMENTS", elements)
         results.append(streamed_logits(*arguments, implementation="composed"))
     for result in results[1:]:
         np.testing.assert_allclose(result.logsumexp, results[0].logsumexp, rtol=1e-6)

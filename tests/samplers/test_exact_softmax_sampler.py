@@ -15,7 +15,7 @@ from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.exact import streamed_logits_composed
+from tfx_largeout.ops.exact import logit_blocks
 from tfx_largeout.ops.exact.softmax_draws import softmax_draws
 from tfx_largeout.samplers import ExactSoftmaxSampler
 from tfx_largeout.samplers.base import OutputWeights
@@ -45,14 +45,14 @@ def drawn(num_sampled, kernel=KERNEL, bias=BIAS, hidden=HIDDEN, labels=LABELS, s
 @pytest.fixture(params=[2**20, 64 * 100], ids=["a_block", "blocks"])
 def blocks(request, monkeypatch):
     """All classes in a block; or blocks of 64 and 100 classes for hidden [100, D] and fewer."""
-    monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", request.param)
+    monkeypatch.setattr(logit_blocks, "_BLOCK_ELEMENTS", request.param)
 
 
 def test_draws_take_small_blocks_on_a_gpu_too(monkeypatch):
-    monkeypatch.setattr(streamed_logits_composed, "_BLOCK_ELEMENTS", 64 * BATCH)
+    monkeypatch.setattr(logit_blocks, "_BLOCK_ELEMENTS", 64 * BATCH)
     arguments = tf.constant(HIDDEN), tf.Variable(KERNEL), tf.Variable(BIAS), 50, SEED
     of_cpu, _ = softmax_draws(*arguments)
-    monkeypatch.setattr(streamed_logits_composed, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(logit_blocks, "is_on_gpu", lambda _: True)
     of_gpu, _ = softmax_draws(*arguments)  # other blocks, other draws
     np.testing.assert_array_equal(of_gpu, of_cpu)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.class_shards import Shard, shape_of_all, shard_of
 from tfx_largeout.heads.base import Head
-from tfx_largeout.indexes.derived_state import DerivedState
+from tfx_largeout.indexes.base import DerivedState
 from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generators
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.tensorflow_internals import is_stateful

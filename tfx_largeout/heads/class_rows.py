@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidates.top_candidates import top_candidates
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits, top_candidates
 from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys

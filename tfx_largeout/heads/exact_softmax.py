@@ -17,7 +17,7 @@ from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.exact.products import PRODUCTS
+from tfx_largeout.ops.exact.logit_blocks import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import (
     SoftmaxSelection,

@@ -15,7 +15,7 @@ from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import no_logits, whole_hidden
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.top_candidates import top_candidates
+from tfx_largeout.ops.candidates.candidate_logits import top_candidates
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.saving import get_initializer

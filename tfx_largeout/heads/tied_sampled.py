@@ -16,7 +16,7 @@ from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.keras_internals import applying_optimizer
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_logits_composed import hits_of
+from tfx_largeout.ops.candidates.candidate_logits import hits_of
 from tfx_largeout.ops.exact.soft_cap import soft_capped
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import FusedAdam

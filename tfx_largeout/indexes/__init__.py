@@ -5,13 +5,11 @@
 """
 
 from tfx_largeout.indexes.choose_hash_index import choose_hash_index
-from tfx_largeout.indexes.dwta_hash import DWTAHash
+from tfx_largeout.indexes.hash_family import DWTAHash, SimHash, WTAHash
 from tfx_largeout.indexes.hash_index import HashIndex
 from tfx_largeout.indexes.inverted_file import InvertedFile
 from tfx_largeout.indexes.inverted_multi_index import InvertedMultiIndex
 from tfx_largeout.indexes.row_bounds import RowBounds
-from tfx_largeout.indexes.sim_hash import SimHash
-from tfx_largeout.indexes.wta_hash import WTAHash
 
 __all__ = [
     "DWTAHash",

@@ -1,16 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index over W: what a head builds before its first draw and keeps up to date."""
+"""The index over W: what a head builds before its first draw and keeps up to date.
+
+Its weights follow from others, and can be made anew from them: `DerivedState`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import keras
+import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.indexes.derived_state import DerivedState
+from tfx_largeout.distribute.class_shards import mark_as_shard
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import TopScores
+
+HOST = "CPU:0"
+"""Where those weights are that say what is to be launched, or that CPU kernels read."""
+
+
+class DerivedState(keras.layers.Layer):
+    """A layer whose weights follow from those of others, such as the tables of an index from W.
+
+    Where classes are spread over another number of workers than before, its weights are not dealt
+    out, but begin anew.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._first_values: dict[str, np.ndarray] = {}
+
+    def start_anew(self) -> None:
+        """Gives all weights the values that they had when the layer was built."""
+        for name, value in self._first_values.items():
+            getattr(self, name).assign(value)
+
+    def add_derived(
+        self, name: str, value: np.ndarray, num_classes: int = 0, class_axis: int | None = None
+    ) -> Any:
+        """Adds a weight, which must become the attribute of that name.
+
+        Args:
+            name: Of the weight.
+            value: Its first value, an array.
+            num_classes: C of all workers.
+            class_axis: The dimension in which it is over the classes of this worker; None
+                (default): there is none.
+        """
+        weight = self.add_weight(
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype.name,
+            initializer=lambda shape, dtype: tf.constant(value, dtype),
+            trainable=False,
+            autocast=False,
+        )
+        self._first_values[name] = value
+        if class_axis is not None:
+            mark_as_shard(weight, num_classes, class_axis)
+        return weight
+
+
+def filled(shape: Sequence[int], dtype: Any, value: float = 0) -> np.ndarray:
+    """Returns an array of one value, which takes no memory."""
+    return np.broadcast_to(np.asarray(value, dtype), shape)
 
 
 class OverRows(DerivedState):
@@ -19,6 +76,14 @@ class OverRows(DerivedState):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._shape: tuple[int, int] | None = None
+
+    def kernel_of(self, kernel: Any, build: bool = False) -> tf.Variable:
+        """Returns W as TensorFlow's variable, after `check_built_for`; `build` builds it first."""
+        kernel = bare_variable(kernel)
+        if build and not self.built:
+            self.build(tuple(kernel.shape))
+        self.check_built_for(kernel)
+        return kernel
 
     def check_built_for(self, kernel: Any) -> None:
         """Checks that the index was built for a W of this shape.

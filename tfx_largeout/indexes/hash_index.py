@@ -11,20 +11,16 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.distribute.workers import ALONE
-from tfx_largeout.indexes.base import Index, SearchIndex
-from tfx_largeout.indexes.dwta_hash import DWTAHash
-from tfx_largeout.indexes.hash_family import HashFamily
+from tfx_largeout.indexes.base import HOST, Index, SearchIndex, filled
+from tfx_largeout.indexes.hash_family import DWTAHash, HashFamily, SimHash
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.indexes.longest_row import grown_radius, longest_row, radii
-from tfx_largeout.indexes.sim_hash import SimHash
 from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
-from tfx_largeout.indexes.table_schedule import HOST, Turn, first_schedule, renumber
+from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
-from tfx_largeout.ops.hashing.hash_tables import HashTables, update_tables
-from tfx_largeout.ops.hashing.hashed_rows import HashedRows
-from tfx_largeout.ops.rows.variable_rows import bare_variable
-from tfx_largeout.ops.signed_numbers import signed
+from tfx_largeout.ops.hashing.hash_tables import HashedRows, HashTables, update_tables
+from tfx_largeout.ops.rows.variable_rows import bare_variable, signed
 from tfx_largeout.statistics import TopScores
 
 _SIMILARITIES = ("angle", "inner_product")
@@ -159,11 +155,7 @@ class HashIndex(Index, SearchIndex):
         self.family.functions(self._hashed_width(width), 1, np.random.default_rng(0))
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Draws the hash functions and makes room for the tables, which are empty.
-
-        Args:
-            input_shape: (C, D), the shape of W.
-        """
+        """Draws the hash functions for W `[C, D]`, and makes room for the empty tables."""
         num_classes, width = input_shape
         self._shape = (num_classes, width)
         self._shard = self._shard or IndexShard(ALONE, num_classes, self.name)
@@ -173,9 +165,9 @@ class HashIndex(Index, SearchIndex):
         self._bins = functions.bins
         self.elements = self._add("elements", functions.elements.astype(np.uint32))
         self.planes = self._add("planes", functions.planes)
-        self.entries = self._add("entries", (self.num_tables, num_classes), class_axis=1)
-        self.starts = self._add("starts", (self.num_tables, self.num_buckets + 1))
-        self.touched_at = self._add("touched_at", (num_classes,), class_axis=0)
+        self.entries = self._add("entries", _zeros(self.num_tables, num_classes), class_axis=1)
+        self.starts = self._add("starts", _zeros(self.num_tables, self.num_buckets + 1))
+        self.touched_at = self._add("touched_at", _zeros(num_classes), class_axis=0)
         self.built_at = self._add("built_at", np.full(self.num_tables, 2**32 - 1, np.uint32))
         self.clock = self._add("clock", np.zeros([], np.int32))
         self.radius = self._add("radius", np.zeros([], np.float32))
@@ -184,19 +176,12 @@ class HashIndex(Index, SearchIndex):
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Builds all tables from W.
-
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None.
+        """Builds all tables from W and b.
 
         Raises:
             tf.errors.InvalidArgumentError: W is not finite. The tables are as before then.
         """
-        kernel = bare_variable(kernel)
-        if not self.built:
-            self.build(tuple(kernel.shape))
-        self.check_built_for(kernel)
+        kernel = self.kernel_of(kernel, build=True)
         every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
@@ -207,17 +192,11 @@ class HashIndex(Index, SearchIndex):
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and brings those tables up to date whose turn it is.
 
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None.
-            touched: `[n]` int64, rows; -1 is skipped.
-
         Raises:
             tf.errors.InvalidArgumentError: A changed row is not finite, or the tables are corrupt.
                 The tables are as before then.
         """
-        kernel = bare_variable(kernel)
-        self.check_built_for(kernel)
+        kernel = self.kernel_of(kernel)
         turn = Turn.of(self.schedule.value, self.num_tables)
         radius = self.radius.value
         if self.similarity == "inner_product":
@@ -233,11 +212,7 @@ class HashIndex(Index, SearchIndex):
         self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
 
     def codes(self, vectors: tf.Tensor, implementation: str = "auto") -> tf.Tensor:
-        """Returns the buckets of vectors `[n, D]` in each table, `[n, L]`; -1 where there is none.
-
-        Args:
-            vectors: What queries are.
-            implementation: As `hash_codes`.
+        """Returns the buckets of queries `[n, D]` in each table, `[n, L]`; -1 where there is none.
 
         Raises:
             tf.errors.InvalidArgumentError: A vector is not finite.
@@ -428,7 +403,11 @@ class HashIndex(Index, SearchIndex):
             self.radius.assign(radius)
         return moved
 
-    def _add(self, name: str, value: Any, class_axis: int | None = None) -> Any:
+    def _add(self, name: str, value: np.ndarray, class_axis: int | None = None) -> Any:
         shard = self._shard
         is_shard = class_axis is not None and not shard.workers.alone
         return self.add_derived(name, value, shard.num_classes, class_axis if is_shard else None)
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return filled(shape, np.uint32)

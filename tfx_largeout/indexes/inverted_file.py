@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
+from tfx_largeout.indexes.base import HOST, filled
+from tfx_largeout.indexes.row_bounds import QuantizedRows, quantized
 from tfx_largeout.indexes.row_lists import (
     RowLists,
     default_num_lists,
@@ -18,10 +19,13 @@ from tfx_largeout.indexes.row_lists import (
     make_row_lists,
     rows_and_biases,
 )
-from tfx_largeout.indexes.table_schedule import HOST
 from tfx_largeout.ops.checks import require_shape
-from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK
-from tfx_largeout.ops.exact.probed_top_k import ClassesOfLists, probed_top_k
+from tfx_largeout.ops.exact.bounded_top_k import (
+    CLASSES_OF_BLOCK,
+    BoundedTopK,
+    ClassesOfLists,
+    probed_top_k,
+)
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _BLOCKS_AT_A_TIME = 2**10
@@ -89,11 +93,7 @@ class InvertedFile(QuantizedRows):
         self.seed = integer_argument("seed", seed, at_least=0)
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room. All classes are looked at before `rebuild` has run.
-
-        Args:
-            input_shape: (C, D), the shape of W.
-        """
+        """Makes room for W `[C, D]`. All classes are looked at before `rebuild` has run."""
         num_classes, width = input_shape
         lists, _ = self._numbers(num_classes)
         # Each list fills whole blocks.
@@ -102,21 +102,18 @@ class InvertedFile(QuantizedRows):
         self._shape = (num_classes, width)
         self.add_rows(blocks, width)
         with tf.device(HOST):
-            self.classes = self.add("classes", (blocks, CLASSES_OF_BLOCK), "int32", -1)
+            of_rows, none = (blocks, CLASSES_OF_BLOCK), -1
+            self.classes = self.add_derived("classes", filled(of_rows, np.int32, none))
             of_lists = (blocks_of_lists, CLASSES_OF_BLOCK)
             shape = (blocks_of_lists, width, CLASSES_OF_BLOCK)
-            self.centers = self.add("centers", shape, "float32", 0)
-            self.offsets = self.add("offsets", of_lists, "float32", 0)
-            self.penalties = self.add("penalties", of_lists, "float32", 0)
-            self.ends = self.add("ends", (lists,), "int32", -1)  # none of lists
+            self.centers = self.add_derived("centers", filled(shape, np.float32))
+            self.offsets = self.add_derived("offsets", filled(of_lists, np.float32))
+            self.penalties = self.add_derived("penalties", filled(of_lists, np.float32))
+            self.ends = self.add_derived("ends", filled((lists,), np.int32, none))
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes all lists anew from W and b.
-
-        Args:
-            kernel: W `[C, D]`, a variable.
-            bias: b `[C]`, or None.
+        """Makes all lists anew from W `[C, D]` and b `[C]`.
 
         Raises:
             ValueError: W or b is not finite, or W has another shape than at first. The lists are
@@ -146,14 +143,7 @@ class InvertedFile(QuantizedRows):
         self._store(points[:, :width], made)
 
     def top_k(self, hidden: Any, kernel: Any, bias: Any, k: int) -> BoundedTopK:
-        """Returns the best k classes of the lists near each example: see `probed_top_k`.
-
-        Args:
-            hidden: `[N, D]`.
-            kernel: W `[C, D]`, as `rebuild` got it.
-            bias: b `[C]`, or None.
-            k: The number of classes, 0 <= k <= C.
-        """
+        """Returns the best k classes, 0 <= k <= C, of the lists near h: see `probed_top_k`."""
         self.check_built_for(kernel)
         tables = (self.classes, self.centers, self.offsets, self.penalties, self.ends)
         lists = ClassesOfLists(*(bare_variable(table) for table in tables))
@@ -161,12 +151,8 @@ class InvertedFile(QuantizedRows):
         return probed_top_k(hidden, kernel, bias, self.rows, lists, k, num_probed)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_lists": self.num_lists,
-            "num_probed": self.num_probed,
-            "seed": self.seed,
-        }
+        arguments = {name: getattr(self, name) for name in ("num_lists", "num_probed", "seed")}
+        return {**super().get_config(), **arguments}
 
     def _numbers(self, num_classes: int) -> tuple[int, int]:
         """Returns the number of lists, and how many of them are looked into."""
@@ -184,7 +170,7 @@ class InvertedFile(QuantizedRows):
         first = (ends - blocks)[made.lists[made.order]] * CLASSES_OF_BLOCK
         classes = np.full(tuple(self.classes.shape), -1, np.int32)
         classes.reshape(-1)[first + made.ranks] = made.order
-        tables = [table.numpy() for table in (self.quanta, self.scales, self.errors)]
+        tables = [table.numpy() for table in self.rows]
         for begin in range(0, len(classes), _BLOCKS_AT_A_TIME):
             place = slice(begin, begin + _BLOCKS_AT_A_TIME)
             ids = classes[place].reshape(-1)
@@ -193,8 +179,7 @@ class InvertedFile(QuantizedRows):
                 table[place] = values
         # All classes are looked at until everything is there.
         self.ends.assign(np.full(ends.shape, -1))
-        weights = (self.quanta, self.scales, self.errors)
-        for weight, table in zip(weights, tables, strict=True):
+        for weight, table in zip(self.rows, tables, strict=True):
             weight.assign(table)
         self.classes.assign(classes)
         self.centers.assign(_in_blocks(made.centers[:, :-1]).transpose(0, 2, 1))

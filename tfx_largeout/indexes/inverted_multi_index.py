@@ -11,17 +11,30 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
-from tfx_largeout.indexes.base import Index
-from tfx_largeout.indexes.pair_softmax import CodedClasses, PairSoftmax
+from tfx_largeout.indexes.base import Index, filled
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.multi_index.class_lists import ClassLists, whole_weights
 from tfx_largeout.ops.multi_index.codebooks import Codebooks, map_blocks
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
-from tfx_largeout.ops.signed_numbers import signed, unsigned
+from tfx_largeout.ops.multi_index.multi_index_draws import (
+    ClassLists,
+    CodedClasses,
+    PairSoftmax,
+    whole_weights,
+)
+from tfx_largeout.ops.rows.variable_rows import (
+    bare_variable,
+    gather,
+    scatter_update,
+    signed,
+    unsigned,
+)
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving import pack_array
 
 _QUANTIZATIONS = ("pq", "rq")
+_PLAIN_ARGUMENTS = (
+    *("num_words", "quantization", "with_bias", "power"),
+    *("first_period", "growth", "codebook_rounds", "seed"),
+)
 _MOST_WORDS = 4096  # Q^2 pairs take 4 and 8 bytes each
 _ROWS_OF_A_WORD = 256  # how many rows, over Q, k-means looks at
 _ITERATIONS = 10  # of k-means that begins anew
@@ -134,11 +147,7 @@ class InvertedMultiIndex(Index):
             check_length(self.counts, num_classes)
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room for codebooks and codes.
-
-        Args:
-            input_shape: (C, D), the shape of W.
-        """
+        """Makes room for codebooks and codes of W `[C, D]`."""
         num_classes, width = input_shape
         self.check_shape(num_classes, width)
         self._shape = (num_classes, width)
@@ -163,33 +172,20 @@ class InvertedMultiIndex(Index):
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Makes codebooks anew from W, and codes all rows.
 
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None.
-
         Raises:
             tf.errors.InvalidArgumentError: W or b is not finite. The index is as before then.
         """
-        kernel = bare_variable(kernel)
-        if not self.built:
-            self.build(tuple(kernel.shape))
-        self.check_built_for(kernel)
+        kernel = self.kernel_of(kernel, build=True)
         self._code(kernel, bias, self._trained(kernel, _ITERATIONS, anew=True), self._every)
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Marks rows that a step changed, and codes marked rows when it is time.
 
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None.
-            touched: `[n]` int64, rows; -1 is skipped.
-
         Raises:
             tf.errors.InvalidArgumentError: W or b is not finite. Codebooks and codes are as before
                 then.
         """
-        kernel = bare_variable(kernel)
-        self.check_built_for(kernel)
+        kernel = self.kernel_of(kernel)
         if self.codebook_rounds > 1:  # else every round codes all rows
             touched = tf.boolean_mask(touched, touched >= 0)
             scatter_update(bare_variable(self.changed), touched, tf.ones_like(touched, tf.bool))
@@ -259,18 +255,9 @@ class InvertedMultiIndex(Index):
         }
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_words": self.num_words,
-            "quantization": self.quantization,
-            "with_bias": self.with_bias,
-            "counts": None if self.counts is None else pack_array(self.counts),
-            "power": self.power,
-            "first_period": self.first_period,
-            "growth": self.growth,
-            "codebook_rounds": self.codebook_rounds,
-            "seed": self.seed,
-        }
+        counts = None if self.counts is None else pack_array(self.counts)
+        arguments = {name: getattr(self, name) for name in _PLAIN_ARGUMENTS}
+        return {**super().get_config(), "counts": counts, **arguments}
 
     @property
     def _codebooks(self) -> Codebooks:
@@ -334,7 +321,7 @@ class InvertedMultiIndex(Index):
         return result
 
     def _add(self, name: str, shape: list[int], dtype: Any = np.uint32) -> Any:
-        return self.add_derived(name, np.zeros(shape, dtype))
+        return self.add_derived(name, filled(shape, dtype))
 
 
 def _codes_of(kernel: tf.Variable, ids: tf.Tensor, books: Codebooks) -> tuple[tf.Tensor, tf.Tensor]:

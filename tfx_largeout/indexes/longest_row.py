@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.indexes.index_shard import IndexShard
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
+from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather
 
 _ROWS_LOOKED_AT = 4096  # how many of all rows are looked at for one that has grown longer
 _GROWTH = 1.25  # how much longer it must be for all rows to be hashed again
@@ -22,14 +22,8 @@ def grown_radius(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the rows to mark, which are all if the longest has grown much, and the radius.
 
-    Cost: O(4,096 D) for C classes or fewer, and what the touched rows cost.
-
-    Args:
-        kernel: W `[C, D]`.
-        bias: b `[C]`, or None.
-        touched: The rows that a step changed, `[n]` int64; -1 is skipped.
-        radius: The radius so far.
-        shard: Which classes the rows are.
+    Cost: O(4,096 D) for C classes or fewer, and what the touched rows cost. `touched` as
+    `Index.update`; `radius` is the one so far.
     """
     step = max(1, shard.num_classes // _ROWS_LOOKED_AT)
     some = shard.rows_of(tf.range(0, shard.num_classes, step, dtype=tf.int64))
@@ -49,18 +43,13 @@ def radii(radius: tf.Tensor, num_ranges: int) -> tf.Tensor:
 def longest_row(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
     """Returns the length of the longest of some rows (w, b), above 0."""
 
-    def of_block(first: tf.Tensor) -> tf.Tensor:
-        some = ids[first : first + _BLOCK_ROWS]
+    def of_block(start: tf.Tensor, end: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
+        some = ids[start:end]
         squares = tf.reduce_sum(tf.square(tf.cast(gather(kernel, some), tf.float32)), axis=1)
         if bias is not None:
             squares += tf.square(tf.cast(gather(bare_variable(bias), some), tf.float32))
         # What is not finite is refused by the update, or too long for a radius.
-        return tf.reduce_max(tf.where(tf.math.is_finite(squares), squares, 0))
+        squares = tf.where(tf.math.is_finite(squares), squares, 0)
+        return tf.maximum(longest, tf.reduce_max(squares))
 
-    longest = tf.while_loop(
-        lambda first, _: first < tf.size(ids),
-        lambda first, longest: (first + _BLOCK_ROWS, tf.maximum(longest, of_block(first))),
-        (tf.constant(0), tf.constant(_LEAST_SQUARE)),
-        parallel_iterations=1,
-    )[1]
-    return tf.sqrt(longest)
+    return tf.sqrt(fold_blocks(tf.size(ids), _BLOCK_ROWS, of_block, tf.constant(_LEAST_SQUARE)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowBounds: rows of W as whole numbers, with bounds of the logits, for the exact best classes."""
+"""Rows of W as whole numbers, with bounds of the logits: RowBounds, and what InvertedFile keeps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,100 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.indexes.quantized_rows import QuantizedRows, quantized
-from tfx_largeout.indexes.table_schedule import HOST
-from tfx_largeout.ops.exact.bounded_top_k import CLASSES_OF_BLOCK, BoundedTopK, bounded_top_k
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.indexes.base import HOST, SearchIndex, filled
+from tfx_largeout.ops.exact.bounded_top_k import (
+    CLASSES_OF_BLOCK,
+    BoundedRows,
+    BoundedTopK,
+    bounded_top_k,
+)
+from tfx_largeout.ops.rows.variable_rows import (
+    bare_variable,
+    fold_blocks,
+    gather,
+    ids_between,
+    scatter_update,
+)
 from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.statistics import TopScores
 
+_MOST_QUANTUM = 127.0  # of int8
+_LEAST_SCALE = 2.0**-120  # far above what a processor may take for 0
+_LONGEST = 2.0**70  # of rows for which no sum overflows
+_ROUNDING = 2.0**-24  # of a float32
 _BLOCK_ELEMENTS = 2**18  # how many weights are made whole numbers at a time: 2 MiB in float64
+
+
+class QuantizedRows(SearchIndex):
+    """An index that finds the best classes in a quarter of the bytes of W. It does not follow W.
+
+    To add one, write `build`, which sets `_shape` and calls `add_rows`; `rebuild`; and `top_k`.
+    """
+
+    def search(
+        self,
+        head: Any,
+        hidden: tf.Tensor,
+        k: int,
+        *,
+        num_found: int | None = None,
+        with_partition: bool = False,
+    ) -> TopScores:
+        """As `SearchIndex`; by the exact pass with a partition, and over several workers."""
+        if head.workers.alone:  # of several, each has other rows than the index
+            self.check_built_for(head.kernel)
+        if with_partition or not head.workers.alone:
+            return head.top_k(hidden, k)
+        best = self.top_k(hidden, head.kernel, head.bias, k)
+        return TopScores(best.top_scores, best.top_ids, None)
+
+    def top_k(self, hidden: Any, kernel: Any, bias: Any, k: int) -> BoundedTopK:
+        """Returns the k best classes of each example, k <= C, for h `[N, D]`."""
+        raise NotImplementedError
+
+    def add_rows(self, blocks: int, width: int) -> None:
+        """Adds the weights of `BoundedRows`. Nothing is ruled out by their first values."""
+        of_rows, of_blocks = (blocks, width, CLASSES_OF_BLOCK), (blocks, CLASSES_OF_BLOCK)
+        with tf.device(HOST):
+            self.quanta = self.add_derived("quanta", filled(of_rows, np.int8))
+            self.scales = self.add_derived("scales", filled(of_blocks, np.float32))
+            self.errors = self.add_derived("errors", filled(of_blocks, np.float32, np.inf))
+
+    @property
+    def rows(self) -> BoundedRows:
+        """The weights, as the ops take them."""
+        return BoundedRows(*(bare_variable(x) for x in (self.quanta, self.scales, self.errors)))
+
+
+def quantized(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns rows of float32 `[16 n, D]` as `BoundedRows` has them: numbers, scales, errors."""
+    largest = tf.reduce_max(tf.abs(rows), axis=1)
+    scales = tf.where(largest > _MOST_QUANTUM * _LEAST_SCALE, largest, 1) / _MOST_QUANTUM
+    quanta = tf.round(rows / scales[:, tf.newaxis])
+    quanta = tf.clip_by_value(quanta, -_MOST_QUANTUM, _MOST_QUANTUM)
+    width = rows.shape[1]
+    by_block = tf.reshape(tf.cast(quanta, tf.int8), [-1, CLASSES_OF_BLOCK, width])
+    return (
+        tf.transpose(by_block, [0, 2, 1]),
+        tf.reshape(scales, [-1, CLASSES_OF_BLOCK]),
+        tf.reshape(_errors(rows, quanta, scales), [-1, CLASSES_OF_BLOCK]),
+    )
+
+
+def _errors(rows: tf.Tensor, quanta: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
+    """Returns what bounds the error of logits for |h| = 1: see `core/bounded_top_k.h`, `[n]`."""
+    rows, quanta, scales = (tf.cast(x, tf.float64) for x in (rows, quanta, scales))
+    lengths = tf.norm(rows, axis=1)
+    residuals = tf.norm(rows - scales[:, tf.newaxis] * quanta, axis=1)
+    rounding = (rows.shape[1] + 8) * _ROUNDING
+    rounding = rounding / (1 - rounding)
+    errors = (1 + rounding) * residuals + 2 * rounding * lengths
+    errors = errors * (1 + 2.0**-20) + 2.0**-110
+    unknown = tf.constant(float("inf"), tf.float64)
+    return tf.cast(tf.where(lengths > _LONGEST, unknown, errors), tf.float32)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -61,22 +146,14 @@ class RowBounds(QuantizedRows):
     """
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room. Nothing is ruled out before `rebuild` has run.
-
-        Args:
-            input_shape: (C, D), the shape of W.
-        """
+        """Makes room for W `[C, D]`. Nothing is ruled out before `rebuild` has run."""
         num_classes, width = input_shape
         self._shape = (num_classes, width)
         self.add_rows(-(-num_classes // CLASSES_OF_BLOCK), width)
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes all bounds anew from W.
-
-        Args:
-            kernel: W `[C, D]`.
-            bias: b `[C]`, or None: as other indexes take it. It is not looked at.
+        """Makes all bounds anew from W `[C, D]`. The bias, which others need, is not looked at.
 
         Raises:
             ValueError: W has another shape than at first.
@@ -88,17 +165,10 @@ class RowBounds(QuantizedRows):
         with tf.device(HOST), after([_check_finite_rows(kernel)]):
             if not self.built:
                 self.build(tuple(kernel.shape))
-            _fold_blocks(kernel, self._store, tf.constant(0, tf.int64))
+            _fold_rows(kernel, self._store, tf.constant(0, tf.int64))
 
     def top_k(self, hidden: Any, kernel: Any, bias: Any, k: int) -> BoundedTopK:
-        """Returns the best k classes of each example: see `bounded_top_k`.
-
-        Args:
-            hidden: `[N, D]`.
-            kernel: W `[C, D]`, as `rebuild` got it.
-            bias: b `[C]`, or None.
-            k: The number of classes, 0 <= k <= C.
-        """
+        """Returns the best k classes, 0 <= k <= C, of h `[N, D]`: see `bounded_top_k`."""
         self.check_built_for(kernel)
         return bounded_top_k(hidden, kernel, bias, self.rows, k)
 
@@ -106,8 +176,8 @@ class RowBounds(QuantizedRows):
         """Stores the bounds of rows from `first` on; returns how many blocks there are so far."""
         bounds = quantized(rows)
         ids = first // CLASSES_OF_BLOCK + tf.range(tf.shape(bounds[0], tf.int64)[0])
-        for variable, values in zip((self.quanta, self.scales, self.errors), bounds, strict=True):
-            scatter_update(bare_variable(variable), ids, values)
+        for variable, values in zip(self.rows, bounds, strict=True):
+            scatter_update(variable, ids, values)
         return blocks + tf.size(ids, tf.int64)
 
 
@@ -119,34 +189,25 @@ def _check_finite_rows(kernel: tf.Variable) -> Check:
         is_wrong = tf.reduce_any(~tf.math.is_finite(rows), axis=1)
         return tf.reduce_min(tf.concat([[so_far], first + tf.where(is_wrong)[:, 0]], axis=0))
 
-    wrong = _fold_blocks(kernel, first_wrong, none)
+    wrong = _fold_rows(kernel, first_wrong, none)
     return Check(
         wrong >= none, lambda: ["kernel must be finite; got one that is not in row", wrong]
     )
 
 
-def _fold_blocks(
-    kernel: tf.Variable, visit: Callable[..., tf.Tensor], start: tf.Tensor
+def _fold_rows(
+    kernel: tf.Variable, visit: Callable[..., tf.Tensor], result: tf.Tensor
 ) -> tf.Tensor:
     """Calls `result = visit(first, rows, result)` for blocks of rows, as float32 `[16 n, D]`.
 
-    Args:
-        kernel: W `[C, D]`.
-        visit: Gets the class of the first row. Behind the last row of W there are zeros.
-        start: The first result, int64.
+    `first` is the class of the first row, int64. Behind the last row of W there are zeros.
     """
     num_classes, width = kernel.shape
     size = max(_BLOCK_ELEMENTS // (CLASSES_OF_BLOCK * max(width, 1)), 1) * CLASSES_OF_BLOCK
 
-    def body(first: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        end = tf.minimum(first + size, num_classes)
-        rows = tf.cast(gather(kernel, tf.range(first, end)), tf.float32)
-        rows = tf.pad(rows, [[0, (first - end) % CLASSES_OF_BLOCK], [0, 0]])
-        return end, visit(first, rows, result)
+    def of_block(start: tf.Tensor, end: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
+        rows = tf.cast(gather(kernel, ids_between(start, end)), tf.float32)
+        rows = tf.pad(rows, [[0, (start - end) % CLASSES_OF_BLOCK], [0, 0]])
+        return visit(tf.cast(start, tf.int64), rows, result)
 
-    return tf.while_loop(
-        lambda first, _: first < num_classes,
-        body,
-        (tf.constant(0, tf.int64), start),
-        parallel_iterations=1,
-    )[1]
+    return fold_blocks(num_classes, size, of_block, result)

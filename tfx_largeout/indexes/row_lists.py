@@ -9,36 +9,27 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.indexes.k_means import k_means, lists_of_points
-
 _MEAN_PROBED = 1 / 16  # of the lists, by default
 _ROOM = 1.25  # a list has room for so many times the mean number of classes
 _LENGTHS = 0.99  # the quantile of lengths of rows that is R
 _BLOCK_ELEMENTS = 2**22
+_ROUNDS = 10  # of k-means
+_SAMPLE = 64  # points a center
+_DISTANCES = 2**24  # how many exist at a time: 64 MiB
+_CHOICES = 16  # centers that a point may go to, before it goes wherever there is room
 
 
 class RowLists(NamedTuple):
-    """Lists of rows around centers of k-means.
+    """Lists of rows around centers of k-means, as `InvertedFile` describes them.
 
     The largest inner product is the smallest distance once all rows have the same length:
 
         |(w, b, sqrt(R^2 - |w|^2 - b^2)) - (h, 1, 0)|^2 = R^2 + |h|^2 + 1 - 2 (w . h + b)
 
-    with R the 0.99 quantile of the lengths of (w, b). Rows longer than R get 0 there: with the
-    length of a single very long one, the last coordinate would be nearly all of every point. Lists
-    are made around centers of k-means by this distance. Which product is the largest does not
-    depend on the length of (h, 1), so that a query is taken for as long as rows are, R: the nearest
-    centers have the largest
-
-        <c, (h, 1)> - |(h, 1)| |c|^2 / (2 R),
-
-    with |c| counted as at most R, so that long rows, which often have the largest product, are not
-    taken for far.
-
-    References:
-        Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV
-        (the inverted file). Neyshabur, Srebro 2015, On symmetric and asymmetric LSHs for inner
-        product search, section 4.2 (the last coordinate).
+    Rows longer than R get 0 there: with the length of a single very long one as R, the last
+    coordinate would be nearly all of every point. Which product is the largest does not depend on
+    the length of (h, 1), so that a query is taken for as long as rows are, R. |c| counts as at most
+    R, so that long rows, which often have the largest product, are not taken for far.
     """
 
     lists: np.ndarray
@@ -95,8 +86,8 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
     points[:, -1] = np.sqrt(np.maximum(square - squares, 0))
     num_classes = len(points)
     length = min(math.ceil(_ROOM * num_classes / num_lists), num_classes)
-    centers = k_means(points, num_lists, seed)
-    lists = lists_of_points(points, centers, length)
+    centers = _k_means(points, num_lists, seed)
+    lists = _lists_of_points(points, centers, length)
     order = np.argsort(lists, kind="stable")
     sizes = np.bincount(lists, minlength=num_lists)
     ranks = np.arange(num_classes) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -104,3 +95,73 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
     penalties = squares_of_centers / (2 * max(np.sqrt(square), np.finfo(np.float32).tiny))
     penalties = penalties.astype(np.float32)
     return RowLists(lists, order, ranks, sizes, length, centers[:, :-1], penalties)
+
+
+def _k_means(points: np.ndarray, num_centers: int, seed: int) -> np.ndarray:
+    """Returns centers, by ten of Lloyd's rounds over a sample of the points `[n, D]` float32.
+
+    A center to which no point is nearest moves to a point far from its own.
+
+    Cost: O(64 num_centers^2 D) a round.
+    """
+    random = np.random.default_rng(seed)
+    count = min(len(points), _SAMPLE * num_centers)
+    sample = points[np.sort(random.choice(len(points), count, replace=False))]
+    centers = sample[random.choice(count, num_centers, replace=False)]
+    for _ in range(_ROUNDS):
+        nearest, distances = _nearest_centers(sample, centers, 1)
+        own = nearest[:, 0]
+        sizes = np.bincount(own, minlength=num_centers)
+        order = np.argsort(own, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
+        there = sizes > 0
+        centers[there] = np.add.reduceat(sample[order], starts[there]) / sizes[there, np.newaxis]
+        centers[~there] = sample[np.argsort(-distances[:, 0], kind="stable")[: np.sum(~there)]]
+    return centers
+
+
+def _nearest_centers(
+    points: np.ndarray, centers: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the nearest centers of each point `[n, count]`, nearest first, and |c|^2 - 2 c.x."""
+    squares = np.einsum("cd,cd->c", centers, centers)
+    ids = np.empty((len(points), count), np.int32)
+    distances = np.empty((len(points), count), np.float32)
+    block = max(_DISTANCES // len(centers), 1)
+    for first in range(0, len(points), block):
+        place = slice(first, first + block)
+        values = squares - 2 * (points[place] @ centers.T)
+        if count == 1:
+            best = values.argmin(axis=1)[:, np.newaxis]
+        else:
+            best = np.argpartition(values, count - 1, axis=1)[:, :count]
+        found = np.take_along_axis(values, best, axis=1)
+        order = np.argsort(found, axis=1, kind="stable")
+        ids[place] = np.take_along_axis(best, order, axis=1)
+        distances[place] = np.take_along_axis(found, order, axis=1)
+    return ids, distances
+
+
+def _lists_of_points(points: np.ndarray, centers: np.ndarray, length: int) -> np.ndarray:
+    """Returns the list of each point, `[n]`: around its nearest center, but for full lists.
+
+    A list of `length` points is full, and keeps the points that are nearest; others go to their
+    next nearest center.
+    """
+    count = min(_CHOICES, len(centers))
+    choices, distances = _nearest_centers(points, centers, count)
+    lists = np.full(len(points), -1, np.int32)
+    room = np.full(len(centers), length)
+    for choice in range(count):
+        left = np.flatnonzero(lists < 0)
+        wanted = choices[left, choice]
+        order = np.lexsort((distances[left, choice], wanted))
+        sizes = np.bincount(wanted, minlength=len(centers))
+        starts = np.cumsum(sizes) - sizes
+        rank = np.arange(len(left)) - starts[wanted[order]]
+        taken = order[rank < room[wanted[order]]]
+        lists[left[taken]] = wanted[taken]
+        room -= np.bincount(wanted[taken], minlength=len(centers))
+    left = np.flatnonzero(lists < 0)
+    lists[left] = np.repeat(np.arange(len(centers)), room)[: len(left)]
+    return lists

@@ -6,9 +6,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
-from tfx_largeout.ops.hashing.hash_tables import HashTables
-from tfx_largeout.ops.hashing.hashed_rows import HashedRows, codes_in_ranges
-from tfx_largeout.ops.signed_numbers import signed
+from tfx_largeout.ops.hashing.hash_tables import HashedRows, HashTables, codes_in_ranges
+from tfx_largeout.ops.rows.variable_rows import signed
 
 _ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
 
@@ -16,9 +15,7 @@ _ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
 def table_sizes(tables: HashTables, longer: int) -> dict[str, tf.Tensor]:
     """Returns `occupied`, `largest_bucket` and `unreachable`: see `HashIndex.health`.
 
-    Args:
-        tables: The tables.
-        longer: How many buckets of each table, from the first, count for `largest_bucket`.
+    Of each table, the first `longer` buckets count for `largest_bucket`.
     """
     starts, num_classes = signed(tables.starts.value), tables.touched_at.shape[0]
     sizes = starts[:, 1:] - starts[:, :-1]

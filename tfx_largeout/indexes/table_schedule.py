@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.indexes.base import HOST
 from tfx_largeout.ops.hashing.hash_tables import HashTables
-from tfx_largeout.ops.signed_numbers import signed, unsigned
+from tfx_largeout.ops.rows.variable_rows import signed, unsigned
 
 _TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
-
-HOST = "CPU:0"
-"""Where the schedule is: it says what is to be launched, and nothing is to wait for that."""
 
 
 class Turn(NamedTuple):
@@ -42,12 +40,7 @@ class Turn(NamedTuple):
 
     @classmethod
     def of(cls, schedule: tf.Tensor, num_tables: int) -> Turn:
-        """Returns the turn of the next step.
-
-        Args:
-            schedule: `[4]`: due, first, period and moved after the step before.
-            num_tables: L.
-        """
+        """Returns the turn of the step after `schedule` `[4]`: due, first, period and moved."""
         with tf.device(HOST):
             due, first, period, moved = tf.unstack(schedule)
             due += num_tables / period

@@ -12,12 +12,9 @@ from tfx_largeout.run_time_checks import Check, after
 
 
 def check_each(rule: str, values: tf.Tensor, wrong: tf.Tensor) -> Check:
-    """Returns a check that nothing is wrong; the error has the first value that is.
+    """Returns a check that nothing is wrong, bool like `values`; the error has the first that is.
 
-    Args:
-        rule: What the values must be, up to "; got".
-        values: Any shape.
-        wrong: Likewise, bool.
+    `rule` says what values must be, up to "; got".
     """
 
     def message() -> list[Any]:
@@ -54,19 +51,26 @@ def check_equal_shape(rule: str, tensor: tf.Tensor, want: Any) -> Check | None:
     return Check(is_same, lambda: [rule, want, "; got", got])
 
 
+def check_equal(rule: str, got: tf.Tensor, want: Any) -> Check:
+    """Returns a check of a number, with a rule up to the two of them."""
+    return Check(tf.equal(got, want), lambda: [f"{rule}:", want, "; got", got])
+
+
 def _are_known_to_be_equal(got: tf.Tensor, want: tf.Tensor) -> bool:
     known = [tf.get_static_value(shape) for shape in (got, want)]
     return all(shape is not None for shape in known) and np.array_equal(*known)
 
 
+def require_rank(name: str, tensor: tf.Tensor | tf.Variable, rank: int) -> None:
+    """Refuses, by a ValueError, a tensor that is not known to have a rank."""
+    if tensor.shape.rank != rank:
+        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
+
+
 def require_shape(
     name: str, rule: str, tensor: tf.Tensor | tf.Variable, want: list[int | None]
 ) -> None:
-    """Refuses a static shape that can't become one with these dimensions (None: any).
-
-    Raises:
-        ValueError: It can't.
-    """
+    """Refuses, by a ValueError, a static shape that can't become `want` (None: any size)."""
     if not tensor.shape.is_compatible_with(want):
         sizes = ", ".join("any" if size is None else str(size) for size in want)
         raise ValueError(f"{name} must be {rule}, here [{sizes}]; got shape {tensor.shape}")
@@ -84,25 +88,14 @@ def check_learning_rate(learning_rate: tf.Tensor, weight_decay: float) -> Check:
 
 
 def check_dtypes(dtype: tf.DType, **tensors: Any) -> None:
-    """Refuses a tensor that has another dtype.
-
-    Raises:
-        TypeError: One has.
-    """
+    """Refuses, by a TypeError, a tensor that has another dtype."""
     for name, tensor in tensors.items():
         if tensor.dtype != dtype:
             raise TypeError(f"{name} must be {dtype.name}; got {tensor.dtype.name}")
 
 
 def finite_gradients(**gradients: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
-    """Returns gradients with 0 where an id is padding, -1.
-
-    Args:
-        **gradients: By name, the ids and the gradient of each.
-
-    Raises:
-        tf.errors.InvalidArgumentError: Another number is not finite.
-    """
+    """Returns gradients, given with their ids, with 0 at padding; refuses NaN and infinity."""
     kept = {name: tf.where(ids >= 0, given, 0) for name, (ids, given) in gradients.items()}
     with after([check_finite(name, gradient) for name, gradient in kept.items()]):
         return [tf.identity(gradient) for gradient in kept.values()]

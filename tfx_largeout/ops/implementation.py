@@ -26,18 +26,12 @@ def op_module(
     """Returns the module of custom ops if it is to be used for some weights, else None.
 
     Args:
-        implementation: `"auto"`: the custom op where the library loads and has it, for weights
-            of a dtype that it serves where they are; `"op"` or `"composed"` to insist.
+        implementation: See `ops`, which has the errors, too.
         op: The op's name in the module.
         name: The name of the weights, for errors.
         weights: What the op reads or changes in place.
         dtypes: What the op serves.
         gpu_dtypes: What its GPU kernel serves, where there is one and it is loaded.
-
-    Raises:
-        ValueError: `implementation` is none of the three.
-        TypeError: `"op"`, and the op does not serve the dtype.
-        RuntimeError: `"op"`, and the library is not there.
     """
     choice_argument("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "composed":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binary search in sorted vectors, for values of any shape, also none.
+"""Binary search in sorted vectors, for values of any shape, also none; sorted entries as rows.
 
 `tf.searchsorted` wants as many rows of values as of sorted values, and fails in a graph on no
 values at all (an empty batch).
@@ -42,3 +42,25 @@ def _search(bound: Callable[..., tf.Tensor], ascending: tf.Tensor, values: tf.Te
     row = tf.reshape(values, [1, tf.size(values)])
     found = bound(sorted_inputs=ascending[tf.newaxis], values=row, out_type=tf.int64)
     return tf.reshape(found, tf.shape(values))
+
+
+def padded_rows(
+    rows: tf.Tensor, num_rows: tf.Tensor, *columns: tuple[tf.Tensor, float]
+) -> list[tf.Tensor]:
+    """Returns `[num_rows, n]` matrices, n the length of the longest row.
+
+    By ops that every device has, unlike those of ragged tensors. Cost: O(N log N) for N entries.
+
+    Args:
+        rows: `[N]` int64, rising: the row of each entry.
+        num_rows: `[]` int64.
+        *columns: For each matrix its entries `[N]`, and what stands behind the last one of a row.
+    """
+    first = lower_bound(rows, tf.range(num_rows))
+    place = tf.range(tf.size(rows, tf.int64)) - tf.gather(first, rows)
+    length = tf.reduce_max(tf.concat([tf.constant([-1], tf.int64), place], axis=0)) + 1
+    places, shape = tf.stack([rows, place], axis=1), tf.stack([num_rows, length])
+    return [
+        tf.tensor_scatter_nd_update(tf.fill(shape, tf.cast(padding, x.dtype)), places, x)
+        for x, padding in columns
+    ]

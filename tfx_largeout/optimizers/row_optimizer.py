@@ -13,8 +13,7 @@ from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.keras_internals import OptimizerHooks
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
-from tfx_largeout.ops.rows.row_update import row_update
-from tfx_largeout.ops.rows.row_update_composed import row_step
+from tfx_largeout.ops.rows.row_update import row_step, row_update
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.saving import check_saved_shapes

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes import HashIndex, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.top_candidates import top_candidates
+from tfx_largeout.ops.candidates.candidate_logits import top_candidates
 from tfx_largeout.samplers.base import Candidates, OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 

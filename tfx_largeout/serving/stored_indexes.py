@@ -12,7 +12,7 @@ from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.indexes.row_lists import make_row_lists, rows_and_biases
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
-from tfx_largeout.ops.signed_numbers import signed
+from tfx_largeout.ops.rows.variable_rows import signed
 from tfx_largeout.serving.stored_rows import (
     StoredRows,
     best_columns,

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from oracles import inverted_multi_index as oracle
 
-from tfx_largeout.ops.multi_index.class_lists import ClassLists
-from tfx_largeout.ops.multi_index.multi_index_draws import multi_index_draws
+from tfx_largeout.ops.multi_index.multi_index_draws import ClassLists, multi_index_draws
 
 SIZES = [(1, 3, 2, 5), (4, 50, 11, 40), (7, 20, 3, 1), (13, 400, 30, 100), (2, 9, 0, 3)]
 ways = pytest.mark.parametrize("implementation", ["op", "composed"])

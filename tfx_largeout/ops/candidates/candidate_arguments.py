@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -12,11 +13,11 @@ from tfx_largeout.ops.checks import (
     check_dtypes,
     check_finite,
     check_ids,
-    check_learning_rate,
     check_shape,
-    finite_gradients,
+    require_rank,
 )
-from tfx_largeout.ops.rows.row_rule import compute_dtype
+from tfx_largeout.ops.implementation import op_module
+from tfx_largeout.ops.rows.row_rule import OP_DTYPES, compute_dtype
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.run_time_checks import Check, after
 
@@ -25,11 +26,14 @@ class CandidateArguments(NamedTuple):
     """Arguments that fit each other as far as their static shapes and dtypes tell.
 
     Attributes:
-        kernel: W, `[C, D]`.
-        bias: b, `[C]`, or None.
-        hidden: h, `[N, D]`.
-        labels: `[N, K]` int64.
-        candidates: `[S]` or `[N, S]` int64.
+        kernel: W, `[C, D]`: `tf.Variable` or `keras.Variable`, float32, bfloat16 or float64
+            (composed only). It is read in place and never copied.
+        bias: b, `[C]`, likewise, of the same dtype; or None.
+        hidden: h, `[N, D]`, finite; float32, or float64 beside a float64 kernel. All arithmetic is
+            in this dtype.
+        labels: `[N, K]` int64, padded with -1.
+        candidates: `[S]` int64: those of all examples; or `[N, S]`: an example's own. Padded
+            with -1. A class may come up several times.
     """
 
     kernel: tf.Variable
@@ -42,20 +46,15 @@ class CandidateArguments(NamedTuple):
     def of(
         cls, kernel: Any, bias: Any, hidden: tf.Tensor, labels: tf.Tensor, candidates: tf.Tensor
     ) -> CandidateArguments:
-        """Unwraps variables and checks dtypes and static shapes.
-
-        Raises:
-            ValueError: A static shape is wrong.
-            TypeError: A dtype is wrong.
-        """
+        """Unwraps variables and checks dtypes and static shapes."""
         kernel, bias = bare_variable(kernel), None if bias is None else bare_variable(bias)
         check_dtypes(compute_dtype(kernel), hidden=hidden)
         check_dtypes(tf.int64, labels=labels, candidates=candidates)
-        _check_rank("kernel", kernel, 2)
+        require_rank("kernel", kernel, 2)
         if kernel.shape[0] == 0:
             raise ValueError(f"kernel must be [C, D] with C at least 1; got shape {kernel.shape}")
-        _check_rank("hidden", hidden, 2)
-        _check_rank("labels", labels, 2)
+        require_rank("hidden", hidden, 2)
+        require_rank("labels", labels, 2)
         if candidates.shape.rank not in (1, 2):
             raise ValueError(f"candidates must have rank 1 or 2; got shape {candidates.shape}")
         if bias is not None:
@@ -77,14 +76,27 @@ class CandidateArguments(NamedTuple):
         """Whether each example has candidates of its own."""
         return self.candidates.shape.rank == 2
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the custom ops get of it, but for the candidates."""
+        return {
+            "kernel": self.kernel.handle,
+            "bias": [] if self.bias is None else [self.bias.handle],
+            "hidden": self.hidden,
+            "labels": self.labels,
+            "dtype": self.kernel.dtype,
+        }
+
+    def op_module(self, implementation: str, op: str) -> ModuleType | None:
+        """Returns the module of custom ops if it is to be used, else None: see `op_module`."""
+        return op_module(implementation, op, "kernel", self.kernel, OP_DTYPES, OP_DTYPES)
+
     def checked(
         self, checks: Sequence[Check | None] = (), classes_of_labels: int | None = None
     ) -> CandidateArguments:
-        """Returns the same; what is computed from them runs after all checks, and `checks`.
+        """Returns the same; what is computed from them runs after all checks, and after `checks`.
 
-        Args:
-            checks: More of them. Default none.
-            classes_of_labels: What ids of labels are below. Default None: C.
+        Ids of labels are below `classes_of_labels`, None: C.
         """
         if classes_of_labels is None:
             classes_of_labels = self.num_classes
@@ -109,36 +121,3 @@ class CandidateArguments(NamedTuple):
                 labels=tf.identity(self.labels),
                 candidates=tf.identity(self.candidates),
             )
-
-    def checked_step(
-        self,
-        true_gradient: tf.Tensor,
-        candidate_gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-    ) -> tuple[CandidateArguments, tf.Tensor, tf.Tensor]:
-        """As `checked`, for a step with gradients `[N, K]` and `[N, S]` of the logits.
-
-        Returns:
-            The arguments, and the gradients, 0 at padding.
-        """
-        sizes = tf.stack([tf.shape(self.hidden)[0], tf.shape(self.candidates)[-1]])
-        rule = "[N, S] with the N of hidden and the S of candidates"
-        labels = tf.shape(self.labels)
-        arguments = self.checked(
-            [
-                check_shape("true_gradient", "[N, K] as the labels", true_gradient, labels),
-                check_shape("candidate_gradient", rule, candidate_gradient, sizes),
-                check_learning_rate(learning_rate, weight_decay),
-            ]
-        )
-        true_gradient, candidate_gradient = finite_gradients(
-            true_gradient=(arguments.labels, true_gradient),
-            candidate_gradient=(arguments.candidates, candidate_gradient),
-        )
-        return arguments, true_gradient, candidate_gradient
-
-
-def _check_rank(name: str, value: tf.Tensor | tf.Variable, rank: int) -> None:
-    if value.shape.rank != rank:
-        raise ValueError(f"{name} must have rank {rank}; got shape {value.shape}")

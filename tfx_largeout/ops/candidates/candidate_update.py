@@ -4,22 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.candidates.candidate_update_composed import candidate_update_composed
-from tfx_largeout.ops.checks import check_dtypes
-from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import (
-    OP_DTYPES,
-    RowRule,
-    check_slots,
-    numbers_of,
-    rate_in,
-)
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.checks import check_dtypes, check_shape, finite_gradients
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update import RowStep
+from tfx_largeout.ops.rows.variable_rows import gather
 
 
 def candidate_update(
@@ -53,68 +46,134 @@ def candidate_update(
     for an example's own.
 
     Args:
-        kernel: W, `[C, D]`, changed in place: as `candidate_logits`.
+        kernel: W, `[C, D]`, changed in place: as `CandidateArguments`, like all that it has.
         bias: b, `[C]`, likewise, or None.
         kernel_slots: The variables that `rule.slots` names, for W; changed in place.
         bias_slots: Those for b; none without a bias.
-        hidden: h, `[N, D]`, finite.
-        labels: `[N, K]` int64, padded with -1.
-        candidates: `[S]` or `[N, S]` int64, padded with -1.
+        hidden: h, `[N, D]`.
+        labels: `[N, K]`.
+        candidates: `[S]` or `[N, S]`.
         true_gradient: `[N, K]`, finite; ignored at padding.
         candidate_gradient: `[N, S]`, finite; ignored where there is no candidate.
         rule: What to do with a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         update: Whether to take the step; False: only the gradient.
-        implementation: As `row_update`.
+        implementation: See `ops`, which has the errors, too. Our own GPU kernels don't wait: dL/dh
+            is 0 after an error, and what tensors hold is one of a later call, as of
+            `candidate_logits`.
 
     Returns:
         dL/dh at the W before the step, `[N, D]`, of the dtype of `hidden`.
-
-    Raises:
-        ValueError: The rule is none; slots don't fit it; a static shape is wrong.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: A number is not finite, an id or the rate is out of range,
-            or shapes disagree. Nothing is changed then. Our own GPU kernels don't wait: then dL/dh
-            is 0, and what tensors hold is an error of a later call, as of `candidate_logits`.
     """
-    rule.check()
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
-    kernel_slots = [bare_variable(slot) for slot in kernel_slots]
-    bias_slots = [bare_variable(slot) for slot in bias_slots]
-    check_slots("kernel", arguments.kernel, kernel_slots, rule)
-    if arguments.bias is not None:
-        check_slots("bias", arguments.bias, bias_slots, rule)
-    elif bias_slots:
-        raise ValueError(f"bias_slots must be empty without a bias; got {len(bias_slots)}")
+    step = RowStep.of(*arguments[:2], kernel_slots, bias_slots, rule, learning_rate)
     check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
-    learning_rate = rate_in(hidden.dtype, learning_rate)
-    module = op_module(
-        implementation,
-        "tfx_candidate_update",
-        "kernel",
-        arguments.kernel,
-        OP_DTYPES,
-        OP_DTYPES,
-    )
+    module = arguments.op_module(implementation, "tfx_candidate_update")
     if module is None:
-        slots = (kernel_slots, bias_slots)
-        return candidate_update_composed(
-            arguments, slots, true_gradient, candidate_gradient, rule, learning_rate, update
-        )
+        return _composed(arguments, step, true_gradient, candidate_gradient, update)
     return module.tfx_candidate_update(
-        kernel=arguments.kernel.handle,
-        bias=[] if arguments.bias is None else [arguments.bias.handle],
-        kernel_slots=[slot.handle for slot in kernel_slots],
-        bias_slots=[slot.handle for slot in bias_slots],
-        hidden=arguments.hidden,
-        labels=arguments.labels,
-        candidates=arguments.candidates,
+        **arguments.inputs,
+        **step.inputs,
+        candidates=candidates,
         true_gradient=true_gradient,
         candidate_gradient=candidate_gradient,
-        learning_rate=learning_rate,
-        rule=numbers_of(rule),
-        method=rule.method,
         update=update,
-        dtype=arguments.kernel.dtype,
     )
+
+
+def _composed(
+    arguments: CandidateArguments,
+    step: RowStep,
+    true_gradient: tf.Tensor,
+    candidate_gradient: tf.Tensor,
+    update: bool,
+) -> tf.Tensor:
+    """Same results as the custom op of `candidate_update`. Memory: O(n D) for n classes."""
+    sizes = tf.stack([tf.shape(arguments.hidden)[0], tf.shape(arguments.candidates)[-1]])
+    rule = "[N, S] with the N of hidden and the S of candidates"
+    labels = tf.shape(arguments.labels)
+    arguments = arguments.checked(
+        [
+            check_shape("true_gradient", "[N, K] as the labels", true_gradient, labels),
+            check_shape("candidate_gradient", rule, candidate_gradient, sizes),
+            step.check_rate(),
+        ]
+    )
+    true_gradient, candidate_gradient = finite_gradients(
+        true_gradient=(arguments.labels, true_gradient),
+        candidate_gradient=(arguments.candidates, candidate_gradient),
+    )
+    gradients = _own if arguments.is_own else _shared
+    ids, hidden_gradient, of_kernel, of_bias = gradients(
+        arguments, true_gradient, candidate_gradient
+    )
+    if update:
+        step.take(ids, of_kernel, of_bias, hidden_gradient)
+    return tf.ensure_shape(hidden_gradient, arguments.hidden.shape)
+
+
+class _Terms(NamedTuple):
+    """Entries of a sparse matrix G `[N, n]` of gradients: rows are examples, columns classes."""
+
+    examples: tf.Tensor
+    classes: tf.Tensor
+    values: tf.Tensor
+
+    @classmethod
+    def of(cls, ids: tf.Tensor, gradient: tf.Tensor) -> _Terms:
+        """Takes the entries of `[N, n]` ids and gradients that are no padding."""
+        places = tf.where(ids >= 0)
+        return cls(places[:, 0], tf.gather_nd(ids, places), tf.gather_nd(gradient, places))
+
+
+# Each returns the touched classes [n], dL/dh, and dL/dW [n, D] and dL/db [n] at those classes.
+
+
+def _own(
+    arguments: CandidateArguments, true_gradient: tf.Tensor, candidate_gradient: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    labels = _Terms.of(arguments.labels, true_gradient)
+    candidates = _Terms.of(arguments.candidates, candidate_gradient)
+    terms = _Terms(*(tf.concat(pair, axis=0) for pair in zip(labels, candidates, strict=True)))
+    ids, places = tf.unique(terms.classes, tf.int64)
+    return ids, *_products(arguments, terms._replace(classes=places), ids)
+
+
+def _shared(
+    arguments: CandidateArguments, true_gradient: tf.Tensor, candidate_gradient: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    labels = _Terms.of(arguments.labels, true_gradient)
+    there = arguments.candidates >= 0
+    candidates = tf.boolean_mask(arguments.candidates, there)
+    gradient = tf.boolean_mask(candidate_gradient, there, axis=1)
+    ids, places = tf.unique(tf.concat([labels.classes, candidates], axis=0), tf.int64)
+    num_labels = tf.size(labels.classes)
+    label_places, candidate_places = places[:num_labels], places[num_labels:]
+    hidden_gradient, kernel_gradient, bias_gradient = _products(
+        arguments, labels._replace(classes=label_places), ids
+    )
+    rows = tf.cast(gather(arguments.kernel, candidates), gradient.dtype)
+    hidden_gradient += tf.matmul(gradient, rows)
+    by_candidate = tf.matmul(gradient, arguments.hidden, transpose_a=True)
+    kernel_gradient += _sum_by_place(by_candidate, candidate_places, ids)
+    bias_gradient += _sum_by_place(tf.reduce_sum(gradient, axis=0), candidate_places, ids)
+    return ids, hidden_gradient, kernel_gradient, bias_gradient
+
+
+def _sum_by_place(values: tf.Tensor, places: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, places, tf.size(ids))
+
+
+def _products(
+    arguments: CandidateArguments, terms: _Terms, ids: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns G W, G^T H and G^T 1, where column p of G is that of class ids[p]."""
+    hidden = arguments.hidden
+    indices = tf.stack([terms.examples, terms.classes], axis=1)
+    shape = tf.stack([tf.shape(hidden, tf.int64)[0], tf.size(ids, tf.int64)])
+    sparse = {"a_indices": indices, "a_values": terms.values, "a_shape": shape}
+    rows = tf.cast(gather(arguments.kernel, ids), hidden.dtype)
+    hidden_gradient = tf.raw_ops.SparseTensorDenseMatMul(**sparse, b=rows)
+    kernel_gradient = tf.raw_ops.SparseTensorDenseMatMul(**sparse, b=hidden, adjoint_a=True)
+    bias_gradient = tf.math.unsorted_segment_sum(terms.values, terms.classes, tf.size(ids))
+    return hidden_gradient, kernel_gradient, bias_gradient

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather, ids_between
 
 _BLOCK_ELEMENTS = 2**22  # logits at a time: 16 MiB
 
@@ -31,26 +32,20 @@ def exact_hidden_gradient(
     Returns:
         `[N, D]` float32.
     """
-    num_classes = kernel.shape[0]
-    block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(tf.shape(hidden)[0], 1), 1)
+    kernel = bare_variable(kernel)
 
-    def add_block(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        ids = tf.range(start, tf.minimum(start + block, num_classes))
-        rows, biases = _rows(kernel, bias, ids)
-        logits = tf.matmul(hidden, rows, transpose_b=True) + biases
+    def add_block(start: tf.Tensor, end: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+        ids = ids_between(start, end)
+        rows = tf.cast(gather(kernel, ids), tf.float32)
+        logits = tf.matmul(hidden, rows, transpose_b=True)
+        if bias is not None:
+            logits += tf.cast(gather(bare_variable(bias), ids), tf.float32)
         probabilities = tf.exp(logits - log_partition[:, tf.newaxis])
-        return start + block, total + tf.matmul(probabilities, rows)
+        return total + tf.matmul(probabilities, rows)
 
-    begin = (tf.constant(0), tf.zeros_like(hidden))
-    expected = tf.while_loop(
-        lambda start, _: start < num_classes, add_block, begin, parallel_iterations=1
-    )[1]
-    targets = tf.cast(tf.gather(kernel.value, labels.safe_ids), tf.float32)
+    block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(tf.shape(hidden)[0], 1), 1)
+    expected = fold_blocks(kernel.shape[0], block, add_block, tf.zeros_like(hidden))
+    targets = tf.cast(gather(kernel, labels.safe_ids), tf.float32)
     counts = tf.cast(labels.counts, tf.float32)[:, tf.newaxis]
     weights = tf.math.divide_no_nan(tf.cast(labels.mask, tf.float32), counts)
     return expected - tf.einsum("nk,nkd->nd", weights, targets)
-
-
-def _rows(kernel: Any, bias: Any, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | float]:
-    rows = tf.cast(tf.gather(kernel.value, ids), tf.float32)
-    return rows, 0.0 if bias is None else tf.cast(tf.gather(bias.value, ids), tf.float32)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import OP_DTYPES, compute_dtype
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
+from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather, ids_between
 
 
 def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
@@ -24,15 +24,10 @@ def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
     Args:
         variable: W, `[C, ...]`, C at least 1: `tf.Variable` or `keras.Variable`, float32, bfloat16
             or float64 (composed only).
-        implementation: As `row_update`.
+        implementation: See `ops`, which has the errors, too.
 
     Returns:
-        `[...]`, float32, or float64 for a float64 variable. No gradient is defined.
-
-    Raises:
-        ValueError: The variable has no rows.
-        TypeError: Its dtype is another one.
-        RuntimeError: `implementation="op"` and the library is not there.
+        `[...]`, float32, or float64 for a float64 variable.
     """
     variable = bare_variable(variable)
     dtype = compute_dtype(variable)
@@ -40,7 +35,7 @@ def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
         raise ValueError(f"variable must be [C, ...] with C at least 1; got shape {variable.shape}")
     module = op_module(implementation, "tfx_mean_of_rows", "variable", variable, OP_DTYPES)
     if module is None:
-        return tf.cast(mean_of_rows_composed(variable), dtype)
+        return tf.cast(_composed(variable), dtype)
     mean = module.tfx_mean_of_rows(variable=variable.handle, dtype=variable.dtype)
     return tf.ensure_shape(mean, variable.shape[1:])
 
@@ -48,23 +43,13 @@ def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
 _BLOCK_ELEMENTS = 2**18  # 2 MiB in float64
 
 
-def mean_of_rows_composed(variable: tf.Variable) -> tf.Tensor:
-    """Same result as the custom op of `mean_of_rows`, by a loop over blocks of rows.
-
-    Argument: that of `mean_of_rows`; the result is float64.
-    """
+def _composed(variable: tf.Variable) -> tf.Tensor:
+    """Same result as the custom op, by a loop over blocks of rows, in float64."""
     num_rows, shape = variable.shape[0], variable.shape[1:]
     block = max(_BLOCK_ELEMENTS // max(shape.num_elements(), 1), 1)
 
-    def add_block(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        end = start + tf.minimum(block, num_rows - start)
-        rows = gather(variable, tf.cast(tf.range(start, end), tf.int64))
-        return end, total + tf.reduce_sum(tf.cast(rows, tf.float64), axis=0)
+    def add_block(start: tf.Tensor, end: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+        rows = gather(variable, ids_between(start, end))
+        return total + tf.reduce_sum(tf.cast(rows, tf.float64), axis=0)
 
-    _, total = tf.while_loop(
-        lambda start, _: start < num_rows,
-        add_block,
-        (tf.zeros([], tf.int32), tf.zeros(shape, tf.float64)),
-        parallel_iterations=1,
-    )
-    return total / num_rows
+    return fold_blocks(num_rows, block, add_block, tf.zeros(shape, tf.float64)) / num_rows

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.ops.rows.variable_rows import fold_blocks
 from tfx_largeout.run_time_checks import Check, after
 
 
@@ -45,33 +46,21 @@ def order_keys(logits: tf.Tensor) -> tf.Tensor:
 def count_above(
     keys: tf.Tensor, classes: tf.Tensor, target_keys: tf.Tensor, labels: tf.Tensor
 ) -> tf.Tensor:
-    """Counts the columns of a block of classes that rank above each label.
+    """Counts the columns of a block of `classes` `[n]` int64 that rank above each label, `[B, K]`.
 
-    Args:
-        keys: Order keys of the classes, `[B, n]`.
-        classes: `[n]` int64.
-        target_keys: Order keys of the labels, `[B, K]`.
-        labels: `[B, K]` int64; the count of a negative label has no meaning.
-
-    Returns:
-        `[B, K]` int64.
+    `keys` `[B, n]` and `target_keys` `[B, K]` are the order keys of the classes and of the labels;
+    the count of a negative label has no meaning.
     """
     num_slots = tf.shape(labels)[1]
 
-    def count_slot(slot: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def count_slot(slot: tf.Tensor, _: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         target, label = target_keys[:, slot, tf.newaxis], labels[:, slot, tf.newaxis]
         above = (keys > target) | ((keys == target) & (classes < label))
         count = tf.math.count_nonzero(above, axis=1, keepdims=True)
         counts += count * tf.one_hot(slot, num_slots, dtype=tf.int64)
-        return slot + 1, tf.ensure_shape(counts, labels.shape)
+        return tf.ensure_shape(counts, labels.shape)
 
-    _, counts = tf.while_loop(
-        lambda slot, _: slot < num_slots,
-        count_slot,
-        (tf.zeros([], tf.int32), tf.zeros_like(labels)),
-        parallel_iterations=1,
-    )
-    return counts
+    return fold_blocks(num_slots, 1, count_slot, tf.zeros_like(labels))
 
 
 def check_labels(labels: tf.Tensor, num_classes: tf.Tensor) -> Check:

@@ -7,12 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.exact.streamed_logits_composed import (
-    classes_of_small_block,
-    logits_of_block,
-    num_rows_of,
-)
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.exact.logit_blocks import LogitBlocks, classes_of_small_block
 
 _GROUP = 64  # classes: each draw looks at the groups of its block, then at the classes of its group
 
@@ -41,53 +36,36 @@ def softmax_draws(
     Returns:
         The classes `[B, S]` int64, -1 where Z is not finite; and log Z `[B]`, of the dtype of h.
     """
-    layer = bare_variable(kernel), None if bias is None else bare_variable(bias)
-    num_classes = num_rows_of(layer[0])
-    block = tf.minimum(classes_of_small_block(hidden), num_classes)
-    log_sums = _log_sums_of_blocks(hidden, layer, num_classes, block)
+    blocks = LogitBlocks.of(hidden, kernel, bias)
+    block = tf.minimum(classes_of_small_block(hidden), blocks.num_classes)
+    log_sums = _log_sums_of_blocks(blocks, block)
     log_partition = tf.reduce_logsumexp(tf.cast(log_sums, tf.float64), axis=0)
     shape = [tf.shape(hidden)[0], num_draws, 3]
     uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
     block_of_draw = _blocks_of_draws(log_sums, log_partition, uniform[:, :, 0])
 
-    def body(number, ids):  # type: ignore[no-untyped-def]
-        start = number * block
-        end = start + tf.minimum(block, num_classes - start)
-        logits = logits_of_block(hidden, *layer, start, end)
+    def visit(start, end, logits, ids):  # type: ignore[no-untyped-def]
+        number = start // block
         weights = tf.exp(logits - log_sums[number][:, tf.newaxis])
         draws = tf.where(block_of_draw == tf.cast(number, tf.int64))
         drawn = _draws_of_block(weights, draws[:, 0], tf.gather_nd(uniform[:, :, 1:], draws))
-        drawn += tf.cast(start, tf.int64)
-        return number + 1, tf.tensor_scatter_nd_update(ids, draws, drawn)
+        return tf.tensor_scatter_nd_update(ids, draws, drawn + tf.cast(start, tf.int64))
 
-    _, ids = tf.while_loop(
-        lambda number, ids: number * block < num_classes,
-        body,
-        (tf.zeros([], tf.int32), tf.fill(shape[:2], tf.constant(-1, tf.int64))),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, num_draws])),
-        parallel_iterations=1,
-    )
+    none = tf.fill(shape[:2], tf.constant(-1, tf.int64))
+    ids = blocks.fold(visit, none, tf.TensorShape([None, num_draws]), block)
     return tf.ensure_shape(ids, [hidden.shape[0], num_draws]), tf.cast(log_partition, hidden.dtype)
 
 
-def _log_sums_of_blocks(
-    hidden: tf.Tensor, layer: tuple[Any, Any], num_classes: tf.Tensor, block: tf.Tensor
-) -> tf.Tensor:
+def _log_sums_of_blocks(blocks: LogitBlocks, block: tf.Tensor) -> tf.Tensor:
     """Returns the log of the sum of exp(o_c) over each block, `[blocks, B]`."""
-    num_blocks = (num_classes + block - 1) // block
-    sums = tf.TensorArray(hidden.dtype, num_blocks, element_shape=[None])
-
-    def body(number, sums):  # type: ignore[no-untyped-def]
-        start = number * block
-        end = start + tf.minimum(block, num_classes - start)
-        logits = logits_of_block(hidden, *layer, start, end)
-        return number + 1, sums.write(number, tf.reduce_logsumexp(logits, axis=1))
-
-    _, sums = tf.while_loop(
-        lambda number, sums: number < num_blocks,
-        body,
-        (tf.zeros([], tf.int32), sums),
-        parallel_iterations=1,
+    num_blocks = (blocks.num_classes + block - 1) // block
+    sums = tf.TensorArray(blocks.hidden.dtype, num_blocks, element_shape=[None])
+    sums = blocks.fold(
+        lambda start, end, logits, sums: sums.write(
+            start // block, tf.reduce_logsumexp(logits, axis=1)
+        ),
+        sums,
+        block=block,
     )
     return sums.stack()
 
@@ -103,12 +81,9 @@ def _blocks_of_draws(
 
 
 def _draws_of_block(weights: tf.Tensor, examples: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Returns a column of the weights of a block for each draw, `[m]` int64.
+    """Returns a column of the weights `[B, n]` of a block for each draw, `[m]` int64.
 
-    Args:
-        weights: `[B, n]`, in proportion to the probabilities.
-        examples: `[m]`, the example of each draw.
-        uniform: `[m, 2]`.
+    `examples` `[m]` says whose each draw is, `uniform` is `[m, 2]`.
     """
     weights = tf.pad(weights, [[0, 0], [0, -tf.shape(weights)[1] % _GROUP]])
     weights = tf.reshape(weights, [tf.shape(weights)[0], tf.shape(weights)[1] // _GROUP, _GROUP])

@@ -13,10 +13,10 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import check_dtypes, require_shape
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
-from tfx_largeout.ops.exact.products import PRODUCTS
-from tfx_largeout.ops.exact.softmax_selection_composed import softmax_selection_composed
-from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import OP_DTYPES
+from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits_composed
+from tfx_largeout.ops.rows.variable_rows import ids_between
+from tfx_largeout.ops.sorted_search import padded_rows
 
 _WHOLE = ClassShard()
 
@@ -44,11 +44,7 @@ class SoftmaxSelection(NamedTuple):
         and each that is to stay is among them. The choice is that of one pass over all classes, but
         for rounding.
 
-        Cost: O(B S').
-
-        Args:
-            log_z: `[B]`, at least `logsumexp`: log Z of all classes.
-            epsilon: As `least_weight` gives it.
+        Cost: O(B S'). `log_z` `[B]` is at least `logsumexp`; `epsilon` as `least_weight` gives it.
         """
         of_example = log_z[:, tf.newaxis]
         log_epsilon = math.log(epsilon) if epsilon else -math.inf
@@ -62,11 +58,7 @@ class SoftmaxSelection(NamedTuple):
 
 
 def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1) -> int:
-    """Returns S as an int.
-
-    Raises:
-        ValueError: It is no integer in [at_least, C].
-    """
+    """Returns S as an int; refuses what is no integer in [at_least, C]."""
     num_selected = integer_argument("num_selected", num_selected, at_least)
     if num_selected > num_classes:
         raise ValueError(
@@ -108,11 +100,10 @@ def softmax_selection(
     Cost: O(B C D) time, W read once; memory O(B (D + T S log C)) for T threads at most.
 
     Args:
-        kernel: W, `[C, D]`: `tf.Variable` or `keras.Variable`, float32, bfloat16 or float64
-            (composed only). It is read in place and never copied.
-        bias: b, `[C]`, likewise, of the same dtype; or None.
-        hidden: h, `[B, D]`, finite; float32, or float64 beside a float64 kernel.
-        labels: `[B, K]` int64, padded with -1.
+        kernel: W, `[C, D]`: this one and the next three as `CandidateArguments`.
+        bias: b, `[C]`, or None.
+        hidden: h, `[B, D]`.
+        labels: `[B, K]`.
         num_selected: S, in [0, C]. With 0 none is kept.
         seed: `[2]` int64.
         shard: Which classes of a layer the rows of the kernel are, in numbers. Labels, ids, C and
@@ -120,17 +111,7 @@ def softmax_selection(
         products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
             2^-8 at most), a block at a time, and their products, which are exact then, summed in
             float32. That is faster on a processor with AVX512-BF16, and slower on others.
-        implementation: As `row_update`.
-
-    Returns:
-        A `SoftmaxSelection`. No gradient is defined.
-
-    Raises:
-        ValueError: A static shape is wrong, `num_selected` is out of range, or `products` unknown.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: h is not finite, a label is out of range, or shapes
-            disagree.
+        implementation: See `ops`, which has the errors, too.
     """
     no_candidates = tf.zeros([0], tf.int64)
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, no_candidates)
@@ -140,31 +121,108 @@ def softmax_selection(
     choice_argument("products", products, PRODUCTS)
     check_dtypes(tf.int64, seed=seed)
     require_shape("seed", "[2]", seed, [2])
-    module = op_module(
-        implementation, "tfx_softmax_selection", "kernel", arguments.kernel, OP_DTYPES, OP_DTYPES
-    )
+    module = arguments.op_module(implementation, "tfx_softmax_selection")
     if module is None:
-        epsilon = least_weight(num_selected, shard.num_classes)
-        composed = softmax_selection_composed(
-            arguments, num_selected, epsilon, seed, shard, products
-        )
-        return SoftmaxSelection(*composed)
+        return SoftmaxSelection(*_composed(arguments, num_selected, seed, shard, products))
     num_classes = shard.num_classes
     shard = shard.tensors(arguments.num_classes)
     if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
         arguments = arguments.checked((), num_classes)
     return SoftmaxSelection(
         *module.tfx_softmax_selection(
-            kernel=arguments.kernel.handle,
-            bias=[] if arguments.bias is None else [arguments.bias.handle],
-            hidden=arguments.hidden,
-            labels=arguments.labels,
+            **arguments.inputs,
             seed=seed,
             first_class=shard.first,
             class_stride=shard.stride,
             num_classes=shard.num_classes,
             num_selected=num_selected,
             products=products,
-            dtype=arguments.kernel.dtype,
         )
     )
+
+
+def _composed(
+    arguments: CandidateArguments,
+    num_selected: int,
+    seed: tf.Tensor,
+    shard: ClassShard,
+    products: str,
+) -> tuple[tf.Tensor, ...]:
+    """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
+
+    The first gives the partition function; the second computes the logits again and keeps entries.
+    """
+    epsilon = least_weight(num_selected, shard.num_classes)
+    num_classes, num_rows = shard.num_classes, arguments.num_classes
+    shard = shard.tensors(num_rows)
+    arguments = arguments.checked([shard.check(num_rows)], num_classes)
+    hidden, labels = arguments.hidden, arguments.labels
+    blocks = LogitBlocks(hidden, arguments.kernel, arguments.bias, products)
+    log_z, targets, *_ = streamed_logits_composed(blocks, labels, 0, None, shard)
+    batch = tf.shape(hidden, tf.int64)[0]
+    if num_selected == 0:
+        empty = tf.stack([batch, 0])
+        return log_z, targets, tf.zeros(empty, tf.int64), *[tf.zeros(empty, hidden.dtype)] * 3
+    keys = _example_keys(seed, batch)
+
+    def visit(start, end, logits, found):  # type: ignore[no-untyped-def]
+        places, values = found
+        ids = shard.class_of(ids_between(start, end))
+        p = tf.exp(logits - log_z[:, tf.newaxis])
+        u = tf.cast(_uniform(keys, ids), p.dtype)
+        is_label = tf.reduce_any(labels[:, :, tf.newaxis] == ids, axis=1)
+        kept = tf.where((p > u * epsilon) & ~is_label)
+        of_block = tf.stack([kept[:, 0], tf.gather(ids, kept[:, 1])], axis=1)
+        p, logits, u = (tf.gather_nd(x, kept) for x in (p, logits, u))
+        more = tf.stack([tf.maximum(p, epsilon), logits, logits - tf.math.log(u)], axis=1)
+        return tf.concat([places, of_block], axis=0), tf.concat([values, more], axis=0)
+
+    places, values = blocks.fold(
+        visit,
+        (tf.zeros([0, 2], tf.int64), tf.zeros([0, 3], hidden.dtype)),
+        (tf.TensorShape([None, 2]), tf.TensorShape([None, 3])),
+    )
+    # Blocks came in order, so that a stable sort by examples leaves the classes rising.
+    order = tf.argsort(places[:, 0], stable=True)
+    places, values = tf.gather(places, order), tf.gather(values, order)
+    entries = [(places[:, 1], -1), *((x, 0) for x in tf.unstack(values, axis=1))]
+    matrices = padded_rows(places[:, 0], batch, *entries)
+    return log_z, targets, *(tf.ensure_shape(x, [hidden.shape[0], None]) for x in matrices)
+
+
+# The random numbers of the custom op: a hash of the seed, the example and the class.
+
+
+def _example_keys(seed: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+    """Returns a random number of 32 bits for each example, `[B]` uint32."""
+    seed = tf.cast(seed, tf.uint64)
+    key = _split_mix(tf.bitwise.bitwise_xor(_split_mix(seed[0]), seed[1]))
+    examples = tf.cast(tf.range(batch), tf.uint64)
+    return tf.cast(_shifted(_split_mix(tf.bitwise.bitwise_xor(key, examples)), 32), tf.uint32)
+
+
+def _uniform(keys: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Returns random numbers in (0, 1] for each example and class, `[B, n]` float32."""
+    of_class = tf.cast(ids, tf.uint32)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        of_class = _mixed(of_class, shift) * tf.constant(factor, tf.uint32)
+    of_class = _mixed(of_class, 16)
+    x = tf.bitwise.bitwise_xor(keys[:, tf.newaxis], of_class) * tf.constant(0x9E3779B1, tf.uint32)
+    x = _mixed(x, 15) * tf.constant(0x85EBCA77, tf.uint32)
+    return (tf.cast(_shifted(x, 1), tf.float32) + 0.5) * 2.0**-31
+
+
+def _split_mix(x: tf.Tensor) -> tf.Tensor:
+    """A step of the generator SplitMix64 (Steele, Lea, Flood 2014)."""
+    x += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = _mixed(x, shift) * tf.constant(factor, tf.uint64)
+    return _mixed(x, 31)
+
+
+def _mixed(x: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(x, _shifted(x, shift))
+
+
+def _shifted(x: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.right_shift(x, tf.constant(shift, x.dtype))

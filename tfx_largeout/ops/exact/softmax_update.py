@@ -13,17 +13,17 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import (
     check_dtypes,
     check_finite,
-    check_learning_rate,
     check_shape,
     finite_gradients,
     require_shape,
 )
 from tfx_largeout.ops.devices import is_on_gpu
-from tfx_largeout.ops.exact.products import PRODUCTS
-from tfx_largeout.ops.exact.softmax_update_composed import softmax_update_composed
-from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import OP_DTYPES, RowRule, check_slots, numbers_of, rate_in
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks, rounded_for
+from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update import RowStep
+from tfx_largeout.ops.rows.variable_rows import gather, ids_between
+
+_BY_EXAMPLE, _BY_LABEL = "[B] with the B of hidden", "[B, K] as labels"
 
 
 def softmax_update(
@@ -60,12 +60,12 @@ def softmax_update(
     a thread.
 
     Args:
-        kernel: W, `[C, D]`, changed in place: as `softmax_selection`.
+        kernel: W, `[C, D]`, changed in place: as `CandidateArguments`, like all that it has.
         bias: b, `[C]`, likewise, or None.
         kernel_slots: The variables that `rule.slots` names, for W; changed in place.
         bias_slots: Those for b; none without a bias.
-        hidden: h, `[B, D]`, finite; float32, or float64 beside a float64 kernel.
-        labels: `[B, K]` int64, padded with -1.
+        hidden: h, `[B, D]`.
+        labels: `[B, K]`.
         logsumexp: log Z, `[B]`, finite, of the same W, b and `products`.
         target_gradient: t, `[B, K]`, finite; ignored at padding.
         logsumexp_gradient: a, `[B]`, finite.
@@ -75,106 +75,102 @@ def softmax_update(
         products: `"float32"`; or `"bfloat16"`: W, h and g are rounded to it for all three products,
             and sums are float32. See `softmax_selection`.
         update: Whether to take the step; False: only the gradient.
-        implementation: As `row_update`.
+        implementation: See `ops`, which has the errors, too.
 
     Returns:
         dL/dh at the W before the step, `[B, D]`, of the dtype of `hidden`.
-
-    Raises:
-        ValueError: The rule is none; slots don't fit it; a static shape is wrong; `products` is
-            unknown.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: A number is not finite, a label or the rate is out of range,
-            or shapes disagree. Nothing is changed then.
     """
-    rule.check()
     choice_argument("products", products, PRODUCTS)
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, tf.zeros([0], tf.int64))
-    kernel_slots = [bare_variable(slot) for slot in kernel_slots]
-    bias_slots = [bare_variable(slot) for slot in bias_slots]
-    check_slots("kernel", arguments.kernel, kernel_slots, rule)
-    if arguments.bias is not None:
-        check_slots("bias", arguments.bias, bias_slots, rule)
-    elif bias_slots:
-        raise ValueError(f"bias_slots must be empty without a bias; got {len(bias_slots)}")
-    tensors = {
-        "logsumexp": logsumexp,
-        "target_gradient": target_gradient,
-        "logsumexp_gradient": logsumexp_gradient,
-    }
-    check_dtypes(hidden.dtype, **tensors)
-    batch, num_labels = hidden.shape[0], labels.shape[1]
+    step = RowStep.of(*arguments[:2], kernel_slots, bias_slots, rule, learning_rate)
+    by_example = {"logsumexp": logsumexp, "logsumexp_gradient": logsumexp_gradient}
     if mean_gradient is not None:
-        check_dtypes(hidden.dtype, mean_gradient=mean_gradient)
-        require_shape("mean_gradient", "[B] with the B of hidden", mean_gradient, [batch])
-    require_shape("logsumexp", "[B] with the B of hidden", logsumexp, [batch])
-    require_shape("target_gradient", "[B, K] as labels", target_gradient, [batch, num_labels])
-    require_shape("logsumexp_gradient", "[B] with the B of hidden", logsumexp_gradient, [batch])
-    learning_rate = rate_in(hidden.dtype, learning_rate)
-    module = op_module(
-        implementation, "tfx_softmax_update", "kernel", arguments.kernel, OP_DTYPES, OP_DTYPES
-    )
+        by_example["mean_gradient"] = mean_gradient
+    check_dtypes(hidden.dtype, **by_example, target_gradient=target_gradient)
+    batch = hidden.shape[0]
+    for name, tensor in by_example.items():
+        require_shape(name, _BY_EXAMPLE, tensor, [batch])
+    require_shape("target_gradient", _BY_LABEL, target_gradient, [batch, labels.shape[1]])
+    module = arguments.op_module(implementation, "tfx_softmax_update")
     if module is None or is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
-        arguments, target_gradient = _checked(
-            arguments, **tensors, mean_gradient=mean_gradient, rate=learning_rate, rule=rule
-        )
+        arguments, target_gradient = _checked(arguments, by_example, target_gradient, step)
+    gradients = target_gradient, logsumexp_gradient, mean_gradient
     if module is None:
-        slots = (kernel_slots, bias_slots)
-        return softmax_update_composed(
-            arguments,
-            slots,
-            logsumexp,
-            target_gradient,
-            logsumexp_gradient,
-            mean_gradient,
-            rule,
-            learning_rate,
-            products,
-            update,
-        )
+        return _composed(arguments, step, logsumexp, *gradients, products, update)
     return module.tfx_softmax_update(
-        kernel=arguments.kernel.handle,
-        bias=[] if arguments.bias is None else [arguments.bias.handle],
-        kernel_slots=[slot.handle for slot in kernel_slots],
-        bias_slots=[slot.handle for slot in bias_slots],
-        hidden=arguments.hidden,
-        labels=arguments.labels,
+        **arguments.inputs,
+        **step.inputs,
         logsumexp=logsumexp,
         target_gradient=target_gradient,
         logsumexp_gradient=logsumexp_gradient,
         mean_gradient=tf.zeros([0]) if mean_gradient is None else mean_gradient,
-        learning_rate=learning_rate,
-        rule=numbers_of(rule),
-        method=rule.method,
         products=products,
         update=update,
-        dtype=arguments.kernel.dtype,
     )
 
 
 def _checked(
     arguments: CandidateArguments,
+    by_example: dict[str, tf.Tensor],
+    target_gradient: tf.Tensor,
+    step: RowStep,
+) -> tuple[CandidateArguments, tf.Tensor]:
+    """Returns the arguments and the target gradients, 0 at padding, after all checks."""
+    batch, by_label = tf.shape(arguments.hidden)[:1], tf.shape(arguments.labels)
+    arguments = arguments.checked(
+        [
+            *(check_shape(name, _BY_EXAMPLE, x, batch) for name, x in by_example.items()),
+            check_shape("target_gradient", _BY_LABEL, target_gradient, by_label),
+            *(check_finite(name, x) for name, x in by_example.items()),
+            step.check_rate(),
+        ]
+    )
+    return arguments, finite_gradients(target_gradient=(arguments.labels, target_gradient))[0]
+
+
+def _composed(
+    arguments: CandidateArguments,
+    step: RowStep,
     logsumexp: tf.Tensor,
     target_gradient: tf.Tensor,
     logsumexp_gradient: tf.Tensor,
     mean_gradient: tf.Tensor | None,
-    rate: tf.Tensor,
-    rule: RowRule,
-) -> tuple[CandidateArguments, tf.Tensor]:
-    """Returns the arguments and the target gradients, 0 at padding, after all checks."""
-    by_example = tf.shape(arguments.hidden)[:1]
-    vectors = {"logsumexp": logsumexp, "logsumexp_gradient": logsumexp_gradient}
-    if mean_gradient is not None:
-        vectors["mean_gradient"] = mean_gradient
-    rule_of_shape, by_label = "[B] with the B of hidden", tf.shape(arguments.labels)
-    arguments = arguments.checked(
-        [
-            *(check_shape(name, rule_of_shape, x, by_example) for name, x in vectors.items()),
-            check_shape("target_gradient", "[B, K] as labels", target_gradient, by_label),
-            *(check_finite(name, x) for name, x in vectors.items()),
-            check_learning_rate(rate, rule.weight_decay),
-        ]
-    )
-    gradients = {"target_gradient": (arguments.labels, target_gradient)}
-    return arguments, finite_gradients(**gradients)[0]
+    products: str,
+    update: bool,
+) -> tf.Tensor:
+    """Same results as the custom op of `softmax_update`, by a loop over blocks of classes."""
+    if mean_gradient is None:
+        mean_gradient = tf.zeros_like(logsumexp)
+    kernel, bias, hidden, labels = arguments[:4]
+    rounded_hidden = rounded_for(products, hidden)
+    of_all = mean_gradient[:, tf.newaxis] / arguments.num_classes
+
+    def visit(start, end, logits, hidden_gradient):  # type: ignore[no-untyped-def]
+        ids = ids_between(start, end)
+        excess = tf.minimum(logits - logsumexp[:, tf.newaxis], 0)
+        gradient = logsumexp_gradient[:, tf.newaxis] * tf.exp(excess)
+        gradient += of_all + _of_targets(labels, target_gradient, start, end)
+        factor = rounded_for(products, gradient)
+        rows = rounded_for(products, tf.cast(gather(kernel, ids), hidden.dtype))
+        hidden_gradient += tf.matmul(factor, rows)
+        if update:
+            of_kernel = tf.matmul(factor, rounded_hidden, transpose_a=True)
+            step.take(ids, of_kernel, tf.reduce_sum(gradient, axis=0), hidden_gradient)
+        return hidden_gradient
+
+    blocks = LogitBlocks(hidden, kernel, bias, products)
+    return tf.ensure_shape(blocks.fold(visit, tf.zeros_like(hidden)), hidden.shape)
+
+
+def _of_targets(
+    labels: tf.Tensor, gradient: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tf.Tensor:
+    """Returns the gradients `[B, K]` at their labels, as columns of classes [start, end)."""
+    size, batch = end - start, tf.shape(labels, tf.int64)[0]
+    column = labels - tf.cast(start, tf.int64)
+    is_here = (column >= 0) & (column < tf.cast(size, tf.int64))
+    example = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(labels))
+    # A label of another block adds 0 to the first class of this one.
+    indices = tf.stack([example, tf.where(is_here, column, 0)], axis=-1)
+    shape = tf.stack([batch, tf.cast(size, tf.int64)])
+    return tf.scatter_nd(indices, tf.where(is_here, gradient, 0), shape)

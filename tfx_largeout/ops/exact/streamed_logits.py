@@ -10,16 +10,14 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.keras_internals import variable_behind
-from tfx_largeout.ops.checks import check_shape
+from tfx_largeout.ops.checks import check_equal, check_shape, require_rank
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.class_shard import ClassShard
-from tfx_largeout.ops.exact.ranks_from_logits import check_labels
-from tfx_largeout.ops.exact.streamed_logits_composed import (
-    num_rows_of,
-    streamed_logits_composed,
-)
+from tfx_largeout.ops.exact.logit_blocks import LogitBlocks, shape_of
+from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.run_time_checks import after
+from tfx_largeout.ops.rows.variable_rows import ids_between
+from tfx_largeout.run_time_checks import Check, after
 
 _OP_DTYPES = (tf.float32, tf.bfloat16)
 _KERNEL_DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
@@ -84,19 +82,13 @@ def streamed_logits(
         shard: Which classes of a layer the rows of the kernel are, C of them. Labels, ranks' ties
             and `top_ids` are then about ids in the layer; the target logit of a label of another
             shard is 0, and its rank is -1 without `target_scores`.
-        implementation: `"auto"` (default): the custom op where the library loads and has the
-            kernel's dtype, and on a GPU where its GPU kernels are in use and serve the call;
-            else TensorFlow's own ops. `"op"` or `"composed"` to insist.
+        implementation: See `ops`, which has the errors, too.
 
     Returns:
         A `StreamedLogits`. All arithmetic is float32 for a kernel of at most 32 bits, float64 for
         a float64 kernel.
 
     Raises:
-        ValueError: An argument has a wrong shape or value.
-        TypeError: An argument has a wrong dtype.
-        RuntimeError: `implementation="op"` and the library is not there.
-        InvalidArgumentError: A label is not in [-1, C), or shapes known only at run time disagree.
         LookupError: A gradient is asked for.
     """
     kernel, bias = _unwrap(kernel), None if bias is None else _unwrap(bias)
@@ -106,11 +98,11 @@ def streamed_logits(
     hidden = tf.cast(hidden, compute_dtype)
     if target_scores is not None:
         target_scores = tf.cast(target_scores, compute_dtype)
-        _check_rank("target_scores", target_scores, 2)
+        require_rank("target_scores", target_scores, 2)
         rule = "[B, K] as the labels"
         with after([check_shape("target_scores", rule, target_scores, tf.shape(labels))]):
             target_scores = tf.identity(target_scores)
-    num_rows = kernel.shape[0] if kernel.shape[0] is not None else num_rows_of(kernel)
+    num_rows = kernel.shape[0] if kernel.shape[0] is not None else shape_of(kernel)[0]
     shard = shard.tensors(num_rows)
     gpu_dtypes = _OP_DTYPES if k <= _MOST_BEST_ON_GPU else ()
     module = op_module(
@@ -120,9 +112,8 @@ def streamed_logits(
         with after([check_labels(labels, shard.num_classes)]):  # which the GPU kernel can't refuse
             labels = tf.identity(labels)
     if module is None:
-        outputs = streamed_logits_composed(
-            hidden, kernel, bias, labels, int(k), target_scores, shard
-        )
+        logits = LogitBlocks(hidden, kernel, bias)
+        outputs = streamed_logits_composed(logits, labels, int(k), target_scores, shard)
     else:
         outputs = _custom_op(module, hidden, kernel, bias, labels, int(k), target_scores, shard)
     logsumexp, targets, ranks, scores, ids = outputs
@@ -187,24 +178,136 @@ def _check(
         raise TypeError(
             f"bias must have the dtype of kernel, {kernel.dtype.name}; got {bias.dtype.name}"
         )
-    for name, tensor, rank in (("hidden", hidden, 2), ("kernel", kernel, 2), ("labels", labels, 2)):
-        _check_rank(name, tensor, rank)
+    for name, tensor in (("hidden", hidden), ("kernel", kernel), ("labels", labels)):
+        require_rank(name, tensor, 2)
     num_classes, width = kernel.shape
     _check_dimension("hidden", "[B, D] with the D of kernel", hidden.shape[1], width)
     _check_dimension("labels", "[B, K] with the B of hidden", labels.shape[0], hidden.shape[0])
     if bias is not None:
-        _check_rank("bias", bias, 1)
+        require_rank("bias", bias, 1)
         _check_dimension("bias", "[C] with the C of kernel", bias.shape[0], num_classes)
     integer_argument("k", k, at_least=0)
     if num_classes is not None and k > num_classes:
         raise ValueError(f"k must be at most num_classes={num_classes}; got {k}")
 
 
-def _check_rank(name: str, tensor: tf.Tensor | tf.Variable, rank: int) -> None:
-    if tensor.shape.rank != rank:
-        raise ValueError(f"{name} must have rank {rank}; got shape {tensor.shape}")
-
-
 def _check_dimension(name: str, rule: str, got: int | None, want: int | None) -> None:
     if got is not None and want is not None and got != want:
         raise ValueError(f"{name} must be {rule}, which is {want}; got {got}")
+
+
+def streamed_logits_composed(
+    blocks: LogitBlocks,
+    labels: tf.Tensor,
+    k: int,
+    target_scores: tf.Tensor | None,
+    shard: ClassShard,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Same results as the custom op of `streamed_logits`, by a loop over blocks of classes.
+
+    The first sweep gives the partition function, the best k and the target logits, each taken out
+    of its block; the second counts the classes above each target. Both sweeps compute a block in
+    the same way, so that equal logits are equal.
+
+    Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits, or
+    2^26 on a GPU.
+    """
+    num_classes = blocks.num_classes
+    checks = [*_input_checks(blocks, labels, k), shard.check(num_classes)]
+    with after([*checks, check_labels(labels, shard.num_classes)]):
+        blocks = blocks._replace(hidden=tf.identity(blocks.hidden))
+        rows = shard.row_of(labels, num_classes)
+    logsumexp, targets, scores, ids = _first_sweep(blocks, rows, k)
+    if labels.shape[1] == 0:
+        ranks = tf.zeros_like(labels)
+    else:
+        ranked = targets if target_scores is None else target_scores
+        ranks = _rank_sweep(blocks, labels, ranked, shard)
+        # A score that was given may be below the label's own logit.
+        above_itself = (rows >= 0) & (order_keys(targets) > order_keys(ranked))
+        is_ranked = rows >= 0 if target_scores is None else labels >= 0
+        ranks = tf.where(is_ranked, ranks - tf.cast(above_itself, tf.int64), -1)
+    batch_size, num_labels = blocks.hidden.shape[0], labels.shape[1]
+    return (
+        tf.ensure_shape(logsumexp, [batch_size]),
+        tf.ensure_shape(targets, [batch_size, num_labels]),
+        tf.ensure_shape(ranks, [batch_size, num_labels]),
+        tf.ensure_shape(scores, [batch_size, k]),
+        tf.ensure_shape(shard.class_of(ids), [batch_size, k]),
+    )
+
+
+def _first_sweep(
+    blocks: LogitBlocks, label_rows: tf.Tensor, k: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns log Z, target logits, and scores and rows of the best k."""
+    dtype, batch = blocks.hidden.dtype, tf.shape(blocks.hidden)[:1]
+
+    def visit(start, end, logits, result):  # type: ignore[no-untyped-def]
+        logsumexp, targets, scores, ids = result
+        # The running sum over blocks is float64, so that its rounding doesn't add up.
+        block_sum = tf.cast(tf.reduce_logsumexp(logits, axis=1), tf.float64)
+        logsumexp = tf.reduce_logsumexp(tf.stack([logsumexp, block_sum], axis=1), axis=1)
+
+        first = tf.cast(start, tf.int64)
+        columns = label_rows - first
+        here = (columns >= 0) & (columns < tf.cast(end - start, tf.int64))
+        columns = tf.where(here, columns, 0)
+        targets = tf.where(here, tf.gather(logits, columns, batch_dims=1), targets)
+
+        if k > 0:
+            best = _best_columns(logits, tf.minimum(k, end - start))
+            scores = tf.concat([scores, tf.gather(logits, best, batch_dims=1)], axis=1)
+            ids = tf.concat([ids, best + first], axis=1)
+            # Earlier blocks stand first, so the lower position is the lower id here too.
+            best = _best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
+            scores = tf.gather(scores, best, batch_dims=1)
+            ids = tf.gather(ids, best, batch_dims=1)
+        return logsumexp, targets, scores, ids
+
+    empty = tf.concat([batch, [0]], axis=0)
+    nothing = (
+        tf.fill(batch, tf.constant(float("-inf"), tf.float64)),
+        tf.zeros(tf.shape(label_rows), dtype),
+        tf.zeros(empty, dtype),
+        tf.zeros(empty, tf.int64),
+    )
+    shapes = tuple(tf.TensorShape([None] * x.shape.rank) for x in nothing)
+    logsumexp, *rest = blocks.fold(visit, nothing, shapes)
+    return tf.cast(logsumexp, dtype), *rest
+
+
+def _rank_sweep(
+    blocks: LogitBlocks, labels: tf.Tensor, targets: tf.Tensor, shard: ClassShard
+) -> tf.Tensor:
+    target_keys = order_keys(targets)
+
+    def visit(start, end, logits, ranks):  # type: ignore[no-untyped-def]
+        classes = shard.class_of(ids_between(start, end))
+        return ranks + count_above(order_keys(logits), classes, target_keys, labels)
+
+    none = tf.zeros(tf.shape(labels), tf.int64)
+    return blocks.fold(visit, none, tf.TensorShape([None, None]))
+
+
+def _best_columns(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.math.top_k(order_keys(logits), k).indices, tf.int64)
+
+
+def _input_checks(blocks: LogitBlocks, labels: tf.Tensor, k: int) -> list[Check | None]:
+    """Returns checks of what the static shapes may have left open."""
+    (num_classes, width), (batch, columns) = (
+        tf.unstack(shape_of(x), 2) for x in (blocks.kernel, blocks.hidden)
+    )
+    checks: list[Check | None] = [
+        check_equal("hidden must have as many columns as kernel", columns, width),
+        check_equal("labels must have as many rows as hidden", tf.shape(labels)[0], batch),
+        Check(
+            k <= num_classes,
+            lambda: ["k must be at most num_classes, which is", num_classes, "; got", k],
+        ),
+    ]
+    if blocks.bias is not None:
+        rule = "bias must have one entry for each row of kernel"
+        checks.append(check_equal(rule, shape_of(blocks.bias)[0], num_classes))
+    return checks

@@ -3,27 +3,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import check_equal_shape, check_finite
+from tfx_largeout.ops.checks import (
+    check_each,
+    check_equal,
+    check_finite,
+    check_shape,
+    require_shape,
+)
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels
-from tfx_largeout.ops.factored.factored_slot_checks import check_slots, check_slots_of_rows
-from tfx_largeout.ops.factored.factored_state import FactoredState
+from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
+from tfx_largeout.ops.rows.variable_rows import gather
 from tfx_largeout.run_time_checks import Check
 
 
 def input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) -> list[Check | None]:
     """Returns checks of what all ops get; refuses static shapes that can't fit."""
-    _require_rank("hidden", hidden)
-    _require_rank("labels", labels)
+    require_shape("hidden", "[B, D]", hidden, [None, None])
+    require_shape("labels", "[B, K]", labels, [None, None])
     width, batch = tf.shape(hidden)[1], tf.shape(hidden)[0]
     rule = f"hidden must be [B, D] with the D of the state, which is {state.width}"
     rows = tf.where(labels < state.num_classes, labels, -1)
     return [
-        _check_equal(rule, width, state.width),
-        _check_equal("labels must be [B, K] with the B of hidden", tf.shape(labels)[0], batch),
+        check_equal(rule, width, state.width),
+        check_equal("labels must be [B, K] with the B of hidden", tf.shape(labels)[0], batch),
         check_finite("hidden", hidden),
         check_labels(labels, state.num_classes),
         *check_slots(state),
@@ -31,25 +35,8 @@ def input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) -> 
     ]
 
 
-def check_shape(name: str, values: tf.Tensor, like: tf.Tensor, name_of_like: str) -> Check | None:
-    """Returns a check that a tensor has the shape of another; None if that is known already."""
-    message = f"{name} must have the shape of {name_of_like}"
-    if values.shape.rank not in (None, like.shape.rank):
-        raise ValueError(f"{message}, {like.shape}; got {values.shape}")
-    return check_equal_shape(f"{message}:", values, tf.shape(like))
-
-
-def _require_rank(name: str, tensor: tf.Tensor) -> None:
-    if tensor.shape.rank not in (None, 2):
-        raise ValueError(f"{name} must have rank 2; got shape {tensor.shape}")
-
-
 def rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[Check | None]:
     """Returns checks of the learning rate."""
-    scalars = [
-        check_shape("learning_rate", learning_rate, tf.constant(0), "a scalar"),
-        check_shape("weight_decay", weight_decay, tf.constant(0), "a scalar"),
-    ]
     positive = Check(
         tf.math.is_finite(learning_rate) & (learning_rate >= 0),
         lambda: ["learning_rate must be at least 0 and finite; got", learning_rate],
@@ -63,17 +50,15 @@ def rate_checks(learning_rate: tf.Tensor, weight_decay: tf.Tensor) -> list[Check
             learning_rate,
         ],
     )
+    rates = {"learning_rate": learning_rate, "weight_decay": weight_decay}
+    for name, rate in rates.items():
+        require_shape(name, "a scalar", rate, [])
+    scalars = [check_shape(name, "a scalar", rate, []) for name, rate in rates.items()]
     return [*scalars, positive, decay]
 
 
 def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Tensor) -> Check:
-    """Returns a check that a step does not diverge.
-
-    Args:
-        largest: The largest eigenvalue of H^T G H.
-        learning_rate: Scalar, eta.
-        decay: Scalar, the share of W that goes.
-    """
+    """Returns a check that a step does not diverge: `largest` is lambda_max of H^T G H."""
     product = 2 * learning_rate * largest
     return Check(
         tf.math.is_finite(product) & (product <= 2 - decay),
@@ -90,5 +75,81 @@ def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Ten
     )
 
 
-def _check_equal(rule: str, got: tf.Tensor, want: Any) -> Check:
-    return Check(tf.equal(got, want), lambda: [f"{rule}:", want, "; got", got])
+def check_slots(state: FactoredState) -> list[Check]:
+    """Returns checks of `current_slot` and `slot_rows` that need no look at all rows."""
+    current, counts = state.current_slot.read_value(), state.slot_rows.read_value()
+    wrong = (counts < 0) | (counts > state.num_classes)
+    total = tf.reduce_sum(counts)
+    return [
+        Check(
+            (current >= 0) & (current < NUM_SLOTS),
+            lambda: [f"current_slot must be in [0, {NUM_SLOTS}); got", current],
+        ),
+        check_each(f"slot_rows must be in [0, C] = [0, {state.num_classes}]; got", counts, wrong),
+        Check(
+            tf.equal(total, state.num_classes),
+            lambda: [f"slot_rows must have the sum C = {state.num_classes}; got", total],
+        ),
+    ]
+
+
+def check_slots_of_rows(state: FactoredState, ids: tf.Tensor) -> list[Check]:
+    """Returns checks that the rows `ids`, below 0: none, are in slots that are there. O(n)."""
+    slots = tf.cast(gather(state.row_slot, tf.maximum(ids, 0)), tf.int64)
+    counts = tf.gather(state.slot_rows.read_value(), tf.minimum(slots, NUM_SLOTS - 1))
+    is_empty = (ids >= 0) & (counts == 0)
+    return [
+        _check_in_range(slots, ids),
+        Check(
+            ~tf.reduce_any(is_empty),
+            lambda: [
+                "slot_rows must be how many rows are in each slot; got 0 at position",
+                tf.boolean_mask(slots, is_empty)[:1],
+                ", where row_slot has class",
+                tf.boolean_mask(ids, is_empty)[:1],
+            ],
+        ),
+    ]
+
+
+def count_slots(slots: tf.Tensor) -> tf.Tensor:
+    """Returns how often each of the slots `[n]` comes up, `[8]` int64."""
+    # Counted in int32, as GPUs do.
+    counts = tf.math.bincount(tf.cast(slots, tf.int32), minlength=NUM_SLOTS, maxlength=NUM_SLOTS)
+    return tf.cast(tf.ensure_shape(counts, [NUM_SLOTS]), tf.int64)  # graphs lose the shape
+
+
+def check_all_rows(state: FactoredState) -> list[Check]:
+    """Returns checks that all rows are in slots that are there, and these counted. O(C)."""
+    slots = state.row_slot.read_value()
+    rows = count_slots(slots)
+    counts = state.slot_rows.read_value()
+    wrong = rows != counts
+    return [
+        *check_slots(state),
+        _check_in_range(slots, tf.range(state.num_classes)),
+        Check(
+            ~tf.reduce_any(wrong),
+            lambda: [
+                "slot_rows must be how many rows are in each slot; got",
+                tf.boolean_mask(counts, wrong)[:1],
+                "at position",
+                tf.where(wrong)[:1],
+                ", where row_slot has",
+                tf.boolean_mask(rows, wrong)[:1],
+            ],
+        ),
+    ]
+
+
+def _check_in_range(slots: tf.Tensor, ids: tf.Tensor) -> Check:
+    wrong = (ids >= 0) & (slots >= NUM_SLOTS)
+    return Check(
+        ~tf.reduce_any(wrong),
+        lambda: [
+            f"row_slot must be in [0, {NUM_SLOTS}); got",
+            tf.boolean_mask(tf.cast(slots, tf.int64), wrong)[:1],
+            "at position",
+            tf.boolean_mask(ids, wrong)[:1],
+        ],
+    )

@@ -3,7 +3,8 @@
 
 W = V U stays exact while U gets ill-conditioned, but float32 doesn't. `reanchor` starts afresh with
 U = I, without the product V U over all rows: it notes U in a transition, and each row carries the
-number of the transition that it still needs. See docs/factored_head.md.
+number of the transition that it still needs. See docs/factored_head.md. States are those of
+TensorFlow's variables, ids `[n]` int64 and in range.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfx_largeout.ops.factored.factored_slot_checks import count_slots
+from tfx_largeout.ops.factored.factored_checks import count_slots
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
-from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
+from tfx_largeout.ops.rows.variable_rows import (
+    fold_blocks,
+    gather,
+    ids_between,
+    scatter_update,
+)
 
 _BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
 
@@ -23,10 +29,6 @@ def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     """Returns V[id] T[slot of id], `[n, D]`: rows in the current coordinates. Changes nothing.
 
     Cost: O(n D), and O(D^2) a row that is stale.
-
-    Args:
-        state: A state of TensorFlow's variables.
-        ids: `[n]` int64, in range.
     """
     rows, slots = gather(state.v, ids), _slots(state, ids)
     current = state.current_slot.read_value()
@@ -38,14 +40,10 @@ def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 
 
 def catch_up(state: FactoredState, ids: tf.Tensor, by_slot: tf.Tensor | None = None) -> None:
-    """Writes those rows of `ids` that are stale back in the current coordinates.
+    """Writes those rows of `ids`, without repeats, that are stale back in current coordinates.
 
-    Cost: O(n), and O(D^2) a stale row.
-
-    Args:
-        state: A state of TensorFlow's variables.
-        ids: `[n]` int64, in range, without repeats.
-        by_slot: `[8]` int64: how many rows of each slot all workers catch up. None: these alone.
+    Cost: O(n), and O(D^2) a stale row. `by_slot`: how many rows of each slot, `[8]` int64, all
+    workers catch up; None: these alone.
     """
     if by_slot is None:
         by_slot = rows_by_slot(state, ids)
@@ -55,34 +53,23 @@ def catch_up(state: FactoredState, ids: tf.Tensor, by_slot: tf.Tensor | None = N
 
 
 def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    """Returns how many of some rows are in each slot, `[8]` int64.
-
-    Args:
-        state: A state of TensorFlow's variables.
-        ids: `[n]` int64, in range, without repeats.
-    """
+    """Returns how many of some rows are in each slot, `[8]` int64."""
     return count_slots(_slots(state, ids))
 
 
 def settle(state: FactoredState, num_classes: int) -> None:
-    """Catches every row up. W doesn't change.
+    """Catches every row up, of the C that all workers have. W doesn't change.
 
     Cost: O(1) if no row of any worker is stale, else O(C), and O(D^2) a stale row; memory for a
     block of rows.
-
-    Args:
-        state: A state of TensorFlow's variables.
-        num_classes: C: how many rows all workers have.
     """
     current = state.current_slot.read_value()
 
-    def run() -> tf.Tensor:
-        _for_each_block(state, lambda ids: _move_stale(state, ids))
+    def move_all() -> None:
+        for_each_block(state, lambda ids: _move_stale(state, ids))
         state.slot_rows.assign(num_classes * tf.one_hot(current, NUM_SLOTS, dtype=tf.int64))
-        return tf.constant(0)
 
-    is_stale = state.slot_rows.read_value()[current] < num_classes
-    tf.cond(is_stale, run, lambda: tf.constant(0))
+    run_if(state.slot_rows.read_value()[current] < num_classes, move_all)
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
@@ -91,11 +78,8 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
     T[e] <- T[e] u for every slot e, and an empty slot becomes the current one, with T = I. If none
     is empty, the slot with the fewest rows is emptied: its rows are multiplied by their T.
 
-    Cost: O(8 D^3); O(C) and O(D^2) a row of that slot, if there is no empty one.
-
-    Args:
-        state: A state of TensorFlow's variables.
-        u: `[D, D]`, U or what is to take its place; need not be invertible.
+    Cost: O(8 D^3); O(C) and O(D^2) a row of that slot, if there is no empty one. `u` `[D, D]` is U
+    or what is to take its place, and need not be invertible.
     """
     transitions = tf.matmul(state.transitions.read_value(), u)
     counts = state.slot_rows.read_value()
@@ -106,7 +90,7 @@ def reanchor(state: FactoredState, u: tf.Tensor) -> None:
         ids = tf.boolean_mask(ids, tf.equal(_slots(state, ids), slot))
         scatter_update(state.v, ids, tf.matmul(gather(state.v, ids), transition))
 
-    tf.cond(counts[slot] > 0, lambda: _for_each_block(state, move), lambda: tf.constant(0))
+    run_if(counts[slot] > 0, lambda: for_each_block(state, move))
     unit = tf.eye(state.width, dtype=state.dtype)
     is_new = tf.equal(tf.range(NUM_SLOTS, dtype=tf.int64), slot)[:, tf.newaxis, tf.newaxis]
     state.transitions.assign(tf.where(is_new, unit, transitions))
@@ -134,25 +118,33 @@ def _move_stale(state: FactoredState, ids: tf.Tensor) -> None:
     current = state.current_slot.read_value()
     stale = tf.not_equal(_slots(state, ids), current)
 
-    def move() -> tf.Tensor:
+    def move() -> None:
         there = tf.boolean_mask(ids, stale)
         moved = _to_current(state, gather(state.v, there), _slots(state, there))
         scatter_update(state.v, there, moved)
         slots = tf.fill(tf.shape(there), current)
         scatter_update(state.row_slot, there, tf.cast(slots, tf.uint8))
+
+    run_if(tf.reduce_any(stale), move)
+
+
+def for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> None:
+    """Calls `visit(ids)` for one block of rows of V after the other."""
+
+    def of_block(start: tf.Tensor, end: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
+        visit(ids_between(start, end))
+        return nothing
+
+    fold_blocks(state.num_classes, max(_BLOCK_ELEMENTS // state.width, 1), of_block)
+
+
+def run_if(
+    condition: tf.Tensor, action: Callable[[], None], otherwise: Callable[[], None] = lambda: None
+) -> None:
+    """Runs what changes variables where a condition holds, and where it does not."""
+
+    def run(changes: Callable[[], None]) -> tf.Tensor:
+        changes()
         return tf.constant(0)
 
-    tf.cond(tf.reduce_any(stale), move, lambda: tf.constant(0))
-
-
-def _for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> tf.Tensor:
-    num_classes, block = state.num_classes, max(_BLOCK_ELEMENTS // state.width, 1)
-
-    def body(start: tf.Tensor) -> tuple[tf.Tensor]:
-        end = start + tf.minimum(block, num_classes - start)
-        visit(tf.cast(tf.range(start, end), tf.int64))
-        return (end,)
-
-    start = (tf.zeros([], tf.int32),)
-    tf.while_loop(lambda start: start < num_classes, body, start, parallel_iterations=1)
-    return tf.constant(0)
+    tf.cond(condition, lambda: run(action), lambda: run(otherwise))

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.ops.factored.factored_checks import check_all_rows
 from tfx_largeout.ops.factored.factored_coordinates_composed import settle
-from tfx_largeout.ops.factored.factored_slot_checks import check_all_rows
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.factored.factored_update_composed import (
     factored_statistics_composed,
@@ -59,20 +59,9 @@ def factored_statistics(
         labels: `[B, K]` int64, padded with -1.
         update_rows: Whether target rows that are not in the current coordinates are written back
             in them, as a training step does; W is the same. False: nothing is written.
-        implementation: `"auto"` (default): the custom op where the library loads, else
-            TensorFlow's own ops; `"op"` or `"composed"` to insist.
-
-    Returns:
-        A `FactoredStatistics`. No gradient is defined.
-
-    Raises:
-        ValueError: The shape of a variable is wrong.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: h is not finite, a label is out of range, the slot of a
-            label's row is none, or shapes disagree. The state is unchanged. The GPU kernel, which
-            does not let the host wait, returns NaN in the place of all but the last;
-            `factored_update` refuses them.
+        implementation: See `ops`, which has the errors, too; the slot of a label's row that is none
+            is one. The GPU kernel, which does not let the host wait, returns NaN instead where
+            tensors hold what is wrong; `factored_update` refuses that.
     """
     state = state.variables
     state.check()
@@ -121,19 +110,15 @@ def factored_update(
         update: Whether to take the step; False: only the gradient.
         max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never, unless the
             step itself needs it.
-        implementation: As `factored_statistics`.
+        implementation: See `ops`.
 
     Returns:
         dL/dH = 2 G H Q + Abar^T W, `[B, D]`, at the W before the step.
 
     Raises:
-        ValueError: The shape of a variable is wrong; `max_condition` is NaN.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: A number is not finite, a rate or a label is out of range,
-            the slot of a label's row is none, shapes disagree, or the step would diverge in the
-            naive layer as well, because 2 eta times the largest eigenvalue of H^T G H is above 2.
-            The state is unchanged.
+        tf.errors.InvalidArgumentError: As in `ops`; or the slot of a label's row is none, or the
+            step would diverge in the naive layer as well, because 2 eta times the largest
+            eigenvalue of H^T G H is above 2. The state is unchanged.
     """
     state = state.variables
     state.check()
@@ -170,13 +155,8 @@ def factored_settle(state: FactoredState, *, implementation: str = "auto") -> No
 
     Args:
         state: The state, changed in place. W doesn't change.
-        implementation: As `factored_statistics`.
-
-    Raises:
-        ValueError: The shape of a variable is wrong.
-        TypeError: The dtype of one is.
-        tf.errors.InvalidArgumentError: The slot of a row is none, or `slot_rows` does not count the
-            rows of each. The state is unchanged.
+        implementation: See `ops`, which has the errors, too; the slot of a row that is none is one,
+            and `slot_rows` that do not count the rows of each.
     """
     state = state.variables
     state.check()

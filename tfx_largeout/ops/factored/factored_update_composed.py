@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.ops.checks import check_equal_shape, check_finite
 from tfx_largeout.ops.factored.factored_checks import (
-    check_shape,
     divergence_check,
     input_checks,
     rate_checks,
@@ -27,6 +26,7 @@ from tfx_largeout.ops.factored.factored_coordinates_composed import (
     current_rows,
     reanchor,
     rows_by_slot,
+    run_if,
 )
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 from tfx_largeout.run_time_checks import after
@@ -38,12 +38,7 @@ _SAFE_STEP = 0.95
 def factored_statistics_composed(
     state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor, update_rows: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Same results as the custom op of `factored_statistics`.
-
-    Cost: O(B D^2 + B K D).
-
-    Arguments, result and errors: those of `factored_statistics`.
-    """
+    """Same results as the custom op of `factored_statistics`."""
     with after(input_checks(state, hidden, labels)):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
     ids, places = _different(labels)
@@ -66,29 +61,24 @@ def factored_update_composed(
     update: bool,
     max_condition: float | None,
 ) -> tf.Tensor:
-    """Same results as the custom op of `factored_update`: see `take_step`.
-
-    Cost: O(B D^2 + B K D + D^3).
-
-    Arguments, result and errors: those of `factored_update`.
-    """
+    """Same results as the custom op of `factored_update`: see `take_step`. O(D^3) and as there."""
     by_example = tf.zeros(tf.shape(hidden)[:1])
-    finite = {
-        "gram_hidden": gram_hidden,
-        "u_hidden": u_hidden,
-        "g_target": g_target,
-        "g_squares": g_squares,
-        "g_sum": g_sum,
+    tensors = {
+        "gram_hidden": (gram_hidden, "hidden", hidden),
+        "u_hidden": (u_hidden, "hidden", hidden),
+        "g_target": (g_target, "labels", labels),
+        "g_squares": (g_squares, "hidden[:, 0]", by_example),
+        "g_sum": (g_sum, "hidden[:, 0]", by_example),
     }
+    shapes = [
+        check_equal_shape(f"{name} must have the shape of {of}:", values, tf.shape(like))
+        for name, (values, of, like) in tensors.items()
+    ]
     checks = [
         *input_checks(state, hidden, labels),
-        check_shape("gram_hidden", gram_hidden, hidden, "hidden"),
-        check_shape("u_hidden", u_hidden, hidden, "hidden"),
-        check_shape("g_target", g_target, labels, "labels"),
-        check_shape("g_squares", g_squares, by_example, "hidden[:, 0]"),
-        check_shape("g_sum", g_sum, by_example, "hidden[:, 0]"),
+        *shapes,
         *rate_checks(learning_rate, weight_decay),
-        *(check_finite(name, values) for name, values in finite.items()),
+        *(check_finite(name, values) for name, (values, *_) in tensors.items()),
     ]
     with after(checks):
         hidden, labels = tf.identity(hidden), tf.identity(labels)
@@ -189,13 +179,7 @@ def statistics_of_examples(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns a `[n, K]` (0 at padding), q `[n]`, s `[n]`, H Q and H U^T `[n, D]`.
 
-    Cost: O(n D^2 + n K D).
-
-    Args:
-        state: A state of TensorFlow's variables.
-        hidden: H, `[n, D]`.
-        label_rows: As `Examples`.
-        places: As `Examples`.
+    Cost: O(n D^2 + n K D). Arguments: as `Examples` has them.
     """
     u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
     gram_hidden = tf.matmul(hidden, state.gram.read_value())
@@ -220,15 +204,9 @@ def hidden_gradient(state: FactoredState, examples: Examples) -> tf.Tensor:
 
 
 def sums_of(state: FactoredState, examples: Examples, rows: tf.Tensor, row_sums: tf.Tensor) -> Sums:
-    """Returns the sums over these examples, and over the labels whose rows are here.
+    """Returns the sums over this worker's examples, and over the labels whose rows are here.
 
-    Cost: O((n + r) D^2).
-
-    Args:
-        state: A state of TensorFlow's variables.
-        examples: This worker's.
-        rows: `[r]` int64: rows of V that are here, each once.
-        row_sums: x_y of these, `[r, D]`: over all examples.
+    Cost: O((n + r) D^2). `rows` and `row_sums` as `take_step`.
     """
     hidden = examples.hidden
     return Sums(
@@ -269,17 +247,14 @@ def take_step(
         state: A state of TensorFlow's variables, changed in place.
         sums: Those of all workers.
         rows: `[r]` int64: the rows of V here that are labels of the batch, each once.
-        row_sums: x_y of these, `[r, D]`.
+        row_sums: x_y of these, `[r, D]`, over all examples.
         num_classes: C, of all workers.
         learning_rate: Scalar, eta.
         weight_decay: Scalar, lambda.
-        max_condition: As `factored_update`.
+        max_condition: As `factored_update`, like the errors.
 
     Returns:
         A tensor that is there when the step is taken.
-
-    Raises:
-        tf.errors.InvalidArgumentError: As `factored_update`.
     """
     decay = learning_rate * weight_decay
     with after(rate_checks(learning_rate, weight_decay)):
@@ -310,11 +285,8 @@ def take_step(
     catch_up(state, rows, tf.cast(sums.slots, tf.int64))
     tf.raw_ops.ResourceScatterSub(resource=state.v.handle, indices=rows, updates=eta * directions)
     if max_condition is not None:
-        tf.cond(
-            _condition_bound(state) > max_condition,
-            lambda: _reanchor(state, state.u.read_value()),
-            lambda: tf.constant(0),
-        )
+        too_large = _condition_bound(state) > max_condition
+        run_if(too_large, lambda: reanchor(state, state.u.read_value()))
     return tf.identity(eta)
 
 
@@ -360,12 +332,7 @@ def _assign_decayed(
 ) -> None:
     """Assigns all of a step but rows of V, with the decay of W; V takes U in if it is not safe.
 
-    Args:
-        state: A state of TensorFlow's variables, changed in place.
-        decay: eta lambda.
-        is_safe: Whether U' is far from singular.
-        factors: U' and P', before the decay.
-        moments: Q', w' and c', before the decay.
+    `factors`, U' and P', and `moments`, Q', w' and c', are those before the decay, eta lambda.
     """
     (u, p), (gram, shift, row_sum) = factors, moments
     # Not times 1 - decay, which has an error of up to 3e-8 in float32, the same in every step.
@@ -373,30 +340,18 @@ def _assign_decayed(
     state.gram.assign(gram - decay * (2 - decay) * gram)
     state.shift.assign(shift - decay * shift)
     state.row_sum.assign(row_sum - decay * row_sum)
-    tf.cond(
-        is_safe,
-        lambda: _assign_factors(state, u, p + decay / (1 - decay) * p),
-        lambda: _reanchor(state, u),
-    )
+
+    def assign_factors() -> None:
+        state.u.assign(u)
+        state.u_inverse_transpose.assign(p + decay / (1 - decay) * p)
+
+    run_if(is_safe, assign_factors, lambda: reanchor(state, u))
 
 
 def _condition_bound(state: FactoredState) -> tf.Tensor:
     """Returns |U|_F |P|_F / D: 1 for U = I, and at most the condition number of U."""
     norms = tf.norm(state.u.read_value()) * tf.norm(state.u_inverse_transpose.read_value())
     return norms / state.width
-
-
-def _assign_factors(state: FactoredState, u: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
-    """Assigns U and P; for a branch of `tf.cond`."""
-    state.u.assign(u)
-    state.u_inverse_transpose.assign(p)
-    return tf.constant(0)
-
-
-def _reanchor(state: FactoredState, u: tf.Tensor) -> tf.Tensor:
-    """As `reanchor`; for a branch of `tf.cond`."""
-    reanchor(state, u)
-    return tf.constant(0)
 
 
 def _different(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

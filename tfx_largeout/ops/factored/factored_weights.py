@@ -39,11 +39,7 @@ class Drift(NamedTuple):
 def factored_logits(state: FactoredState, hidden: tf.Tensor) -> tf.Tensor:
     """Returns all logits `[B, C]`, also of rows that are not in the current coordinates.
 
-    Cost: O(B C D); O(8 B D^2) for the slots. Nothing is changed.
-
-    Args:
-        state: The state.
-        hidden: H, `[B, D]`, of the state's dtype.
+    Cost: O(B C D); O(8 B D^2) for the slots. Nothing is changed. H `[B, D]` has the state's dtype.
     """
     state = state.variables
     u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
@@ -73,11 +69,8 @@ def _logits_by_slot(state: FactoredState, u_hidden: tf.Tensor) -> tf.Tensor:
 def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns W `[C, D]` and b `[C]` of a settled state, b None if its rows have no column for it.
 
-    Cost: O(C D^2); memory for the result and a block of rows.
-
-    Args:
-        state: The state.
-        width: D of the hidden activations; what is right of it in a row is b.
+    Cost: O(C D^2); memory for the result and a block of rows. `width` is the D of the hidden
+    activations; what is right of it in a row is b.
     """
     state = state.variables
     dtype = state.dtype.as_numpy_dtype
@@ -93,12 +86,9 @@ def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndar
 
 
 def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) -> None:
-    """Sets V to rows of W, with their biases, and U to I. Q, c and U^-T are left as they were.
+    """Sets V to its rows of W, with their biases, and U to I. Q, c and U^-T are left as they were.
 
-    Args:
-        state: The state.
-        rows: `[C, D]`, or those of its shard.
-        num_classes: C, of all shards.
+    `num_classes` is the C of all shards.
     """
     state = state.variables
     unit = np.eye(state.width)
@@ -132,12 +122,7 @@ def refresh_bookkeeping(
 
     Q = U^T V^T V U + (U^T V^T 1) w^T + w (U^T V^T 1)^T + C w w^T,  c = U^T V^T 1 + C w
 
-    Cost: O(C D^2).
-
-    Args:
-        state: The state.
-        num_classes: C, of all shards.
-        add_up: Returns the sum over shards of what each has.
+    Cost: O(C D^2). C is that of all shards, and `add_up` returns the sum of what each of them has.
     """
     state = state.variables
     row_gram, row_sum = map(add_up, moments_of_rows(state.v))
@@ -157,11 +142,7 @@ def refresh_bookkeeping(
 def relative_drift(state: FactoredState, add_up: Callable[[tf.Tensor], tf.Tensor]) -> Drift:
     """Returns |Q Z - W^T W Z| / |W^T W Z| and |P^T U Z - Z| / |Z| for random Z, of a settled state.
 
-    Cost: O(8 C D).
-
-    Args:
-        state: The state.
-        add_up: Returns the sum over shards of what each has.
+    Cost: O(8 C D). `add_up` returns the sum of what each shard has.
     """
     state = state.variables
     width = state.width

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfx_largeout.ops.factored.factored_coordinates_composed import settle
+from tfx_largeout.ops.factored.factored_coordinates_composed import (
+    for_each_block,
+    run_if,
+    settle,
+)
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.rows.variable_rows import gather, scatter_update
 
 METHODS = ("svd", "power_iteration")
 LOWEST, HIGHEST = 0.001, 100.0
 _POWER_ITERATIONS = 100
-_BLOCK_ELEMENTS = 2**21
 
 
 def stabilize(state: FactoredState, method: str, num_classes: int) -> None:
@@ -50,12 +53,11 @@ def stabilize(state: FactoredState, method: str, num_classes: int) -> None:
 def _fix_by_svd(state: FactoredState) -> None:
     values, vectors, _ = tf.linalg.svd(state.u.read_value())
     wrong = (values < LOWEST) | (values > HIGHEST)
-    tf.cond(
+    run_if(
         tf.reduce_any(wrong),
         lambda: _fix(
             state, tf.boolean_mask(values, wrong), tf.boolean_mask(vectors, wrong, axis=1)
         ),
-        lambda: tf.constant(0),
     )
 
 
@@ -99,26 +101,17 @@ def _largest_singular(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.norm(tf.linalg.matvec(matrix, vector, transpose_a=True)), vector
 
 
-def _fix(state: FactoredState, values: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+def _fix(state: FactoredState, values: tf.Tensor, vectors: tf.Tensor) -> None:
     """Makes these singular values 1. `values` `[n]`, `vectors` `[D, n]`: left, orthonormal."""
     to_u = (1 / values - 1) * vectors
     to_v = (values - 1) * vectors
     u, p = state.u.read_value(), state.u_inverse_transpose.read_value()
     state.u.assign(u + tf.matmul(to_u, tf.matmul(vectors, u, transpose_a=True)))
     state.u_inverse_transpose.assign(p + tf.matmul(to_v, tf.matmul(vectors, p, transpose_a=True)))
-    block = max(_BLOCK_ELEMENTS // state.width, 1)
 
-    def body(start: tf.Tensor) -> tuple[tf.Tensor]:
-        end = tf.minimum(start + block, state.num_classes)
-        rows = gather(state.v, tf.range(start, end))
+    def move(ids: tf.Tensor) -> None:
+        rows = gather(state.v, ids)
         rows += tf.matmul(tf.matmul(rows, vectors), to_v, transpose_b=True)
-        scatter_update(state.v, tf.range(start, end), rows)
-        return (end,)
+        scatter_update(state.v, ids, rows)
 
-    tf.while_loop(
-        lambda start: start < state.num_classes,
-        body,
-        (tf.zeros([], tf.int64),),
-        parallel_iterations=1,
-    )
-    return tf.constant(0)
+    for_each_block(state, move)

@@ -58,13 +58,8 @@ class Codebooks(NamedTuple):
     def trained(self, rows: tf.Tensor, iterations: int, anew: bool) -> Codebooks:
         """Returns codebooks after iterations of Lloyd's k-means over rows `[n, D]`, n >= Q.
 
-        First the first ones, then the second ones. A word that no row is nearest to becomes one of
-        the rows that are farthest from their words.
-
-        Args:
-            rows: `[n, D]` float32.
-            iterations: How many.
-            anew: Whether to begin with some of the rows, not with the present words.
+        First the first ones, then the second ones; `anew`: from some of the rows, not the present
+        words. A word that no row is nearest to becomes one of the rows farthest from their words.
         """
         first_rows, second_rows = (rows, rows) if self.is_residual else self._halves(rows)
         first = _lloyd(

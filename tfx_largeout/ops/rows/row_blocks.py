@@ -68,14 +68,7 @@ def initialize_by_blocks(
 def initial_values(initializer: Any, shape: tuple[int, ...], dtype: Any, name: str) -> tf.Tensor:
     """Returns what `initializer` gives for a shape, in a dtype, made at once.
 
-    Args:
-        initializer: A Keras initializer, or a function of shape and dtype.
-        shape: The shape.
-        dtype: The dtype of the result.
-        name: The argument that the initializer was given as, for the error.
-
-    Raises:
-        ValueError: It gives values of another shape.
+    Arguments and errors: as `initialize_by_blocks`.
     """
     _check_constant(initializer, shape, name)
     values = tf.cast(initializer(shape, dtype=dtype), dtype)

@@ -59,11 +59,7 @@ class RowRule(NamedTuple):
         return ("accumulator",) if self.method == "adagrad" else ("m", "v", "age")
 
     def check(self) -> None:
-        """Refuses a rule that is none.
-
-        Raises:
-            ValueError: The method is unknown, or a number is out of range.
-        """
+        """Refuses a rule that is none: of an unknown method, or with a number out of range."""
         if self.method not in _NUM_HYPERPARAMETERS:
             methods = ", ".join(_NUM_HYPERPARAMETERS)
             raise ValueError(f"method must be one of {methods}; got {self.method!r}")
@@ -96,11 +92,7 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
-    """Returns a learning rate, a number of Python or a tensor, as a tensor of a dtype.
-
-    Raises:
-        ValueError: It is no scalar.
-    """
+    """Returns a learning rate, a number of Python or a tensor, as a tensor of a dtype."""
     if isinstance(learning_rate, (int, float)):
         return tf.constant(learning_rate, dtype)
     rate = tf.cast(learning_rate, dtype)
@@ -110,11 +102,7 @@ def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
 
 
 def compute_dtype(variable: tf.Variable) -> tf.DType:
-    """Returns the dtype to compute in with a variable of weights.
-
-    Raises:
-        TypeError: The variable is not float32, bfloat16 or float64.
-    """
+    """Returns the dtype to compute in with a variable: float32, bfloat16 or float64."""
     if variable.dtype not in _DTYPES:
         raise TypeError(
             f"weights must be float32, bfloat16 or float64; got dtype {variable.dtype.name}"
@@ -125,13 +113,7 @@ def compute_dtype(variable: tf.Variable) -> tf.DType:
 def check_slots(
     name: str, variable: tf.Variable, slots: Sequence[tf.Variable], rule: RowRule
 ) -> None:
-    """Refuses slots that are not those of a rule for a variable.
-
-    Raises:
-        ValueError: There are too many or too few, or one has a wrong shape; or the variable has no
-            rows.
-        TypeError: One has a wrong dtype.
-    """
+    """Refuses slots that are not those of a rule for a variable."""
     if variable.shape.rank == 0:
         raise ValueError(f"{name} must be of rank 1 or higher; got shape {variable.shape}")
     if len(slots) != len(rule.slots):

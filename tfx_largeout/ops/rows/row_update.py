@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.checks import check_dtypes
+from tfx_largeout.ops.checks import (
+    check_dtypes,
+    check_finite,
+    check_ids,
+    check_learning_rate,
+    check_shape,
+)
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.row_rule import (
     OP_DTYPES,
@@ -18,8 +24,8 @@ from tfx_largeout.ops.rows.row_rule import (
     numbers_of,
     rate_in,
 )
-from tfx_largeout.ops.rows.row_update_composed import row_update_composed
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.run_time_checks import Check, after
 
 
 def row_update(
@@ -45,16 +51,7 @@ def row_update(
             arithmetic is in this dtype.
         rule: What to do.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
-        implementation: `"auto"` (default): the custom op where the library loads, it serves the
-            dtype and the variable isn't on a GPU, else TensorFlow's own ops; `"op"` or `"composed"`
-            to insist.
-
-    Raises:
-        ValueError: The rule is none; slots don't fit it; a static shape is wrong.
-        TypeError: A dtype is wrong.
-        RuntimeError: `implementation="op"` and the library is not there.
-        tf.errors.InvalidArgumentError: An id is out of range or repeated, the gradient or the rate
-            is not finite, shapes disagree. Nothing is changed then.
+        implementation: See `ops`, which has the errors, too.
     """
     rule.check()
     variable = bare_variable(variable)
@@ -66,7 +63,19 @@ def row_update(
     learning_rate = rate_in(dtype, learning_rate)
     module = op_module(implementation, "tfx_row_update", "variable", variable, OP_DTYPES)
     if module is None:
-        row_update_composed(variable, slots, ids, gradient, rule, learning_rate)
+        shape = tf.concat([tf.shape(ids)[:1], variable.shape[1:]], axis=0)
+        rule_of_shape = "[n, D] with the n of ids and the D of the variable"
+        checks = [
+            check_shape("ids", "[n]", ids, [tf.size(ids)]),
+            check_shape("gradient", rule_of_shape, gradient, shape),
+            check_ids("ids", ids, 0, variable.shape[0]),
+            _check_unique(ids),
+            check_finite("gradient", gradient),
+            check_learning_rate(learning_rate, rule.weight_decay),
+        ]
+        with after(checks):
+            ids, gradient = tf.identity(ids), tf.identity(gradient)
+        step_on_rows(variable, slots, ids, gradient, rule, learning_rate)
         return
     module.tfx_row_update(
         variable=variable.handle,
@@ -78,3 +87,177 @@ def row_update(
         method=rule.method,
         dtype=variable.dtype,
     )
+
+
+class RowStep(NamedTuple):
+    """What a step on rows of W and b takes beside their gradients.
+
+    Attributes:
+        kernel: W.
+        bias: b, or None.
+        kernel_slots: The variables that `rule.slots` names, for W.
+        bias_slots: Those for b; none without a bias.
+        rule: What to do with a row.
+        learning_rate: eta, a scalar.
+    """
+
+    kernel: tf.Variable
+    bias: tf.Variable | None
+    kernel_slots: list[tf.Variable]
+    bias_slots: list[tf.Variable]
+    rule: RowRule
+    learning_rate: tf.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        kernel: tf.Variable,
+        bias: tf.Variable | None,
+        kernel_slots: Sequence[Any],
+        bias_slots: Sequence[Any],
+        rule: RowRule,
+        learning_rate: Any,
+    ) -> RowStep:
+        """Unwraps variables; refuses a rule that is none, and slots that don't fit it."""
+        rule.check()
+        kernel_slots = [bare_variable(slot) for slot in kernel_slots]
+        bias_slots = [bare_variable(slot) for slot in bias_slots]
+        check_slots("kernel", kernel, kernel_slots, rule)
+        if bias is not None:
+            check_slots("bias", bias, bias_slots, rule)
+        elif bias_slots:
+            raise ValueError(f"bias_slots must be empty without a bias; got {len(bias_slots)}")
+        learning_rate = rate_in(compute_dtype(kernel), learning_rate)
+        return cls(kernel, bias, kernel_slots, bias_slots, rule, learning_rate)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the custom ops get of it."""
+        return {
+            "kernel_slots": [slot.handle for slot in self.kernel_slots],
+            "bias_slots": [slot.handle for slot in self.bias_slots],
+            "learning_rate": self.learning_rate,
+            "rule": numbers_of(self.rule),
+            "method": self.rule.method,
+        }
+
+    def check_rate(self) -> Check:
+        """Returns a check of the learning rate."""
+        return check_learning_rate(self.learning_rate, self.rule.weight_decay)
+
+    def take(
+        self,
+        ids: tf.Tensor,
+        kernel_gradient: tf.Tensor,
+        bias_gradient: tf.Tensor,
+        hidden_gradient: tf.Tensor,
+    ) -> None:
+        """Takes the step on rows `ids`, once `hidden_gradient`, that of the old W, is there."""
+        with tf.control_dependencies([hidden_gradient]):
+            ids = tf.identity(ids)
+        rest = self.rule, self.learning_rate
+        step_on_rows(self.kernel, self.kernel_slots, ids, kernel_gradient, *rest)
+        if self.bias is not None:
+            step_on_rows(self.bias, self.bias_slots, ids, bias_gradient, *rest)
+
+
+def step_on_rows(
+    variable: tf.Variable,
+    slots: Sequence[tf.Variable],
+    ids: tf.Tensor,
+    gradient: tf.Tensor,
+    rule: RowRule,
+    learning_rate: tf.Tensor,
+) -> None:
+    """As `row_update` from TensorFlow's own ops, of arguments that are in order."""
+    targets = [variable, *slots]
+    rows, *slot_rows = [gather(target, ids) for target in targets]
+    values = row_step(rule, rows, slot_rows, gradient, learning_rate)
+    for target, value in zip(targets, values, strict=True):
+        scatter_update(target, ids, value)
+
+
+def row_step(
+    rule: RowRule,
+    weights: Any,
+    slots: Sequence[Any],
+    gradient: tf.Tensor,
+    learning_rate: Any,
+) -> list[tf.Tensor]:
+    """Returns what rows and their slots are after a step, in their dtypes. Nothing is changed.
+
+    Args:
+        rule: What to do.
+        weights: The rows, `[n, ...]`: tensor or variable.
+        slots: Their slots, likewise.
+        gradient: `[n, ...]`, of the dtype to compute in.
+        learning_rate: eta, a scalar.
+    """
+    values = [tf.convert_to_tensor(bare_variable(value)) for value in (weights, *slots)]
+    eta = tf.cast(learning_rate, gradient.dtype)
+    w = tf.cast(values[0], gradient.dtype)
+    if rule.weight_decay != 0:
+        w *= 1 - eta * tf.cast(rule.weight_decay, gradient.dtype)
+    if rule.row_clip_norm is not None:
+        gradient = _clipped(gradient, rule.row_clip_norm)
+    method = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}[rule.method]
+    change, *new_slots = method(rule, gradient, eta, *values[1:])
+    return [tf.cast(w + change, values[0].dtype), *new_slots]
+
+
+# Each returns the change of w, and the new slots.
+
+
+def _sgd(
+    rule: RowRule, gradient: tf.Tensor, eta: tf.Tensor, *slots: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    momentum, nesterov = rule.hyperparameters
+    if not slots:
+        return (-eta * gradient,)
+    m = momentum * slots[0] - eta * gradient
+    return (momentum * m - eta * gradient if nesterov else m), m
+
+
+def _adagrad(
+    rule: RowRule, gradient: tf.Tensor, eta: tf.Tensor, accumulator: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    epsilon = tf.cast(rule.hyperparameters[0], gradient.dtype)
+    accumulator += gradient**2
+    return -eta * gradient / tf.sqrt(accumulator + epsilon), accumulator
+
+
+def _adam(
+    rule: RowRule,
+    gradient: tf.Tensor,
+    eta: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    age: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
+    beta_1, beta_2, epsilon = rule.hyperparameters
+    age = tf.minimum(age, tf.constant(tf.int32.max - 1, age.dtype)) + 1  # stays at the end
+    t = tf.cast(age, tf.float64)  # 1 - 0.999 has few digits in float32
+    correction = tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+    rate = eta * tf.cast(correction, gradient.dtype)
+    rate = tf.reshape(rate, tf.concat([tf.shape(age), tf.ones_like(tf.shape(m)[1:])], axis=0))
+    m = beta_1 * m + (1 - beta_1) * gradient
+    v = beta_2 * v + (1 - beta_2) * gradient**2
+    return -rate * m / (tf.sqrt(v) + epsilon), m, v, age
+
+
+def _clipped(gradient: tf.Tensor, row_clip_norm: float) -> tf.Tensor:
+    axes = list(range(1, gradient.shape.rank))
+    squares = tf.reduce_sum(gradient**2, axis=axes, keepdims=True) if axes else gradient**2
+    limit = tf.cast(row_clip_norm, gradient.dtype)
+    return gradient * (limit / tf.maximum(tf.sqrt(squares), limit))
+
+
+def _check_unique(ids: tf.Tensor) -> Check:
+    ordered = tf.sort(ids)
+    repeats = ordered[1:] == ordered[:-1]
+
+    def message() -> list[Any]:
+        again = tf.boolean_mask(ordered[1:], repeats)
+        return ["ids must not repeat a row; got repeats of", tf.unique(again).y]
+
+    return Check(~tf.reduce_any(repeats), message)

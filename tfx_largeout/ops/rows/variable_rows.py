@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,15 +19,48 @@ def gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     )
 
 
+def ids_between(start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Returns start, start + 1, ... end - 1 of int32 counts, `[n]` int64."""
+    return tf.cast(tf.range(start, end), tf.int64)
+
+
+def fold_blocks(
+    num_rows: Any,
+    block: Any,
+    visit: Callable[[tf.Tensor, tf.Tensor, Any], Any],
+    result: Any = (),
+    shapes: Any = None,
+) -> Any:
+    """Calls `result = visit(start, end, result)` for block after block of rows, or of columns.
+
+    Counts of rows are int32: those a GPU leaves on the host, so that no turn waits.
+
+    Args:
+        num_rows: A number, or `[]` int32.
+        block: How many rows a block has, at least 1; likewise.
+        visit: Gets the first row, the one behind the last, and what came of the blocks before.
+        result: The first one: tensors, nested or not.
+        shapes: Their shapes, where they differ from block to block.
+    """
+
+    def body(start: tf.Tensor, result: Any) -> tuple[tf.Tensor, Any]:
+        end = start + tf.minimum(block, num_rows - start)
+        return end, visit(start, end, result)
+
+    return tf.while_loop(
+        lambda start, _: start < num_rows,
+        body,
+        (tf.zeros([], tf.int32), result),
+        shape_invariants=None if shapes is None else (tf.TensorShape([]), shapes),
+        parallel_iterations=1,
+    )[1]
+
+
 def prunable_gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Returns rows of a variable, which is not read as a whole, for use in loops.
 
     TensorFlow counts an op that reads a variable as one with side effects. A loop around it would
     run even where nothing needs its result. A call of a function has none unless it says so.
-
-    Args:
-        variable: `[C, ...]`.
-        ids: `[n]` int64.
     """
     if tf.executing_eagerly():
         return gather(variable, ids)
@@ -53,3 +87,16 @@ def bare_variable(variable: Any) -> tf.Variable:
     if isinstance(variable, tf.distribute.DistributedValues):
         variable = variable.values[0]  # heads refuse more than one replica
     return variable
+
+
+# Numbers of index tables are int32 in variables of uint32: a GPU has none of int32.
+
+
+def signed(numbers: Any) -> tf.Tensor:
+    """Returns uint32 as the int32 of the same bits: 2^32 - 1 is -1."""
+    return tf.bitcast(numbers, tf.int32)
+
+
+def unsigned(numbers: Any) -> tf.Tensor:
+    """Returns int32 as the uint32 of the same bits."""
+    return tf.bitcast(numbers, tf.uint32)
