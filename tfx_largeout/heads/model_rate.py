@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
+from tfx_largeout.arguments import number_or
 
 HIGHEST = "highest"
 
@@ -35,12 +35,7 @@ class ModelRate:
 
     def __init__(self, head: str, reference: Any) -> None:
         self.head = head
-        self.reference = reference
-        if reference is not None and reference != HIGHEST:
-            try:
-                self.reference = number_argument("model_rate", reference, above=0)
-            except ValueError as error:
-                raise ValueError(f"{error}; 'highest' and None are allowed, too") from error
+        self.reference = number_or("model_rate", reference, (HIGHEST, None), above=0)
         self._optimizer: Any = lambda: None
         self._warned = False
 

@@ -11,12 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.class_counts import check_length, class_counts, smoothing_argument
+from tfx_largeout.class_counts import (
+    check_length,
+    class_counts,
+    drawable_counts,
+    smoothing_argument,
+)
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.ops.padded_rows import padded_rows
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
-from tfx_largeout.samplers.drawable_counts import drawable_counts
 from tfx_largeout.saving.packed_array import pack_array
 
 _MAX_NEWTON_STEPS = 200

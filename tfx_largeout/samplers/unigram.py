@@ -10,11 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.class_counts import check_length, class_counts, smoothing_argument
+from tfx_largeout.class_counts import (
+    check_length,
+    class_counts,
+    drawable_counts,
+    smoothing_argument,
+)
 from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 from tfx_largeout.samplers.distribution_sampler import DistributionSampler
-from tfx_largeout.samplers.drawable_counts import drawable_counts
 from tfx_largeout.saving.packed_array import pack_array
 
 
