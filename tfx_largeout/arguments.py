@@ -81,6 +81,17 @@ def number_or(name: str, value: Any, others: tuple[str | None, ...], **limits: f
         raise ValueError(f"{error}; {allowed} allowed, too") from error
 
 
+def at_most_classes(
+    name: str, number: float, num_classes: int, first_id: int = 0, why: str = ""
+) -> None:
+    """Refuses a number above that of the classes from `first_id` on."""
+    if number > num_classes - first_id:
+        less = f" - first_id={first_id}" if first_id else ""
+        raise ValueError(
+            f"{name} must be at most num_classes={num_classes}{less}{why}; got {number}"
+        )
+
+
 def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
     """Returns one of a few names."""
     if not isinstance(value, str) or value not in choices:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -23,6 +23,7 @@ from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
+from tfx_largeout.saving.configuration import kept_arguments, with_objects
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
     ExactStatistics,
@@ -42,7 +43,8 @@ class Head(keras.layers.Layer):
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
     A head implements `build`, `flat_logits`, `statistics`, `mean_logit` and `top_k`, and says in
-    `gives` which kinds of statistics it can be trained with.
+    `gives` which kinds of statistics it can be trained with. Arguments that it keeps under their
+    names are in its configuration by themselves.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -223,8 +225,26 @@ class Head(keras.layers.Layer):
         return contextlib.nullcontext()
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return {**config, "num_classes": self.num_classes}
+        arguments = kept_arguments(self, Head)
+        return {**arguments, **super().get_config(), "num_classes": self.num_classes}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Head:
+        return cls(**with_objects(config))
+
+    def add_state(
+        self, name: str, shape: Sequence[int] = (), initializer: Any = "zeros", dtype: Any = None
+    ) -> Any:
+        """Adds a weight that the model's optimizer does not train."""
+        # No autocast: it would cast all of a table wherever a few rows are gathered.
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=dtype,
+            trainable=False,
+            autocast=False,
+        )
 
     def save_own_variables(self, store: Any) -> None:
         if not self.workers.alone:

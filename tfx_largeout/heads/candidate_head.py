@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
@@ -71,14 +70,6 @@ class CandidateHead(KernelHead):
             return drawn
         explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
         return with_certain(drawn, labels, explicit)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-            "explicit_classes": list(self.explicit_classes),
-            "seed": self.seed,
-        }
 
 
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_
 from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.products import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
@@ -205,7 +204,10 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         selection, *_ = residuals
         target_gradient, log_z_gradient, *mean_gradient = gradients
         return softmax_update(
-            *self._layer,
+            self.kernel,
+            self.bias,
+            self.slots_of(self.kernel),
+            self.slots_of(self.bias),
             hidden,
             self.rows.of(labels.ids),
             selection.logsumexp,
@@ -240,31 +242,19 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             of_labels,
             of_selected,
         )
-        step = self.optimizer.rule, self.present_rate
         if mean_kernel is None:
-            return candidate_update(*self._layer, *batch, *step, update=update)
+            return self.update_rows(self.kernel, self.bias, batch, update)
         mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
         sizes = self.num_classes, self.num_selected or self.num_classes
         shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
         every = batch.above(shared._replace(candidates=self.rows.of(shared.candidates)))
-        hidden_gradient = candidate_update(*self._layer, *every, *step, update=update)
+        hidden_gradient = self.update_rows(self.kernel, self.bias, every, update)
         # What was drawn is for the rows alone. The part of h is exact, and summed over workers.
         of_mean = mean_gradient[:, tf.newaxis] * mean_kernel / self.workers.size
         return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
 
-    @property
-    def _layer(self) -> tuple[Any, Any, list[tf.Variable], list[tf.Variable]]:
-        """W and b, and the slots of each."""
-        return self.kernel, self.bias, self.slots_of(self.kernel), self.slots_of(self.bias)
-
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_selected": self.num_selected,
-            "backward": self.backward_over,
-            "products": self.products,
-            "seed": self.seed,
-        }
+        return {**super().get_config(), "backward": self.backward_over}
 
 
 def _finite(name: str, values: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,6 @@ from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.top_candidates import top_candidates
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
-from tfx_largeout.saving.array_initializer import get_initializer
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
@@ -51,19 +50,6 @@ class KernelHead(DenseWeights):
     trainable_kernel: ClassVar[bool] = True
     # The logits are cap tanh((W h + b) / cap), if there is one. Only of a head in one process.
     soft_cap: float | None = None
-
-    def __init__(
-        self,
-        num_classes: int,
-        use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(num_classes, **kwargs)
-        self.use_bias = use_bias
-        self.kernel_initializer = get_initializer(kernel_initializer)
-        self.bias_initializer = get_initializer(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -176,14 +162,6 @@ class KernelHead(DenseWeights):
         self.kernel.assign(kernel)
         if self.bias is not None:
             self.bias.assign(bias)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         whole, shard = (self.num_classes, shape[1]), self.rows.shard

@@ -18,7 +18,7 @@ from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.statistics import CandidateStatistics
@@ -162,21 +162,14 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         rows = self.rows.of(candidates.ids)
         if candidates.ids.shape.rank == 2:  # of each example's own
             rows = named_rows(rows, candidate_gradient)
-        hidden_gradient = candidate_update(
-            self.kernel,
-            self.bias,
-            self.slots_of(self.kernel),
-            self.slots_of(self.bias),
+        batch = CandidateGradients(
             tf.cast(hidden, self.statistics_dtype),
             named_rows(self.rows.of(labels.ids), true_gradient),
             rows,
             true_gradient,
             candidate_gradient,
-            self.optimizer.rule,
-            self.present_rate,
-            update=update,
         )
-        return tf.cast(hidden_gradient, hidden.dtype)
+        return tf.cast(self.update_rows(self.kernel, self.bias, batch, update), hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         ids = gone.residuals[0].ids
@@ -226,22 +219,9 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "initial_log_partition": self.initial_log_partition,
-            "index": self._index_config(),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
-        sampler = keras.saving.deserialize_keras_object(config["sampler"])
-        index = keras.saving.deserialize_keras_object(config.get("index"))
-        return super().from_config({**config, "sampler": sampler, "index": index})
-
-    def _index_config(self) -> dict[str, Any] | None:
-        config = keras.saving.serialize_keras_object(self.index)
-        if config is not None:
-            config.pop("build_config", None)  # The head builds the index when it is itself built.
+        config = super().get_config()
+        if self.index is not None:  # the head builds it when it is itself built
+            config["index"].pop("build_config", None)
         return config
 
 

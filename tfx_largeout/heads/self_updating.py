@@ -87,11 +87,8 @@ class SelfUpdatingHead(Head):
             dtype="float32",
             constraint=self.step_context,
         )
-        number = {"shape": (), "initializer": "zeros", "trainable": False, "autocast": False}
-        self.highest_model_rate = self.add_weight(
-            name="highest_model_rate", dtype="float32", **number
-        )
-        self.model_optimizer = self.add_weight(name="model_optimizer", dtype="int64", **number)
+        self.highest_model_rate = self.add_state("highest_model_rate", dtype="float32")
+        self.model_optimizer = self.add_state("model_optimizer", dtype="int64")
 
     @property
     def model_rate(self) -> float | str | None:
@@ -270,9 +267,6 @@ class SelfUpdatingHead(Head):
             RuntimeError: It was entered in one function, and the head is called in another one.
         """
         return self.update_switch.off(draw)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "model_rate": self.model_rate}
 
     @property
     def draw(self) -> tf.Tensor:

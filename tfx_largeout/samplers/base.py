@@ -11,6 +11,7 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.saving.configuration import kept_arguments, with_objects
 
 
 class Candidates(NamedTuple):
@@ -82,11 +83,12 @@ class Sampler:
     serve several heads of the same number of classes.
 
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
-    it with Keras and write `get_config` to save it with a model. A sampler whose candidates depend
-    on W sets `looks_at_weights`; one that asks an index also sets `needs_index` and writes
-    `default_index`. One that looks at W can serve several workers if its `draw` finds rows by
-    `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch is then
-    the same on all workers; of an example's own candidates, each may leave out those of others.
+    it with Keras and keep its arguments under their names to save it with a model. A sampler whose
+    candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
+    and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
+    rows by `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch
+    is then the same on all workers; of an example's own candidates, each may leave out those of
+    others.
 
     Attributes:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
@@ -191,13 +193,13 @@ class Sampler:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, for JSON."""
-        return {}
+        """Returns the arguments, for JSON: those that are kept under their names."""
+        return kept_arguments(self, Sampler)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Sampler:
         """Makes a sampler from what `get_config` returned."""
-        return cls(**config)
+        return cls(**with_objects(config))
 
     def _checked(self, weights: OutputWeights | None) -> OutputWeights:
         """Returns weights that have what this sampler needs; all None where it needs nothing."""

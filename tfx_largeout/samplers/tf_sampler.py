@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
@@ -64,10 +64,9 @@ class TFSampler(Sampler):
         self.options = plain_options(options)
 
     def tabulate(self, num_classes: int) -> None:
-        if self.unique and self.num_sampled > num_classes:
-            raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
-                f"got {self.num_sampled}"
+        if self.unique:
+            at_most_classes(
+                "num_sampled", self.num_sampled, num_classes, 0, " for unique candidates"
             )
 
     def draw(
@@ -90,17 +89,8 @@ class TFSampler(Sampler):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "function": serialized_function("function", self.function),
-            "num_sampled": self.num_sampled,
-            "unique": self.unique,
-            "options": self.options,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TFSampler:
-        return cls(**{**config, "function": deserialized_function(config["function"])})
+        check_registered("function", self.function)
+        return super().get_config()
 
 
 def named_function(argument: str, function: Any) -> Any:
@@ -132,26 +122,20 @@ def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def serialized_function(argument: str, function: Any) -> Any:
-    """Returns a name, or Keras's form of a registered function.
+def check_registered(argument: str, function: Any) -> None:
+    """Refuses to save a function that is not registered with Keras.
 
     Raises:
-        ValueError: The function is not registered.
+        ValueError: It is not; the names of `TF_SAMPLERS` need not be.
     """
     if not callable(function):
-        return function
+        return
     name = keras.saving.get_registered_name(function)
     if keras.saving.get_registered_object(name) is None:
         raise ValueError(
             f"{argument} must be registered with keras.saving.register_keras_serializable to be "
             f"saved; got {function!r}"
         )
-    return keras.saving.serialize_keras_object(function)
-
-
-def deserialized_function(config: Any) -> Any:
-    """Returns what `serialized_function` was given."""
-    return config if isinstance(config, str) else keras.saving.deserialize_keras_object(config)
 
 
 def _log_of_counts(of: str, expected: tf.Tensor) -> tf.Tensor:
