@@ -18,7 +18,7 @@ from tfx_largeout.callbacks.probed_batch import ProbedBatch, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.candidate_head import CandidateHead
-from tfx_largeout.heads.without_logits import without_logits
+from tfx_largeout.heads.large_logits import without_logits
 
 _STANDARD_ERRORS = 2  # by which the tolerance must be met
 

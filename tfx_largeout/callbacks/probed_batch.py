@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import HeadOutput, examples_that_count, head_output
-from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
@@ -54,7 +53,7 @@ class ProbedBatch(NamedTuple):
         """
         logits = model(x, training=False)
         output = _kernel_output(logits, asked_by)
-        labels = output_for_loss(output, model.loss.ignore_class).labels(y).positive
+        labels = output.for_loss(model.loss.ignore_class).labels(y).positive
         counts = examples_that_count(logits, output) & (labels.counts > 0)
         rule = f"{asked_by} needs at least one example with a label; got"
         with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):

@@ -16,9 +16,8 @@ from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.keras_losses import refuse_loss_of_probabilities
 from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
-from tfx_largeout.heads.large_logits import watch_logits
+from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
-from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
@@ -132,10 +131,7 @@ class Head(keras.layers.Layer):
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = self.flat_logits(flat, self.logits_dtype)
-        if hidden.shape.rank == 2:
-            return logits
-        return self._with_batch_shape(logits, hidden)
+        return _unflatten(self.flat_logits(flat, self.logits_dtype), hidden)
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         """Returns all logits `[N, C]` of hidden activations `[N, D]`, in a dtype."""
@@ -278,18 +274,13 @@ class Head(keras.layers.Layer):
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
-    def _with_batch_shape(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns logits of a flat batch in the batch shape of h."""
-        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
-        static = hidden.shape[:-1].concatenate(self.num_classes)
-        return tf.ensure_shape(tf.reshape(logits, shape), static)
-
     def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
         if asks_for_shapes():  # Keras asks for shapes, maybe before variables have values
-            no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
-            return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
+            shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
+            static = hidden.shape[:-1].concatenate(self.num_classes)
+            return tf.ensure_shape(tf.zeros(shape, self.logits_dtype), static)
         watch_logits(self, model, hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
@@ -318,6 +309,7 @@ class HeadOutput:
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
         ignore_class: The id that is read as no label, or None.
+        ignored_by_loss: The one that the loss ignores which looked at this output last, or None.
         metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
         is_asked: Whether a `HeadLoss` has asked for statistics.
     """
@@ -329,7 +321,8 @@ class HeadOutput:
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
-        self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
+        self.ignored_by_loss: int | None = None
+        self._views: dict[int, HeadOutput] = {}
         self.metrics_look = metrics_look
         self.is_asked = False
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
@@ -384,10 +377,27 @@ class HeadOutput:
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
-    @property
-    def seen_by_loss(self) -> HeadOutput:
-        """The output for the labels that the loss looks at, without a class that it ignores."""
-        return self.views.get("loss", self)
+    def for_loss(self, ignore_class: int | None) -> HeadOutput:
+        """Returns the output for labels of which a loss ignores a class, or None of them.
+
+        Metrics that look at the same output after it ignore that class, too.
+        """
+        self.ignored_by_loss = ignore_class
+        return self._ignoring(ignore_class)
+
+    def for_metric(self, ignore_class: int | None = None) -> HeadOutput:
+        """Returns that for labels of which a metric ignores a class; None: that of the loss."""
+        return self._ignoring(self.ignored_by_loss if ignore_class is None else ignore_class)
+
+    def _ignoring(self, ignore_class: int | None) -> HeadOutput:
+        """Those that ignore the same class are one output, so that they share an exact pass."""
+        if ignore_class is None:
+            return self
+        if ignore_class not in self._views:
+            view = HeadOutput(self.head, self.hidden, self.training)
+            view.ignore_class = ignore_class
+            self._views[ignore_class] = view
+        return self._views[ignore_class]
 
     @property
     def is_trained_by_logits(self) -> bool:
@@ -451,12 +461,15 @@ class HeadOutput:
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""
-        if self.batch_rank == 1:
-            return values
-        shape = tf.concat([tf.shape(self.hidden)[:-1], tf.shape(values)[1:]], axis=0)
-        return tf.ensure_shape(
-            tf.reshape(values, shape), self.hidden.shape[:-1].concatenate(values.shape[1:])
-        )
+        return _unflatten(values, self.hidden)
+
+
+def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    if hidden.shape.rank == 2:
+        return values
+    shape = tf.concat([tf.shape(hidden)[:-1], tf.shape(values)[1:]], axis=0)
+    static = hidden.shape[:-1].concatenate(values.shape[1:])
+    return tf.ensure_shape(tf.reshape(values, shape), static)
 
 
 def _refuse_replicas() -> None:

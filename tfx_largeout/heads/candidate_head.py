@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.samplers.base import OutputWeights

@@ -13,7 +13,7 @@ from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.heads.step_context import BackwardPass
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.products import PRODUCTS

@@ -54,8 +54,15 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
 def _trains_by_keras(model: Any) -> bool:
     if not is_functional(model) or not (in_train_step() or model.run_eagerly):
         return False
-    own = ("train_step", "compute_loss")
-    return all(getattr(type(model), name) is getattr(keras.Model, name) for name in own)
+    return trains_as_keras_does(model)
+
+
+def trains_as_keras_does(model: Any) -> bool:
+    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
+    return all(
+        getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
+        for name in ("train_step", "compute_loss")
+    )
 
 
 def _only(loss: Any) -> Any:

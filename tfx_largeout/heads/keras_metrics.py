@@ -149,7 +149,7 @@ class _UpdateByHead:
         ignored = options.get("ignore_class")
         if ignored is not None and ignored < 0:
             y_true = tf.where(tf.equal(y_true, ignored), tf.constant(-1, y_true.dtype), y_true)
-        seen = output.seen_by_loss
+        seen = output.for_metric()
         output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
         labels = exact.labels

@@ -9,6 +9,7 @@ it, and at no other time. So the constraint of each head's `gradient_anchor` tak
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 import weakref
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.optimizer_parts import with_parts
 from tfx_largeout.heads.kept_passes import KeptPasses
+from tfx_largeout.heads.keras_losses import trains_as_keras_does
 from tfx_largeout.keras_internals import (
     applying_optimizer,
     batches_applied,
@@ -57,17 +59,12 @@ class BackwardPass(NamedTuple):
         return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
 
 
+@dataclasses.dataclass(eq=False)
 class ForwardPass:
-    """A forward pass in training.
+    """A forward pass in training: where it was, and whether it is one of `without_update`."""
 
-    Attributes:
-        graph: Where it was; None eagerly.
-        only_looks: Whether its gradient is one of `without_update`.
-    """
-
-    def __init__(self, graph: Any, only_looks: bool) -> None:
-        self.graph = graph
-        self.only_looks = only_looks
+    graph: Any
+    only_looks: bool
 
 
 class _Step:
@@ -165,10 +162,10 @@ class StepContext(keras.constraints.Constraint):
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
             )
-        step.follows = compiled and _trains_as_keras_does(model) and in_train_step()
+        step.follows = compiled and trains_as_keras_does(model) and in_train_step()
         step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
         if compiled:
-            head.meet_optimizer(step.optimizer)
+            head.rate_of_model.meet(step.optimizer)
 
     @tf.autograph.experimental.do_not_convert
     def forward(self) -> ForwardPass:
@@ -269,7 +266,7 @@ class StepContext(keras.constraints.Constraint):
             if not _is_part(applying, optimizer):
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
-            self._head.meet_optimizer(optimizer)
+            self._head.rate_of_model.meet(optimizer)
             self._take_all(pending, _scale_of(optimizer, applying), applying, step.follows)
         return tf.convert_to_tensor(anchor)
 
@@ -277,7 +274,7 @@ class StepContext(keras.constraints.Constraint):
     def take_step(self) -> None:
         """Takes the step of all passes that wait, in a loop without an optimizer."""
         pending = self._step_around().begin_anew()
-        self._head.meet_optimizer(None)
+        self._head.rate_of_model.meet(None)
         self._take_all(pending, 1.0, None, follows=False)
 
     def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
@@ -359,7 +356,7 @@ class StepContext(keras.constraints.Constraint):
             gradient = head.backward(*gone, update=head.trainable)
         with tf.control_dependencies([gradient]):
             head.count_step()
-            head.note_rate()
+            head.rate_of_model.note()
             if head.trainable:
                 head.after_update(gone.labels, gone.residuals)
             return tf.identity(gradient) if with_gradient else tf.constant(0)
@@ -457,14 +454,6 @@ def _step_in(graph: Any, head: Any) -> _Step:
         steps = weakref.WeakKeyDictionary()
         setattr(graph, _ATTRIBUTE, steps)
     return steps.setdefault(head, _Step())
-
-
-def _trains_as_keras_does(model: Any) -> bool:
-    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
-    return all(
-        getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
-        for name in ("train_step", "compute_loss")
-    )
 
 
 def _is_part(part: Any, optimizer: Any) -> bool:

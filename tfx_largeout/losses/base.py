@@ -14,7 +14,6 @@ from tfx_largeout import heads
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
-from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.heads.keras_losses import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
 from tfx_largeout.labels import Labels
@@ -160,7 +159,7 @@ class HeadLoss(keras.losses.Loss):
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
-            seen = output_for_loss(output, self.ignore_class)
+            seen = output.for_loss(self.ignore_class)
             whole, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
             output.keep_for_metrics(whole, y_true)
             output = whole
