@@ -50,14 +50,8 @@ def smoothed(counts: np.ndarray, smoothing: float | None = None) -> np.ndarray:
     """Returns counts that are all positive: a class that was not seen is rare, not impossible.
 
     A class that can never be drawn would be missing from every estimate, and log 0 is no bias.
-
-    Args:
-        counts: `[C]`, at least 0.
-        smoothing: What is added to each. Default None: nothing where all are positive; else half of
-            the least one above 0, which for whole counts is half an observation more of each class.
-
-    Returns:
-        `[C]`, the counts themselves where nothing is added.
+    `smoothing` is added to each. None: nothing where all are positive; else half of the least one
+    above 0, which for whole counts is half an observation more of each class.
 
     Raises:
         ValueError: A count is 0, and so is `smoothing`.

@@ -56,10 +56,6 @@ class CandidateHead(KernelHead):
 
         Where several workers have the classes, those of an example's own that a sampler finds by W
         are left out whose rows are not here.
-
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
         """
         seed = seed_of_step(self.seed, *self.step_and_draw())
         if self.index is not None:

@@ -67,8 +67,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        optimizer: As `SampledHead`.
         num_selected: S, at most C: how many classes of an example are expected to be kept at most.
             More make the gradient less noisy; with S = C it is exact. Default None: 256, or C. For
             `backward="selected"` alone.
@@ -78,10 +77,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
             sums, W itself and all else stay float32. That is faster on AMD's processors with
             AVX512-BF16, and was slower on Intel's; on others it is slower.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the
             configuration.

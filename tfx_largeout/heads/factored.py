@@ -69,9 +69,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             the model's: see `model_rate`. A number or a schedule stands for `RowSGD` of that rate.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        kernel_initializer, bias_initializer: As `DenseHead`.
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
             O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.

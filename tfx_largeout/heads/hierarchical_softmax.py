@@ -82,8 +82,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        optimizer: As `SampledHead`.
         tree: `"two_level"` (default) or `"huffman"`.
         counts: `[C]`, at least 0 (smoothed, as `LogFrequency` does it where one is 0): how often
             each class is a label. Frequent classes then cost less:
@@ -92,8 +91,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: The initializer of each table of weights `[rows, D]`. Values that are
-            random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
+        kernel_initializer: That of each table of weights `[rows, D]`, as `DenseHead`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 

@@ -29,16 +29,10 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
 
     Training would go on without a word, to a worse end: Keras clips what is no probability. A model
     of which it is not seen that it ends in the head, or whose step is its own, is let be.
-
-    Args:
-        head: The head that is called.
-        model: The model that calls it; None outside of models.
-
-    Raises:
-        ValueError: The model was compiled with such a loss.
     """
     loss = _only(getattr(model, "loss", None))
-    if loss is None or not _trains_by_keras(model) or last_layer(model) is not head:
+    is_step = loss is not None and is_functional(model) and (in_train_step() or model.run_eagerly)
+    if not is_step or not trains_as_keras_does(model) or last_layer(model) is not head:
         return
     if _wants_probabilities(loss):
         name = getattr(loss, "__name__", None) or (loss if isinstance(loss, str) else None)
@@ -49,12 +43,6 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
             f"{name or type(loss).__name__} of probabilities. Take {same}a loss of tlo.losses: "
             f"{named}."
         )
-
-
-def _trains_by_keras(model: Any) -> bool:
-    if not is_functional(model) or not (in_train_step() or model.run_eagerly):
-        return False
-    return trains_as_keras_does(model)
 
 
 def trains_as_keras_does(model: Any) -> bool:

@@ -68,9 +68,6 @@ def serve_metrics(model: Any) -> bool:
     Keras resolves what it was compiled with when it first updates them, by the shapes of labels and
     outputs; what it makes of them is what is changed here, in the model's own objects.
 
-    Args:
-        model: The model that is called, or anything else.
-
     Returns:
         Whether one of the metrics looks at a training step: a loss then has exact statistics
         computed before the step changes W.

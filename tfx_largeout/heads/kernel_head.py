@@ -30,20 +30,10 @@ def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Te
 class KernelHead(DenseWeights):
     """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
 
-    It has the logits, the exact evaluation and top-k; subclasses say how to train.
+    It has the logits, the exact evaluation and top-k; subclasses say how to train. Its arguments
+    are those of `DenseHead`.
 
     Cost: evaluation O(B C D) time, memory independent of C beyond the weights.
-
-    Args:
-        num_classes: The number of classes C, at least 2.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
-
-    Raises:
-        ValueError: As `Head`.
     """
 
     # Whether the model's optimizer updates W and b.

@@ -41,11 +41,6 @@ def watch_logits(head: Any, model: Any, hidden: tf.Tensor) -> None:
 
     So do those of a call outside of a graph, those of a batch of `predict`, and those of all
     batches that `predict` keeps: counted by what it returns, as nobody may know how many come.
-
-    Args:
-        head: The head.
-        model: The model that is called, or anything else.
-        hidden: Its input, `[..., D]`.
     """
     if tf.executing_eagerly():
         _warn_if_many(head, math.prod(hidden.shape[:-1]))

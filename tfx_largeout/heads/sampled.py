@@ -47,10 +47,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
         explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
             those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
             Default none.

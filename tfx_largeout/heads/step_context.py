@@ -140,12 +140,7 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def call(self, hidden: tf.Tensor) -> None:
-        """Takes notice of a call of the head in training.
-
-        Raises:
-            ValueError: The model has no optimizer, or one that averages weights. h is float16, and
-                nothing says by what the loss is scaled.
-        """
+        """Takes notice of a call of the head in training; refuses one that can't be trained."""
         head, model, step = self._head, calling_model(self._head), self._step_of_graph()
         compiled = model is not None and model.compiled
         step.optimizer = model.optimizer if compiled else None
@@ -247,11 +242,8 @@ class StepContext(keras.constraints.Constraint):
     def __call__(self, anchor: Any) -> Any:
         """Takes the step that belongs to that of the optimizer which calls.
 
-        Args:
-            anchor: The `gradient_anchor`.
-
         Returns:
-            Its value.
+            The value of the `gradient_anchor`, as it is.
 
         Raises:
             ValueError: The optimizer averages weights; it scales the loss by what nothing says.
@@ -475,12 +467,7 @@ def _defers(optimizer: Any) -> bool:
 
 
 def _scale_of(optimizer: Any, applying: Any) -> Any:
-    """Returns by what the loss of the present step was multiplied.
-
-    Args:
-        optimizer: What the model was compiled with.
-        applying: That part of it which applies the gradients.
-    """
+    """Returns by what the loss was multiplied, if `applying` applies gradients for `optimizer`."""
     scale = getattr(applying, "loss_scale_factor", None) or 1.0
     for part in with_parts(optimizer):
         if isinstance(part, keras.optimizers.LossScaleOptimizer) and _is_part(applying, part):

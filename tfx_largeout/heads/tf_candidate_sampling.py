@@ -49,7 +49,7 @@ class TFCandidateSamplingHead(KernelHead):
         unique: Whether the candidates of a batch are all different. Default True.
         remove_accidental_hits: Whether a candidate that is also a target is left out.
         seed: The seed of the sampler and of the choice of labels. Default None: not reproducible.
-        **kwargs: As for `KernelHead`.
+        **kwargs: As for `DenseHead`.
 
     Raises:
         ValueError: An argument is out of range.

@@ -264,12 +264,7 @@ class HeadLoss(keras.losses.Loss):
         return self.trains_on if output.training else self.evaluates_on
 
     def counts(self, labels: Labels, weights: tf.Tensor | None) -> tf.Tensor | None:
-        """Returns which examples a mean counts: `[N]` bool, or None for all.
-
-        Args:
-            labels: N examples.
-            weights: `[N]`, the sample weights, or None.
-        """
+        """Returns which examples a mean counts: `[N]` bool, or None for all."""
         if labels.values is not None:  # targets, of which none may be other than 0
             return None
         has_label = tf.reduce_any(labels.mask, axis=-1)
@@ -284,12 +279,7 @@ class HeadLoss(keras.losses.Loss):
         return values, statistics.labels
 
     def checked(self, labels: Labels, num_classes: int) -> Labels:
-        """Returns labels as the loss takes them, weighted, or refuses them.
-
-        Args:
-            labels: Normal form.
-            num_classes: The number of classes C.
-        """
+        """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
         if labels.values is not None and not self.takes_values:
             raise TypeError(
                 f"{type(self).__name__} must get integer class ids as labels; got sparse targets "

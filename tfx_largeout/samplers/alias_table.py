@@ -36,12 +36,7 @@ class AliasTable:
         self._alias = tf.constant(alias)
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
-        """Returns independent draws: class ids of this shape, int64.
-
-        Args:
-            shape: The shape of the result.
-            seed: `[2]` int32 or int64.
-        """
+        """Returns independent draws by a seed `[2]`: class ids of this shape, int64."""
         box_seed, height_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
         box = tf.random.stateless_uniform(
             shape, box_seed, 0, self.num_classes, tf.int32, alg="philox"

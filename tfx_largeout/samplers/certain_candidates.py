@@ -19,13 +19,8 @@ def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candi
     """Puts classes with an expected count of 1 first, and takes them out of those that were drawn.
 
     A sum over the classes stays unbiased: these terms are exact, and the others as likely as
-    before.
-
-    Args:
-        drawn: What a sampler drew.
-        labels: N examples.
-        certain: `[S]` int64 in rising order, or `[N, S]`, without repeats; -1, behind the others,
-            where there is none.
+    before. `certain` is `[S]` int64 in rising order, or `[N, S]`, without repeats; -1, behind the
+    others, where there is none.
     """
     own = certain.shape.rank == 2
     is_certain = _own(certain) if own else _shared(certain)

@@ -102,12 +102,7 @@ class DistributionSampler(Sampler):
         return self._without_replacement(labels, seed)
 
     def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
-        """Returns log E of classes for `unique` candidates, float64.
-
-        Args:
-            ids: Class ids less `first_id`, int64, in any shape.
-            tries: `[]` float64, T.
-        """
+        """Returns log E of `unique` candidates, of ids less `first_id`, after T tries, float64."""
         return self._arrivals.log_expected(ids, tries)
 
     def _with_replacement(

@@ -94,11 +94,7 @@ class TFSampler(Sampler):
 
 
 def named_function(argument: str, function: Any) -> Any:
-    """Returns the name of one of TensorFlow's functions, and any other callable as it is.
-
-    Raises:
-        ValueError: It is neither such a name nor callable.
-    """
+    """Returns the name of one of TensorFlow's functions, and any other callable as it is."""
     for name, known in TF_SAMPLERS.items():
         if function is known:
             return name
@@ -123,11 +119,7 @@ def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def check_registered(argument: str, function: Any) -> None:
-    """Refuses to save a function that is not registered with Keras.
-
-    Raises:
-        ValueError: It is not; the names of `TF_SAMPLERS` need not be.
-    """
+    """Refuses to save a function that is not registered with Keras, nor one of `TF_SAMPLERS`."""
     if not callable(function):
         return
     name = keras.saving.get_registered_name(function)
