@@ -14,14 +14,18 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.keras_losses import refuse_loss_of_probabilities
-from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
+from tfx_largeout.heads.keras_losses_and_metrics import (
+    HEAD_OUTPUT,
+    refuse_loss_of_probabilities,
+    serve_metrics,
+)
 from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
+from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
 from tfx_largeout.saving.configuration import kept_arguments, with_objects
 from tfx_largeout.saving.saved_shapes import check_saved_shapes
 from tfx_largeout.statistics import (
@@ -31,7 +35,12 @@ from tfx_largeout.statistics import (
     without_gradient,
 )
 from tfx_largeout.tensorflow_internals import tape_may_record
-from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
+
+_ONE_REPLICA = (
+    "heads support one replica",
+    "Build and train the model outside the distribution strategy; for several workers use "
+    "tlo.distribute.",
+)
 
 
 class Head(keras.layers.Layer):
@@ -81,7 +90,7 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
-        _refuse_replicas()
+        refuse_replicas(*_ONE_REPLICA)
         keep_float32()
         self.workers = workers_of(self, width)
         super().build(input_shape)
@@ -107,7 +116,7 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
-        _refuse_replicas()
+        refuse_replicas(*_ONE_REPLICA)
         refuse_xla(
             "heads can't be compiled with XLA: their ops have no XLA kernels",
             "jit_compile=True",
@@ -163,11 +172,7 @@ class Head(keras.layers.Layer):
         )
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of all logits of each example, `[N]`, exactly and in bounded memory.
-
-        Args:
-            hidden: `[N, D]`, floating.
-        """
+        """Returns the mean of all logits of h `[N, D]`, `[N]`, exactly and in bounded memory."""
         raise NotImplementedError
 
     def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
@@ -263,14 +268,11 @@ class Head(keras.layers.Layer):
         return [*self._trainable_variables, *self._non_trainable_variables]
 
     def check_saved(self, store: Any) -> None:
-        """Refuses saved weights that are not for this head, before the first one is assigned.
+        """Refuses saved weights of other shapes, before the first one is assigned.
 
         Args:
             store: What Keras hands to `load_own_variables`: arrays by the number of the weight, the
                 trainable ones first.
-
-        Raises:
-            ValueError: They are of other shapes.
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
@@ -361,12 +363,7 @@ class HeadOutput:
         metrics of a step share a pass over all classes, and so do `MeanLogitStatistics` where
         nothing trains. They are computed anew for labels that may change (arrays, variables), and
         where a gradient tape records eagerly, so that whoever asks for their gradient is told that
-        there is none.
-
-        Args:
-            kind: See `Head.statistics`.
-            y_true: Labels, in any form of `normalize_labels`.
-            check: Returns the labels, once it has found nothing wrong with them. Default: none.
+        there is none. `check` returns the labels, once it has found nothing wrong with them.
         """
         is_mean = kind is MeanLogitStatistics and not self.training
         if is_mean or kind is ExactStatistics:
@@ -405,12 +402,7 @@ class HeadOutput:
         return self.metrics_look and not self.is_asked
 
     def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
-        """Computes exact statistics for the metrics of a step, before it changes the weights.
-
-        Args:
-            whole: The output that `over_workers` returned.
-            y_true: The labels that it returned.
-        """
+        """Computes exact statistics of what `over_workers` returned, for metrics of the step."""
         self.is_asked = True
         if self.metrics_look:
             whole._exact(y_true, keep=True)
@@ -470,14 +462,6 @@ def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     shape = tf.concat([tf.shape(hidden)[:-1], tf.shape(values)[1:]], axis=0)
     static = hidden.shape[:-1].concatenate(values.shape[1:])
     return tf.ensure_shape(tf.reshape(values, shape), static)
-
-
-def _refuse_replicas() -> None:
-    refuse_replicas(
-        "heads support one replica",
-        "Build and train the model outside the distribution strategy; for several workers use "
-        "tlo.distribute.",
-    )
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:

@@ -13,8 +13,7 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.samplers.base import OutputWeights
-from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.samplers.base import OutputWeights, with_certain
 
 
 class CandidateHead(KernelHead):

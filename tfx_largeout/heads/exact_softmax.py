@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.checks import check_finite
@@ -171,41 +171,33 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     ) -> tf.Tensor:
         wide = tf.cast(hidden, self.statistics_dtype)
         step = self._step_on_all if self.backward_over == "all" else self._step_on_selected
-        return tf.cast(step(wide, labels, residuals, gradients, update), hidden.dtype)
+        gone = BackwardPass(wide, labels, residuals, gradients)
+        return tf.cast(step(gone, update), hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         selection = gone.residuals[0]
         return gone.hidden, gone.labels.ids, *selection, *gone.gradients
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
-        (hidden, label_ids), rest = parts[:2], parts[2:]
-        selection, gradients = (
-            rest[: len(SoftmaxSelection._fields)],
-            rest[len(SoftmaxSelection._fields) :],
-        )
+        hidden, label_ids, *rest = parts
+        number = len(SoftmaxSelection._fields)
+        selection, gradients = rest[:number], rest[number:]
         has_mean = len(gradients) == 3
         seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
         mean_kernel = self.rows.mean(self.kernel) if has_mean else None
         residuals = (SoftmaxSelection(*selection), seed, mean_kernel)
         return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
-    def _step_on_all(
-        self,
-        hidden: tf.Tensor,
-        labels: Labels,
-        residuals: Any,
-        gradients: tuple[tf.Tensor, ...],
-        update: bool,
-    ) -> tf.Tensor:
-        selection, *_ = residuals
-        target_gradient, log_z_gradient, *mean_gradient = gradients
+    def _step_on_all(self, gone: BackwardPass, update: bool) -> tf.Tensor:
+        selection, *_ = gone.residuals
+        target_gradient, log_z_gradient, *mean_gradient = gone.gradients
         return softmax_update(
             self.kernel,
             self.bias,
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
-            hidden,
-            self.rows.of(labels.ids),
+            gone.hidden,
+            self.rows.of(gone.labels.ids),
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
@@ -217,23 +209,16 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             update=update,
         )
 
-    def _step_on_selected(
-        self,
-        hidden: tf.Tensor,
-        labels: Labels,
-        residuals: Any,
-        gradients: tuple[tf.Tensor, ...],
-        update: bool,
-    ) -> tf.Tensor:
-        selection, seed, mean_kernel = residuals
-        target_gradient, log_z_gradient, *of_mean_logit = gradients
+    def _step_on_selected(self, gone: BackwardPass, update: bool) -> tf.Tensor:
+        hidden, (selection, seed, mean_kernel) = gone.hidden, gone.residuals
+        target_gradient, log_z_gradient, *of_mean_logit = gone.gradients
         of_example = log_z_gradient[:, tf.newaxis]
         target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
         of_labels = target_gradient + of_example * target_p
         of_selected = of_example * selection.probabilities
         batch = CandidateGradients(
             hidden,
-            named_rows(self.rows.of(labels.ids), of_labels),
+            named_rows(self.rows.of(gone.labels.ids), of_labels),
             named_rows(self.rows.of(selection.ids), of_selected),
             of_labels,
             of_selected,

@@ -19,8 +19,8 @@ from tfx_largeout.heads.factored_over_workers import (
     whole_batch_of_parts,
 )
 from tfx_largeout.heads.factored_weights import FactoredWeights
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,

@@ -29,8 +29,8 @@ from tfx_largeout.class_trees.sweep import (
     sum_of_log_probabilities,
     target_ranks,
 )
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
@@ -102,11 +102,6 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         self.set_sampler(sampler, explicit_classes, seed)
         self.index = _index_for(sampler, index)
         self.initial_log_partition = float(initial_log_partition)
-
-    @property
-    def initial_anchor(self) -> float:
-        """The trainable log Z, as it begins."""
-        return self.initial_log_partition
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.index is not None and self.index.built:

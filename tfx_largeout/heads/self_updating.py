@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import number_or
 from tfx_largeout.heads.base import Head
-from tfx_largeout.heads.keras_losses import losses_of
+from tfx_largeout.heads.kept_passes import BackwardPass
+from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
-from tfx_largeout.heads.step_context import BackwardPass, StepContext
+from tfx_largeout.heads.step_context import StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 
@@ -62,11 +63,8 @@ class SelfUpdatingHead(Head):
 
     # The kinds that `forward` computes and `as_statistics` returns.
     gives: ClassVar[tuple[type, ...]] = ()
-
-    @property
-    def initial_anchor(self) -> float:
-        """What `gradient_anchor` begins with."""
-        return 0.0
+    # What `gradient_anchor` begins with, which may serve a loss as log Z.
+    initial_log_partition: float = 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -85,7 +83,7 @@ class SelfUpdatingHead(Head):
         self.gradient_anchor = self.add_weight(
             name="gradient_anchor",
             shape=(),
-            initializer=keras.initializers.Constant(self.initial_anchor),
+            initializer=keras.initializers.Constant(self.initial_log_partition),
             dtype="float32",
             constraint=self.step_context,
         )

@@ -14,49 +14,26 @@ import functools
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.distribute.optimizer_parts import with_parts
-from tfx_largeout.heads.kept_passes import KeptPasses
-from tfx_largeout.heads.keras_losses import trains_as_keras_does
+from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
+from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
 from tfx_largeout.keras_internals import (
     applying_optimizer,
     batches_applied,
     calling_model,
     in_train_step,
 )
-from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
 _ATTRIBUTE = "_tfx_largeout_steps"
 _DRAWS_OF_PASS = 2**20  # numbers of draws between two passes of one step
-
-
-class BackwardPass(NamedTuple):
-    """What a gradient that came back to a head leaves for its step.
-
-    Attributes:
-        hidden: `[N, D]`.
-        labels: N examples.
-        residuals: What `forward` returned as such.
-        gradients: The gradients of the loss with respect to each of the statistics.
-    """
-
-    hidden: tf.Tensor
-    labels: Labels
-    residuals: Any
-    gradients: tuple[tf.Tensor, ...]
-
-    def scaled(self, factor: Any) -> BackwardPass:
-        """Returns the pass of a loss that is multiplied by a factor."""
-        if isinstance(factor, float) and factor == 1:
-            return self
-        return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
 
 
 @dataclasses.dataclass(eq=False)
@@ -202,7 +179,7 @@ class StepContext(keras.constraints.Constraint):
             such steps is to leave out this one.
         """
         if _skips_steps(self._step_of_graph().optimizer):
-            gone, is_finite = _without_what_is_not_finite(gone)
+            gone, is_finite = gone.without_what_is_not_finite()
             gradients = (self._gradient(forward, gone), of_anchor)
             not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
             pairs = zip(gradients, not_a_number, strict=True)
@@ -484,11 +461,3 @@ def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
             "a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "
             "the model with the optimizer that the loop steps with."
         )
-
-
-def _without_what_is_not_finite(gone: BackwardPass) -> tuple[BackwardPass, tf.Tensor]:
-    """Returns a pass whose gradients are 0 if one of them is not finite, and whether they were."""
-    flags = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gone.gradients]
-    is_finite = tf.reduce_all(tf.stack(flags))
-    gradients = tuple(tf.where(is_finite, g, tf.zeros_like(g)) for g in gone.gradients)
-    return gone._replace(gradients=gradients), is_finite

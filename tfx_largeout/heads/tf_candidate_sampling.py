@@ -14,10 +14,10 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.tf_sampler import (
     callable_of,
-    check_registered,
     named_function,
     plain_options,
 )
+from tfx_largeout.saving.configuration import check_registered
 from tfx_largeout.statistics import PerExampleLoss
 
 _LOOK_AT_TARGETS = ("learned_unigram",)

@@ -16,7 +16,11 @@ from tfx_largeout.losses.likelihood_estimators import (
     ImportanceSampling,
     SampledSoftmax,
 )
-from tfx_largeout.losses.softmax_crossentropy import NegativeLogLikelihood, SoftmaxCrossentropy
+from tfx_largeout.losses.softmax_crossentropy import (
+    NegativeLogLikelihood,
+    SoftmaxCrossentropy,
+    TFCandidateSamplingLoss,
+)
 from tfx_largeout.losses.spherical_losses import (
     LambdaSphericalLoss,
     SphericalLoss,
@@ -25,7 +29,6 @@ from tfx_largeout.losses.spherical_losses import (
     TaylorSoftmax,
     ZLoss,
 )
-from tfx_largeout.losses.tf_candidate_sampling_loss import TFCandidateSamplingLoss
 
 __all__ = [
     "ActiveSetSoftmax",

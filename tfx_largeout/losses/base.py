@@ -14,7 +14,7 @@ from tfx_largeout import heads
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
-from tfx_largeout.heads.keras_losses import losses_of
+from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.class_weights import (

@@ -46,8 +46,7 @@ class NoiseContrastive(CandidateLoss):
         ValueError: `log_partition` is neither.
 
     Deviations:
-        The paper's z differs from example to example; here it is one number. Several labels: the
-        mean over them.
+        The paper's z differs from example to example; here it is one number.
 
     References:
         Barber and Botev 2016, eq. 30 and 31. Gutmann and Hyvärinen 2010, Noise-contrastive
@@ -91,9 +90,6 @@ class NegativeSampling(CandidateLoss):
 
     Raises:
         ValueError: `negatives` is neither.
-
-    Deviations:
-        Several labels: the mean over them.
 
     References:
         Barber and Botev 2016, eq. 43 to 45. Mikolov and others 2013, Distributed representations of
@@ -169,9 +165,6 @@ class Ranking(CandidateLoss):
 
     Raises:
         ValueError: `margin` or `kind` is none of these.
-
-    Deviations:
-        Several labels: the mean over them.
 
     References:
         Barber and Botev 2016, eq. 32 to 42. Collobert and Weston 2008 (hinge, margin 1).

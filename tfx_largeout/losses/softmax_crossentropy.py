@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact softmax loss, of heads that give log Z, or log-probabilities."""
+"""Losses of heads that give what they need: log Z, log-probabilities, or the loss itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.statistics import (
     LogProbabilityStatistics,
     MeanLogitStatistics,
+    PerExampleLoss,
     SoftmaxStatistics,
 )
 
@@ -98,3 +99,22 @@ class NegativeLogLikelihood(HeadLoss):
 
     def from_statistics(self, statistics: LogProbabilityStatistics) -> tf.Tensor:
         return -statistics.labels.mean(statistics.target_log_probabilities)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TFCandidateSamplingLoss(HeadLoss):
+    """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
+
+    In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
+    the sampled losses are on scales of their own.
+
+    In training `class_weights` multiply the loss of an example by the mean weight of its labels,
+    whichever of them the head looks at.
+
+    Args and errors: as `HeadLoss`.
+    """
+
+    trains_on: type = PerExampleLoss
+
+    def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
+        return statistics.values

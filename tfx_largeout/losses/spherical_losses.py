@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.saving.configuration import with_objects
+from tfx_largeout.saving.configuration import check_registered, with_objects
 from tfx_largeout.statistics import SphericalStatistics
 
 _SMALLEST_VARIANCE = 1e-30
@@ -234,12 +234,7 @@ class LambdaSphericalLoss(SphericalLoss):
         return self.fn(statistics)
 
     def get_config(self) -> dict[str, Any]:
-        name = keras.saving.get_registered_name(self.fn)
-        if keras.saving.get_registered_object(name) is None:
-            raise ValueError(
-                "fn must be registered with keras.saving.register_keras_serializable to be saved; "
-                f"got {self.fn!r}"
-            )
+        check_registered("fn", self.fn)
         return super().get_config()
 
     @classmethod

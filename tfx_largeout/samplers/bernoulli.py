@@ -19,8 +19,8 @@ from tfx_largeout.class_counts import (
 )
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.ops.padded_rows import padded_rows
-from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
+from tfx_largeout.samplers.class_distribution import AliasTable
 
 _MAX_NEWTON_STEPS = 200
 _TOLERANCE = 1e-13  # how far the sum may be off, relative

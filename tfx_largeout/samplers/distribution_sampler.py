@@ -92,32 +92,21 @@ class DistributionSampler(Sampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         if not self.unique:
-            shape = (
-                [tf.shape(hidden)[0], self.num_sampled] if self.per_example else [self.num_sampled]
-            )
-            return self._with_replacement(shape, labels, seed)
+            rows = [tf.shape(hidden)[0]] if self.per_example else []
+            ids = self._distribution.sample([*rows, self.num_sampled], seed)
+            return self._candidates(ids, labels, self._log_expected_of_repeats)
         if self.num_sampled == self._distribution.num_classes:
             every = tf.range(self.first_id, self.num_classes, dtype=tf.int64)
             return Candidates.certain(every, labels)
-        return self._without_replacement(labels, seed)
+        ids, tries = self._arrivals.draw(seed)
+        return self._candidates(ids, labels, lambda ids: self.log_expected_if_unique(ids, tries))
 
     def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         """Returns log E of `unique` candidates, of ids less `first_id`, after T tries, float64."""
         return self._arrivals.log_expected(ids, tries)
 
-    def _with_replacement(
-        self, shape: list[tf.Tensor | int], labels: Labels, seed: tf.Tensor
-    ) -> Candidates:
-        ids = self._distribution.sample(shape, seed)
-
-        def log_expected(ids: tf.Tensor) -> tf.Tensor:
-            return self._distribution.log_probability(ids) + math.log(self.num_sampled)
-
-        return self._candidates(ids, labels, log_expected)
-
-    def _without_replacement(self, labels: Labels, seed: tf.Tensor) -> Candidates:
-        ids, tries = self._arrivals.draw(seed)
-        return self._candidates(ids, labels, lambda ids: self.log_expected_if_unique(ids, tries))
+    def _log_expected_of_repeats(self, ids: tf.Tensor) -> tf.Tensor:
+        return self._distribution.log_probability(ids) + math.log(self.num_sampled)
 
     def _candidates(
         self, ids: tf.Tensor, labels: Labels, log_expected: Callable[[tf.Tensor], tf.Tensor]

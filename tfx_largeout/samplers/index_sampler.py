@@ -11,8 +11,7 @@ from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
-from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_certain
 
 
 class IndexSampler(Sampler):

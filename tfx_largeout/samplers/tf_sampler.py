@@ -14,6 +14,7 @@ from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
+from tfx_largeout.saving.configuration import check_registered
 
 TF_SAMPLERS: dict[str, Callable[..., Any]] = {
     "log_uniform": tf.random.log_uniform_candidate_sampler,
@@ -116,18 +117,6 @@ def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in (options or {}).items()
     }
-
-
-def check_registered(argument: str, function: Any) -> None:
-    """Refuses to save a function that is not registered with Keras, nor one of `TF_SAMPLERS`."""
-    if not callable(function):
-        return
-    name = keras.saving.get_registered_name(function)
-    if keras.saving.get_registered_object(name) is None:
-        raise ValueError(
-            f"{argument} must be registered with keras.saving.register_keras_serializable to be "
-            f"saved; got {function!r}"
-        )
 
 
 def _log_of_counts(of: str, expected: tf.Tensor) -> tf.Tensor:

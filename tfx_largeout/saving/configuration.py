@@ -44,6 +44,18 @@ def with_objects(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def check_registered(argument: str, function: Any) -> None:
+    """Refuses to save a function that is not registered with Keras; a name of one need not be."""
+    if not callable(function):
+        return
+    name = keras.saving.get_registered_name(function)
+    if keras.saving.get_registered_object(name) is None:
+        raise ValueError(
+            f"{argument} must be registered with keras.saving.register_keras_serializable to be "
+            f"saved; got {function!r}"
+        )
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return pack_array(value)
