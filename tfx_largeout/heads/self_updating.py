@@ -95,7 +95,7 @@ class SelfUpdatingHead(Head):
         """Variables of a step that need no saving: they bear on warnings and `without_update`."""
         kept = self.step_context.kept
         unsaved = [] if kept.has_parts else kept.variables
-        return [self.update_switch.state, *self.step_context.variables, *unsaved]
+        return [self.update_switch.state, self.step_context.untaken, *unsaved]
 
     @property
     def kept_variables(self) -> list[tf.Variable]:
@@ -106,12 +106,7 @@ class SelfUpdatingHead(Head):
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
     ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        """Computes the statistics.
-
-        Args:
-            kind: Which: one of `gives`.
-            hidden: `[N, D]`.
-            labels: N examples.
+        """Computes the statistics of a kind, one of `gives`, for N examples.
 
         Returns:
             A tuple of those statistics that have a gradient, and residuals: whatever `backward`

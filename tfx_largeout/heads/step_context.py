@@ -88,9 +88,6 @@ class StepContext(keras.constraints.Constraint):
     In a loop of the user's own, a gradient that no step of an optimizer follows leaves the head as
     it is, with a warning when the next one begins; `head.take_step()` is for loops without an
     optimizer.
-
-    Args:
-        head: A `SelfUpdatingHead`.
     """
 
     def __init__(self, head: Any) -> None:
@@ -101,12 +98,7 @@ class StepContext(keras.constraints.Constraint):
         self.kept = KeptPasses()
         with tf.init_scope():
             # Gradients without a step so far, in loops of the user's own.
-            self._untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Those that need no saving."""
-        return [self._untaken]
+            self.untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
 
     @property
     def draw(self) -> tf.Tensor:
@@ -152,7 +144,7 @@ class StepContext(keras.constraints.Constraint):
                 "within `with head.without_update():`, or write a train_step."
             )
         if _skips_steps(step.optimizer):  # it may have left out the last one
-            self._untaken.assign(0)
+            self.untaken.assign(0)
         elif step.pending:
             self._warn_of_lost_pass()
         elif not step.follows:
@@ -168,11 +160,6 @@ class StepContext(keras.constraints.Constraint):
         self, forward: ForwardPass, gone: BackwardPass, of_anchor: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes the step, or keeps what it needs.
-
-        Args:
-            forward: What `forward` returned.
-            gone: The pass.
-            of_anchor: The gradient with respect to the `gradient_anchor`.
 
         Returns:
             The gradients with respect to h and the anchor, NaN where an optimizer that leaves out
@@ -203,7 +190,7 @@ class StepContext(keras.constraints.Constraint):
             # The function of a gradient runs nothing that its result does not wait for.
             done = []
             if not step.follows:
-                done.append(self._untaken.assign_add(tf.cast(counts, tf.int64)))
+                done.append(self.untaken.assign_add(tf.cast(counts, tf.int64)))
             if is_here:
                 step.pending[forward] = (gone, counts)
             else:  # a gradient through a function: its tensors are seen nowhere else
@@ -251,7 +238,7 @@ class StepContext(keras.constraints.Constraint):
         if not passes:
             self._refuse_gradient_from_elsewhere()
         if not follows:
-            self._untaken.assign(0)
+            self.untaken.assign(0)
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         if num_parts > 1 or self.kept.has_parts:
             self._begin_for(optimizer)
@@ -369,7 +356,7 @@ class StepContext(keras.constraints.Constraint):
 
     def _refuse_gradient_from_elsewhere(self) -> None:
         """Refuses a step without a pass where a gradient was taken in another function."""
-        number, rule = self._untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
+        number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
         kept = self.kept.count.read_value()
         with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
             tf.identity(number)
@@ -380,12 +367,12 @@ class StepContext(keras.constraints.Constraint):
         def tell() -> tf.Tensor:
             told = tf.numpy_function(self._warn_of_lost_pass, [], tf.int32)
             with tf.control_dependencies([told]):
-                self._untaken.assign(0)
+                self.untaken.assign(0)
                 if self.kept.has_parts:
                     self.kept.take()
                 return tf.identity(told)
 
-        tf.cond(self._untaken > 0, tell, lambda: tf.constant(0))
+        tf.cond(self.untaken > 0, tell, lambda: tf.constant(0))
 
     def _warn_of_lost_pass(self) -> np.int32:
         self._warn_once(

@@ -59,6 +59,8 @@ class TFCandidateSamplingHead(KernelHead):
     """
 
     gives: ClassVar[tuple[type, ...]] = (PerExampleLoss,)
+    # The loss `[N]`: the function of `tf.nn`, called with its own arguments.
+    sampled_loss: ClassVar[Callable[..., tf.Tensor]]
 
     def __init__(
         self,
@@ -88,9 +90,13 @@ class TFCandidateSamplingHead(KernelHead):
         if kind is not PerExampleLoss or not training:
             return super().statistics(kind, hidden, labels, training)
         targets = self._choose_targets(labels)
+        if self.bias is None:
+            biases = tf.zeros([self.num_classes], self.kernel.dtype)
+        else:
+            biases = self.bias.value
         values = self.sampled_loss(
             weights=self.kernel.value,
-            biases=self._biases(),
+            biases=biases,
             labels=targets,
             inputs=tf.cast(hidden, self.kernel.dtype),
             num_sampled=self.num_sampled,
@@ -100,10 +106,6 @@ class TFCandidateSamplingHead(KernelHead):
             remove_accidental_hits=self.remove_accidental_hits,
         )
         return PerExampleLoss(labels, tf.cast(values, tf.float32))
-
-    def sampled_loss(self, **arguments: Any) -> tf.Tensor:
-        """Returns the loss `[N]`: the function of `tf.nn`, called with its own arguments."""
-        raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
         check_registered("sampler", self.sampler)
@@ -120,11 +122,6 @@ class TFCandidateSamplingHead(KernelHead):
         start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
         turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
         return tf.gather(packed, turn, batch_dims=1)
-
-    def _biases(self) -> Any:
-        if self.bias is None:
-            return tf.zeros([self.num_classes], self.kernel.dtype)
-        return self.bias.value
 
     def _sample(self, targets: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         places = None
@@ -162,8 +159,7 @@ class TFSampledSoftmaxHead(TFCandidateSamplingHead):
         Translation.
     """
 
-    def sampled_loss(self, **arguments: Any) -> tf.Tensor:
-        return tf.nn.sampled_softmax_loss(**arguments)
+    sampled_loss = staticmethod(tf.nn.sampled_softmax_loss)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -182,6 +178,8 @@ class TFNCEHead(TFCandidateSamplingHead):
         unnormalized statistical models.
     """
 
+    sampled_loss = staticmethod(tf.nn.nce_loss)
+
     def __init__(
         self,
         num_classes: int,
@@ -192,6 +190,3 @@ class TFNCEHead(TFCandidateSamplingHead):
         super().__init__(
             num_classes, num_sampled, remove_accidental_hits=remove_accidental_hits, **kwargs
         )
-
-    def sampled_loss(self, **arguments: Any) -> tf.Tensor:
-        return tf.nn.nce_loss(**arguments)
