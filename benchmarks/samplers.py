@@ -26,8 +26,7 @@ import tensorflow as tf
 
 from tfx_largeout import samplers
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.class_distribution import ClassDistribution
-from tfx_largeout.samplers.unigram import UnigramDistribution
+from tfx_largeout.samplers.class_distribution import ClassDistribution, UnigramDistribution
 
 BATCH = 128
 POWER = 0.75

@@ -20,7 +20,6 @@ LAYERS = (
     "keras_internals",
     "tensorflow_internals",
     "run_time_checks",
-    "unsupported_execution",
     "labels",
     "example_weights",
     "distribute",

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of plain arguments: whole numbers, numbers, and choices by name."""
+"""The checks of plain arguments: whole numbers, numbers, and choices by name.
+
+Each takes the name of the argument, for the error, and what the user gave; it returns the argument,
+or raises a `ValueError`.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,7 @@ import numpy as np
 
 
 def integer_argument(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
-    """Returns an argument that counts something as an int.
-
-    Args:
-        name: The name of the argument, for the error.
-        value: What the user gave: an integer of Python or NumPy.
-        at_least: The smallest value that is allowed.
-        at_most: The largest. Default None: there is none.
-
-    Raises:
-        ValueError: The value is not an integer (a boolean is none), or it is out of range.
-    """
+    """Returns an integer of Python or NumPy (a boolean is none) within limits as an int."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < at_least or (at_most is not None and value > at_most):
         limits = f"{at_least}" if at_most is None else f"{at_least} and at most {at_most}"
@@ -32,15 +26,7 @@ def integer_argument(name: str, value: Any, at_least: int, at_most: int | None =
 
 
 def class_argument(name: str, value: Any) -> int | None:
-    """Returns an argument that is an id, of a class or of what stands in the place of one, or None.
-
-    Args:
-        name: The name of the argument, for the error.
-        value: What the user gave.
-
-    Raises:
-        ValueError: The value is neither None nor an integer that fits into int64.
-    """
+    """Returns an id in int64, of a class or of what stands in the place of one, or None."""
     limits = np.iinfo(np.int64)
     if value is None:
         return None
@@ -48,16 +34,7 @@ def class_argument(name: str, value: Any) -> int | None:
 
 
 def integers_argument(name: str, values: Any, at_least: int) -> list[int]:
-    """Returns an argument that is several integers to try, in rising order, each once.
-
-    Args:
-        name: The name of the argument, for the error.
-        values: What the user gave: a sequence of integers, not an empty one.
-        at_least: The smallest value that is allowed.
-
-    Raises:
-        ValueError: There is no such sequence, or one of the values is not such an integer.
-    """
+    """Returns a sequence of integers, not an empty one, in rising order, each once."""
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         raise ValueError(f"{name} must be a sequence of integers; got {values!r}")
     return sorted({integer_argument(f"each of {name}", value, at_least) for value in values})
@@ -71,19 +48,7 @@ def number_argument(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> float:
-    """Returns an argument that is a finite number as a float.
-
-    Args:
-        name: The name of the argument, for the error.
-        value: What the user gave: whatever `float` takes, but for booleans and strings.
-        above: The value must be above this. Default None: see `at_least`.
-        at_least: The value must be at least this. Default None: it may be negative.
-        below: The value must be below this. Default infinity.
-        at_most: The value must be at most this. Default infinity.
-
-    Raises:
-        ValueError: The value is not such a number.
-    """
+    """Returns what `float` takes, but for booleans and strings, as a finite float within limits."""
     number = math.nan
     if not isinstance(value, (bool, str, bytes)) and not _is_no_number(value):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
@@ -105,17 +70,30 @@ def number_argument(
     return number
 
 
+def number_or(name: str, value: Any, others: tuple[str | None, ...], **limits: float) -> Any:
+    """As `number_argument`, where some names, or None, are allowed, too: they stay as they are."""
+    if (value is None or isinstance(value, str)) and value in others:
+        return value
+    try:
+        return number_argument(name, value, **limits)
+    except ValueError as error:
+        allowed = " and ".join(map(repr, others)) + (" are" if len(others) > 1 else " is")
+        raise ValueError(f"{error}; {allowed} allowed, too") from error
+
+
+def at_most_classes(
+    name: str, number: float, num_classes: int, first_id: int = 0, why: str = ""
+) -> None:
+    """Refuses a number above that of the classes from `first_id` on."""
+    if number > num_classes - first_id:
+        less = f" - first_id={first_id}" if first_id else ""
+        raise ValueError(
+            f"{name} must be at most num_classes={num_classes}{less}{why}; got {number}"
+        )
+
+
 def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Returns an argument that is one of a few names.
-
-    Args:
-        name: The name of the argument, for the error.
-        value: What the user gave.
-        choices: The names that are allowed.
-
-    Raises:
-        ValueError: The value is none of them.
-    """
+    """Returns one of a few names."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {names}; got {value!r}")
@@ -123,17 +101,7 @@ def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def instance_argument(name: str, value: Any, kind: type, default: Callable[[], Any]) -> Any:
-    """Returns an argument that is an object of a kind, or a new one where it is None.
-
-    Args:
-        name: The name of the argument, for the error.
-        value: What the user gave.
-        kind: The class that it must be of.
-        default: Makes the object that None stands for.
-
-    Raises:
-        ValueError: The value is of another class.
-    """
+    """Returns an object of a kind, or the one that `default` makes where it is None."""
     if value is None:
         return default()
     if not isinstance(value, kind):

@@ -10,42 +10,39 @@ import numpy as np
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.saving import unpack_array
 
+_LARGEST_RATIO = 1e25
 
-def class_counts(counts: Any) -> np.ndarray:
-    """Returns the counts as an array of its own.
+
+def class_counts(counts: Any, name: str = "counts") -> np.ndarray:
+    """Returns numbers of classes, finite and at least 0, as an array `[C]` of int64 or float64.
 
     Args:
-        counts: `[C]` numbers, finite and at least 0; or what `pack_array` made of them.
-
-    Returns:
-        `[C]` int64 or float64.
+        counts: The numbers, or what `pack_array` made of them.
+        name: The name of the argument, for errors.
 
     Raises:
         TypeError: They are not numbers.
-        ValueError: They are not `[C]`, or a count is negative or not finite.
+        ValueError: They are not `[C]`, or one is negative or not finite.
     """
     array = unpack_array(counts) if isinstance(counts, str) else np.array(counts)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"counts must have shape [C], C > 0; got shape {array.shape}")
+        rule = "[C]" if array.ndim != 1 else "[C], C > 0"
+        raise ValueError(f"{name} must have shape {rule}; got shape {array.shape}")
     if array.dtype.kind not in "iuf":
-        raise TypeError(f"counts must be numbers; got dtype {array.dtype}")
+        raise TypeError(f"{name} must be numbers; got dtype {array.dtype}")
     array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
     wrong = ~(np.isfinite(array) & (array >= 0))
     if wrong.any():
         first = int(wrong.argmax())
         raise ValueError(
-            "counts must be finite and at least 0 for every class; got "
+            f"{name} must be finite and at least 0 for every class; got "
             f"{array[first]} for class {first}"
         )
     return array
 
 
 def smoothing_argument(smoothing: Any) -> float | None:
-    """Returns the argument of this name: None, or a finite number of at least 0.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Returns the argument of this name: None, or a finite number of at least 0."""
     return None if smoothing is None else number_argument("smoothing", smoothing, at_least=0)
 
 
@@ -53,14 +50,8 @@ def smoothed(counts: np.ndarray, smoothing: float | None = None) -> np.ndarray:
     """Returns counts that are all positive: a class that was not seen is rare, not impossible.
 
     A class that can never be drawn would be missing from every estimate, and log 0 is no bias.
-
-    Args:
-        counts: `[C]`, at least 0.
-        smoothing: What is added to each. Default None: nothing where all are positive; else half of
-            the least one above 0, which for whole counts is half an observation more of each class.
-
-    Returns:
-        `[C]`, the counts themselves where nothing is added.
+    `smoothing` is added to each. None: nothing where all are positive; else half of the least one
+    above 0, which for whole counts is half an observation more of each class.
 
     Raises:
         ValueError: A count is 0, and so is `smoothing`.
@@ -89,3 +80,24 @@ def check_length(counts: np.ndarray, num_classes: int) -> None:
         raise ValueError(
             f"counts must have one entry for each of the {num_classes} classes; got {counts.size}"
         )
+
+
+def drawable_counts(counts: np.ndarray, smoothing: float | None, first_id: int) -> np.ndarray:
+    """Returns the smoothed counts of the classes that are drawn, those from `first_id` on.
+
+    Raises:
+        ValueError: There is no such class. Counts differ so much that float32 can't weigh the
+            rarest class, or one is 0 and not smoothed.
+    """
+    if first_id >= counts.size:
+        raise ValueError(
+            f"first_id must be less than the number of counts, {counts.size}; got {first_id}"
+        )
+    array = smoothed(counts[first_id:], smoothing)
+    if array.max() / array.min() > _LARGEST_RATIO:
+        raise ValueError(
+            f"counts must not differ by a factor above {_LARGEST_RATIO:g}: float32 can't weigh the "
+            f"rarest class; got {array.min()} for class {first_id + array.argmin()}, {array.max()} "
+            f"for class {first_id + array.argmax()}"
+        )
+    return array

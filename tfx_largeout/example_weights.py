@@ -38,8 +38,7 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
 
 def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tensor:
     """Gives `factor` float64 and the rank of the batch, so that it broadcasts from the left."""
-    rank = batch_shape.rank
-    given = factor.shape
+    rank, given = batch_shape.rank, factor.shape
     if given.rank is None:  # Keras relaxes shapes that differ between calls, up to an unknown rank
         return _align_at_run_time(name, factor, rank)
     if factor.shape.rank == rank + 1 and factor.shape[-1] in (1, None):

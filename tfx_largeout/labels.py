@@ -118,7 +118,10 @@ def normalize_labels(
     """
     if batch_shape is not None:
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
-    y_true = _as_tensor(y_true)
+    if y_true is None:
+        raise TypeError("labels must be integer class ids that fit into int64; got None")
+    if not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
+        y_true = tf.convert_to_tensor(y_true)
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         if ignore_class is not None:
             raise ValueError(
@@ -165,14 +168,6 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
     ids, values = padded(columns, tf.constant(PADDING, tf.int64)), padded(targets.values, 0.0)
     with after([_check_batch_shape(ids, batch_shape), _check_range(ids, num_classes)]):
         return Labels(tf.identity(ids), values)
-
-
-def _as_tensor(y_true: Any) -> Any:
-    if y_true is None:
-        raise TypeError("labels must be integer class ids that fit into int64; got None")
-    if isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
-        return y_true
-    return tf.convert_to_tensor(y_true)
 
 
 def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:

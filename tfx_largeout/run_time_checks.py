@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what tensors hold when a graph runs: all that are made at a place take one branch."""
+"""Checks of what tensors hold when a graph runs, and of how it runs.
+
+All checks of tensors that are made at a place take one branch. What changes variables in place
+refuses several replicas, and XLA.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from tfx_largeout.tensorflow_internals import is_for_xla
 
 BRANCH = "run_time_checks"
 """The name of the branch of a graph in which nothing runs unless a check has failed."""
@@ -64,3 +70,19 @@ def _raise(checks: list[Check]) -> tf.Operation:
         with tf.control_dependencies(last):
             last = [tf.raw_ops.Assert(condition=check.holds, data=check.message())]
     return last[0]
+
+
+def refuse_replicas(rule: str, advice: str) -> None:
+    """Refuses the present strategy if it has more than one replica, or variables elsewhere."""
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise RuntimeError(f"{rule}; got {type(strategy).__name__}. {advice}")
+    replicas = strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise RuntimeError(f"{rule}; got num_replicas_in_sync={replicas}. {advice}")
+
+
+def refuse_xla(rule: str, got: str, advice: str) -> None:
+    """Refuses to be traced for XLA."""
+    if not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(f"{rule}; got {got}. {advice}")

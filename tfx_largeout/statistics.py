@@ -46,9 +46,7 @@ class MeanLogitStatistics(NamedTuple):
     """What the exact softmax needs, and the mean of the logits of all classes.
 
     Attributes:
-        labels: The labels, normal form.
-        target_logits: `[N, K]` float32, o at the labels; anything at padding.
-        log_partition: `[N]` float32, log Z = log sum_c exp(o_c).
+        labels, target_logits, log_partition: As `SoftmaxStatistics`.
         mean_logit: `[N]` float32, 1/C sum_c o_c.
     """
 

@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads import DenseHead
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.statistics import SoftmaxStatistics
 

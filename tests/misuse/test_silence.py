@@ -16,7 +16,7 @@ from variants import cases_of, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.heads.base import HeadOutput
-from tfx_largeout.heads.keras_losses import losses_of
+from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.labels import normalize_labels
 
 

@@ -33,7 +33,7 @@ ON_HOST = {
     ("step_context.py", "PyFunc"): "a warning, in a branch for loops that leave out the step",
     ("tf_candidate_sampling.py", "LogUniformCandidateSampler"): "tf.nn's own; B labels and S ids",
     ("tf_candidate_sampling.py", "UniformCandidateSampler"): "tf.nn's own; B labels and S ids",
-    ("tf_sampled_softmax.py", "ComputeAccidentalHits"): "tf.nn's own; B labels and S ids",
+    ("tf_candidate_sampling.py", "ComputeAccidentalHits"): "tf.nn's own; B labels and S ids",
 }
 # Of samplers by themselves.
 DRAWN_ON_HOST = {

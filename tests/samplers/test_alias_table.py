@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from samplers.drawing import assert_mean, counts_of_draws
 
-from tfx_largeout.samplers.alias_table import AliasTable
+from tfx_largeout.samplers.class_distribution import AliasTable
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {

@@ -9,8 +9,8 @@ import tensorflow as tf
 from oracles import samplers as oracle
 from samplers.drawing import counts_of_draws
 
+from tfx_largeout.samplers.class_distribution import LogUniformDistribution
 from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
-from tfx_largeout.samplers.log_uniform import LogUniformDistribution
 
 CLASSES, SAMPLED, DRAWS = 20, 5, 5000
 

@@ -17,7 +17,7 @@ from tfx_largeout.arguments import integer_argument, integers_argument, number_a
 from tfx_largeout.callbacks.probe import ProbedBatch, output_of, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_head import CandidateHead
-from tfx_largeout.heads.without_logits import without_logits
+from tfx_largeout.heads.large_logits import without_logits
 
 _STANDARD_ERRORS = 2  # by which the tolerance must be met
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
-from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.labels import Labels
@@ -213,7 +212,7 @@ class ProbedBatch(NamedTuple):
         logits = model(x, training=False)
         output = output_of(logits, KernelHead, "a head with W and b", asked_by)
         output.head.refuse_soft_cap(asked_by)
-        labels = output_for_loss(output, model.loss.ignore_class).labels(y).positive
+        labels = output.for_loss(model.loss.ignore_class).labels(y).positive
         counts = examples_that_count(logits, output) & (labels.counts > 0)
         rule = f"{asked_by} needs at least one example with a label; got"
         with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):

@@ -7,8 +7,7 @@ from tfx_largeout.heads.exact_softmax import ExactSoftmaxHead
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.sampled import SampledHead
-from tfx_largeout.heads.tf_nce import TFNCEHead
-from tfx_largeout.heads.tf_sampled_softmax import TFSampledSoftmaxHead
+from tfx_largeout.heads.tf_candidate_sampling import TFNCEHead, TFSampledSoftmaxHead
 from tfx_largeout.heads.tied_sampled import TiedSampledHead
 
 __all__ = [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -14,16 +14,19 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.own_rows import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.keras_losses import refuse_loss_of_probabilities
-from tfx_largeout.heads.keras_metrics import HEAD_OUTPUT, serve_metrics
-from tfx_largeout.heads.large_logits import watch_logits
+from tfx_largeout.heads.keras_losses_and_metrics import (
+    HEAD_OUTPUT,
+    refuse_loss_of_probabilities,
+    serve_metrics,
+)
+from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
-from tfx_largeout.heads.without_logits import gives_logits
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
-from tfx_largeout.saving import check_saved_shapes
+from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
+from tfx_largeout.saving import check_saved_shapes, kept_arguments, with_objects
 from tfx_largeout.statistics import (
     ExactStatistics,
     MeanLogitStatistics,
@@ -31,7 +34,12 @@ from tfx_largeout.statistics import (
     without_gradient,
 )
 from tfx_largeout.tensorflow_internals import tape_may_record
-from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
+
+_ONE_REPLICA = (
+    "heads support one replica",
+    "Build and train the model outside the distribution strategy; for several workers use "
+    "tlo.distribute.",
+)
 
 
 class Head(keras.layers.Layer):
@@ -42,7 +50,8 @@ class Head(keras.layers.Layer):
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
     A head implements `build`, `flat_logits`, `statistics`, `mean_logit` and `top_k`, and says in
-    `gives` which kinds of statistics it can be trained with.
+    `gives` which kinds of statistics it can be trained with. Arguments that it keeps under their
+    names are in its configuration by themselves.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -80,7 +89,7 @@ class Head(keras.layers.Layer):
             raise ValueError(
                 f"the last dimension of the hidden activations must be known; got {input_shape}"
             )
-        _refuse_replicas()
+        refuse_replicas(*_ONE_REPLICA)
         keep_float32()
         self.workers = workers_of(self, width)
         super().build(input_shape)
@@ -106,7 +115,7 @@ class Head(keras.layers.Layer):
                 f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
-        _refuse_replicas()
+        refuse_replicas(*_ONE_REPLICA)
         refuse_xla(
             "heads can't be compiled with XLA: their ops have no XLA kernels",
             "jit_compile=True",
@@ -130,10 +139,7 @@ class Head(keras.layers.Layer):
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        logits = self.flat_logits(flat, self.logits_dtype)
-        if hidden.shape.rank == 2:
-            return logits
-        return self._with_batch_shape(logits, hidden)
+        return _unflatten(self.flat_logits(flat, self.logits_dtype), hidden)
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         """Returns all logits `[N, C]` of hidden activations `[N, D]`, in a dtype."""
@@ -165,11 +171,7 @@ class Head(keras.layers.Layer):
         )
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of all logits of each example, `[N]`, exactly and in bounded memory.
-
-        Args:
-            hidden: `[N, D]`, floating.
-        """
+        """Returns the mean of all logits of h `[N, D]`, `[N]`, exactly and in bounded memory."""
         raise NotImplementedError
 
     def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
@@ -223,8 +225,26 @@ class Head(keras.layers.Layer):
         return contextlib.nullcontext()
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        return {**config, "num_classes": self.num_classes}
+        arguments = kept_arguments(self, Head)
+        return {**arguments, **super().get_config(), "num_classes": self.num_classes}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Head:
+        return cls(**with_objects(config))
+
+    def add_state(
+        self, name: str, shape: Sequence[int] = (), initializer: Any = "zeros", dtype: Any = None
+    ) -> Any:
+        """Adds a weight that the model's optimizer does not train."""
+        # No autocast: it would cast all of a table wherever a few rows are gathered.
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=dtype,
+            trainable=False,
+            autocast=False,
+        )
 
     def save_own_variables(self, store: Any) -> None:
         if not self.workers.alone:
@@ -247,29 +267,21 @@ class Head(keras.layers.Layer):
         return [*self._trainable_variables, *self._non_trainable_variables]
 
     def check_saved(self, store: Any) -> None:
-        """Refuses saved weights that are not for this head, before the first one is assigned.
+        """Refuses saved weights of other shapes, before the first one is assigned.
 
         Args:
             store: What Keras hands to `load_own_variables`: arrays by the number of the weight, the
                 trainable ones first.
-
-        Raises:
-            ValueError: They are of other shapes.
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
-
-    def _with_batch_shape(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns logits of a flat batch in the batch shape of h."""
-        shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
-        static = hidden.shape[:-1].concatenate(self.num_classes)
-        return tf.ensure_shape(tf.reshape(logits, shape), static)
 
     def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
         if asks_for_shapes():  # Keras asks for shapes, maybe before variables have values
-            no_logits = tf.zeros([tf.size(hidden) // self.width, self.num_classes])
-            return self._with_batch_shape(tf.cast(no_logits, self.logits_dtype), hidden)
+            shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
+            static = hidden.shape[:-1].concatenate(self.num_classes)
+            return tf.ensure_shape(tf.zeros(shape, self.logits_dtype), static)
         watch_logits(self, model, hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
@@ -298,6 +310,7 @@ class HeadOutput:
         hidden: Its input h, `[..., D]`.
         training: Whether the call was one of a training step.
         ignore_class: The id that is read as no label, or None.
+        ignored_by_loss: The one that the loss ignores which looked at this output last, or None.
         metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
         is_asked: Whether a `HeadLoss` has asked for statistics.
     """
@@ -309,7 +322,8 @@ class HeadOutput:
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
-        self.views: dict[Any, HeadOutput] = {}  # of `ignored_class.py`
+        self.ignored_by_loss: int | None = None
+        self._views: dict[int, HeadOutput] = {}
         self.metrics_look = metrics_look
         self.is_asked = False
         self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
@@ -348,12 +362,7 @@ class HeadOutput:
         metrics of a step share a pass over all classes, and so do `MeanLogitStatistics` where
         nothing trains. They are computed anew for labels that may change (arrays, variables), and
         where a gradient tape records eagerly, so that whoever asks for their gradient is told that
-        there is none.
-
-        Args:
-            kind: See `Head.statistics`.
-            y_true: Labels, in any form of `normalize_labels`.
-            check: Returns the labels, once it has found nothing wrong with them. Default: none.
+        there is none. `check` returns the labels, once it has found nothing wrong with them.
         """
         is_mean = kind is MeanLogitStatistics and not self.training
         if is_mean or kind is ExactStatistics:
@@ -364,10 +373,27 @@ class HeadOutput:
         labels = labels if check is None else check(labels)
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
-    @property
-    def seen_by_loss(self) -> HeadOutput:
-        """The output for the labels that the loss looks at, without a class that it ignores."""
-        return self.views.get("loss", self)
+    def for_loss(self, ignore_class: int | None) -> HeadOutput:
+        """Returns the output for labels of which a loss ignores a class, or None of them.
+
+        Metrics that look at the same output after it ignore that class, too.
+        """
+        self.ignored_by_loss = ignore_class
+        return self._ignoring(ignore_class)
+
+    def for_metric(self, ignore_class: int | None = None) -> HeadOutput:
+        """Returns that for labels of which a metric ignores a class; None: that of the loss."""
+        return self._ignoring(self.ignored_by_loss if ignore_class is None else ignore_class)
+
+    def _ignoring(self, ignore_class: int | None) -> HeadOutput:
+        """Those that ignore the same class are one output, so that they share an exact pass."""
+        if ignore_class is None:
+            return self
+        if ignore_class not in self._views:
+            view = HeadOutput(self.head, self.hidden, self.training)
+            view.ignore_class = ignore_class
+            self._views[ignore_class] = view
+        return self._views[ignore_class]
 
     @property
     def is_trained_by_logits(self) -> bool:
@@ -375,12 +401,7 @@ class HeadOutput:
         return self.metrics_look and not self.is_asked
 
     def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
-        """Computes exact statistics for the metrics of a step, before it changes the weights.
-
-        Args:
-            whole: The output that `over_workers` returned.
-            y_true: The labels that it returned.
-        """
+        """Computes exact statistics of what `over_workers` returned, for metrics of the step."""
         self.is_asked = True
         if self.metrics_look:
             whole._exact(y_true, keep=True)
@@ -431,20 +452,15 @@ class HeadOutput:
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""
-        if self.batch_rank == 1:
-            return values
-        shape = tf.concat([tf.shape(self.hidden)[:-1], tf.shape(values)[1:]], axis=0)
-        return tf.ensure_shape(
-            tf.reshape(values, shape), self.hidden.shape[:-1].concatenate(values.shape[1:])
-        )
+        return _unflatten(values, self.hidden)
 
 
-def _refuse_replicas() -> None:
-    refuse_replicas(
-        "heads support one replica",
-        "Build and train the model outside the distribution strategy; for several workers use "
-        "tlo.distribute.",
-    )
+def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    if hidden.shape.rank == 2:
+        return values
+    shape = tf.concat([tf.shape(hidden)[:-1], tf.shape(values)[1:]], axis=0)
+    static = hidden.shape[:-1].concatenate(values.shape[1:])
+    return tf.ensure_shape(tf.reshape(values, shape), static)
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:

@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import Candidates, Sampler
-from tfx_largeout.samplers.base import OutputWeights
-from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.samplers.base import OutputWeights, with_certain
 
 
 class CandidateHead(KernelHead):
@@ -57,10 +55,6 @@ class CandidateHead(KernelHead):
 
         Where several workers have the classes, those of an example's own that a sampler finds by W
         are left out whose rows are not here.
-
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
         """
         seed = seed_of_step(self.seed, *self.step_and_draw())
         if self.index is not None:
@@ -71,14 +65,6 @@ class CandidateHead(KernelHead):
             return drawn
         explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
         return with_certain(drawn, labels, explicit)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "sampler": keras.saving.serialize_keras_object(self.sampler),
-            "explicit_classes": list(self.explicit_classes),
-            "seed": self.seed,
-        }
 
 
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:

@@ -27,7 +27,16 @@ class DenseHead(KernelHead):
     Cost: a training step O(B C D) time and O(B C) memory. Evaluation O(B C D) time, memory
     independent of C beyond the weights.
 
-    Args and errors: as `KernelHead`.
+    Args:
+        num_classes: The number of classes C, at least 2.
+        use_bias: Whether there is a bias b `[C]`. Default True.
+        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
+            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
+        bias_initializer: The initializer of b. Default `"zeros"`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Raises:
+        ValueError: As `Head`.
     """
 
     gives: ClassVar[tuple[type, ...]] = (

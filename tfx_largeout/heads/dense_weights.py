@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.distribute.meeting import agree
 from tfx_largeout.distribute.together import together
 from tfx_largeout.heads.base import Head
+from tfx_largeout.saving import get_initializer
 
 
 class DenseWeights(Head):
@@ -21,7 +22,18 @@ class DenseWeights(Head):
     A subclass defines `weights_as_arrays` and `start_from`.
     """
 
-    use_bias: bool
+    def __init__(
+        self,
+        num_classes: int,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.use_bias = use_bias
+        self.kernel_initializer = get_initializer(kernel_initializer)
+        self.bias_initializer = get_initializer(bias_initializer)
 
     def materialize(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns W `[C, D]` and b `[C]` (None without bias), in the dtype of the head's weights.

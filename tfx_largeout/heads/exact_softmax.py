@@ -10,12 +10,11 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
-from tfx_largeout.heads.step_seed import seed_argument, seed_of_step
+from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
@@ -68,8 +67,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        optimizer: As `SampledHead`.
         num_selected: S, at most C: how many classes of an example are expected to be kept at most.
             More make the gradient less noisy; with S = C it is exact. Default None: 256, or C. For
             `backward="selected"` alone.
@@ -79,10 +77,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
             sums, W itself and all else stay float32. That is faster on AMD's processors with
             AVX512-BF16, and was slower on Intel's; on others it is slower.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the
             configuration.
@@ -176,38 +171,33 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
     ) -> tf.Tensor:
         wide = tf.cast(hidden, self.statistics_dtype)
         step = self._step_on_all if self.backward_over == "all" else self._step_on_selected
-        return tf.cast(step(wide, labels, residuals, gradients, update), hidden.dtype)
+        gone = BackwardPass(wide, labels, residuals, gradients)
+        return tf.cast(step(gone, update), hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         selection = gone.residuals[0]
         return gone.hidden, gone.labels.ids, *selection, *gone.gradients
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
-        (hidden, label_ids), rest = parts[:2], parts[2:]
-        selection, gradients = (
-            rest[: len(SoftmaxSelection._fields)],
-            rest[len(SoftmaxSelection._fields) :],
-        )
+        hidden, label_ids, *rest = parts
+        number = len(SoftmaxSelection._fields)
+        selection, gradients = rest[:number], rest[number:]
         has_mean = len(gradients) == 3
         seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
         mean_kernel = self.rows.mean(self.kernel) if has_mean else None
         residuals = (SoftmaxSelection(*selection), seed, mean_kernel)
         return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
-    def _step_on_all(
-        self,
-        hidden: tf.Tensor,
-        labels: Labels,
-        residuals: Any,
-        gradients: tuple[tf.Tensor, ...],
-        update: bool,
-    ) -> tf.Tensor:
-        selection, *_ = residuals
-        target_gradient, log_z_gradient, *mean_gradient = gradients
+    def _step_on_all(self, gone: BackwardPass, update: bool) -> tf.Tensor:
+        selection, *_ = gone.residuals
+        target_gradient, log_z_gradient, *mean_gradient = gone.gradients
         return softmax_update(
-            *self._layer,
-            hidden,
-            self.rows.of(labels.ids),
+            self.kernel,
+            self.bias,
+            self.slots_of(self.kernel),
+            self.slots_of(self.bias),
+            gone.hidden,
+            self.rows.of(gone.labels.ids),
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
@@ -219,52 +209,33 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             update=update,
         )
 
-    def _step_on_selected(
-        self,
-        hidden: tf.Tensor,
-        labels: Labels,
-        residuals: Any,
-        gradients: tuple[tf.Tensor, ...],
-        update: bool,
-    ) -> tf.Tensor:
-        selection, seed, mean_kernel = residuals
-        target_gradient, log_z_gradient, *of_mean_logit = gradients
+    def _step_on_selected(self, gone: BackwardPass, update: bool) -> tf.Tensor:
+        hidden, (selection, seed, mean_kernel) = gone.hidden, gone.residuals
+        target_gradient, log_z_gradient, *of_mean_logit = gone.gradients
         of_example = log_z_gradient[:, tf.newaxis]
         target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
         of_labels = target_gradient + of_example * target_p
         of_selected = of_example * selection.probabilities
         batch = CandidateGradients(
             hidden,
-            named_rows(self.rows.of(labels.ids), of_labels),
+            named_rows(self.rows.of(gone.labels.ids), of_labels),
             named_rows(self.rows.of(selection.ids), of_selected),
             of_labels,
             of_selected,
         )
-        step = self.optimizer.rule, self.present_rate
         if mean_kernel is None:
-            return candidate_update(*self._layer, *batch, *step, update=update)
+            return self.update_rows(self.kernel, self.bias, batch, update)
         mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
         sizes = self.num_classes, self.num_selected or self.num_classes
         shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
         every = batch.above(shared._replace(candidates=self.rows.of(shared.candidates)))
-        hidden_gradient = candidate_update(*self._layer, *every, *step, update=update)
+        hidden_gradient = self.update_rows(self.kernel, self.bias, every, update)
         # What was drawn is for the rows alone. The part of h is exact, and summed over workers.
         of_mean = mean_gradient[:, tf.newaxis] * mean_kernel / self.workers.size
         return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
 
-    @property
-    def _layer(self) -> tuple[Any, Any, list[tf.Variable], list[tf.Variable]]:
-        """W and b, and the slots of each."""
-        return self.kernel, self.bias, self.slots_of(self.kernel), self.slots_of(self.bias)
-
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_selected": self.num_selected,
-            "backward": self.backward_over,
-            "products": self.products,
-            "seed": self.seed,
-        }
+        return {**super().get_config(), "backward": self.backward_over}
 
 
 def _finite(name: str, values: tf.Tensor) -> tf.Tensor:

@@ -19,8 +19,8 @@ from tfx_largeout.heads.factored_over_workers import (
     whole_batch_of_parts,
 )
 from tfx_largeout.heads.factored_weights import FactoredWeights
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
@@ -38,7 +38,6 @@ from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stab
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowSGD
-from tfx_largeout.saving import get_initializer
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
 _MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
@@ -70,9 +69,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             the model's: see `model_rate`. A number or a schedule stands for `RowSGD` of that rate.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        kernel_initializer, bias_initializer: As `DenseHead`.
         stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
             when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
             O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.
@@ -103,10 +100,14 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         stabilization: str = "lazy",
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_classes, _plain_sgd(optimizer), **kwargs)
-        self.use_bias = use_bias
-        self.kernel_initializer = get_initializer(kernel_initializer)
-        self.bias_initializer = get_initializer(bias_initializer)
+        super().__init__(
+            num_classes,
+            _plain_sgd(optimizer),
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            **kwargs,
+        )
         self.stabilization = choice_argument(
             "stabilization", stabilization, ("lazy", *METHODS, "none")
         )
@@ -119,21 +120,22 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         size = self.width + 1 if self.use_bias else self.width
         self.state_dtype = self.statistics_dtype
         matrix, vector, num_rows = (size, size), (size,), self.rows.num_rows
+        add = functools.partial(self.add_state, dtype=self.state_dtype)
         # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
-        v = self._add("v", (num_rows, size), self._initial_v)
+        v = add("v", (num_rows, size), self._initial_v)
         moments = functools.cache(lambda: [*map(self._add_up, moments_of_rows(bare_variable(v)))])
         unit, slots = keras.initializers.Identity(), all_in_first_slot(self.num_classes)
         self.state = FactoredState(
             v=v,
-            u=self._add("u", matrix, unit),
-            u_inverse_transpose=self._add("u_inverse_transpose", matrix, unit),
-            gram=self._add("gram", matrix, lambda _, dtype: tf.cast(moments()[0], dtype)),
-            shift=self._add("shift", vector, "zeros"),
-            row_sum=self._add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
-            transitions=self._add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
-            row_slot=self._add("row_slot", (num_rows,), "zeros", "uint8"),
-            slot_rows=self._add("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
-            current_slot=self._add("current_slot", (), "zeros", "int64"),
+            u=add("u", matrix, unit),
+            u_inverse_transpose=add("u_inverse_transpose", matrix, unit),
+            gram=add("gram", matrix, lambda _, dtype: tf.cast(moments()[0], dtype)),
+            shift=add("shift", vector),
+            row_sum=add("row_sum", vector, lambda _, dtype: tf.cast(moments()[1], dtype)),
+            transitions=add("transitions", (NUM_SLOTS, *matrix), unit_transitions),
+            row_slot=self.add_state("row_slot", (num_rows,), dtype="uint8"),
+            slot_rows=self.add_state("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
+            current_slot=self.add_state("current_slot", dtype="int64"),
         )
         if not self.workers.alone:
             for weight in (self.state.v, self.state.row_slot):
@@ -257,27 +259,6 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     def whole_batch(self, output: Any, y_true: Any, sample_weight: Any, mask: Any) -> Any:
         """As `Head`; examples stay where they are."""
         return whole_batch_of_parts(output, y_true, sample_weight, mask)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "stabilization": self.stabilization,
-        }
-
-    def _add(
-        self, name: str, shape: tuple[int, ...], initializer: Any, dtype: str | None = None
-    ) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            dtype=dtype or self.state_dtype,
-            trainable=False,
-            autocast=False,
-        )
 
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         bias, kernel_shape = None, (self.num_classes, self.width)

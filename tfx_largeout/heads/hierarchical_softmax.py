@@ -29,15 +29,15 @@ from tfx_largeout.class_trees.sweep import (
     sum_of_log_probabilities,
     target_ranks,
 )
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after
-from tfx_largeout.saving import get_initializer, pack_array, unpack_array
+from tfx_largeout.saving import get_initializer, unpack_array
 from tfx_largeout.statistics import (
     ExactStatistics,
     LogProbabilityStatistics,
@@ -81,8 +81,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        optimizer: As `SampledHead`.
         tree: `"two_level"` (default) or `"huffman"`.
         counts: `[C]`, at least 0 (smoothed, as `LogFrequency` does it where one is 0): how often
             each class is a label. Frequent classes then cost less:
@@ -91,8 +90,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: The initializer of each table of weights `[rows, D]`. Values that are
-            random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
+        kernel_initializer: That of each table of weights `[rows, D]`, as `DenseHead`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
@@ -131,10 +129,10 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if clusters is not None and counts is not None:
             raise ValueError("clusters must be None where counts are given; got both")
         self.tree = tree
-        self._counts = None if counts is None else smoothed(class_counts(counts))
-        if self._counts is not None:
-            check_length(self._counts, self.num_classes)
-        self._clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
+        self.counts = None if counts is None else smoothed(class_counts(counts))
+        if self.counts is not None:
+            check_length(self.counts, self.num_classes)
+        self.clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
         self.use_bias = use_bias
         self.kernel_initializer = get_initializer(kernel_initializer)
         self.bias_initializer = get_initializer(bias_initializer)
@@ -142,18 +140,13 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
         self.class_tree, self._digest = self._make_tree()
-        self.tree_digest = self.add_weight(
-            name="tree_digest",
-            shape=(),
-            initializer=lambda shape, dtype: tf.constant(self._digest, dtype),
-            dtype="int64",
-            trainable=False,
-            autocast=False,
+        self.tree_digest = self.add_state(
+            "tree_digest", (), lambda shape, dtype: tf.constant(self._digest, dtype), "int64"
         )
         self.tables = {
             name: RowTable(
-                self._add_rows(f"{name}_kernel", (rows, self.width), self._initial_kernel),
-                self._add_rows(f"{name}_bias", (rows,), self._initial_bias)
+                self.add_state(f"{name}_kernel", (rows, self.width), self._initial_kernel),
+                self.add_state(f"{name}_bias", (rows,), self._initial_bias)
                 if self.use_bias
                 else None,
             )
@@ -235,23 +228,6 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         scores, ids = best_classes(self.class_tree.sweep(self.tables, wide, best_first=True), k)
         return TopScores(scores, ids, tf.zeros_like(wide[:, 0]))
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "tree": self.tree,
-            "counts": None if self._counts is None else pack_array(self._counts),
-            "clusters": None if self._clusters is None else pack_array(self._clusters),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
-        clusters = config["clusters"]
-        clusters = None if clusters is None else unpack_array(clusters)
-        return super().from_config({**config, "clusters": clusters})
-
     def check_saved(self, store: Any) -> None:
         super().check_saved(store)
         places = enumerate(self.saved_weights)
@@ -266,24 +242,18 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def _make_tree(self) -> tuple[ClassTree, int]:
         """Returns the tree and a number that stands for where its classes are."""
-        counts = self._counts
+        counts = self.counts
         if self.tree == "huffman":
             counts = np.ones(self.num_classes, np.int8) if counts is None else counts
             lengths = huffman_code_lengths(counts)
             return HuffmanTree(lengths), _digest(lengths)
-        if self._clusters is not None:
-            clusters = self._clusters
+        if self.clusters is not None:
+            clusters = self.clusters
         elif counts is None:
             clusters = equal_clusters(self.num_classes)
         else:
             clusters = frequency_clusters(counts)
         return TwoLevelTree(clusters), _digest(clusters)
-
-    def _add_rows(self, name: str, shape: tuple[int, ...], initializer: Any) -> Any:
-        # No autocast: it would cast all of a table wherever a few rows are gathered.
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, trainable=False, autocast=False
-        )
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         return initialize_by_blocks(self.kernel_initializer, shape, dtype)
@@ -296,20 +266,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     ) -> tf.Tensor:
         kernel, bias = self.tables[name]
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-        return candidate_update(
-            kernel,
-            bias,
-            self.slots_of(kernel),
-            self.slots_of(bias),
-            hidden,
-            no_labels,
-            named_rows(rows, gradient),
-            tf.zeros_like(no_labels, hidden.dtype),
-            gradient,
-            self.optimizer.rule,
-            self.present_rate,
-            update=update,
-        )
+        no_gradient = tf.zeros_like(no_labels, hidden.dtype)
+        batch = (hidden, no_labels, named_rows(rows, gradient), no_gradient, gradient)
+        return self.update_rows(kernel, bias, CandidateGradients(*batch), update)
 
     def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in the dtype of statistics; refuses weights of another tree."""
@@ -327,7 +286,7 @@ def _digest(places: np.ndarray) -> int:
 
 def _checked_clusters(clusters: Any, num_classes: int) -> np.ndarray:
     """Returns clusters as int32; refuses what does not partition the classes."""
-    result = np.asarray(clusters)
+    result = unpack_array(clusters) if isinstance(clusters, str) else np.asarray(clusters)
     if result.shape != (num_classes,):
         raise ValueError(f"clusters must have shape [C] = [{num_classes}]; got {result.shape}")
     if result.dtype.kind not in "iu":

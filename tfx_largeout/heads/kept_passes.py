@@ -1,11 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeptPasses: backward passes that wait, in variables, for the step that takes them all."""
+"""Backward passes, and KeptPasses: those that wait, in variables, for the step of them all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tfx_largeout.labels import Labels
+
+
+class BackwardPass(NamedTuple):
+    """What a gradient that came back to a head leaves for its step.
+
+    Attributes:
+        hidden: `[N, D]`.
+        labels: N examples.
+        residuals: What `forward` returned as such.
+        gradients: The gradients of the loss with respect to each of the statistics.
+    """
+
+    hidden: tf.Tensor
+    labels: Labels
+    residuals: Any
+    gradients: tuple[tf.Tensor, ...]
+
+    def scaled(self, factor: Any) -> BackwardPass:
+        """Returns the pass of a loss that is multiplied by a factor."""
+        if isinstance(factor, float) and factor == 1:
+            return self
+        return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
+
+    def without_what_is_not_finite(self) -> tuple[BackwardPass, tf.Tensor]:
+        """Returns the pass with gradients of 0 if one is not finite, and whether all were."""
+        flags = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in self.gradients]
+        is_finite = tf.reduce_all(tf.stack(flags))
+        gradients = tuple(tf.where(is_finite, g, tf.zeros_like(g)) for g in self.gradients)
+        return self._replace(gradients=gradients), is_finite
 
 
 class KeptPasses:

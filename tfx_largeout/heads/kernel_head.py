@@ -18,7 +18,6 @@ from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import top_candidates
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
-from tfx_largeout.saving import get_initializer
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
@@ -31,39 +30,16 @@ def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Te
 class KernelHead(DenseWeights):
     """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
 
-    It has the logits, the exact evaluation and top-k; subclasses say how to train.
+    It has the logits, the exact evaluation and top-k; subclasses say how to train. Its arguments
+    are those of `DenseHead`.
 
     Cost: evaluation O(B C D) time, memory independent of C beyond the weights.
-
-    Args:
-        num_classes: The number of classes C, at least 2.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
-        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
-
-    Raises:
-        ValueError: As `Head`.
     """
 
     # Whether the model's optimizer updates W and b.
     trainable_kernel: ClassVar[bool] = True
     # The logits are cap tanh((W h + b) / cap), if there is one. Only of a head in one process.
     soft_cap: float | None = None
-
-    def __init__(
-        self,
-        num_classes: int,
-        use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(num_classes, **kwargs)
-        self.use_bias = use_bias
-        self.kernel_initializer = get_initializer(kernel_initializer)
-        self.bias_initializer = get_initializer(bias_initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
@@ -176,14 +152,6 @@ class KernelHead(DenseWeights):
         self.kernel.assign(kernel)
         if self.bias is not None:
             self.bias.assign(bias)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         whole, shard = (self.num_classes, shape[1]), self.rows.shard

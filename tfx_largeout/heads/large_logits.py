@@ -1,17 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A word where somebody keeps all logits of many examples, who perhaps wants the best classes."""
+"""Logits of all classes: a word where somebody keeps many, and a context without them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 _MOST_BYTES = 2**30
+_GIVES_LOGITS = ContextVar("gives_logits", default=True)
+
+
+@contextlib.contextmanager
+def without_logits() -> Iterator[None]:
+    """A context in which heads give `[..., 0]` in place of logits, with what rides on them.
+
+    A graph that is written to a file then has nothing of W that nobody reads.
+    """
+    token = _GIVES_LOGITS.set(False)
+    try:
+        yield
+    finally:
+        _GIVES_LOGITS.reset(token)
+
+
+def gives_logits() -> bool:
+    """Says whether heads compute logits here."""
+    return _GIVES_LOGITS.get()
 
 
 def watch_logits(head: Any, model: Any, hidden: tf.Tensor) -> None:
@@ -19,11 +41,6 @@ def watch_logits(head: Any, model: Any, hidden: tf.Tensor) -> None:
 
     So do those of a call outside of a graph, those of a batch of `predict`, and those of all
     batches that `predict` keeps: counted by what it returns, as nobody may know how many come.
-
-    Args:
-        head: The head.
-        model: The model that is called, or anything else.
-        hidden: Its input, `[..., D]`.
     """
     if tf.executing_eagerly():
         _warn_if_many(head, math.prod(hidden.shape[:-1]))

@@ -11,78 +11,65 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
-
 HIGHEST = "highest"
 
 
 class ModelRate:
     """What a self-updating head knows of the optimizer of the model that it is trained in.
 
-    The head's own rate goes with a reference rate of the model. While the model's is lower, or
-    higher, the head's is so by the same factor:
+    The head's own rate goes with a reference rate of the model, `head.model_rate`: a number,
+    `"highest"` (the highest rate in training so far), or None. While the model's is lower, or
+    higher, the head's is so by the same factor, which is 1 with None:
 
         factor = (the model's present rate) / (the reference)
 
-    Args:
-        head: Name of the head, for messages.
-        reference: A positive number; `"highest"`: the highest rate in training so far; None: the
-            factor is always 1.
-
-    Raises:
-        ValueError: `reference` is none of these.
+    Two weights of the head keep what is known: `highest_model_rate`, 0 if there was none yet, and
+    `model_optimizer`, which stands for the class of the optimizer, 0 likewise.
     """
 
-    def __init__(self, head: str, reference: Any) -> None:
-        self.head = head
-        self.reference = reference
-        if reference is not None and reference != HIGHEST:
-            try:
-                self.reference = number_argument("model_rate", reference, above=0)
-            except ValueError as error:
-                raise ValueError(f"{error}; 'highest' and None are allowed, too") from error
+    def __init__(self, head: Any) -> None:
+        self._head = head
         self._optimizer: Any = lambda: None
         self._warned = False
 
-    def meet(self, optimizer: Any, highest: tf.Variable, kind: tf.Variable) -> None:
-        """Takes notice of the optimizer of the model whose training step is traced or run.
-
-        Args:
-            optimizer: The optimizer, or None where a loop of the user's own trains.
-            highest: The head's weight that keeps the highest rate, `[]`; 0 if there was none yet.
-            kind: Its weight that keeps the class of the optimizer, `[]` int64; 0 likewise.
+    def meet(self, optimizer: Any) -> None:
+        """Takes notice of the optimizer whose step the head's belongs to; None: there is none.
 
         Raises:
             ValueError: There is a rate to follow, and the optimizer has none, as `MultiOptimizer`.
         """
-        if optimizer is self._optimizer():
-            return
-        follows = optimizer is not None and self.reference is not None
+        known, reference = self._head.model_optimizer.value, self._head.model_rate
+        if optimizer is self._optimizer() or not isinstance(known, tf.Variable):
+            return  # there are no variables while Keras only finds out shapes
+        follows = optimizer is not None and reference is not None
         if follows and not hasattr(optimizer, "learning_rate"):
             raise ValueError(
-                f"model_rate of head {self.head!r} must be None with an optimizer that has no "
-                f"learning rate of its own to follow; got {self.reference!r} with "
+                f"model_rate of head {self._head.name!r} must be None with an optimizer that has "
+                f"no learning rate of its own to follow; got {reference!r} with "
                 f"{type(optimizer).__name__}"
             )
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         with tf.init_scope():
-            known = kind.numpy()  # empty while the first trace of an unbuilt model makes weights
+            known = known.numpy()  # empty while the first trace of an unbuilt model makes weights
             if optimizer is not None and known.size and known not in (0, _kind_of(optimizer)):
-                highest.assign(0.0)  # the rates of two methods don't compare
+                # The rates of two methods don't compare.
+                self._head.highest_model_rate.value.assign(0.0)
 
-    def factor(self, highest: tf.Variable) -> tf.Tensor | None:
+    def factor(self) -> tf.Tensor | None:
         """Returns the factor of the head's rate in the present step, `[]` float32; None for 1."""
-        if self._optimizer() is None or self.reference is None:
+        reference = self._head.model_rate
+        if self._optimizer() is None or reference is None:
             return None
         present = self._present()
-        if self.reference != HIGHEST:
-            return present / self.reference
+        if reference != HIGHEST:
+            return present / reference
+        highest = self._head.highest_model_rate.value
         return tf.math.divide_no_nan(present, tf.maximum(present, highest))
 
-    def note(self, highest: tf.Variable, kind: tf.Variable) -> None:
+    def note(self) -> None:
         """Keeps the rate of a step that was taken; warns, once, of a warm-up without the head."""
-        optimizer = self._optimizer()
-        if optimizer is None or self.reference != HIGHEST:
+        optimizer, highest = self._optimizer(), self._head.highest_model_rate.value
+        if optimizer is None or self._head.model_rate != HIGHEST:
             return
         present = self._present()
 
@@ -90,7 +77,7 @@ class ModelRate:
             told = tf.numpy_function(self._warn, [highest > 0], tf.int32)
             with tf.control_dependencies([told]):
                 highest.assign(present)
-                kind.assign(_kind_of(optimizer))
+                self._head.model_optimizer.value.assign(_kind_of(optimizer))
             return told
 
         # Few ops stand outside of the rare case: each takes as long as a small op of the step.
@@ -104,9 +91,9 @@ class ModelRate:
             self._warned = True
             warnings.warn(
                 "the learning rate of the model's optimizer has risen above all that head "
-                f"{self.head!r} was trained with, so that the head takes no part in the rise. To "
-                "let it warm up with the model, give it model_rate=..., the model's rate at which "
-                "its own learning rate holds; to keep it apart, model_rate=None.",
+                f"{self._head.name!r} was trained with, so that the head takes no part in the "
+                "rise. To let it warm up with the model, give it model_rate=..., the model's rate "
+                "at which its own learning rate holds; to keep it apart, model_rate=None.",
                 RuntimeWarning,
                 stacklevel=2,
             )

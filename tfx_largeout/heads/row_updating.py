@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfx_largeout.distribute.class_shards import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
@@ -90,14 +91,13 @@ class RowUpdatingHead(SelfUpdatingHead):
         """Returns the slots of a weight; none for None."""
         return [] if weight is None else self.optimizer.slots_of(weight)
 
-    def get_config(self) -> dict[str, Any]:
-        optimizer = keras.optimizers.serialize(self.optimizer)
-        return {**super().get_config(), "optimizer": optimizer}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
-        optimizer = keras.optimizers.deserialize(config["optimizer"])
-        return cls(**{**config, "optimizer": optimizer})
+    def update_rows(
+        self, kernel: Any, bias: Any, batch: CandidateGradients, update: bool
+    ) -> tf.Tensor:
+        """Takes the step with the rows of W and b that a batch names; returns dL/dh."""
+        slots = self.slots_of(kernel), self.slots_of(bias)
+        step = self.optimizer.rule, self.present_rate
+        return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
 
 
 def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
-from tfx_largeout.heads.step_context import BackwardPass
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.statistics import CandidateStatistics
@@ -47,10 +47,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
-            independent are drawn in blocks of rows. Default `"glorot_uniform"`.
-        bias_initializer: The initializer of b. Default `"zeros"`.
+        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
         explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
             those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
             Default none.
@@ -106,11 +103,6 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         self.index = _index_for(sampler, index)
         self.initial_log_partition = float(initial_log_partition)
 
-    @property
-    def initial_anchor(self) -> float:
-        """The trainable log Z, as it begins."""
-        return self.initial_log_partition
-
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         if self.index is not None and self.index.built:
             raise ValueError(f"index must serve no other head; got {self.index!r}, which is built")
@@ -162,21 +154,14 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         rows = self.rows.of(candidates.ids)
         if candidates.ids.shape.rank == 2:  # of each example's own
             rows = named_rows(rows, candidate_gradient)
-        hidden_gradient = candidate_update(
-            self.kernel,
-            self.bias,
-            self.slots_of(self.kernel),
-            self.slots_of(self.bias),
+        batch = CandidateGradients(
             tf.cast(hidden, self.statistics_dtype),
             named_rows(self.rows.of(labels.ids), true_gradient),
             rows,
             true_gradient,
             candidate_gradient,
-            self.optimizer.rule,
-            self.present_rate,
-            update=update,
         )
-        return tf.cast(hidden_gradient, hidden.dtype)
+        return tf.cast(self.update_rows(self.kernel, self.bias, batch, update), hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         ids = gone.residuals[0].ids
@@ -226,22 +211,9 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "initial_log_partition": self.initial_log_partition,
-            "index": self._index_config(),
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RowUpdatingHead:
-        sampler = keras.saving.deserialize_keras_object(config["sampler"])
-        index = keras.saving.deserialize_keras_object(config.get("index"))
-        return super().from_config({**config, "sampler": sampler, "index": index})
-
-    def _index_config(self) -> dict[str, Any] | None:
-        config = keras.saving.serialize_keras_object(self.index)
-        if config is not None:
-            config.pop("build_config", None)  # The head builds the index when it is itself built.
+        config = super().get_config()
+        if self.index is not None:  # the head builds it when it is itself built
+            config["index"].pop("build_config", None)
         return config
 
 

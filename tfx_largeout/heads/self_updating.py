@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_or
 from tfx_largeout.heads.base import Head
-from tfx_largeout.heads.keras_losses import losses_of
+from tfx_largeout.heads.kept_passes import BackwardPass
+from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
-from tfx_largeout.heads.step_context import BackwardPass, StepContext
+from tfx_largeout.heads.step_context import StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 
@@ -61,11 +63,8 @@ class SelfUpdatingHead(Head):
 
     # The kinds that `forward` computes and `as_statistics` returns.
     gives: ClassVar[tuple[type, ...]] = ()
-
-    @property
-    def initial_anchor(self) -> float:
-        """What `gradient_anchor` begins with."""
-        return 0.0
+    # What `gradient_anchor` begins with, which may serve a loss as log Z.
+    initial_log_partition: float = 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -74,7 +73,8 @@ class SelfUpdatingHead(Head):
 
     def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)
-        self._model_rate = ModelRate(self.name, model_rate)
+        self.model_rate = number_or("model_rate", model_rate, (HIGHEST, None), above=0)
+        self.rate_of_model = ModelRate(self)
         self.update_switch = UpdateSwitch()
         self.step_context = StepContext(self)
 
@@ -83,27 +83,19 @@ class SelfUpdatingHead(Head):
         self.gradient_anchor = self.add_weight(
             name="gradient_anchor",
             shape=(),
-            initializer=keras.initializers.Constant(self.initial_anchor),
+            initializer=keras.initializers.Constant(self.initial_log_partition),
             dtype="float32",
             constraint=self.step_context,
         )
-        number = {"shape": (), "initializer": "zeros", "trainable": False, "autocast": False}
-        self.highest_model_rate = self.add_weight(
-            name="highest_model_rate", dtype="float32", **number
-        )
-        self.model_optimizer = self.add_weight(name="model_optimizer", dtype="int64", **number)
-
-    @property
-    def model_rate(self) -> float | str | None:
-        """The rate of the model with which the head's own holds: see the argument."""
-        return self._model_rate.reference
+        self.highest_model_rate = self.add_state("highest_model_rate", dtype="float32")
+        self.model_optimizer = self.add_state("model_optimizer", dtype="int64")
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
         """Variables of a step that need no saving: they bear on warnings and `without_update`."""
         kept = self.step_context.kept
         unsaved = [] if kept.has_parts else kept.variables
-        return [self.update_switch.state, *self.step_context.variables, *unsaved]
+        return [self.update_switch.state, self.step_context.untaken, *unsaved]
 
     @property
     def kept_variables(self) -> list[tf.Variable]:
@@ -114,12 +106,7 @@ class SelfUpdatingHead(Head):
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
     ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        """Computes the statistics.
-
-        Args:
-            kind: Which: one of `gives`.
-            hidden: `[N, D]`.
-            labels: N examples.
+        """Computes the statistics of a kind, one of `gives`, for N examples.
 
         Returns:
             A tuple of those statistics that have a gradient, and residuals: whatever `backward`
@@ -137,13 +124,8 @@ class SelfUpdatingHead(Head):
     ) -> tf.Tensor:
         """Updates the weights if `update`, and returns the gradient with respect to `hidden`.
 
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
-            residuals: What `forward` returned as such.
-            gradients: The gradients of the loss with respect to each of the statistics.
-            update: Whether to take the step; a head that is trainable may first be asked for the
-                gradient alone, and then for both.
+        A head that is trainable may first be asked for the gradient alone, and then for both. The
+        other arguments are those of a `BackwardPass`.
         """
         raise NotImplementedError
 
@@ -152,9 +134,6 @@ class SelfUpdatingHead(Head):
 
         A head writes this and `unpack` to be called several times by a model, or to be trained
         with `gradient_accumulation_steps`.
-
-        Args:
-            gone: The pass.
 
         Returns:
             Tensors `[N, ...]`, h `[N, D]` first. Integers are padded by -1, floats by 0.
@@ -165,11 +144,7 @@ class SelfUpdatingHead(Head):
         )
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
-        """Returns a pass of which `backward` takes the step.
-
-        Args:
-            parts: What `pack` returned, of one or of more passes.
-        """
+        """Returns a pass for `backward` from what `pack` returned, of one or of more passes."""
         raise NotImplementedError
 
     def take_step(self) -> None:
@@ -185,12 +160,7 @@ class SelfUpdatingHead(Head):
         return  # AutoGraph can't convert a method without a statement
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
-        """Does what is due after an update, when the step has been counted.
-
-        Args:
-            labels: N examples.
-            residuals: What `forward` returned as such.
-        """
+        """Does what is due after an update, when the step has been counted."""
         return  # as above
 
     def as_statistics(
@@ -201,38 +171,19 @@ class SelfUpdatingHead(Head):
         residuals: Any,
         anchor: tf.Tensor,
     ) -> Any:
-        """Returns the statistics that the head gives in training.
+        """Returns statistics of a kind from what `forward` returned, `values` with a gradient.
 
-        Args:
-            kind: Which: one of `gives`.
-            labels: N examples.
-            values: What `forward` returned, with a gradient.
-            residuals: What `forward` returned as such.
-            anchor: `[]`, the value of `gradient_anchor`, with a gradient.
+        So has `anchor`, `[]`, the value of `gradient_anchor`.
         """
         return kind(labels, *values)
 
     def followed(self, learning_rate: Any) -> Any:
-        """Returns the rate of the present step: the head's own, times what the model's has changed.
-
-        Args:
-            learning_rate: The head's own, a number, a variable, or a tensor.
-        """
-        factor = self._model_rate.factor(self.highest_model_rate.value)
+        """Returns the head's own rate times what that of the model has changed."""
+        factor = self.rate_of_model.factor()
         if factor is None:
             return learning_rate
         learning_rate = tf.convert_to_tensor(learning_rate)
         return learning_rate * tf.cast(factor, learning_rate.dtype)
-
-    def meet_optimizer(self, optimizer: Any) -> None:
-        """Takes notice of the optimizer whose step the head's belongs to; None: there is none."""
-        highest, kind = self.highest_model_rate.value, self.model_optimizer.value
-        if isinstance(kind, tf.Variable):  # none while Keras only finds out shapes
-            self._model_rate.meet(optimizer, highest, kind)
-
-    def note_rate(self) -> None:
-        """Keeps the rate that the optimizer had in a step."""
-        self._model_rate.note(self.highest_model_rate.value, self.model_optimizer.value)
 
     # To Keras and to losses
 
@@ -270,9 +221,6 @@ class SelfUpdatingHead(Head):
             RuntimeError: It was entered in one function, and the head is called in another one.
         """
         return self.update_switch.off(draw)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "model_rate": self.model_rate}
 
     @property
     def draw(self) -> tf.Tensor:

@@ -9,25 +9,26 @@ it, and at no other time. So the constraint of each head's `gradient_anchor` tak
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.distribute.optimizer_parts import with_parts
-from tfx_largeout.heads.kept_passes import KeptPasses
+from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
+from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
 from tfx_largeout.keras_internals import (
     applying_optimizer,
     batches_applied,
     calling_model,
     in_train_step,
 )
-from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
@@ -35,39 +36,12 @@ _ATTRIBUTE = "_tfx_largeout_steps"
 _DRAWS_OF_PASS = 2**20  # numbers of draws between two passes of one step
 
 
-class BackwardPass(NamedTuple):
-    """What a gradient that came back to a head leaves for its step.
-
-    Attributes:
-        hidden: `[N, D]`.
-        labels: N examples.
-        residuals: What `forward` returned as such.
-        gradients: The gradients of the loss with respect to each of the statistics.
-    """
-
-    hidden: tf.Tensor
-    labels: Labels
-    residuals: Any
-    gradients: tuple[tf.Tensor, ...]
-
-    def scaled(self, factor: Any) -> BackwardPass:
-        """Returns the pass of a loss that is multiplied by a factor."""
-        if isinstance(factor, float) and factor == 1:
-            return self
-        return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
-
-
+@dataclasses.dataclass(eq=False)
 class ForwardPass:
-    """A forward pass in training.
+    """A forward pass in training: where it was, and whether it is one of `without_update`."""
 
-    Attributes:
-        graph: Where it was; None eagerly.
-        only_looks: Whether its gradient is one of `without_update`.
-    """
-
-    def __init__(self, graph: Any, only_looks: bool) -> None:
-        self.graph = graph
-        self.only_looks = only_looks
+    graph: Any
+    only_looks: bool
 
 
 class _Step:
@@ -114,9 +88,6 @@ class StepContext(keras.constraints.Constraint):
     In a loop of the user's own, a gradient that no step of an optimizer follows leaves the head as
     it is, with a warning when the next one begins; `head.take_step()` is for loops without an
     optimizer.
-
-    Args:
-        head: A `SelfUpdatingHead`.
     """
 
     def __init__(self, head: Any) -> None:
@@ -127,12 +98,7 @@ class StepContext(keras.constraints.Constraint):
         self.kept = KeptPasses()
         with tf.init_scope():
             # Gradients without a step so far, in loops of the user's own.
-            self._untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Those that need no saving."""
-        return [self._untaken]
+            self.untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
 
     @property
     def draw(self) -> tf.Tensor:
@@ -143,12 +109,7 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def call(self, hidden: tf.Tensor) -> None:
-        """Takes notice of a call of the head in training.
-
-        Raises:
-            ValueError: The model has no optimizer, or one that averages weights. h is float16, and
-                nothing says by what the loss is scaled.
-        """
+        """Takes notice of a call of the head in training; refuses one that can't be trained."""
         head, model, step = self._head, calling_model(self._head), self._step_of_graph()
         compiled = model is not None and model.compiled
         step.optimizer = model.optimizer if compiled else None
@@ -165,10 +126,10 @@ class StepContext(keras.constraints.Constraint):
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
             )
-        step.follows = compiled and _trains_as_keras_does(model) and in_train_step()
+        step.follows = compiled and trains_as_keras_does(model) and in_train_step()
         step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
         if compiled:
-            head.meet_optimizer(step.optimizer)
+            head.rate_of_model.meet(step.optimizer)
 
     @tf.autograph.experimental.do_not_convert
     def forward(self) -> ForwardPass:
@@ -183,7 +144,7 @@ class StepContext(keras.constraints.Constraint):
                 "within `with head.without_update():`, or write a train_step."
             )
         if _skips_steps(step.optimizer):  # it may have left out the last one
-            self._untaken.assign(0)
+            self.untaken.assign(0)
         elif step.pending:
             self._warn_of_lost_pass()
         elif not step.follows:
@@ -200,17 +161,12 @@ class StepContext(keras.constraints.Constraint):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes the step, or keeps what it needs.
 
-        Args:
-            forward: What `forward` returned.
-            gone: The pass.
-            of_anchor: The gradient with respect to the `gradient_anchor`.
-
         Returns:
             The gradients with respect to h and the anchor, NaN where an optimizer that leaves out
             such steps is to leave out this one.
         """
         if _skips_steps(self._step_of_graph().optimizer):
-            gone, is_finite = _without_what_is_not_finite(gone)
+            gone, is_finite = gone.without_what_is_not_finite()
             gradients = (self._gradient(forward, gone), of_anchor)
             not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
             pairs = zip(gradients, not_a_number, strict=True)
@@ -234,7 +190,7 @@ class StepContext(keras.constraints.Constraint):
             # The function of a gradient runs nothing that its result does not wait for.
             done = []
             if not step.follows:
-                done.append(self._untaken.assign_add(tf.cast(counts, tf.int64)))
+                done.append(self.untaken.assign_add(tf.cast(counts, tf.int64)))
             if is_here:
                 step.pending[forward] = (gone, counts)
             else:  # a gradient through a function: its tensors are seen nowhere else
@@ -250,11 +206,8 @@ class StepContext(keras.constraints.Constraint):
     def __call__(self, anchor: Any) -> Any:
         """Takes the step that belongs to that of the optimizer which calls.
 
-        Args:
-            anchor: The `gradient_anchor`.
-
         Returns:
-            Its value.
+            The value of the `gradient_anchor`, as it is.
 
         Raises:
             ValueError: The optimizer averages weights; it scales the loss by what nothing says.
@@ -269,7 +222,7 @@ class StepContext(keras.constraints.Constraint):
             if not _is_part(applying, optimizer):
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
-            self._head.meet_optimizer(optimizer)
+            self._head.rate_of_model.meet(optimizer)
             self._take_all(pending, _scale_of(optimizer, applying), applying, step.follows)
         return tf.convert_to_tensor(anchor)
 
@@ -277,7 +230,7 @@ class StepContext(keras.constraints.Constraint):
     def take_step(self) -> None:
         """Takes the step of all passes that wait, in a loop without an optimizer."""
         pending = self._step_around().begin_anew()
-        self._head.meet_optimizer(None)
+        self._head.rate_of_model.meet(None)
         self._take_all(pending, 1.0, None, follows=False)
 
     def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
@@ -285,7 +238,7 @@ class StepContext(keras.constraints.Constraint):
         if not passes:
             self._refuse_gradient_from_elsewhere()
         if not follows:
-            self._untaken.assign(0)
+            self.untaken.assign(0)
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         if num_parts > 1 or self.kept.has_parts:
             self._begin_for(optimizer)
@@ -359,7 +312,7 @@ class StepContext(keras.constraints.Constraint):
             gradient = head.backward(*gone, update=head.trainable)
         with tf.control_dependencies([gradient]):
             head.count_step()
-            head.note_rate()
+            head.rate_of_model.note()
             if head.trainable:
                 head.after_update(gone.labels, gone.residuals)
             return tf.identity(gradient) if with_gradient else tf.constant(0)
@@ -403,7 +356,7 @@ class StepContext(keras.constraints.Constraint):
 
     def _refuse_gradient_from_elsewhere(self) -> None:
         """Refuses a step without a pass where a gradient was taken in another function."""
-        number, rule = self._untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
+        number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
         kept = self.kept.count.read_value()
         with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
             tf.identity(number)
@@ -414,12 +367,12 @@ class StepContext(keras.constraints.Constraint):
         def tell() -> tf.Tensor:
             told = tf.numpy_function(self._warn_of_lost_pass, [], tf.int32)
             with tf.control_dependencies([told]):
-                self._untaken.assign(0)
+                self.untaken.assign(0)
                 if self.kept.has_parts:
                     self.kept.take()
                 return tf.identity(told)
 
-        tf.cond(self._untaken > 0, tell, lambda: tf.constant(0))
+        tf.cond(self.untaken > 0, tell, lambda: tf.constant(0))
 
     def _warn_of_lost_pass(self) -> np.int32:
         self._warn_once(
@@ -459,14 +412,6 @@ def _step_in(graph: Any, head: Any) -> _Step:
     return steps.setdefault(head, _Step())
 
 
-def _trains_as_keras_does(model: Any) -> bool:
-    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
-    return all(
-        getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
-        for name in ("train_step", "compute_loss")
-    )
-
-
 def _is_part(part: Any, optimizer: Any) -> bool:
     return any(part is each for each in with_parts(optimizer))
 
@@ -486,12 +431,7 @@ def _defers(optimizer: Any) -> bool:
 
 
 def _scale_of(optimizer: Any, applying: Any) -> Any:
-    """Returns by what the loss of the present step was multiplied.
-
-    Args:
-        optimizer: What the model was compiled with.
-        applying: That part of it which applies the gradients.
-    """
+    """Returns by what the loss was multiplied, if `applying` applies gradients for `optimizer`."""
     scale = getattr(applying, "loss_scale_factor", None) or 1.0
     for part in with_parts(optimizer):
         if isinstance(part, keras.optimizers.LossScaleOptimizer) and _is_part(applying, part):
@@ -508,11 +448,3 @@ def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
             "a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "
             "the model with the optimizer that the loop steps with."
         )
-
-
-def _without_what_is_not_finite(gone: BackwardPass) -> tuple[BackwardPass, tf.Tensor]:
-    """Returns a pass whose gradients are 0 if one of them is not finite, and whether they were."""
-    flags = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gone.gradients]
-    is_finite = tf.reduce_all(tf.stack(flags))
-    gradients = tuple(tf.where(is_finite, g, tf.zeros_like(g)) for g in gone.gradients)
-    return gone._replace(gradients=gradients), is_finite

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorFlow's two built-in candidate sampling losses share as heads."""
+"""TensorFlow's candidate sampling losses `tf.nn.sampled_softmax_loss` and `nce_loss` as heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.tf_sampler import (
     callable_of,
-    deserialized_function,
     named_function,
     plain_options,
-    serialized_function,
 )
+from tfx_largeout.saving import check_registered
 from tfx_largeout.statistics import PerExampleLoss
 
 _LOOK_AT_TARGETS = ("learned_unigram",)
@@ -49,7 +49,7 @@ class TFCandidateSamplingHead(KernelHead):
         unique: Whether the candidates of a batch are all different. Default True.
         remove_accidental_hits: Whether a candidate that is also a target is left out.
         seed: The seed of the sampler and of the choice of labels. Default None: not reproducible.
-        **kwargs: As for `KernelHead`.
+        **kwargs: As for `DenseHead`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -59,6 +59,8 @@ class TFCandidateSamplingHead(KernelHead):
     """
 
     gives: ClassVar[tuple[type, ...]] = (PerExampleLoss,)
+    # The loss `[N]`: the function of `tf.nn`, called with its own arguments.
+    sampled_loss: ClassVar[Callable[..., tf.Tensor]]
 
     def __init__(
         self,
@@ -75,11 +77,9 @@ class TFCandidateSamplingHead(KernelHead):
         super().__init__(num_classes, **kwargs)
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
         self.num_true = integer_argument("num_true", num_true, at_least=1)
-        if unique and num_sampled > num_classes:
-            raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
-                f"got {num_sampled}"
-            )
+        if unique:
+            what = " for unique candidates"
+            at_most_classes("num_sampled", self.num_sampled, self.num_classes, why=what)
         self.sampler = named_function("sampler", sampler)
         self.sampler_options = plain_options(sampler_options)
         self.unique = unique
@@ -90,9 +90,13 @@ class TFCandidateSamplingHead(KernelHead):
         if kind is not PerExampleLoss or not training:
             return super().statistics(kind, hidden, labels, training)
         targets = self._choose_targets(labels)
+        if self.bias is None:
+            biases = tf.zeros([self.num_classes], self.kernel.dtype)
+        else:
+            biases = self.bias.value
         values = self.sampled_loss(
             weights=self.kernel.value,
-            biases=self._biases(),
+            biases=biases,
             labels=targets,
             inputs=tf.cast(hidden, self.kernel.dtype),
             num_sampled=self.num_sampled,
@@ -103,25 +107,9 @@ class TFCandidateSamplingHead(KernelHead):
         )
         return PerExampleLoss(labels, tf.cast(values, tf.float32))
 
-    def sampled_loss(self, **arguments: Any) -> tf.Tensor:
-        """Returns the loss `[N]`: the function of `tf.nn`, called with its own arguments."""
-        raise NotImplementedError
-
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_sampled": self.num_sampled,
-            "num_true": self.num_true,
-            "sampler": serialized_function("sampler", self.sampler),
-            "sampler_options": self.sampler_options,
-            "unique": self.unique,
-            "remove_accidental_hits": self.remove_accidental_hits,
-            "seed": self.seed,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TFCandidateSamplingHead:
-        return cls(**{**config, "sampler": deserialized_function(config["sampler"])})
+        check_registered("sampler", self.sampler)
+        return super().get_config()
 
     def _choose_targets(self, labels: Labels) -> tf.Tensor:
         """Returns `[N, T]` int64: T labels of each example, in turn from a random start."""
@@ -134,11 +122,6 @@ class TFCandidateSamplingHead(KernelHead):
         start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
         turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
         return tf.gather(packed, turn, batch_dims=1)
-
-    def _biases(self) -> Any:
-        if self.bias is None:
-            return tf.zeros([self.num_classes], self.kernel.dtype)
-        return self.bias.value
 
     def _sample(self, targets: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         places = None
@@ -159,3 +142,51 @@ class TFCandidateSamplingHead(KernelHead):
             ones = tf.ones_like(targets, true_expected.dtype)
             true_expected = tf.tensor_scatter_nd_update(ones, places, true_expected)
         return ids, tf.cast(true_expected, dtype), tf.cast(sampled_expected, dtype)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TFSampledSoftmaxHead(TFCandidateSamplingHead):
+    """A dense layer that trains through `tf.nn.sampled_softmax_loss`: a peer to compare with.
+
+    The loss is the softmax over the targets and S candidates, each logit lowered by the log of the
+    class's expected count. Compile the model with `losses.TFCandidateSamplingLoss()`.
+
+    Args and errors: as `TFCandidateSamplingHead`; `remove_accidental_hits` is True by default, as
+    in `tf.nn`.
+
+    References:
+        Jean, Cho, Memisevic, Bengio 2015, On Using Very Large Target Vocabulary for Neural Machine
+        Translation.
+    """
+
+    sampled_loss = staticmethod(tf.nn.sampled_softmax_loss)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TFNCEHead(TFCandidateSamplingHead):
+    """A dense layer that trains through `tf.nn.nce_loss`: a peer to compare with.
+
+    The loss is logistic: targets against S candidates drawn from the sampler, each logit lowered
+    by the log of the class's expected count. Compile the model with
+    `losses.TFCandidateSamplingLoss()`.
+
+    Args and errors: as `TFCandidateSamplingHead`, but `remove_accidental_hits` is False by default,
+    as in `tf.nn`.
+
+    References:
+        Gutmann, Hyvarinen 2010, Noise-contrastive estimation: A new estimation principle for
+        unnormalized statistical models.
+    """
+
+    sampled_loss = staticmethod(tf.nn.nce_loss)
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_sampled: int,
+        remove_accidental_hits: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_classes, num_sampled, remove_accidental_hits=remove_accidental_hits, **kwargs
+        )

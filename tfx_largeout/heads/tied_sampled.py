@@ -62,11 +62,8 @@ class TiedSampledHead(CandidateHead):
             case); then there is no `to_dense` and no `export`.
         sampler: Draws the candidates, as in a `SampledHead`. None that needs an index: tables over
             the rows can't follow an optimizer that is not the head's.
-        use_bias: Whether there is a bias b `[C]`. Default True.
-        bias_initializer: The initializer of b. Default `"zeros"`.
-        explicit_classes: As `SampledHead`.
-        seed: As `SampledHead`.
-        initial_log_partition: As `SampledHead`.
+        use_bias, bias_initializer: As `DenseHead`.
+        explicit_classes, seed, initial_log_partition: As `SampledHead`.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. A head that is not
             `trainable` leaves W to the lookups.
 
@@ -115,7 +112,11 @@ class TiedSampledHead(CandidateHead):
         self.update_switch = UpdateSwitch()
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        _check_width(self.embedding, input_shape[-1])
+        if input_shape[-1] != self.embedding.output_dim:
+            raise ValueError(
+                "the hidden activations must be as wide as the embedding, "
+                f"{self.embedding.output_dim}; got width {input_shape[-1]}"
+            )
         self.sampler.build(self.num_classes)
         super().build(input_shape)
         self.log_partition = self.add_weight(
@@ -125,14 +126,7 @@ class TiedSampledHead(CandidateHead):
             dtype="float32",
             constraint=_AddsUp(),
         )
-        self.draws = self.add_weight(
-            name="draws",
-            shape=(),
-            initializer="zeros",
-            dtype="int64",
-            trainable=False,
-            autocast=False,
-        )
+        self.draws = self.add_state("draws", dtype="int64")
 
     def add_kernel(self) -> None:
         """Adds nothing: W is that of the embedding."""
@@ -148,7 +142,11 @@ class TiedSampledHead(CandidateHead):
     @property
     def kernel(self) -> Any:
         """W `[C, D]`: the table of the embedding."""
-        _refuse_other_tables(self.embedding)
+        if self.embedding.lora_enabled or self.embedding.quantization_mode is not None:
+            raise ValueError(
+                "embedding must have one table of floats; got one with LoRA or quantized weights, "
+                f"{self.embedding!r}"
+            )
         return self.embedding.embeddings
 
     @property
@@ -203,17 +201,7 @@ class TiedSampledHead(CandidateHead):
         config = super().get_config()
         for name in ("num_classes", "kernel_initializer"):  # those of the embedding
             del config[name]
-        return {
-            **config,
-            "embedding": keras.saving.serialize_keras_object(self.embedding),
-            "initial_log_partition": self.initial_log_partition,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TiedSampledHead:
-        parts = ("embedding", "sampler")
-        made = {name: keras.saving.deserialize_keras_object(config[name]) for name in parts}
-        return cls(**{**config, **made})
+        return config
 
     def _count(self) -> tf.Tensor:
         self.draws.value.assign_add(1)
@@ -254,19 +242,3 @@ class _AddsUp(keras.constraints.Constraint):
                 stacklevel=2,
             )
         return tf.convert_to_tensor(value)
-
-
-def _check_width(embedding: keras.layers.Embedding, width: int | None) -> None:
-    if width != embedding.output_dim:
-        raise ValueError(
-            f"the hidden activations must be as wide as the embedding, {embedding.output_dim}; got "
-            f"width {width}"
-        )
-
-
-def _refuse_other_tables(embedding: keras.layers.Embedding) -> None:
-    if embedding.lora_enabled or embedding.quantization_mode is not None:
-        raise ValueError(
-            "embedding must have one table of floats; got one with LoRA or quantized weights, "
-            f"{embedding!r}"
-        )

@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UpdateSwitch: whether a gradient through a self-updating head updates it."""
+"""UpdateSwitch: whether a gradient through a head updates it, and which candidates it draws."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import integer_argument
 from tfx_largeout.tensorflow_internals import function_graph
 
 _UPDATING = -1  # above it: no update, and the number of the draw
+_NEXT_DRAW = 2**32  # above every seed
+
+
+def seed_argument(seed: int | None) -> int:
+    """Returns a head's seed, an integer in [0, 2^32), or one that is drawn for None."""
+    if seed is None:
+        seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
+    seed = integer_argument("seed", seed, at_least=0)
+    if seed >= _NEXT_DRAW:
+        raise ValueError(f"seed must be less than 2^32; got {seed}")
+    return seed
+
+
+def seed_of_step(seed: int, step: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
+    """Returns the seed of a step, `[2]` int64, by the head's, the step's number and the draw's."""
+    return tf.stack([seed + _NEXT_DRAW * draw, tf.cast(step, tf.int64)])
 
 
 class UpdateSwitch:

@@ -11,7 +11,6 @@ from keras import losses
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.heads.dense import DenseHead
-from tfx_largeout.heads.ignored_class import output_for_loss
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
@@ -162,7 +161,7 @@ class _HeadSoftmax(_OfSoftmax):
         return self._labels(y_true, y_pred).mean_weight
 
     def _labels(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> Labels:
-        output = output_for_loss(_dense_output(y_pred), self.loss.ignore_class)
+        output = _dense_output(y_pred).for_loss(self.loss.ignore_class)
         return self.loss.checked(output.labels(y_true), output.head.num_classes)
 
 

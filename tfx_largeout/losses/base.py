@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout import heads
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
-from tfx_largeout.heads.ignored_class import output_for_loss
-from tfx_largeout.heads.keras_losses import losses_of
+from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
 from tfx_largeout.labels import Labels
-from tfx_largeout.losses.class_weight import refuse_class_weight
-from tfx_largeout.losses.label_weights import LabelWeights
+from tfx_largeout.losses.class_weights import (
+    class_weights_argument,
+    refuse_class_weight,
+    weighted,
+)
+from tfx_largeout.saving import kept_arguments, pack_array
 from tfx_largeout.statistics import CandidateStatistics, ExactStatistics, MeanLogitStatistics
+
+_WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class HeadLoss(keras.losses.Loss):
@@ -60,6 +65,8 @@ class HeadLoss(keras.losses.Loss):
     With one label an example that is what Keras's `fit(class_weight=...)` does. With several, it is
     1/|Y| sum_y v_y l_y for a loss 1/|Y| sum_y l_y. The weights also count in evaluation.
 
+    Arguments that a loss keeps under their names are in its configuration by themselves.
+
     Args:
         name: As `keras.losses.Loss`.
         reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.
@@ -95,14 +102,12 @@ class HeadLoss(keras.losses.Loss):
         **unknown: Any,
     ) -> None:
         self._refuse_unknown(unknown)
+        name = name or _WORDS.sub("_", type(self).__name__).lower()
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.ignore_class = class_argument("ignore_class", ignore_class)
-        self._label_weights = None if class_weights is None else LabelWeights(class_weights)
-
-    @property
-    def class_weights(self) -> np.ndarray | None:
-        """The weights of the classes, `[C]` float64, or None."""
-        return None if self._label_weights is None else self._label_weights.weights
+        self.class_weights = class_weights_argument(class_weights)
+        with tf.init_scope():  # an eager tensor: graphs capture it and do not copy it
+            self._weights = None if self.class_weights is None else tf.constant(self.class_weights)
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.
@@ -153,7 +158,7 @@ class HeadLoss(keras.losses.Loss):
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
-            seen = output_for_loss(output, self.ignore_class)
+            seen = output.for_loss(self.ignore_class)
             whole, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
             output.keep_for_metrics(whole, y_true)
             output = whole
@@ -182,12 +187,12 @@ class HeadLoss(keras.losses.Loss):
         return y_pred
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
+        config = {**kept_arguments(self, HeadLoss), **super().get_config()}
         # What is None is left out: a loss that is derived from this one need not take it.
         if self.ignore_class is not None:
             config["ignore_class"] = self.ignore_class
-        if self._label_weights is not None:
-            config["class_weights"] = self._label_weights.packed()
+        if self.class_weights is not None:
+            config["class_weights"] = pack_array(self.class_weights)
         return config
 
     def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
@@ -258,12 +263,7 @@ class HeadLoss(keras.losses.Loss):
         return self.trains_on if output.training else self.evaluates_on
 
     def counts(self, labels: Labels, weights: tf.Tensor | None) -> tf.Tensor | None:
-        """Returns which examples a mean counts: `[N]` bool, or None for all.
-
-        Args:
-            labels: N examples.
-            weights: `[N]`, the sample weights, or None.
-        """
+        """Returns which examples a mean counts: `[N]` bool, or None for all."""
         if labels.values is not None:  # targets, of which none may be other than 0
             return None
         has_label = tf.reduce_any(labels.mask, axis=-1)
@@ -278,20 +278,13 @@ class HeadLoss(keras.losses.Loss):
         return values, statistics.labels
 
     def checked(self, labels: Labels, num_classes: int) -> Labels:
-        """Returns labels as the loss takes them, weighted, or refuses them.
-
-        Args:
-            labels: Normal form.
-            num_classes: The number of classes C.
-        """
+        """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
         if labels.values is not None and not self.takes_values:
             raise TypeError(
                 f"{type(self).__name__} must get integer class ids as labels; got sparse targets "
                 "with values of their own, which only losses such as SquaredError take"
             )
-        if self._label_weights is None:
-            return labels
-        return self._label_weights.of(labels, num_classes)
+        return labels if self._weights is None else weighted(labels, self._weights, num_classes)
 
 
 def _describe(y_pred: Any) -> str:

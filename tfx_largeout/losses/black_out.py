@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -31,8 +31,7 @@ class BlackOut(CandidateLoss):
 
     Cost: O(N K S) time and memory.
 
-    Args:
-        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+    Args and errors: as `HeadLoss`.
 
     Deviations:
         Several labels: the mean over them, each against the negatives alone. The paper's weight is
@@ -45,9 +44,6 @@ class BlackOut(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"name": "black_out", **kwargs})
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         label = corrected_labels(statistics)

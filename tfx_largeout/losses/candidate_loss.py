@@ -24,7 +24,8 @@ class CandidateLoss(HeadLoss):
 
     In evaluation all of them are the exact softmax cross-entropy log Z - mean_y o_y over all C
     classes, so that estimators can be compared: what they estimate in training is on scales of
-    their own. What `from_statistics` returns for an example without labels is finite.
+    their own. What `from_statistics` returns for an example without labels is finite. Of several
+    labels, a loss is the mean over them, where it does not say otherwise.
 
     A subclass writes `from_statistics`. Where the classes are spread over workers, each has its own
     candidates; a subclass for which sums over candidates are merged, as the functions below do it,
@@ -53,15 +54,8 @@ def candidate_cross_entropy(
 ) -> tf.Tensor:
     """Returns the cross-entropy of the labels in a softmax over labels and negatives.
 
-    log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_y s_y
-
-    Args:
-        statistics: Say what is a label and what a negative.
-        true_scores: `[N, K]`, s of the labels.
-        candidate_scores: `[N, S]`, s of the candidates.
-
-    Returns:
-        `[N]`; anything finite for an example without labels.
+    log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_y s_y, `[N]`, from s `[N, K]` of the
+    labels and `[N, S]` of the candidates; anything finite for an example without labels.
     """
     labels = tf.where(statistics.labels.mask, true_scores, NO_LOGIT)
     negatives = log_sum_exp(candidate_scores, statistics.negatives, statistics.workers)
@@ -85,16 +79,9 @@ def _log_sum_exp(scores: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, Any]:
 def log_sum_exp(scores: tf.Tensor, mask: tf.Tensor, workers: Workers = ALONE) -> tf.Tensor:
     """Returns log sum_j e^{scores_j} over those j at which `mask` is True, of all workers.
 
-    Its derivative is written out: fewer passes over `[N, S]`, most of a loss's time, than the one
-    that TensorFlow derives.
-
-    Args:
-        scores: `[N, S]`.
-        mask: Bool, broadcasts to `[N, S]`.
-        workers: Those that have scores; the result is the same on all of them.
-
-    Returns:
-        `[N]`; about `NO_LOGIT` where the mask is False throughout.
+    It is `[N]`, the same on all workers; about `NO_LOGIT` where the mask is False throughout. Its
+    derivative is written out: fewer passes over `[N, S]`, most of a loss's time, than the one that
+    TensorFlow derives.
     """
     return workers.log_sum_exp(_log_sum_exp(scores, mask), "log_sum")
 
@@ -107,29 +94,12 @@ def sum_over(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 def sum_over_candidates(
     statistics: CandidateStatistics, mask: tf.Tensor, values: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the sum over the candidates of all workers at which `mask` is True.
-
-    Args:
-        statistics: Say who has candidates.
-        mask: Bool, broadcasts to `values`.
-        values: `[..., S]`.
-
-    Returns:
-        `[...]`, the same on all workers.
-    """
+    """Returns the sum of `[..., S]` over the candidates of all workers at which `mask` is True."""
     return statistics.workers.sum(sum_over(mask, values), "candidates")
 
 
 def mean_over_negatives(statistics: CandidateStatistics, values: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of `values` over each example's negatives, of all workers; 0 for none.
-
-    Args:
-        statistics: Say what a negative is.
-        values: `[N, S]` or `[N, K, S]`.
-
-    Returns:
-        `[N]` or `[N, K]`.
-    """
+    """Returns the mean of `[N, S]` or `[N, K, S]` over the negatives of all workers; 0 for none."""
     negatives = statistics.negatives
     if values.shape.rank == 3:
         negatives = negatives[:, tf.newaxis]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SoftmaxCrossentropy: the exact softmax loss."""
+"""Losses of heads that give what they need: log Z, log-probabilities, or the loss itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.losses.base import HeadLoss
-from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
+from tfx_largeout.statistics import (
+    LogProbabilityStatistics,
+    MeanLogitStatistics,
+    PerExampleLoss,
+    SoftmaxStatistics,
+)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -53,7 +58,7 @@ class SoftmaxCrossentropy(HeadLoss):
     def __init__(
         self, log_partition_penalty: float = 0.0, label_smoothing: float = 0.0, **kwargs: Any
     ) -> None:
-        super().__init__(**{"name": "softmax_crossentropy", **kwargs})
+        super().__init__(**kwargs)
         self.log_partition_penalty = number_argument(
             "log_partition_penalty", log_partition_penalty, at_least=0
         )
@@ -76,9 +81,40 @@ class SoftmaxCrossentropy(HeadLoss):
             return ""
         return f"label_smoothing={self.label_smoothing:g} takes the mean of all logits. "
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "log_partition_penalty": self.log_partition_penalty,
-            "label_smoothing": self.label_smoothing,
-        }
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class NegativeLogLikelihood(HeadLoss):
+    """The negative log-likelihood, for heads that give `LogProbabilityStatistics`.
+
+    loss = -1/|Y| sum_{c in Y} log p(c | h): the target distribution is spread evenly over the
+    labels Y of the example.
+
+    It is the same number in evaluation, where it is the cross-entropy of the probabilities
+    exp(o_c) / Z of any head.
+
+    Args and errors: as `HeadLoss`.
+    """
+
+    trains_on: type = LogProbabilityStatistics
+
+    def from_statistics(self, statistics: LogProbabilityStatistics) -> tf.Tensor:
+        return -statistics.labels.mean(statistics.target_log_probabilities)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TFCandidateSamplingLoss(HeadLoss):
+    """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
+
+    In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
+    the sampled losses are on scales of their own.
+
+    In training `class_weights` multiply the loss of an example by the mean weight of its labels,
+    whichever of them the head looks at.
+
+    Args and errors: as `HeadLoss`.
+    """
+
+    trains_on: type = PerExampleLoss
+
+    def from_statistics(self, statistics: PerExampleLoss) -> tf.Tensor:
+        return statistics.values

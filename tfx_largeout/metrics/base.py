@@ -12,7 +12,6 @@ import tensorflow as tf
 from tfx_largeout.arguments import class_argument
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
-from tfx_largeout.heads.ignored_class import output_for_metric
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.ops.exact.ranks_from_logits import ranks_from_logits
@@ -95,7 +94,7 @@ class ExactMetric(keras.metrics.Metric):
             self._skips_in = _present_graph()
             return
         else:
-            output = output_for_metric(output, self.ignore_class)
+            output = output.for_metric(self.ignore_class)
             output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
             statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden

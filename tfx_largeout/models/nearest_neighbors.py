@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput, examples_that_count
-from tfx_largeout.heads.ignored_class import output_for_metric
 from tfx_largeout.labels import PADDING
 from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.models.example_vectors import (
@@ -306,7 +305,7 @@ class NearestNeighborModel(keras.Model):
         logits = self.model(inputs, training=False)
         loss = getattr(self.model, "loss", None)
         ignored = getattr(loss, "ignore_class", None)
-        output = output_for_metric(output_of_logits(logits), ignored)
+        output = output_of_logits(logits).for_metric(ignored)
         if not output.head.workers.alone:
             raise RuntimeError(
                 f"{type(self).__name__} must be used in one process; got a head whose classes are "

@@ -16,8 +16,8 @@ from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
 from tfx_largeout.saving import check_saved_shapes
-from tfx_largeout.unsupported_execution import refuse_replicas, refuse_xla
 
 
 class RowOptimizer(OptimizerHooks):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -11,6 +13,8 @@ from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.sorted_search import is_in, is_in_rows
+from tfx_largeout.saving import kept_arguments, with_objects
 
 
 class Candidates(NamedTuple):
@@ -82,11 +86,12 @@ class Sampler:
     serve several heads of the same number of classes.
 
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
-    it with Keras and write `get_config` to save it with a model. A sampler whose candidates depend
-    on W sets `looks_at_weights`; one that asks an index also sets `needs_index` and writes
-    `default_index`. One that looks at W can serve several workers if its `draw` finds rows by
-    `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch is then
-    the same on all workers; of an example's own candidates, each may leave out those of others.
+    it with Keras and keep its arguments under their names to save it with a model. A sampler whose
+    candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
+    and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
+    rows by `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch
+    is then the same on all workers; of an example's own candidates, each may leave out those of
+    others.
 
     Attributes:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
@@ -191,13 +196,13 @@ class Sampler:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, for JSON."""
-        return {}
+        """Returns the arguments, for JSON: those that are kept under their names."""
+        return kept_arguments(self, Sampler)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Sampler:
         """Makes a sampler from what `get_config` returned."""
-        return cls(**config)
+        return cls(**with_objects(config))
 
     def _checked(self, weights: OutputWeights | None) -> OutputWeights:
         """Returns weights that have what this sampler needs; all None where it needs nothing."""
@@ -217,3 +222,38 @@ class Sampler:
 def where_labels(labels: Labels, values: tf.Tensor) -> tf.Tensor:
     """Returns `values` `[N, K]` as float32, with 0 at padding."""
     return tf.where(labels.mask, tf.cast(values, tf.float32), 0)
+
+
+def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candidates:
+    """Puts classes with an expected count of 1 first, and takes them out of those that were drawn.
+
+    A sum over the classes stays unbiased: these terms are exact, and the others as likely as
+    before. `certain` is `[S]` int64 in rising order, or `[N, S]`, without repeats; -1, behind the
+    others, where there is none.
+    """
+    own = certain.shape.rank == 2
+    is_certain = _own(certain) if own else _shared(certain)
+    ids, expected = drawn.ids, drawn.log_expected
+    if own and ids.shape.rank == 1:
+        shape = [tf.shape(certain)[0], tf.size(ids)]
+        ids, expected = tf.broadcast_to(ids, shape), tf.broadcast_to(expected, shape)
+    again = is_certain(ids)
+    shape = tf.concat([tf.shape(ids)[:-1], tf.shape(certain)[-1:]], axis=0)
+    return Candidates(
+        tf.concat(
+            [tf.broadcast_to(certain, shape), tf.where(again, tf.constant(-1, tf.int64), ids)],
+            axis=-1,
+        ),
+        tf.concat([tf.zeros(shape, expected.dtype), tf.where(again, 0.0, expected)], axis=-1),
+        tf.where(is_certain(labels.ids), 0.0, drawn.true_log_expected),
+    )
+
+
+def _shared(certain: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    last = tf.constant([tf.int64.max])
+    return functools.partial(is_in, tf.concat([tf.where(certain < 0, last, certain), last], axis=0))
+
+
+def _own(certain: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    ascending = tf.sort(certain, axis=1)
+    return lambda ids: is_in_rows(ascending, ids) & (ids >= 0)

@@ -10,14 +10,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.class_counts import check_length, class_counts, smoothing_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
+from tfx_largeout.class_counts import (
+    check_length,
+    class_counts,
+    drawable_counts,
+    smoothing_argument,
+)
 from tfx_largeout.labels import PADDING, Labels
 from tfx_largeout.ops.sorted_search import padded_rows
-from tfx_largeout.samplers.alias_table import AliasTable
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
-from tfx_largeout.samplers.drawable_counts import drawable_counts
-from tfx_largeout.saving import pack_array
+from tfx_largeout.samplers.class_distribution import AliasTable
 
 _MAX_NEWTON_STEPS = 200
 _TOLERANCE = 1e-13  # how far the sum may be off, relative
@@ -81,12 +84,7 @@ class Bernoulli(Sampler):
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)
         counts = drawable_counts(self.counts, self.smoothing, self.first_id)
-        if self.num_sampled > counts.size:
-            of_which = f" - first_id={self.first_id}" if self.first_id else ""
-            raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes}{of_which}; "
-                f"got {self.num_sampled}"
-            )
+        at_most_classes("num_sampled", self.num_sampled, num_classes, self.first_id)
         self._size = counts.size
         log_frequency = np.log(counts / counts.sum(dtype=np.float64))
         self.alpha = _solve_alpha(log_frequency, self.num_sampled)
@@ -112,16 +110,6 @@ class Bernoulli(Sampler):
         places = tf.maximum(labels.ids - self.first_id, 0)
         of_labels = tf.gather(self._log_inclusion, places)
         return Candidates(ids, log_expected, tf.where(labels.ids >= self.first_id, of_labels, 0))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "counts": pack_array(self.counts),
-            "num_sampled": self.num_sampled,
-            "per_example": self.per_example,
-            "smoothing": self.smoothing,
-            "first_id": self.first_id,
-        }
 
     def _draw(self, rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the candidates of all rows, row by row: numbers of rows `[n]`, ids `[n]`.

@@ -63,21 +63,13 @@ class DistinctArrivals:
         self.block = _block(distribution.probabilities(), num_sampled)
 
     def draw(self, seed: tf.Tensor) -> Arrivals:
-        """Draws classes and the number of tries.
-
-        Args:
-            seed: `[2]` int32 or int64.
-        """
+        """Draws classes and the number of tries by a seed `[2]`."""
         return self._all_times(seed) if self.block is None else self._tries(seed, self.block)
 
     def log_expected(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
-        """Returns log E of classes, float64, to 1e-7.
+        """Returns log E of classes in any shape after T tries, float64, to 1e-7.
 
         The series: four terms, and the rest by the Euler-Maclaurin formula.
-
-        Args:
-            ids: Class ids, int64, in any shape.
-            tries: `[]` float64, T.
         """
         q = tf.exp(self.distribution.log_probability(ids))
         k = tf.constant([1.0, 2.0, 3.0, 4.0], tf.float64)

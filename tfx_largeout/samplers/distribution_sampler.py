@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the samplers share that draw a fixed number of classes from a distribution."""
+"""The samplers that draw a fixed number of classes from a distribution."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
+from tfx_largeout.class_counts import (
+    check_length,
+    class_counts,
+    drawable_counts,
+    smoothing_argument,
+)
 from tfx_largeout.labels import Labels
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
-from tfx_largeout.samplers.class_distribution import ClassDistribution
+from tfx_largeout.samplers.class_distribution import (
+    ClassDistribution,
+    LogUniformDistribution,
+    UniformDistribution,
+    UnigramDistribution,
+)
 from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
 
 
@@ -69,12 +81,9 @@ class DistributionSampler(Sampler):
                 f"first_id must be less than num_classes={num_classes}; got {self.first_id}"
             )
         drawn = num_classes - self.first_id
-        if self.unique and self.num_sampled > drawn:
-            of_which = f" - first_id={self.first_id}" if self.first_id else ""
-            raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes}{of_which} for unique "
-                f"candidates; got {self.num_sampled}"
-            )
+        if self.unique:
+            sizes = self.num_sampled, num_classes, self.first_id
+            at_most_classes("num_sampled", *sizes, " for unique candidates")
         self._distribution = self.distribution(drawn)
         if self.unique and self.num_sampled < drawn:
             self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
@@ -83,46 +92,21 @@ class DistributionSampler(Sampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         if not self.unique:
-            shape = (
-                [tf.shape(hidden)[0], self.num_sampled] if self.per_example else [self.num_sampled]
-            )
-            return self._with_replacement(shape, labels, seed)
+            rows = [tf.shape(hidden)[0]] if self.per_example else []
+            ids = self._distribution.sample([*rows, self.num_sampled], seed)
+            return self._candidates(ids, labels, self._log_expected_of_repeats)
         if self.num_sampled == self._distribution.num_classes:
             every = tf.range(self.first_id, self.num_classes, dtype=tf.int64)
             return Candidates.certain(every, labels)
-        return self._without_replacement(labels, seed)
-
-    def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
-        """Returns log E of classes for `unique` candidates, float64.
-
-        Args:
-            ids: Class ids less `first_id`, int64, in any shape.
-            tries: `[]` float64, T.
-        """
-        return self._arrivals.log_expected(ids, tries)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_sampled": self.num_sampled,
-            "unique": self.unique,
-            "per_example": self.per_example,
-            "first_id": self.first_id,
-        }
-
-    def _with_replacement(
-        self, shape: list[tf.Tensor | int], labels: Labels, seed: tf.Tensor
-    ) -> Candidates:
-        ids = self._distribution.sample(shape, seed)
-
-        def log_expected(ids: tf.Tensor) -> tf.Tensor:
-            return self._distribution.log_probability(ids) + math.log(self.num_sampled)
-
-        return self._candidates(ids, labels, log_expected)
-
-    def _without_replacement(self, labels: Labels, seed: tf.Tensor) -> Candidates:
         ids, tries = self._arrivals.draw(seed)
         return self._candidates(ids, labels, lambda ids: self.log_expected_if_unique(ids, tries))
+
+    def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+        """Returns log E of `unique` candidates, of ids less `first_id`, after T tries, float64."""
+        return self._arrivals.log_expected(ids, tries)
+
+    def _log_expected_of_repeats(self, ids: tf.Tensor) -> tf.Tensor:
+        return self._distribution.log_probability(ids) + math.log(self.num_sampled)
 
     def _candidates(
         self, ids: tf.Tensor, labels: Labels, log_expected: Callable[[tf.Tensor], tf.Tensor]
@@ -134,3 +118,91 @@ class DistributionSampler(Sampler):
             tf.cast(log_expected(ids), tf.float32),
             tf.where(labels.ids >= self.first_id, tf.cast(of_labels, tf.float32), 0),
         )
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class Uniform(DistributionSampler):
+    """Candidates from the uniform distribution: q_c = 1 / C, E_c = S / C, in each case.
+
+    With `first_id`, C - first_id stands in the place of C.
+
+    Args, cost and errors: as `DistributionSampler`.
+
+    Deviations:
+        `unique` candidates are a simple random sample: each class is in it with probability S / C,
+        which is E, whatever the number of tries.
+    """
+
+    def distribution(self, num_classes: int) -> ClassDistribution:
+        return UniformDistribution(num_classes)
+
+    def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
+        probability = self.num_sampled / self._distribution.num_classes
+        return tf.fill(tf.shape(ids), tf.constant(math.log(probability), tf.float64))
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class LogUniform(DistributionSampler):
+    """Candidates from the log-uniform distribution: the lower the id, the likelier.
+
+    q_c = log((c + 2) / (c + 1)) / log(C + 1), TensorFlow's `log_uniform_candidate_sampler`. It fits
+    data whose ids are sorted by falling frequency, and is wrong for any other order.
+
+    Where the first ids are padding and unknown words, `first_id` leaves them out: with ids counted
+    from there, q is as above, over C - first_id classes.
+
+        sampler = LogUniform(1000, first_id=3)
+
+    Args, cost and errors: as `DistributionSampler`.
+    """
+
+    def distribution(self, num_classes: int) -> ClassDistribution:
+        return LogUniformDistribution(num_classes)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class Unigram(DistributionSampler):
+    """Candidates by class frequency: q_c = (n_c + a)^power / sum_d (n_d + a)^power.
+
+    `power=1` draws classes as often as they are labels, 0.75 is word2vec's, 0 is `Uniform`.
+
+    Saved with a model, the counts are compressed: up to 4 MB for a million integers, 10 for floats.
+
+    Args:
+        counts: `[C]` numbers n_c, finite and at least 0. Those below `first_id` are not looked at.
+        num_sampled, unique, per_example, first_id: These are the arguments of
+            `DistributionSampler`, which also says costs and errors.
+        power: In [0, 1]. Default 1.
+        smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
+            least one above 0, so that classes that have not been seen are drawn, too. (Those that
+            are never to be drawn come first: see `first_id`.)
+
+    Raises:
+        TypeError: `counts` are not numbers.
+        ValueError: A count is negative or not finite, or 0 with a smoothing of 0; `power` or
+            `smoothing` is out of range. At `build`: the counts are not C.
+    """
+
+    def __init__(
+        self,
+        counts: Any,
+        num_sampled: int,
+        power: float = 1.0,
+        unique: bool | None = None,
+        per_example: bool = False,
+        smoothing: float | None = None,
+        first_id: int = 0,
+    ) -> None:
+        super().__init__(num_sampled, unique, per_example, first_id)
+        self.counts = class_counts(counts)
+        self.smoothing = smoothing_argument(smoothing)
+        drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
+        self.power = number_argument("power", power, at_least=0, at_most=1)
+
+    def tabulate(self, num_classes: int) -> None:
+        check_length(self.counts, num_classes)
+        super().tabulate(num_classes)
+
+    def distribution(self, num_classes: int) -> ClassDistribution:
+        counts = drawable_counts(self.counts, self.smoothing, self.first_id)
+        return UnigramDistribution((counts / counts.max()) ** self.power)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -67,6 +67,3 @@ class ExactSoftmaxSampler(Sampler):
             tf.where(ids < 0, 0.0, tf.cast(values.candidate_logits + log_factor, tf.float32)),
             where_labels(labels, values.true_logits + log_factor),
         )
-
-    def get_config(self) -> dict[str, Any]:
-        return {"num_sampled": self.num_sampled}

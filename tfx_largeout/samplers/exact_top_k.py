@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
@@ -41,8 +41,7 @@ class ExactTopK(Sampler):
         self.k = integer_argument("k", k, at_least=1)
 
     def tabulate(self, num_classes: int) -> None:
-        if self.k > num_classes:
-            raise ValueError(f"k must be at most num_classes={num_classes}; got {self.k}")
+        at_most_classes("k", self.k, num_classes)
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
@@ -54,6 +53,3 @@ class ExactTopK(Sampler):
         else:
             best = weights.rows.best(hidden, *layer, self.k)
         return Candidates.certain(best.top_ids, labels)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"k": self.k}

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
-from tfx_largeout.samplers.certain_candidates import with_certain
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_certain
 
 
 class IndexSampler(Sampler):
@@ -65,10 +63,7 @@ class IndexSampler(Sampler):
         raise NotImplementedError
 
     def tabulate(self, num_classes: int) -> None:
-        if self.num_found > num_classes:
-            raise ValueError(
-                f"num_found must be at most num_classes={num_classes}; got {self.num_found}"
-            )
+        at_most_classes("num_found", self.num_found, num_classes)
         if self.background is not None:
             self.background.build(num_classes)
 
@@ -103,17 +98,3 @@ class IndexSampler(Sampler):
         """
         queries = self.queries(tf.cast(hidden, tf.float32), labels, weights)
         return weights.index.candidates(queries, self.num_found, seed, self.per_example)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "num_found": self.num_found,
-            "background": keras.saving.serialize_keras_object(self.background),
-            "per_example": self.per_example,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> IndexSampler:
-        if "background" in config:
-            background = keras.saving.deserialize_keras_object(config["background"])
-            config = {**config, "background": background}
-        return cls(**config)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -90,11 +90,3 @@ class MIDX(Sampler):
         of_labels = distribution.log_probability(labels.ids) + math.log(self.num_sampled)
         log_expected = tf.where(ids < 0, 0.0, log_expected)
         return Candidates(ids, log_expected, where_labels(labels, of_labels))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "num_sampled": self.num_sampled,
-            "num_words": self.num_words,
-            "quantization": self.quantization,
-            "per_example": self.per_example,
-        }

@@ -10,10 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
+from tfx_largeout.saving import check_registered
 
 TF_SAMPLERS: dict[str, Callable[..., Any]] = {
     "log_uniform": tf.random.log_uniform_candidate_sampler,
@@ -64,10 +65,9 @@ class TFSampler(Sampler):
         self.options = plain_options(options)
 
     def tabulate(self, num_classes: int) -> None:
-        if self.unique and self.num_sampled > num_classes:
-            raise ValueError(
-                f"num_sampled must be at most num_classes={num_classes} for unique candidates; "
-                f"got {self.num_sampled}"
+        if self.unique:
+            at_most_classes(
+                "num_sampled", self.num_sampled, num_classes, 0, " for unique candidates"
             )
 
     def draw(
@@ -90,25 +90,12 @@ class TFSampler(Sampler):
         )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "function": serialized_function("function", self.function),
-            "num_sampled": self.num_sampled,
-            "unique": self.unique,
-            "options": self.options,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TFSampler:
-        return cls(**{**config, "function": deserialized_function(config["function"])})
+        check_registered("function", self.function)
+        return super().get_config()
 
 
 def named_function(argument: str, function: Any) -> Any:
-    """Returns the name of one of TensorFlow's functions, and any other callable as it is.
-
-    Raises:
-        ValueError: It is neither such a name nor callable.
-    """
+    """Returns the name of one of TensorFlow's functions, and any other callable as it is."""
     for name, known in TF_SAMPLERS.items():
         if function is known:
             return name
@@ -130,28 +117,6 @@ def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in (options or {}).items()
     }
-
-
-def serialized_function(argument: str, function: Any) -> Any:
-    """Returns a name, or Keras's form of a registered function.
-
-    Raises:
-        ValueError: The function is not registered.
-    """
-    if not callable(function):
-        return function
-    name = keras.saving.get_registered_name(function)
-    if keras.saving.get_registered_object(name) is None:
-        raise ValueError(
-            f"{argument} must be registered with keras.saving.register_keras_serializable to be "
-            f"saved; got {function!r}"
-        )
-    return keras.saving.serialize_keras_object(function)
-
-
-def deserialized_function(config: Any) -> Any:
-    """Returns what `serialized_function` was given."""
-    return config if isinstance(config, str) else keras.saving.deserialize_keras_object(config)
 
 
 def _log_of_counts(of: str, expected: tf.Tensor) -> tf.Tensor:

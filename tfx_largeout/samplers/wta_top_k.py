@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -61,6 +61,3 @@ class WTATopK(IndexSampler):
         else:
             best = weights.rows.best_of(hidden, *layer, found, self.k)
         return Candidates.certain(best.ids, labels)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"k": self.k, "num_found": self.num_found}

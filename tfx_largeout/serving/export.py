@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.heads.base import Head, HeadOutput
-from tfx_largeout.heads.without_logits import without_logits
+from tfx_largeout.heads.large_logits import without_logits
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.layers.top_k import activated, activation_argument, output_of_model

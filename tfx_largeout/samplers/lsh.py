@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSHEmbedding: candidates whose rows of W are near to h."""
+"""LSH: candidates whose rows of W are near to h, or to those of the labels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather
 from tfx_largeout.samplers.base import Candidates, OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
@@ -83,9 +84,6 @@ class LSHEmbedding(IndexSampler):
             true_log_expected=weights.of_owners(labels.ids, true_log_expected, "log_found"),
         )
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "corrected": self.corrected}
-
 
 def _log_found(
     weights: OutputWeights, hidden: tf.Tensor, places: tf.Tensor, products: tf.Tensor
@@ -104,3 +102,27 @@ def _log_found(
     # The log of at least 1e-30 is finite, however unlikely the class is.
     found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
     return tf.where(places < 0, 0.0, found)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class LSHLabel(IndexSampler):
+    """Classes that share a bucket with a label: those that look alike to the model.
+
+    The index is queried with the rows of W of all labels of an example. With one label y, a class c
+    is found with probability 1 - (1 - p^K)^L (Theorem 1), p being that of a collision of w_y and
+    w_c in one hash.
+
+    The arguments and the errors are those of `IndexSampler`.
+
+    References:
+        Daghaghi et al. 2021, section 2, Theorem 1.
+    """
+
+    spreads_classes: ClassVar[bool] = True
+
+    def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
+        ids = tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64))
+        places = weights.rows_of(ids)
+        rows = gather(bare_variable(weights.kernel), tf.maximum(places, 0))
+        rows = tf.where(places[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))
+        return weights.of_owners(ids, rows, "rows_of_labels")

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's own metrics of a compiled model, from a head's exact pass in place of all logits."""
+"""Keras's own losses and metrics behind a head.
+
+Losses that want probabilities are refused. Metrics come from a head's exact pass in place of all
+logits.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from typing import Any
 
@@ -15,15 +20,69 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.keras_internals import (
     asks_for_shapes,
     averaged_function,
+    in_train_step,
+    is_functional,
+    last_layer,
     mask_of,
     metrics_given,
     options_of_function,
 )
 from tfx_largeout.run_time_checks import Check, after
-from tfx_largeout.statistics import ExactStatistics
+from tfx_largeout.statistics import ExactStatistics, SoftmaxStatistics
 
 HEAD_OUTPUT = "_tfx_largeout_head_output"
 """The attribute of logits in which a head leaves its `HeadOutput`."""
+
+
+def losses_of(kinds: tuple[type, ...]) -> list[str]:
+    """Returns the names of the losses that Keras knows whose `trains_on` is one of some kinds."""
+    known = keras.saving.get_custom_objects().values()
+    losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
+    return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})
+
+
+def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
+    """Refuses, in a training step, a loss of Keras that would take logits for probabilities.
+
+    Training would go on without a word, to a worse end: Keras clips what is no probability. A model
+    of which it is not seen that it ends in the head, or whose step is its own, is let be.
+    """
+    loss = _only(getattr(model, "loss", None))
+    is_step = loss is not None and is_functional(model) and (in_train_step() or model.run_eagerly)
+    if not is_step or not trains_as_keras_does(model) or last_layer(model) is not head:
+        return
+    if _wants_probabilities(loss):
+        name = getattr(loss, "__name__", None) or (loss if isinstance(loss, str) else None)
+        named = ", ".join(losses_of(head.gives))
+        same = "the same loss with from_logits=True, or " if SoftmaxStatistics in head.gives else ""
+        raise ValueError(
+            f"the loss must be one of logits, which {type(head).__name__} {head.name!r} gives; got "
+            f"{name or type(loss).__name__} of probabilities. Take {same}a loss of tlo.losses: "
+            f"{named}."
+        )
+
+
+def trains_as_keras_does(model: Any) -> bool:
+    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
+    return all(
+        getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
+        for name in ("train_step", "compute_loss")
+    )
+
+
+def _only(loss: Any) -> Any:
+    """Returns the loss of the one output of a model, however it was given."""
+    parts = list(loss.values()) if isinstance(loss, dict) else loss
+    return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
+
+
+def _wants_probabilities(loss: Any) -> bool:
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if inspect.isfunction(loss) or inspect.isclass(loss):
+        argument = inspect.signature(loss).parameters.get("from_logits")
+        return argument is not None and argument.default is False
+    return options_of_function(loss).get("from_logits") is False
 
 
 def _accuracy(rank: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
@@ -49,17 +108,9 @@ _BY_FUNCTION = {
     keras.losses.sparse_categorical_crossentropy: _crossentropy,
     keras.losses.categorical_crossentropy: _crossentropy,
 }
-_NAMES = {"accuracy", "acc"}.union(
-    *(
-        (f"{sparse}_{name}", f"{sparse}_{name}".title().replace("_", ""))
-        for sparse in ("sparse_", "")
-        for name in (
-            "categorical_accuracy",
-            "top_k_categorical_accuracy",
-            "categorical_crossentropy",
-        )
-    )
-)
+_NAMES = {"accuracy", "acc"}
+for _name in (function.__name__ for function in _BY_FUNCTION):
+    _NAMES |= {_name, _name.title().replace("_", "")}
 
 
 def serve_metrics(model: Any) -> bool:
@@ -67,9 +118,6 @@ def serve_metrics(model: Any) -> bool:
 
     Keras resolves what it was compiled with when it first updates them, by the shapes of labels and
     outputs; what it makes of them is what is changed here, in the model's own objects.
-
-    Args:
-        model: The model that is called, or anything else.
 
     Returns:
         Whether one of the metrics looks at a training step: a loss then has exact statistics
@@ -149,7 +197,7 @@ class _UpdateByHead:
         ignored = options.get("ignore_class")
         if ignored is not None and ignored < 0:
             y_true = tf.where(tf.equal(y_true, ignored), tf.constant(-1, y_true.dtype), y_true)
-        seen = output.seen_by_loss
+        seen = output.for_metric()
         output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
         labels = exact.labels

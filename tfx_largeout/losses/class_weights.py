@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of classes: those of a loss, and `class_weight` of `fit` where Keras reads it wrongly."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.class_counts import class_counts
+from tfx_largeout.labels import Labels
+
+
+def class_weights_argument(class_weights: Any) -> np.ndarray | None:
+    """Returns the argument of this name, or what `pack_array` made of it, as `[C]` float64."""
+    if isinstance(class_weights, dict):
+        raise TypeError(
+            "class_weights must be numbers, one for each class in the order of ids; got a dict "
+            "(which is what fit takes as class_weight)"
+        )
+    if class_weights is None:
+        return None
+    return class_counts(class_weights, "class_weights").astype(np.float64)
+
+
+def weighted(labels: Labels, class_weights: tf.Tensor, num_classes: int) -> Labels:
+    """Returns labels of C classes, each with the weight of its class; refuses targets."""
+    if class_weights.shape[0] != num_classes:
+        raise ValueError(
+            f"class_weights must have one number for each of the {num_classes} classes; got "
+            f"{class_weights.shape[0]}"
+        )
+    if labels.values is not None:
+        raise ValueError(
+            "class_weights must be None for sparse targets with values of their own, which are "
+            "compared with all classes. Give weights to the examples, by sample_weight."
+        )
+    return labels._replace(weights=tf.gather(class_weights, labels.safe_ids))
+
+
+def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
+    """Refuses `class_weight` of `fit` with labels other than one an example.
+
+    Keras turns `class_weight` into sample weights before a loss sees anything, and takes the argmax
+    over the last dimension of labels `[B, K]` or `[B, T]` for the class of an example. A loss is
+    left with some weights, and only the call of `fit` that it is traced in can say where they come
+    from.
+    """
+    shape = tf.TensorShape(y_true.shape if hasattr(y_true, "shape") else np.shape(y_true))
+    is_dense = not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor))
+    if is_dense and batch_rank == 1 and (shape.rank in (None, 1) or shape[1:] == [1]):
+        return
+    if _class_weight_of_fit() is not None:
+        raise ValueError(
+            "class_weight must be left out unless each example has one label, in [B] or [B, 1]: "
+            f"Keras takes the largest id of a row for its place; got labels of shape {shape}. Give "
+            "the loss class_weights, one for each class, or weights to the examples, by "
+            "sample_weight."
+        )
+
+
+def _class_weight_of_fit() -> Any:
+    """Returns that of the innermost `fit` or `train_on_batch` that runs: Keras hands it to nobody.
+
+    It is looked for while a step is traced, not in each step.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        is_method = frame.f_code.co_name in ("fit", "train_on_batch")
+        if is_method and isinstance(frame.f_locals.get("self"), keras.Model):
+            return frame.f_locals.get("class_weight")
+        frame = frame.f_back
+    return None

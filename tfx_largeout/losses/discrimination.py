@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses that tell labels from candidates: logistic regressions and ranking."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import choice_argument, number_or
+from tfx_largeout.losses.candidate_loss import (
+    CandidateLoss,
+    corrected_candidates,
+    corrected_labels,
+    mean_over_negatives,
+    sum_over_candidates,
+)
+from tfx_largeout.statistics import CandidateStatistics
+
+_LEARNED = "learned"
+_LIKELIHOOD_MARGIN = "log(C-1)"
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class NoiseContrastive(CandidateLoss):
+    """Logistic regression that tells labels from candidates, which are noise.
+
+    loss = mean_{y in Y} softplus(-(o_y - z - log E_y)) + sum_{d} softplus(o_d - z - log E_d)
+
+    z stands for log Z. e^{o_c - z} / (e^{o_c - z} + E_c) is the probability that class c is the
+    label and not one of the candidates. The noise ranges over all classes, so d runs over all
+    candidates, hits too. `tf.nn.nce_loss` for one label an example, z = 0.
+
+    The more candidates, the nearer the optimum is to that of the likelihood, if z can be right: one
+    number for all examples can be so only for a model that normalizes itself.
+
+    Args:
+        log_partition: z: a finite number, or `"learned"`: a weight of the head. Default 0.
+        remove_accidental_hits: Whether hits are left out, as TensorFlow's option of this name says.
+            Default False.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+
+    Raises:
+        ValueError: `log_partition` is neither.
+
+    Deviations:
+        The paper's z differs from example to example; here it is one number.
+
+    References:
+        Barber and Botev 2016, eq. 30 and 31. Gutmann and Hyvärinen 2010, Noise-contrastive
+        estimation.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def __init__(
+        self, log_partition: float | str = 0.0, remove_accidental_hits: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.log_partition = number_or("log_partition", log_partition, (_LEARNED,))
+        self.remove_accidental_hits = bool(remove_accidental_hits)
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        z = statistics.log_partition if self.log_partition == _LEARNED else self.log_partition
+        missed = statistics.labels.mean(tf.math.softplus(z - corrected_labels(statistics)))
+        if self.log_partition == _LEARNED:
+            z = statistics.workers.share(z, "log_partition")
+        believed = tf.math.softplus(corrected_candidates(statistics) - z)
+        noise = (
+            statistics.negatives if self.remove_accidental_hits else statistics.candidate_ids >= 0
+        )
+        return missed + sum_over_candidates(statistics, noise, believed)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class NegativeSampling(CandidateLoss):
+    """Logistic regression of labels against negatives, without regard to expected counts.
+
+    loss = mean_{y in Y} softplus(-o_y) + mean_{d in N(x)} softplus(o_d)
+
+    Its optimum is not that of the likelihood: the logits that it learns are lowered by the log of
+    how often the sampler draws a class. Known from word2vec.
+
+    Args:
+        negatives: `"mean"` (default, eq. 45): the negatives weigh as much as the label; derivatives
+            stay in [-1, 1]. `"sum"` (eq. 43): each weighs as much. Without negatives both are 0.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+
+    Raises:
+        ValueError: `negatives` is neither.
+
+    References:
+        Barber and Botev 2016, eq. 43 to 45. Mikolov and others 2013, Distributed representations of
+        words and phrases and their compositionality.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def __init__(self, negatives: str = "mean", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.negatives = choice_argument("negatives", negatives, ("mean", "sum"))
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        raised = statistics.labels.mean(tf.math.softplus(-statistics.true_logits))
+        lowered = tf.math.softplus(statistics.candidate_logits)
+        if self.negatives == "mean":
+            return raised + mean_over_negatives(statistics, lowered)
+        return raised + sum_over_candidates(statistics, statistics.negatives, lowered)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class SampledLogistic(CandidateLoss):
+    """A logistic regression a class (one against all), the negative classes by sampling.
+
+    loss = sum_{y in Y} softplus(-o_y) + sum_{d in N(x)} softplus(o_d) / E_d
+
+    An unbiased estimate of the loss over all classes, sum_{y in Y} softplus(-o_y) +
+    sum_{c not in Y} softplus(o_c), and so is its gradient: the loss is linear in what is sampled. A
+    derivative may be as large as 1 / E. The labels are summed, as the classes are regressions of
+    their own. With `class_weights` v the first sum is sum_y v_y softplus(-o_y), and the second one
+    is multiplied by the mean of v over the labels.
+
+    Args:
+        importance_weights: Whether negatives are divided by E. Default True. False: each weighs 1;
+            then it estimates a loss in which the negatives of class c weigh E_c.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+
+    References:
+        `tf.nn.sigmoid_cross_entropy_with_logits` summed over classes, which it estimates.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def __init__(self, importance_weights: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.importance_weights = bool(importance_weights)
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        labels, terms = statistics.labels, tf.math.softplus(-statistics.true_logits)
+        raised = tf.cast(labels.counts, terms.dtype) * labels.mean(terms)
+        lowered = tf.math.softplus(statistics.candidate_logits)
+        if self.importance_weights:
+            lowered *= tf.exp(-statistics.candidate_log_expected)
+        return raised + sum_over_candidates(statistics, statistics.negatives, lowered)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class Ranking(CandidateLoss):
+    """The label's logit should exceed that of each negative by a margin.
+
+    loss = mean_{y in Y} mean_{d in N(x)} l(o_y - o_d - margin)
+
+    with l(t) = softplus(-t) = -log sigmoid(t), or the hinge max(0, -t). With a margin of log(C-1)
+    the logistic one is `ComplementarySum` with a single uniform negative, averaged over the
+    negatives. An example without negatives has a loss of 0. Expected counts are not looked at.
+
+    Cost: O(N K S) time and memory.
+
+    Args:
+        margin: `"log(C-1)"` (default) or a finite number.
+        kind: `"logistic"` (default) or `"hinge"`.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+
+    Raises:
+        ValueError: `margin` or `kind` is none of these.
+
+    References:
+        Barber and Botev 2016, eq. 32 to 42. Collobert and Weston 2008 (hinge, margin 1).
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def __init__(
+        self, margin: float | str = _LIKELIHOOD_MARGIN, kind: str = "logistic", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.margin = number_or("margin", margin, (_LIKELIHOOD_MARGIN,))
+        self.kind = choice_argument("kind", kind, ("logistic", "hinge"))
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        margin = self.margin
+        if margin == _LIKELIHOOD_MARGIN:
+            margin = math.log(statistics.num_classes - 1)
+        true_logits = statistics.workers.share(statistics.true_logits, "true_logits")
+        lead = true_logits[:, :, tf.newaxis] - statistics.candidate_logits[:, tf.newaxis]
+        penalty = tf.math.softplus if self.kind == "logistic" else tf.nn.relu
+        return statistics.labels.mean(mean_over_negatives(statistics, penalty(margin - lead)))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses that estimate the softmax likelihood: its sum over all classes, by the candidates."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.losses.candidate_loss import (
+    CandidateLoss,
+    candidate_cross_entropy,
+    corrected_candidates,
+    corrected_labels,
+    log_sum_exp,
+)
+from tfx_largeout.statistics import CandidateStatistics
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ComplementarySum(CandidateLoss):
+    """The negative log-likelihood with the labels summed explicitly, all other classes by sampling.
+
+    loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d} / E_d) - mean_{y in Y} o_y
+
+    The sum in the logarithm is an unbiased estimate of Z (its logarithm is not one of log Z: the
+    loss is too small on average, less so the more candidates there are). Because it contains the
+    label, the derivative with respect to any logit stays in [-1, 1], and that of a single label
+    has the sign of the exact one. With all classes as candidates, E = 1, the loss is exact.
+
+    The expected counts come from the sampler, and with them the paper's two weightings: S draws
+    with replacement, E = S q (importance); Bernoulli draws, E = b.
+
+    Args and errors: as `HeadLoss`.
+
+    Deviations:
+        Several labels: the softmax's target is spread evenly over them. Importance draws range over
+        all classes, not over the complement alone; hits are left out, which keeps E exact.
+
+    References:
+        Barber and Botev 2016, eq. 15 and 22 to 26; importance eq. 17, Bernoulli eq. 20.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        return candidate_cross_entropy(
+            statistics, statistics.true_logits, corrected_candidates(statistics)
+        )
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ImportanceSampling(CandidateLoss):
+    """The negative log-likelihood with all of Z estimated by the candidates: for comparison.
+
+    loss = log(sum_{candidates d} e^{o_d} / E_d) - mean_{y in Y} o_y
+
+    The sum, hits included, is an unbiased estimate of Z, but the label is in it only if it was
+    drawn. So the estimated probability of the label, e^{-loss}, may exceed 1, the loss may be
+    negative, without a lower bound, and gamma of eq. 14 leaves [-1, 1]. The derivative of the
+    loss itself with respect to o_y is -1 as long as the label is not drawn, however likely the
+    label is already. Use `ComplementarySum`, at the same cost.
+
+    An example for which no candidate was drawn (`Bernoulli` may draw none) has no estimate: its
+    loss is 0, and it teaches nothing.
+
+    Args and errors: as `HeadLoss`.
+
+    References:
+        Barber and Botev 2016, eq. 12 to 14. Bengio and Senécal 2003, Quick training of
+        probabilistic neural nets by importance sampling.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        drawn = tf.broadcast_to(statistics.candidate_ids >= 0, tf.shape(statistics.hits))
+        log_sum = log_sum_exp(corrected_candidates(statistics), drawn, statistics.workers)
+        loss = log_sum - statistics.labels.mean(statistics.true_logits)
+        is_drawn = tf.reduce_any(drawn, axis=1)
+        if not statistics.workers.alone:
+            is_drawn = statistics.workers.sum(tf.cast(is_drawn, tf.int32), "drawn") > 0
+        return tf.where(is_drawn, loss, 0)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class SampledSoftmax(CandidateLoss):
+    """The softmax over labels and negatives, each logit lowered by the log of its expected count.
+
+    loss = log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_{y in Y} s_y,
+    s_c = o_c - log E_c
+
+    `tf.nn.sampled_softmax_loss` with `remove_accidental_hits`. It differs from `ComplementarySum`
+    in the label's weight, 1 / E_y instead of 1: as if the label, too, had been drawn. So the sum is
+    no unbiased estimate of Z, and a rare label starts with a head start of -log E_y.
+
+    Args and errors: as `HeadLoss`.
+
+    Deviations:
+        A hit is removed each time that it was drawn; TensorFlow removes it once.
+
+    References:
+        Jean, Cho, Memisevic, Bengio 2015, On Using Very Large Target Vocabulary for Neural Machine
+        Translation. Barber and Botev 2016, footnote 4.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        return candidate_cross_entropy(
+            statistics, corrected_labels(statistics), corrected_candidates(statistics)
+        )
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class ActiveSetSoftmax(CandidateLoss):
+    """The softmax over labels and negatives as they are, without regard to expected counts.
+
+    loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d}) - mean_{y in Y} o_y
+
+    A lower bound of the exact loss for different candidates, close to it where they hold the
+    classes of high probability, as those do that an index over the weights finds. With random
+    candidates, prefer `ComplementarySum`: here the classes that were not drawn count for nothing.
+
+    Args and errors: as `HeadLoss`.
+
+    References:
+        Vijayanarasimhan and others 2014, Deep networks with large output spaces. Daghaghi and
+        others 2021, A tale of two efficient and informative negative sampling distributions.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        return candidate_cross_entropy(
+            statistics, statistics.true_logits, statistics.candidate_logits
+        )
