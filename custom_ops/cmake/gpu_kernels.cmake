@@ -43,7 +43,7 @@ elseif(NOT TFX_CUDA STREQUAL "on_cpu")
 endif()
 
 file(GLOB tfx_gpu_sources CONFIGURE_DEPENDS core/gpu/*.cu.cc)
-add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources} core/gpu/factored_outcome.cc)
+add_library(tfx_core_gpu OBJECT ${tfx_gpu_sources})
 if(TFX_CUDA STREQUAL "on_cpu")
   set_source_files_properties(${tfx_gpu_sources} PROPERTIES LANGUAGE CXX)
   target_sources(tfx_core_gpu PRIVATE core/gpu/cuda_on_cpu.cc core/gpu/products_on_cpu.cc)

@@ -9,26 +9,17 @@
 namespace tfx::core {
 namespace {
 
-LogitRows LayerOf(const StreamedLogitsInputs& inputs) {
-  return {inputs.kernel, inputs.bias, inputs.is_bfloat16, false, inputs.width};
+LogitRows LayerOf(const LayerWeights& weights) {
+  return {weights.kernel, weights.bias, weights.is_bfloat16, false, weights.width};
 }
 
 }  // namespace
 
-const BoundedTopKIsa& BoundedTopKIsaOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set >= InstructionSet::kAvx512) return avx512::kBoundedTopK;
-  if (set == InstructionSet::kAvx2) return avx2::kBoundedTopK;
-#endif
-  (void)set;
-  return baseline::kBoundedTopK;
-}
-
 bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms) {
   for (int64_t b = 0; b < inputs.batch; ++b) {
     double square = 0;
-    for (int64_t d = 0; d < inputs.width; ++d) {
-      const double h = inputs.hidden[b * inputs.width + d];
+    for (int64_t d = 0; d < inputs.weights.width; ++d) {
+      const double h = inputs.hidden[b * inputs.weights.width + d];
       square += h * h;
     }
     if (!(square <= std::ldexp(1, 100))) return false;
@@ -40,12 +31,12 @@ bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms) {
 
 BoundsPass BoundsPassOf(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                         const float* norms) {
-  const auto width = static_cast<double>(inputs.width);
+  const auto width = static_cast<double>(inputs.weights.width);
   const double roundings = width / 64 + 24;  // that a bias goes through
   BoundsPass pass;
   pass.bounded = bounded;
-  pass.layer = LayerOf(inputs);
-  pass.num_classes = inputs.num_classes;
+  pass.layer = LayerOf(inputs.weights);
+  pass.num_classes = inputs.weights.num_classes;
   pass.k = inputs.k;
   pass.hidden = inputs.hidden;
   pass.batch = inputs.batch;
@@ -78,7 +69,7 @@ void TopKOfAllRows(const StreamedLogitsInputs& inputs, const Execution& executio
   float* logsumexp = execution.Take<float>(inputs.batch);
   StreamedLogits(inputs, execution,
                  {logsumexp, nullptr, nullptr, outputs.top_scores, outputs.top_ids, nullptr});
-  std::fill_n(outputs.num_candidates, inputs.batch, inputs.num_classes);
+  std::fill_n(outputs.num_candidates, inputs.batch, inputs.weights.num_classes);
 }
 
 RowLogits::RowLogits(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa,
@@ -86,11 +77,18 @@ RowLogits::RowLogits(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa
     : isa_(isa) {
   panel_.examples = static_cast<int32_t>(number);
   panel_.lanes = Lanes(isa, number);
-  panel_.hidden_rows = inputs.hidden + first * inputs.width;
+  panel_.hidden_rows = inputs.hidden + first * inputs.weights.width;
   panel_.hidden = packed;
-  isa.pack_panel(panel_, inputs.width, false, packed);
-  pass_ = {
-      &panel_, 1, LayerOf(inputs), 0, inputs.k, false, 0, inputs.shard.first, inputs.shard.stride};
+  isa.pack_panel(panel_, inputs.weights.width, false, packed);
+  pass_ = {&panel_,
+           1,
+           LayerOf(inputs.weights),
+           0,
+           inputs.k,
+           false,
+           0,
+           inputs.shard.first,
+           inputs.shard.stride};
 }
 
 }  // namespace tfx::core

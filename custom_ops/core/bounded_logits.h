@@ -23,8 +23,6 @@ struct BoundedTopKOutputs {
   int64_t* num_candidates;  // [B]: how many classes got their logit from W
 };
 
-const BoundedTopKIsa& BoundedTopKIsaOf(InstructionSet set);
-
 // Sets norms [B] to |h|, rounded up. Returns false if an h is too long for bounds, or has a NaN.
 bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms);
 

@@ -29,17 +29,18 @@ class BoundedTopKRun {
       : in_(inputs),
         execution_(execution),
         out_(outputs),
-        isa_(BoundedTopKIsaOf(execution.set)),
-        most_candidates_(in_.num_classes / 8),
+        isa_(TFX_OF_SET(kBoundedTopK, execution.set)),
+        most_candidates_(in_.weights.num_classes / 8),
         size_of_segment_(std::clamp<int64_t>(most_candidates_, 1, kMostOfSegment)),
         num_segments_(2 * most_candidates_ / size_of_segment_ + execution.num_workers),
         bounds_(execution.Take<BoundsWorker>(execution.num_workers * in_.batch)),
         segment_of_(execution.Take<int64_t>(execution.num_workers * in_.batch)),
         segments_(execution.Take<Segment>(in_.batch * num_segments_)),
         norms_(execution.Take<float>(in_.batch)),
-        scratch_(execution.Take<float>(execution.num_workers * in_.width)),
+        scratch_(execution.Take<float>(execution.num_workers * in_.weights.width)),
         pass_(BoundsPassOf(in_, bounded, norms_)),
-        logits_(in_, StreamedLogitsIsaOf(execution.set), 0, in_.batch, PackedHidden()) {
+        logits_(in_, TFX_OF_BFLOAT16_SET(kStreamedLogits, execution.set), 0, in_.batch,
+                PackedHidden()) {
     const int64_t room = size_of_segment_ + kClassesOfChunk;
     BoundedClass* survivors = execution.Take<BoundedClass>(in_.batch * num_segments_ * room);
     for (int64_t i = 0; i < in_.batch * num_segments_; ++i) {
@@ -58,7 +59,7 @@ class BoundedTopKRun {
   // Returns false if bounds don't hold, or too many classes can't be ruled out.
   bool Run() {
     if (!TakeNorms(in_, norms_)) return false;
-    const int64_t num_chunks = (in_.num_classes + kClassesOfChunk - 1) / kClassesOfChunk;
+    const int64_t num_chunks = BlocksOf(in_.weights.num_classes, kClassesOfChunk);
     const auto bound = [this](int64_t chunk, int worker) { BoundChunk(chunk, worker); };
     execution_.Run({{"bounds", {{num_chunks, bound}}}});
     for (int64_t b = 0; b < in_.batch && !fails_; ++b) candidates_[b] = CollectCandidates(b);
@@ -76,13 +77,14 @@ class BoundedTopKRun {
   Segment* SegmentsOf(int64_t b) { return segments_ + b * num_segments_; }
 
   float* PackedHidden() {
-    const int32_t lanes = RowLogits::Lanes(StreamedLogitsIsaOf(execution_.set), in_.batch);
-    return execution_.Take<float>(lanes * in_.width);
+    const int32_t lanes =
+        RowLogits::Lanes(TFX_OF_BFLOAT16_SET(kStreamedLogits, execution_.set), in_.batch);
+    return execution_.Take<float>(lanes * in_.weights.width);
   }
 
   void BoundChunk(int64_t chunk, int worker) {
     constexpr int64_t kBlocks = kClassesOfChunk / kClassesOfBlock;
-    const int64_t num_blocks = (in_.num_classes + kClassesOfBlock - 1) / kClassesOfBlock;
+    const int64_t num_blocks = BlocksOf(in_.weights.num_classes, kClassesOfBlock);
     for (int64_t b = 0; b < in_.batch; ++b) MakeRoom(worker, b);
     if (fails_) return;
     isa_.bounds(pass_, chunk * kBlocks, std::min((chunk + 1) * kBlocks, num_blocks),
@@ -138,13 +140,13 @@ class BoundedTopKRun {
     const Workspace::Scope scope(execution_.workspace);
     const Segment& candidates = candidates_[b];
     ScoredClass* best = execution_.Take<ScoredClass>(candidates.size);
-    const int64_t cost = 100 + in_.width * std::min<int64_t>(in_.batch, 4) / 4;
+    const int64_t cost = 100 + in_.weights.width * std::min<int64_t>(in_.batch, 4) / 4;
     execution_.ForRanges(execution_.WorkersFor(candidates.size, cost), candidates.size,
                          [&](int64_t begin, int64_t end, int worker) {
                            for (int64_t i = begin; i < end; ++i) {
                              const BoundedClass& bounds = candidates.survivors[i];
                              const float logit =
-                                 logits_(b, bounds.id, scratch_ + worker * in_.width);
+                                 logits_(b, bounds.id, scratch_ + worker * in_.weights.width);
                              if (IsOutOfBounds(bounds, logit)) fails_ = true;
                              best[i] = {logit, bounds.id};
                            }
@@ -175,7 +177,8 @@ void BoundedTopK(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                  const Execution& execution, const BoundedTopKOutputs& outputs) {
   const Workspace::Scope scope(execution.workspace);
   const bool pays = inputs.batch > 0 && inputs.batch <= kMostExamples && inputs.k > 0 &&
-                    inputs.k <= inputs.num_classes / 32 && inputs.width <= kMostWidthOfBounds;
+                    inputs.k <= inputs.weights.num_classes / 32 &&
+                    inputs.weights.width <= kMostWidthOfBounds;
   if (pays && BoundedTopKRun(inputs, bounded, execution, outputs).Run()) return;
   TopKOfAllRows(inputs, execution, outputs);
 }

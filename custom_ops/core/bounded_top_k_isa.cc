@@ -163,7 +163,6 @@ void Closeness(const RowLists& lists, int64_t width, const float* hidden, float 
 
 }  // namespace
 
-extern const BoundedTopKIsa kBoundedTopK;
 const BoundedTopKIsa kBoundedTopK = {Bounds, Closeness};
 
 }  // namespace tfx::core::TFX_ISA

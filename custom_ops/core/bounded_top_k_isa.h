@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
 #include "core/logit_operands.h"
 #include "core/top_k_heap.h"
 
@@ -74,17 +75,7 @@ struct BoundedTopKIsa {
                     float* to);
 };
 
-namespace baseline {
-extern const BoundedTopKIsa kBoundedTopK;
-}
-#ifdef __x86_64__
-namespace avx2 {
-extern const BoundedTopKIsa kBoundedTopK;
-}
-namespace avx512 {
-extern const BoundedTopKIsa kBoundedTopK;
-}
-#endif
+TFX_FOR_SETS(extern const BoundedTopKIsa kBoundedTopK)
 
 }  // namespace tfx::core
 

@@ -14,8 +14,6 @@ namespace {
 
 constexpr int64_t kExamplesOfTask = 8;
 
-int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
-
 // Calls visit(class, turn) for what is looked at of the buckets of example i, as long as it returns
 // true.
 // Returns false if something is corrupt.
@@ -99,9 +97,8 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
   const int64_t budget = queries.budget, room = ClassSet::RoomFor(budget);
   uint32_t* slots = execution.workspace.Take<uint32_t>(execution.num_workers * room);
   std::atomic<bool> good{true};
-  const auto work = [&](int64_t task, int worker) {
-    const int64_t begin = task * kExamplesOfTask;
-    for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
+  const auto work = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
       ClassSet seen(slots + worker * room, room);
       int64_t* own = ids + i * budget;
       int64_t* own_turns = turns == nullptr ? nullptr : turns + i * budget;
@@ -120,7 +117,7 @@ bool OwnBucketCandidates(const HashTables& tables, const BucketQueries& queries,
       std::fill(own_turns + n, own_turns + budget, queries.num_ranges * tables.num_tables);
     }
   };
-  execution.Run({{"visit buckets", {{TasksOf(queries.size), work}}}});
+  execution.Run({{"visit buckets", {InBlocks(queries.size, kExamplesOfTask, work)}}});
   return good;
 }
 
@@ -158,10 +155,9 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
   auto* room = execution.Take<uint32_t>(num_classes);
   auto* places = execution.Take<ClassPlace>(2 * queries.budget);
   std::atomic<bool> good{true};
-  const auto vote = [&](int64_t task, int worker) {
+  const auto vote = [&](int64_t begin, int64_t end, int worker) {
     Voter& voter = voters_[worker];
-    const int64_t begin = task * kExamplesOfTask;
-    for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, queries.size); ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       if (!VisitBuckets(tables, queries, i, [&](uint32_t c, int64_t) {
             voter.Vote(c, 1);
             return true;
@@ -170,7 +166,7 @@ bool BucketVotes::Candidates(const HashTables& tables, const BucketQueries& quer
       }
     }
   };
-  RunPhases({{"visit buckets", {{TasksOf(queries.size), vote}}}}, num_voters,
+  RunPhases({{"visit buckets", {InBlocks(queries.size, kExamplesOfTask, vote)}}}, num_voters,
             execution.parallel_for);
   const int64_t n = Elect(num_voters, queries, first_class, num_classes, room, ids);
   Sort(ids, n, num_classes, places);

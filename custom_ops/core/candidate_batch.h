@@ -17,8 +17,9 @@ struct LayerWeights {
   int64_t num_classes;  // C, below 2^31
   int64_t width;        // D
 
+  int64_t BytesOfRow() const { return width * (is_bfloat16 ? 2 : 4); }
   const void* Row(int64_t row) const {
-    return static_cast<const char*>(kernel) + row * width * (is_bfloat16 ? 2 : 4);
+    return static_cast<const char*>(kernel) + row * BytesOfRow();
   }
 };
 

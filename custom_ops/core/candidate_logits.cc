@@ -18,8 +18,6 @@ constexpr uint32_t kMarks = 1 << 12;
 constexpr int64_t kFewEntries = 8192;  // labels and own candidates of all examples
 constexpr int64_t kPairsOfTask = 4096;
 
-int64_t TasksOf(int64_t n) { return (n + kExamplesOfTask - 1) / kExamplesOfTask; }
-
 class CandidateLogitsPass {
  public:
   CandidateLogitsPass(const LayerWeights& weights, const CandidateBatch& batch,
@@ -36,15 +34,8 @@ class CandidateLogitsPass {
   }
 
  private:
-  // Calls work(i) for the examples of a task.
-  template <typename Work>
-  void ForExamples(int64_t task, const Work& work) const {
-    const int64_t end = std::min((task + 1) * kExamplesOfTask, batch_.size);
-    for (int64_t i = task * kExamplesOfTask; i < end; ++i) work(i);
-  }
-
   void RunOwn() {
-    marks_ = TakeZeros<uint8_t>(execution_.num_workers * kMarks);
+    marks_ = execution_.Filled<uint8_t>(execution_.num_workers * kMarks, 0);
     if (batch_.size * (batch_.num_labels + batch_.num_candidates) < kFewEntries) {
       RunOwnByExample();
     } else {
@@ -53,23 +44,23 @@ class CandidateLogitsPass {
   }
 
   void RunOwnByExample() {
-    const auto logits = [&](int64_t task, int worker) {
-      ForExamples(task, [&](int64_t i) {
+    const auto logits = [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t i = begin; i < end; ++i) {
         TrueLogits(i);
         const int64_t at = i * batch_.num_candidates;
         LogitsAt(i, batch_.candidates + at, batch_.num_candidates, out_.candidate_logits + at);
         OwnHits(i, worker);
-      });
+      }
     };
-    execution_.Run({{"own logits", {{TasksOf(batch_.size), logits}}}});
+    execution_.Run({{"own logits", {InBlocks(batch_.size, kExamplesOfTask, logits)}}});
   }
 
   // Bucket by bucket of classes, so that a row of W comes from memory once for all examples.
   void RunOwnByClass() {
     ClassBuckets buckets(batch_, weights_.num_classes, execution_);
     const int64_t most = batch_.size * (batch_.num_labels + batch_.num_candidates);
-    auto* pairs = Take<ClassExample>(most);
-    auto* logits = Take<float>(most);
+    auto* pairs = execution_.Take<ClassExample>(most);
+    auto* logits = execution_.Take<float>(most);
     const auto count = [&](int64_t chunk, int) { buckets.Count(chunk); };
     const auto place = [&](int64_t, int) { buckets.Place(); };
     const auto deal = [&](int64_t chunk, int) {
@@ -78,8 +69,8 @@ class CandidateLogitsPass {
                      pairs[at] = {static_cast<uint32_t>(c), static_cast<uint32_t>(i)};
                    });
     };
-    const auto products = [&](int64_t task, int) {
-      PairLogits(buckets, pairs, task * kPairsOfTask, logits);
+    const auto products = [&](int64_t first, int64_t last, int) {
+      PairLogits(buckets, pairs, first, last, logits);
     };
     const auto take_back = [&](int64_t chunk, int worker) {
       buckets.TakeBack(chunk, logits, out_.true_logits, out_.candidate_logits);
@@ -88,14 +79,14 @@ class CandidateLogitsPass {
     execution_.Run({{"count classes", {{buckets.num_chunks(), count}}},
                     {"place classes", {{1, place}}},
                     {"deal out classes", {{buckets.num_chunks(), deal}}},
-                    {"own logits", {{(most + kPairsOfTask - 1) / kPairsOfTask, products}}},
+                    {"own logits", {InBlocks(most, kPairsOfTask, products)}},
                     {"take back logits", {{buckets.num_chunks(), take_back}}}});
   }
 
-  // The logits of some pairs, from the first one on.
+  // The logits of those of the pairs [first, last) that there are.
   void PairLogits(const ClassBuckets& buckets, const ClassExample* pairs, int64_t first,
-                  float* logits) const {
-    const int64_t last = std::min(first + kPairsOfTask, buckets.Begin(buckets.size()));
+                  int64_t last, float* logits) const {
+    last = std::min(last, buckets.Begin(buckets.size()));
     if (first >= last) return;
     for (int64_t bucket = buckets.Of(first); first < last; ++bucket) {
       if (first == buckets.Begin(bucket)) buckets.ReadRows(bucket, weights_);
@@ -109,37 +100,26 @@ class CandidateLogitsPass {
 
   void RunShared() {
     const int64_t panel = execution_.dense.panel_width;
-    const int64_t num_panels = (batch_.num_candidates + panel - 1) / panel;
+    const int64_t num_panels = BlocksOf(batch_.num_candidates, panel);
     candidates_of_task_ = panel * std::clamp<int64_t>(num_panels / (4 * execution_.num_workers), 1,
                                                       kMostPanelsOfTask);
-    const int64_t num_tasks =
-        (batch_.num_candidates + candidates_of_task_ - 1) / candidates_of_task_;
     scratch_size_ = candidates_of_task_ * (2 * weights_.width + 1);
-    scratch_ = Take<float>(execution_.num_workers * scratch_size_);
-    sorted_ = Take<ClassPlace>(batch_.num_candidates);
-    spare_ = Take<ClassPlace>(batch_.num_candidates);
+    scratch_ = execution_.Take<float>(execution_.num_workers * scratch_size_);
+    sorted_ = execution_.Take<ClassPlace>(batch_.num_candidates);
+    spare_ = execution_.Take<ClassPlace>(batch_.num_candidates);
     const auto sort = [&](int64_t, int) { SortCandidates(); };
-    const auto products = [&](int64_t task, int worker) { PanelLogits(task, worker); };
-    const auto examples = [&](int64_t task, int) {
-      ForExamples(task, [&](int64_t i) {
+    const auto products = [&](int64_t begin, int64_t end, int worker) {
+      PanelLogits(begin, end - begin, worker);
+    };
+    const auto examples = [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
         TrueLogits(i);
         SharedHits(i);
-      });
+      }
     };
-    execution_.Run({{"candidate logits", {{1, sort}, {num_tasks, products}}},
-                    {"true logits and hits", {{TasksOf(batch_.size), examples}}}});
-  }
-
-  template <typename T>
-  T* Take(int64_t n) {
-    return execution_.workspace.Take<T>(n);
-  }
-
-  template <typename T>
-  T* TakeZeros(int64_t n) {
-    T* result = Take<T>(n);
-    std::fill_n(result, n, T{0});
-    return result;
+    execution_.Run({{"candidate logits",
+                     {{1, sort}, InBlocks(batch_.num_candidates, candidates_of_task_, products)}},
+                    {"true logits and hits", {InBlocks(batch_.size, kExamplesOfTask, examples)}}});
   }
 
   void LogitsAt(int64_t i, const int64_t* ids, int64_t n, float* out) const {
@@ -193,11 +173,11 @@ class CandidateLogitsPass {
 
   // Rows [first, first + n) of the candidates, as floats; 0 where there is none. Adds their biases.
   void Gather(int64_t first, int64_t n, float* rows, float* biases) const {
-    const int64_t width = weights_.width, row_bytes = width * (weights_.is_bfloat16 ? 2 : 4);
+    const int64_t width = weights_.width;
     for (int64_t j = 0; j < n; ++j) {
       const int64_t c = batch_.candidates[first + j];
       if (c < 0) continue;
-      PrefetchBytes(weights_.Row(c), row_bytes);
+      PrefetchBytes(weights_.Row(c), weights_.BytesOfRow());
     }
     for (int64_t j = 0; j < n; ++j) {
       const int64_t c = batch_.candidates[first + j];
@@ -220,19 +200,16 @@ class CandidateLogitsPass {
     return bias;
   }
 
-  // The logits of all examples for some panels of candidates. Logits of a few examples at a time,
+  // The logits of all examples for n candidates, some panels. Logits of a few examples at a time,
   // so that a page of memory is written once, not once a panel.
-  void PanelLogits(int64_t task, int worker) const {
+  void PanelLogits(int64_t first, int64_t n, int worker) const {
     const int64_t panel_width = execution_.dense.panel_width, width = weights_.width;
-    const int64_t most = candidates_of_task_, first = task * most;
     const int64_t num_candidates = batch_.num_candidates;
-    const int64_t n = std::min(most, num_candidates - first);
     float* rows = scratch_ + worker * scratch_size_;
-    float* panels = rows + most * width;
-    float* biases = panels + most * width;
+    float* panels = rows + candidates_of_task_ * width;
+    float* biases = panels + candidates_of_task_ * width;
     Gather(first, n, rows, biases);
-    execution_.dense.pack_transposed(rows, width, width, n, 0, (n + panel_width - 1) / panel_width,
-                                     panels);
+    execution_.dense.pack_transposed(rows, width, width, n, 0, BlocksOf(n, panel_width), panels);
     float* out = out_.candidate_logits + first;
     const Product<float> product = {batch_.hidden, width,          1, panels, width, n,
                                     out,           num_candidates, 1, 1};

@@ -32,14 +32,9 @@ struct LayerRows {
 // times.
 //
 // REQUIRES: gradients are finite, but for padding; `weights` are those of `rows`.
-void SharedCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
-                           const CandidateBatch& batch, const CandidateGradients& gradients,
-                           const RowUpdater* updater, const Execution& execution,
-                           float* hidden_gradient);
-void OwnCandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
-                        const CandidateBatch& batch, const CandidateGradients& gradients,
-                        const RowUpdater* updater, const Execution& execution,
-                        float* hidden_gradient);
+void CandidateUpdate(const LayerWeights& weights, const LayerRows& rows,
+                     const CandidateBatch& batch, const CandidateGradients& gradients,
+                     const RowUpdater* updater, const Execution& execution, float* hidden_gradient);
 
 }  // namespace tfx::core
 

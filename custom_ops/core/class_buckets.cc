@@ -14,17 +14,15 @@ constexpr int64_t kEntriesOfBucket = 512;
 constexpr int kMostBucketBits = 11;  // more streams than that miss the translation of addresses
 constexpr int64_t kMostBytesAhead = 1 << 20;  // more would leave the caches before it is used
 
-int64_t DivideUp(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 }  // namespace
 
 ClassBuckets::ClassBuckets(const CandidateBatch& batch, int64_t num_classes,
                            const Execution& execution)
     : batch_(batch) {
   const int64_t of_example = batch.num_labels + batch.num_candidates;
-  examples_of_chunk_ = std::max(DivideUp(kEntriesOfChunk, std::max<int64_t>(of_example, 1)),
-                                DivideUp(batch.size, kMostChunks));
-  num_chunks_ = DivideUp(batch.size, examples_of_chunk_);
+  examples_of_chunk_ = std::max(BlocksOf(kEntriesOfChunk, std::max<int64_t>(of_example, 1)),
+                                BlocksOf(batch.size, kMostChunks));
+  num_chunks_ = BlocksOf(batch.size, examples_of_chunk_);
   const int class_bits = BitsOfClasses(num_classes);
   int bucket_bits = 0;
   while (bucket_bits < std::min(kMostBucketBits, class_bits) &&
@@ -40,7 +38,7 @@ ClassBuckets::ClassBuckets(const CandidateBatch& batch, int64_t num_classes,
 void ClassBuckets::ReadRows(int64_t bucket, const LayerWeights& weights) const {
   const int64_t first = bucket << low_bits_;
   const int64_t num_rows = std::min(int64_t{1} << low_bits_, weights.num_classes - first);
-  const int64_t size = num_rows * weights.width * (weights.is_bfloat16 ? 2 : 4);
+  const int64_t size = num_rows * weights.BytesOfRow();
   if (Begin(bucket + 1) - Begin(bucket) < num_rows || size > kMostBytesAhead) return;
   ReadAhead(weights.Row(first), size);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "core/execution.h"
 
@@ -23,17 +24,20 @@ struct DenseExecution : Execution {
     return depth * NumPanels(columns) * kernels.panel_width;
   }
 
-  int64_t NumPanels(int64_t columns) const {
-    return (columns + kernels.panel_width - 1) / kernels.panel_width;
-  }
+  int64_t NumPanels(int64_t columns) const { return BlocksOf(columns, kernels.panel_width); }
 
   // Splits rows into tasks that are long enough to be worth one.
   Tasks RowTasks(int64_t rows, double flop_of_row,
                  std::function<void(int64_t begin, int64_t end, int worker)> run) const {
-    const int64_t block = RowsOfTask(flop_of_row);
-    return {(rows + block - 1) / block, [=](int64_t task, int worker) {
-              run(task * block, std::min(rows, (task + 1) * block), worker);
-            }};
+    return InBlocks(rows, RowsOfTask(flop_of_row), std::move(run));
+  }
+
+  // The rows of C = beta C + alpha A B, in such tasks.
+  Tasks Multiply(int64_t rows, const Product<T>& product) const {
+    return RowTasks(rows, 2.0 * product.depth * product.columns,
+                    [this, product](int64_t begin, int64_t end, int) {
+                      kernels.multiply(product, begin, end, false);
+                    });
   }
 
   // The most rows that RowTasks gives a task.

@@ -344,8 +344,6 @@ constexpr DenseKernels<T> Kernels() {
 
 }  // namespace
 
-extern const DenseKernels<float> kFloatKernels;
-extern const DenseKernels<double> kDoubleKernels;
 const DenseKernels<float> kFloatKernels = Kernels<float>();
 const DenseKernels<double> kDoubleKernels = Kernels<double>();
 

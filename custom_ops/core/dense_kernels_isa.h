@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
+
 namespace tfx::core {
 
 // C <- beta C + alpha A B.
@@ -89,20 +91,8 @@ struct DenseKernels {
   bool (*all_finite)(const T* x, int64_t n);
 };
 
-namespace baseline {
-extern const DenseKernels<float> kFloatKernels;
-extern const DenseKernels<double> kDoubleKernels;
-}  // namespace baseline
-#ifdef __x86_64__
-namespace avx2 {
-extern const DenseKernels<float> kFloatKernels;
-extern const DenseKernels<double> kDoubleKernels;
-}  // namespace avx2
-namespace avx512 {
-extern const DenseKernels<float> kFloatKernels;
-extern const DenseKernels<double> kDoubleKernels;
-}  // namespace avx512
-#endif
+TFX_FOR_SETS(extern const DenseKernels<float> kFloatKernels)
+TFX_FOR_SETS(extern const DenseKernels<double> kDoubleKernels)
 
 }  // namespace tfx::core
 

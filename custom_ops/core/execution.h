@@ -7,18 +7,34 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "core/dense_kernels.h"
-#include "core/hash_kernels.h"
+#include "core/dense_kernels_isa.h"
+#include "core/hash_kernels_isa.h"
 #include "core/instruction_set.h"
 #include "core/parallel_for.h"
 #include "core/phases.h"
-#include "core/row_kernels.h"
+#include "core/row_kernels_isa.h"
 #include "core/workspace.h"
 
 namespace tfx::core {
+
+// The kernels of an instruction set; T is float or double.
+// REQUIRES: Supports(set).
+template <typename T>
+const DenseKernels<T>& DenseKernelsOf(InstructionSet set) {
+  if constexpr (std::is_same_v<T, float>) {
+    return TFX_OF_SET(kFloatKernels, set);
+  } else {
+    return TFX_OF_SET(kDoubleKernels, set);
+  }
+}
+inline const RowKernels& RowKernelsOf(InstructionSet set) { return TFX_OF_SET(kRowKernels, set); }
+inline const HashKernels& HashKernelsOf(InstructionSet set) {
+  return TFX_OF_SET(kHashKernels, set);
+}
 
 // What a computation on the processor runs on: the kernels of an instruction set, workers of a
 // pool, and memory. Every algorithm of core takes one; the structs that say what to compute know
@@ -68,6 +84,12 @@ struct Execution {
   template <typename T>
   T* Take(int64_t n) const {
     return workspace.Take<T>(n);
+  }
+  template <typename T>
+  T* Filled(int64_t n, T value) const {
+    T* array = Take<T>(n);
+    std::fill_n(array, n, value);
+    return array;
   }
 
   InstructionSet set;

@@ -21,9 +21,6 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
 
   const Product<T> gram = {batch.hidden,        width, 1, state.gram, width, width,
                            outputs.gram_hidden, width, 1, 0,          width};
-  auto multiply_gram = [&](int64_t begin, int64_t end, int) {
-    kernels.multiply(gram, begin, end, false);
-  };
   auto finish = [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const T* h = batch.hidden + i * width;
@@ -42,8 +39,8 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
   execution.Run({
       {"statistics: pack H", {rows.Gather(), products.Pack()}},
       {"statistics: H Q, H U^T, V T",
-       {execution.RowTasks(examples, 2.0 * width * width, multiply_gram),
-        products.Transposed(state.u, outputs.u_hidden), rows.CatchUp()}},
+       {execution.Multiply(examples, gram), products.Transposed(state.u, outputs.u_hidden),
+        rows.CatchUp()}},
       {"statistics: a, q, s",
        {execution.RowTasks(examples, 16.0 * width * (3 + num_labels), finish),
         update_rows ? rows.WriteBack() : Tasks{0, nullptr}}},

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/factored_limits.h"
-
 namespace tfx::core {
+
 template <typename T>
 FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                               const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
@@ -19,19 +18,21 @@ FactoredStep<T>::FactoredStep(const FactoredState<T>& state, const FactoredBatch
       execution_(execution),
       kernels_(execution.kernels),
       scope_(execution.workspace),
-      targets_(state, batch, execution),
+      targets_(batch.labels, batch.batch, batch.num_labels),
+      rows_(state, targets_.classes, execution),
       size_(batch.batch),
       width_(state.width),
       decay_(rates.learning_rate * rates.weight_decay),
       eta_(rates.learning_rate / (1 - decay_)),
       products_(batch.hidden, batch.batch, state.width, execution),
       error_(hidden_gradient) {
+  rows_.Run();
   target_sums_ = Take(size_ * width_);
   y_ = Take(size_ * width_);
   alpha_ = Take(size_);
   for (int64_t i = 0; i < size_; ++i) {
     alpha_[i] = 0;
-    targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t, T g) { alpha_[i] += g; });
+    ForEachLabel(i, [&](int64_t, T g) { alpha_[i] += g; });
   }
 }
 
@@ -52,14 +53,6 @@ FactoredOutcome FactoredStep<T>::Update() {
   return ThroughWidth();
 }
 
-template <typename T>
-Tasks FactoredStep<T>::BlockTasks(int64_t rows, int64_t block,
-                                  std::function<void(int64_t, int64_t, int)> run) {
-  return {(rows + block - 1) / block, [=](int64_t task, int worker) {
-            run(task * block, std::min(rows, (task + 1) * block), worker);
-          }};
-}
-
 // Copies what is left of the diagonal in rows [begin, end) of a matrix [D, D] above it. These rows
 // may not be written above the diagonal meanwhile, but for columns [begin, end).
 template <typename T>
@@ -75,13 +68,13 @@ void FactoredStep<T>::Mirror(int64_t begin, int64_t end, T* matrix) const {
 
 template <typename T>
 Tasks FactoredStep<T>::GradientRows() const {
-  const Product<T> product = {target_sums_, width_, 1, state_.u, width_, width_,
-                              y_,           width_, 1, 0,        width_};
   return execution_.RowTasks(size_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
-      targets_.Sum(i, gradients_.g_target, kernels_, target_sums_ + i * width_);
+      T* sum = target_sums_ + i * width_;
+      std::fill(sum, sum + width_, T{0});
+      ForEachLabel(i, [&](int64_t place, T g) { kernels_.add(g, rows_[place], width_, sum); });
     }
-    kernels_.multiply(product, begin, end, false);
+    kernels_.multiply(Plain(target_sums_, width_, state_.u, y_), begin, end, false);
     for (int64_t i = begin; i < end; ++i) FinishGradient(i);
   });
 }
@@ -144,9 +137,8 @@ void FactoredStep<T>::SetCoefficients(int64_t i) const {
 template <typename T>
 Tasks FactoredStep<T>::Vectors() const {
   return {1, [=](int64_t, int) {
-            kernels_.multiply({coefficients_, size_, 1, batch_.hidden, size_, width_, vectors_,
-                               width_, 1, 0, width_},
-                              0, kNumVectors, false);
+            kernels_.multiply(Plain(coefficients_, size_, batch_.hidden, vectors_), 0, kNumVectors,
+                              false);
           }};
 }
 
@@ -157,8 +149,7 @@ Tasks FactoredStep<T>::MergeRows() const {
     for (int64_t target = begin; target < end; ++target) {
       T* row = merged_ + target * width_;
       std::fill(row, row + width_, T{0});
-      targets_.ForEachExample(target, gradients_.g_target,
-                              [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
+      ForEachExample(target, [&](int64_t i, T g) { kernels_.add(g, Hidden(i), width_, row); });
     }
   });
 }
@@ -167,9 +158,8 @@ Tasks FactoredStep<T>::MergeRows() const {
 template <typename T>
 void FactoredStep<T>::AddTargetProducts(int64_t i, T* row) const {
   const T g_sum = gradients_.g_sum[i];
-  targets_.ForEachLabel(i, gradients_.g_target, [&](int64_t place, T g) {
-    kernels_.add(g, merged_ + place * width_, width_, row);
-  });
+  ForEachLabel(i,
+               [&](int64_t place, T g) { kernels_.add(g, merged_ + place * width_, width_, row); });
   const T of_sum = alpha_[i] + state_.num_classes * g_sum;
   kernels_.add(of_sum, vectors_ + kHiddenGSum * width_, width_, row);
   kernels_.add(g_sum, vectors_ + kHiddenAlpha * width_, width_, row);
@@ -180,10 +170,10 @@ template <typename T>
 Tasks FactoredStep<T>::UpdateRows() const {
   return execution_.RowTasks(targets_.size(), 32.0 * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t target = begin; target < end; ++target) {
-      T* row = state_.Row(targets_.classes.classes[target]);
-      const T* current = targets_.rows[target];
+      T* row = state_.Row(targets_.classes[target]);
+      const T* current = rows_[target];
       if (current != row) std::memcpy(row, current, width_ * sizeof(T));
-      targets_.ForEachExample(target, gradients_.g_target, [&](int64_t i, T g) {
+      ForEachExample(target, [&](int64_t i, T g) {
         kernels_.add(-eta_ * g, p_hidden_ + i * width_, width_, row);
       });
     }
@@ -192,7 +182,7 @@ Tasks FactoredStep<T>::UpdateRows() const {
 
 template <typename T>
 void FactoredStep<T>::SetSlots(int32_t slot) const {
-  for (int64_t id : targets_.classes.classes) MoveToSlot(state_, id, slot);
+  for (int64_t id : targets_.classes) MoveToSlot(state_, id, slot);
 }
 
 // w' = beta (M w - eta H^T g_s), c' = beta (M c - eta H^T (alpha + C g_s)).
@@ -215,10 +205,23 @@ void FactoredStep<T>::Fade(T share, int64_t n, T* x) const {
   if (share != 0) kernels_.add(-share, x, n, x);
 }
 
-// A row of P: 1 / beta = 1 + eta lambda / beta.
+// Rows [begin, end) of U', and likewise of P' with 1 / beta = 1 + eta lambda / beta.
 template <typename T>
-void FactoredStep<T>::FadeInverse(T* row) const {
-  Fade(-decay_ / (1 - decay_), width_, row);
+void FactoredStep<T>::FinishU(int64_t begin, int64_t end) const {
+  for (int64_t d = begin; d < end; ++d) {
+    T* row = state_.u + d * width_;
+    Fade(decay_, width_, row);
+    norms_[d] = kernels_.dot(row, row, width_);
+  }
+}
+
+template <typename T>
+void FactoredStep<T>::FinishP(int64_t begin, int64_t end) const {
+  for (int64_t d = begin; d < end; ++d) {
+    T* row = state_.u_inverse_transpose + d * width_;
+    Fade(-decay_ / (1 - decay_), width_, row);
+    norms_[width_ + d] = kernels_.dot(row, row, width_);
+  }
 }
 
 // Rows [begin, end) of Q, of which the lower triangle is there: beta^2 = 1 - eta lambda (2 - eta
@@ -229,11 +232,6 @@ void FactoredStep<T>::FinishGram(int64_t begin, int64_t end) const {
     Fade(decay_ * (2 - decay_), d + 1, state_.gram + d * width_);
   }
   Mirror(begin, end, state_.gram);
-}
-
-template <typename T>
-void FactoredStep<T>::SetNorm(const T* matrix, int64_t row, T* norms) const {
-  norms[row] = kernels_.dot(matrix + row * width_, matrix + row * width_, width_);
 }
 
 template <typename T>
@@ -265,9 +263,6 @@ FactoredOutcome FactoredStep<T>::Finish() {
   return {false, 0};
 }
 
-template class FactoredStep<float>;
-template class FactoredStep<double>;
-
 template <typename T>
 FactoredOutcome FactoredUpdate(const FactoredState<T>& state, const FactoredBatch<T>& batch,
                                const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
@@ -279,13 +274,13 @@ FactoredOutcome FactoredUpdate(const FactoredState<T>& state, const FactoredBatc
   return {false, 0};
 }
 
-template FactoredOutcome FactoredUpdate(const FactoredState<float>&, const FactoredBatch<float>&,
-                                        const FactoredGradients<float>&,
-                                        const FactoredRates<float>&, bool,
-                                        const DenseExecution<float>&, float*);
-template FactoredOutcome FactoredUpdate(const FactoredState<double>&, const FactoredBatch<double>&,
-                                        const FactoredGradients<double>&,
-                                        const FactoredRates<double>&, bool,
-                                        const DenseExecution<double>&, double*);
+#define TFX_INSTANTIATE(T)                                                                      \
+  template class FactoredStep<T>;                                                               \
+  template FactoredOutcome FactoredUpdate(const FactoredState<T>&, const FactoredBatch<T>&,     \
+                                          const FactoredGradients<T>&, const FactoredRates<T>&, \
+                                          bool, const DenseExecution<T>&, T*)
+TFX_INSTANTIATE(float);
+TFX_INSTANTIATE(double);
+#undef TFX_INSTANTIATE
 
 }  // namespace tfx::core

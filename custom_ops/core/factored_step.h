@@ -8,14 +8,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <vector>
 
 #include "core/factored_coordinates.h"
-#include "core/factored_targets.h"
 #include "core/factored_update.h"
 #include "core/hidden_product.h"
+#include "core/merged_labels.h"
 
 namespace tfx::core {
 
@@ -44,15 +42,39 @@ class FactoredStep {
 
   T* BlockOf(int worker) const { return blocks_ + worker * block_size_; }
 
-  // How many rows a task gets that uses BlockOf: as RowTasks has it, but never more than
-  // block_rows_.
-  int64_t RowsOf(double flop_of_row) const {
-    return std::min(block_rows_, execution_.RowsOfTask(flop_of_row));
+  // Tasks that use BlockOf: as RowTasks, but never more than block_rows_ in one.
+  Tasks BlockTasks(int64_t rows, double flop_of_row,
+                   std::function<void(int64_t begin, int64_t end, int worker)> run) const {
+    return InBlocks(rows, std::min(block_rows_, execution_.RowsOfTask(flop_of_row)),
+                    std::move(run));
+  }
+
+  // C = beta C + alpha A B and C = beta C + alpha A^T B for matrices by rows, B and C [.., D].
+  Product<T> Plain(const T* a, int64_t depth, const T* b, T* c, T alpha = 1, T beta = 0) const {
+    return {a, depth, 1, b, depth, width_, c, width_, alpha, beta, width_};
+  }
+  Product<T> OfTranspose(const T* a, const T* b, T* c, T alpha = 1, T beta = 0) const {
+    return {a, 1, width_, b, size_, width_, c, width_, alpha, beta, width_};
+  }
+
+  // Calls visit(place of the class in targets_, g_a) for each label of example i.
+  template <typename Visit>
+  void ForEachLabel(int64_t i, const Visit& visit) const {
+    for (int64_t at = i * batch_.num_labels; at < (i + 1) * batch_.num_labels; ++at) {
+      if (targets_.places[at] >= 0) visit(targets_.places[at], gradients_.g_target[at]);
+    }
+  }
+
+  // Calls visit(example, g_a) for each place where a target stands.
+  template <typename Visit>
+  void ForEachExample(int64_t target, const Visit& visit) const {
+    for (int64_t j = targets_.offsets[target]; j < targets_.offsets[target + 1]; ++j) {
+      const int64_t at = targets_.positions[j];
+      visit(at / batch_.num_labels, gradients_.g_target[at]);
+    }
   }
 
   // In factored_step.cc.
-  static Tasks BlockTasks(int64_t rows, int64_t block,
-                          std::function<void(int64_t, int64_t, int)> run);
   void Mirror(int64_t begin, int64_t end, T* matrix) const;
   Tasks GradientRows() const;
   void FinishGradient(int64_t i) const;
@@ -67,9 +89,9 @@ class FactoredStep {
   void SetSlots(int32_t slot) const;
   Tasks UpdateVectors() const;
   void Fade(T share, int64_t n, T* x) const;
-  void FadeInverse(T* row) const;
+  void FinishU(int64_t begin, int64_t end) const;
+  void FinishP(int64_t begin, int64_t end) const;
   void FinishGram(int64_t begin, int64_t end) const;
-  void SetNorm(const T* matrix, int64_t row, T* norms) const;
   Factorization<T> NewFactorization(int64_t n);
   FactoredOutcome Finish();
 
@@ -78,7 +100,6 @@ class FactoredStep {
   bool TryThroughExamples();
   Tasks ErrorProducts(T* products) const;
   Tasks SolvePHidden(const Factorization<T>& system) const;
-  void PackColumns(const T* from, int64_t columns, T* panel) const;
   Tasks UpdateU() const;
   Tasks UpdateP() const;
   Tasks ResidualRows(const T* products, T* r) const;
@@ -87,14 +108,12 @@ class FactoredStep {
   // In factored_through_width.cc, for B > D, or an M that can't be inverted safely.
   FactoredOutcome ThroughWidth();
   Tasks WeightedGram(T* k) const;
-  Tasks FullProduct(const T* left, const T* right, T* product) const;
   Tasks TargetProductRows(T* z) const;
   bool FactorWidth(const T* k);
   Tasks HalfGram(const T* k, const T* j, T* half) const;
   Tasks UpdateUThroughWidth(const T* k) const;
   Tasks GramThroughWidth(const T* k, const T* half, const T* z) const;
   Tasks SolveP() const;
-  Tasks DecayP() const;
   Tasks TargetsTimesU(T* moved);
   void MoveTargets(T* moved) const;
 
@@ -105,7 +124,8 @@ class FactoredStep {
   const DenseExecution<T>& execution_;
   const DenseKernels<T>& kernels_;
   const Workspace::Scope scope_;
-  const FactoredTargets<T> targets_;
+  const MergedLabels targets_;
+  const CurrentRows<T> rows_;   // those of the targets
   const int64_t size_, width_;  // B, D
   const T decay_, eta_;         // eta lambda, and eta / beta
 

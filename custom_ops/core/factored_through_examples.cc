@@ -32,14 +32,13 @@ bool FactoredStep<T>::TryThroughExamples() {
 
 template <typename T>
 Tasks FactoredStep<T>::ErrorProducts(T* products) const {
-  return BlockTasks(
-      size_, RowsOf(2.0 * width_ * size_), [=](int64_t begin, int64_t end, int worker) {
-        T* sums = BlockOf(worker);
-        for (int64_t at = begin * width_; at < end * width_; ++at) {
-          sums[at - begin * width_] = error_[at] + y_[at];
-        }
-        kernels_.multiply(products_.RowsOf(sums, products + begin * size_), 0, end - begin, false);
-      });
+  return BlockTasks(size_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int worker) {
+    T* sums = BlockOf(worker);
+    for (int64_t at = begin * width_; at < end * width_; ++at) {
+      sums[at - begin * width_] = error_[at] + y_[at];
+    }
+    kernels_.multiply(products_.RowsOf(sums, products + begin * size_), 0, end - begin, false);
+  });
 }
 
 // H P'^T = (I - 2 eta K G)^-1 H P^T, a panel of columns at a time.
@@ -50,7 +49,7 @@ Tasks FactoredStep<T>::SolvePHidden(const Factorization<T>& system) const {
             const int64_t columns = std::min(kernels_.panel_width, width_ - first);
             T *block = BlockOf(worker), *from = p_hidden_ + first;
             // One panel of a matrix that has its rows width_ apart.
-            PackColumns(from, columns, block);
+            kernels_.pack(from, width_, size_, columns, 0, size_, block);
             kernels_.solve(system, block);
             for (int64_t i = 0; i < size_; ++i) {
               std::memcpy(from + i * width_, block + i * kernels_.panel_width, columns * sizeof(T));
@@ -58,83 +57,56 @@ Tasks FactoredStep<T>::SolvePHidden(const Factorization<T>& system) const {
           }};
 }
 
-template <typename T>
-void FactoredStep<T>::PackColumns(const T* from, int64_t columns, T* panel) const {
-  kernels_.pack(from, width_, size_, columns, 0, size_, panel);
-}
-
 // U' = beta (U - 2 eta (U H^T) G H).
 template <typename T>
 Tasks FactoredStep<T>::UpdateU() const {
-  const Product<T> product = {gradients_.u_hidden,
-                              1,
-                              width_,
-                              scaled_hidden_,
-                              size_,
-                              width_,
-                              state_.u,
-                              width_,
-                              -1,
-                              1,
-                              width_};
+  const Product<T> product = OfTranspose(gradients_.u_hidden, scaled_hidden_, state_.u, -1, 1);
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
-    for (int64_t d = begin; d < end; ++d) {
-      Fade(decay_, width_, state_.u + d * width_);
-      SetNorm(state_.u, d, norms_);
-    }
+    FinishU(begin, end);
   });
 }
 
 // P' = (P + 2 eta (P' H^T) G H) / beta, with the P' without decay on the right.
 template <typename T>
 Tasks FactoredStep<T>::UpdateP() const {
-  const Product<T> product = {
-      p_hidden_, 1, width_, scaled_hidden_, size_, width_, state_.u_inverse_transpose,
-      width_,    1, 1,      width_};
+  const Product<T> product =
+      OfTranspose(p_hidden_, scaled_hidden_, state_.u_inverse_transpose, 1, 1);
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, false);
-    for (int64_t d = begin; d < end; ++d) {
-      FadeInverse(state_.u_inverse_transpose + d * width_);
-      SetNorm(state_.u_inverse_transpose, d, norms_ + width_);
-    }
+    FinishP(begin, end);
   });
 }
 
 // Rows of R^T = E - eta / 2 T H, where T = X + X^T + Abar^T Abar, X = (E + Y) H^T G.
 template <typename T>
 Tasks FactoredStep<T>::ResidualRows(const T* products, T* r) const {
-  return BlockTasks(
-      size_, RowsOf(2.0 * size_ * width_), [=](int64_t begin, int64_t end, int worker) {
-        T* t = BlockOf(worker);
-        kernels_.transpose(products + begin, size_, size_, end - begin, t, size_);
-        for (int64_t i = begin; i < end; ++i) {
-          T* row = t + (i - begin) * size_;
-          for (int64_t j = 0; j < size_; ++j) {
-            row[j] = row[j] * gradients_.g_squares[i] +
-                     products[i * size_ + j] * gradients_.g_squares[j];
-          }
-        }
-        kernels_.multiply(
-            {t, size_, 1, batch_.hidden, size_, width_, r + begin * width_, width_, 1, 0, width_},
-            0, end - begin, false);
-        for (int64_t i = begin; i < end; ++i) {
-          T* row = r + i * width_;
-          AddTargetProducts(i, row);
-          for (int64_t d = 0; d < width_; ++d) {
-            row[d] = error_[i * width_ + d] - eta_ / 2 * row[d];
-          }
-        }
-      });
+  return BlockTasks(size_, 2.0 * size_ * width_, [=](int64_t begin, int64_t end, int worker) {
+    T* t = BlockOf(worker);
+    kernels_.transpose(products + begin, size_, size_, end - begin, t, size_);
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = t + (i - begin) * size_;
+      for (int64_t j = 0; j < size_; ++j) {
+        row[j] =
+            row[j] * gradients_.g_squares[i] + products[i * size_ + j] * gradients_.g_squares[j];
+      }
+    }
+    kernels_.multiply(Plain(t, size_, batch_.hidden, r + begin * width_), 0, end - begin, false);
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = r + i * width_;
+      AddTargetProducts(i, row);
+      for (int64_t d = 0; d < width_; ++d) {
+        row[d] = error_[i * width_ + d] - eta_ / 2 * row[d];
+      }
+    }
+  });
 }
 
 // Q' = beta^2 (Q - eta (R H + H^T R^T)).
 template <typename T>
 Tasks FactoredStep<T>::UpdateGram(const T* r) const {
-  const Product<T> left = {batch_.hidden, 1,      width_, r, size_, width_,
-                           state_.gram,   width_, -eta_,  1, width_};
-  const Product<T> right = {r,      1,     width_, batch_.hidden, size_, width_, state_.gram,
-                            width_, -eta_, 1,      width_};
+  const Product<T> left = OfTranspose(batch_.hidden, r, state_.gram, -eta_, 1);
+  const Product<T> right = OfTranspose(r, batch_.hidden, state_.gram, -eta_, 1);
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(left, begin, end, true);
     kernels_.multiply(right, begin, end, true);

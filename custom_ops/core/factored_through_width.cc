@@ -17,7 +17,8 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
   T* z = Take(size_ * width_);  // Abar^T Abar H
   T* half = Take(square);       // F = Q M / 2 - eta Y^T H: Q' = M F + F^T M + eta^2 H^T Z
   execution_.Run({{"width: H^T G H, Y^T H",
-                   {WeightedGram(k), FullProduct(y_, batch_.hidden, j), TargetProductRows(z)}}});
+                   {WeightedGram(k), execution_.Multiply(width_, OfTranspose(y_, batch_.hidden, j)),
+                    TargetProductRows(z)}}});
   const bool is_safe = size_ > width_ && FactorWidth(k);
   if (!is_safe) {
     const double bound = (1 - decay_) * LargestEigenvalue(k, width_);
@@ -30,7 +31,9 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
   if (is_safe) {
     phases.push_back({"width: P", {SolveP()}});
     phases.push_back({"width: P H^T", {PHidden()}});
-    phases.push_back({"width: V", {UpdateRows(), DecayP()}});
+    const auto finish = [this](int64_t begin, int64_t end, int) { FinishP(begin, end); };
+    phases.push_back(
+        {"width: V", {UpdateRows(), execution_.RowTasks(width_, 8.0 * width_, finish)}});
   } else {
     phases.push_back({"new anchor: V U", {TargetsTimesU(moved)}});
   }
@@ -44,20 +47,10 @@ FactoredOutcome FactoredStep<T>::ThroughWidth() {
 // K = 2 eta H^T G H.
 template <typename T>
 Tasks FactoredStep<T>::WeightedGram(T* k) const {
-  const Product<T> product = {batch_.hidden, 1, width_, scaled_hidden_, size_, width_, k,
-                              width_,        1, 0,      width_};
+  const Product<T> product = OfTranspose(batch_.hidden, scaled_hidden_, k);
   return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(product, begin, end, true);
     Mirror(begin, end, k);
-  });
-}
-
-// left^T right, [D, D].
-template <typename T>
-Tasks FactoredStep<T>::FullProduct(const T* left, const T* right, T* product) const {
-  const Product<T> p = {left, 1, width_, right, size_, width_, product, width_, 1, 0, width_};
-  return execution_.RowTasks(width_, 2.0 * width_ * size_, [=](int64_t begin, int64_t end, int) {
-    kernels_.multiply(p, begin, end, false);
   });
 }
 
@@ -85,8 +78,7 @@ bool FactoredStep<T>::FactorWidth(const T* k) {
 
 template <typename T>
 Tasks FactoredStep<T>::HalfGram(const T* k, const T* j, T* half) const {
-  const Product<T> p = {state_.gram, width_, 1,       k, width_, width_,
-                        half,        width_, T{-0.5}, 0, width_};
+  const Product<T> p = Plain(state_.gram, width_, k, half, T{-0.5});
   return execution_.RowTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     kernels_.multiply(p, begin, end, false);
     for (int64_t at = begin * width_; at < end * width_; ++at) {
@@ -97,26 +89,20 @@ Tasks FactoredStep<T>::HalfGram(const T* k, const T* j, T* half) const {
 
 template <typename T>
 Tasks FactoredStep<T>::UpdateUThroughWidth(const T* k) const {
-  return BlockTasks(
-      width_, RowsOf(2.0 * width_ * width_), [=](int64_t begin, int64_t end, int worker) {
-        T *rows = BlockOf(worker), *u = state_.u + begin * width_;
-        std::memcpy(rows, u, (end - begin) * width_ * sizeof(T));
-        kernels_.multiply({rows, width_, 1, k, width_, width_, u, width_, -1, 1, width_}, 0,
-                          end - begin, false);
-        for (int64_t d = begin; d < end; ++d) {
-          Fade(decay_, width_, state_.u + d * width_);
-          SetNorm(state_.u, d, norms_);
-        }
-      });
+  return BlockTasks(width_, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int worker) {
+    T *rows = BlockOf(worker), *u = state_.u + begin * width_;
+    std::memcpy(rows, u, (end - begin) * width_ * sizeof(T));
+    kernels_.multiply(Plain(rows, width_, k, u, -1, 1), 0, end - begin, false);
+    FinishU(begin, end);
+  });
 }
 
 // Q' = beta^2 (F + F^T - (K F + F^T K) + eta^2 H^T Z) with K = I - M.
 template <typename T>
 Tasks FactoredStep<T>::GramThroughWidth(const T* k, const T* half, const T* z) const {
-  const Product<T> left = {k, width_, 1, half, width_, width_, state_.gram, width_, -1, 1, width_};
+  const Product<T> left = Plain(k, width_, half, state_.gram, -1, 1);
   const Product<T> right = {half, 1, width_, k, width_, width_, state_.gram, width_, -1, 1, width_};
-  const Product<T> targets = {batch_.hidden, 1,      width_,      z, size_, width_,
-                              state_.gram,   width_, eta_ * eta_, 1, width_};
+  const Product<T> targets = OfTranspose(batch_.hidden, z, state_.gram, eta_ * eta_, 1);
   return execution_.RowTasks(width_, 4.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t d = 0; d <= i; ++d) {
@@ -143,29 +129,15 @@ Tasks FactoredStep<T>::SolveP() const {
           }};
 }
 
-template <typename T>
-Tasks FactoredStep<T>::DecayP() const {
-  return execution_.RowTasks(width_, 8.0 * width_, [=](int64_t begin, int64_t end, int) {
-    for (int64_t d = begin; d < end; ++d) {
-      FadeInverse(state_.u_inverse_transpose + d * width_);
-      SetNorm(state_.u_inverse_transpose, d, norms_ + width_);
-    }
-  });
-}
-
 // V[u] U', with U' in place.
 template <typename T>
 Tasks FactoredStep<T>::TargetsTimesU(T* moved) {
   const int64_t n = targets_.size();
   T* rows = Take(n * width_);
   for (int64_t i = 0; i < n; ++i) {
-    std::memcpy(rows + i * width_, targets_.rows[i], width_ * sizeof(T));
+    std::memcpy(rows + i * width_, rows_[i], width_ * sizeof(T));
   }
-  const Product<T> product = {rows,  width_, 1, state_.u, width_, width_,
-                              moved, width_, 1, 0,        width_};
-  return execution_.RowTasks(n, 2.0 * width_ * width_, [=](int64_t begin, int64_t end, int) {
-    kernels_.multiply(product, begin, end, false);
-  });
+  return execution_.Multiply(n, Plain(rows, width_, state_.u, moved));
 }
 
 // The target rows become V[u] U' - eta x_u in the coordinates of a new anchor, which needs no P'.
@@ -174,7 +146,7 @@ void FactoredStep<T>::MoveTargets(T* moved) const {
   for (int64_t i = 0; i < targets_.size(); ++i) {
     T* row = moved + i * width_;
     kernels_.add(-rates_.learning_rate, merged_ + i * width_, width_, row);
-    std::memcpy(state_.Row(targets_.classes.classes[i]), row, width_ * sizeof(T));
+    std::memcpy(state_.Row(targets_.classes[i]), row, width_ * sizeof(T));
   }
   SetSlots(*state_.current_slot);
 }

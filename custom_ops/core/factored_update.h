@@ -29,6 +29,14 @@ struct FactoredRates {
   T max_condition;  // a new anchor is set when |U| |P| / D is above; infinity: never
 };
 
+// Where a step ends in a new anchor, on every device. Pivots of M's factorization within these
+// bounds: P M^-1 loses few digits.
+constexpr double kLeastPivot = 0.1;
+constexpr double kMostPivot = 10;
+
+// |U| / sqrt(D) within these bounds: no overflow lurks. Weight decay shrinks U step by step.
+constexpr double kMostScale = 64;
+
 // Whether the step was taken, and why not.
 struct FactoredOutcome {
   bool diverges;      // 2 eta lambda_max(H^T diag(g_q) H) > 2 - eta lambda: state unchanged

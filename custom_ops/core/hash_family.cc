@@ -33,7 +33,7 @@ Hasher::Hasher(const HashFamily& family, int64_t begin, int64_t end, const Execu
       last_hash_(family.LastHash(end)) {
   if (family.planes != nullptr) {
     const int64_t columns = last_hash_ - first_hash_, panel = execution.dense.panel_width;
-    const int64_t num_panels = (columns + panel - 1) / panel;
+    const int64_t num_panels = BlocksOf(columns, panel);
     panels_ = execution.Take<float>(num_panels * panel * family.width);
     execution.dense.pack_transposed(family.planes + first_hash_ * family.width, family.width,
                                     family.width, columns, 0, num_panels, panels_);
@@ -186,8 +186,8 @@ int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Exec
   float* scratch = execution.Take<float>(execution.num_workers * hasher.ScratchSize());
   int32_t* by_table = execution.Take<int32_t>(execution.num_workers * num_tables * kRows);
   std::atomic<int64_t> bad{-1};
-  const auto work = [&](int64_t task, int worker) {
-    const int64_t first = task * kRows, n = std::min(kRows, num_rows - first);
+  const auto work = [&](int64_t first, int64_t end, int worker) {
+    const int64_t n = end - first;
     int32_t ids[kRows];
     for (int64_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(first + i);
     int32_t* some = by_table + worker * num_tables * kRows;
@@ -200,7 +200,7 @@ int64_t HashCodes(const HashFamily& family, const LayerWeights& rows, const Exec
       }
     }
   };
-  execution.Run({{"hash", {{(num_rows + kRows - 1) / kRows, work}}}});
+  execution.Run({{"hash", {InBlocks(num_rows, kRows, work)}}});
   return bad;
 }
 

@@ -51,7 +51,6 @@ void Positive(const float* x, int64_t n, uint64_t* bits) {
 
 }  // namespace
 
-extern const HashKernels kHashKernels;
 const HashKernels kHashKernels = {kLanes, Winners, PackWinners, Positive};
 
 }  // namespace tfx::core::TFX_ISA

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
+
 namespace tfx::core {
 
 struct HashKernels {
@@ -26,17 +28,7 @@ struct HashKernels {
   void (*positive)(const float* x, int64_t n, uint64_t* bits);
 };
 
-namespace baseline {
-extern const HashKernels kHashKernels;
-}
-#ifdef __x86_64__
-namespace avx2 {
-extern const HashKernels kHashKernels;
-}
-namespace avx512 {
-extern const HashKernels kHashKernels;
-}
-#endif
+TFX_FOR_SETS(extern const HashKernels kHashKernels)
 
 }  // namespace tfx::core
 

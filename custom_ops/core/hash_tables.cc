@@ -33,12 +33,12 @@ class Update {
         hasher_(family, begin, end, execution),
         since_(TimeOfOldest(begin, end, now)),
         scratch_size_(hasher_.ScratchSize()),
-        scratch_(Take<float>(execution.num_workers * scratch_size_)),
-        some_codes_(Take<int32_t>(execution.num_workers * num_tables_ * Hasher::kRows)),
-        codes_(Take<int32_t>(num_tables_ * num_classes_)),
-        stay_(Take<int64_t>(num_tables_)),
-        moved_(Take<int64_t>(num_tables_)),
-        is_corrupt_(Take<uint8_t>(num_tables_)),
+        scratch_(execution.Take<float>(execution.num_workers * scratch_size_)),
+        some_codes_(execution.Take<int32_t>(execution.num_workers * num_tables_ * Hasher::kRows)),
+        codes_(execution.Take<int32_t>(num_tables_ * num_classes_)),
+        stay_(execution.Take<int64_t>(num_tables_)),
+        moved_(execution.Take<int64_t>(num_tables_)),
+        is_corrupt_(execution.Take<uint8_t>(num_tables_)),
         phases_(Phases(), execution.num_workers, execution.parallel_for) {}
 
   // Asks for no memory.
@@ -53,14 +53,10 @@ class Update {
   }
 
  private:
-  template <typename T>
-  T* Take(int64_t n) const {
-    return execution_.workspace.Take<T>(n);
-  }
-
   std::vector<Phase> Phases() {
-    const int64_t row_tasks = (num_classes_ + kRowsOfTask - 1) / kRowsOfTask;
-    const auto hash = [this](int64_t task, int worker) { HashRows(task, worker); };
+    const auto hash = [this](int64_t first, int64_t last, int worker) {
+      HashRows(first, last, worker);
+    };
     const auto check = [this](int64_t t, int) { CheckTable(t); };
     const auto read = [this](int64_t t, int) {
       if (!is_corrupt_[t]) ReadTable(t);
@@ -68,7 +64,7 @@ class Update {
     const auto sort = [this](int64_t t, int) {
       if (!Fault()) SortTable(t);
     };
-    return {{"hash rows", {{row_tasks, hash}, {num_tables_, check}}},
+    return {{"hash rows", {InBlocks(num_classes_, kRowsOfTask, hash), {num_tables_, check}}},
             {"read tables", {{num_tables_, read}}},
             {"sort tables", {{num_tables_, sort}}}};
   }
@@ -92,9 +88,8 @@ class Update {
 
   bool HasChanged(int64_t row) const { return times_.touched_at[row] > since_; }
 
-  // Codes for all tables of those rows, among kRowsOfTask, that have changed.
-  void HashRows(int64_t task, int worker) {
-    const int64_t first = task * kRowsOfTask, last = std::min(first + kRowsOfTask, num_classes_);
+  // Codes for all tables of those rows, in [first, last), that have changed.
+  void HashRows(int64_t first, int64_t last, int worker) {
     for (int64_t t = 0; t < num_tables_; ++t)
       std::fill(Codes(t) + first, Codes(t) + last, kUnchanged);
     int32_t ids[Hasher::kRows];

@@ -47,7 +47,7 @@ class Mean {
       std::fill_n(line, line_, 0.0f);
       for (int64_t i = 0; i < kLinesOfSum && at < end; ++i) {
         const int64_t n = std::min(line_, end - at);
-        execution_.rows.add(Numbers(at, n, line + line_), n, line);
+        execution_.dense.add(1, Numbers(at, n, line + line_), n, line);
         at += n;
       }
       for (int64_t i = 0; i < line_; i += width_) {

@@ -198,13 +198,12 @@ bool MultiIndexDraws::Run(const PairLists& lists, const Execution& execution, in
     rooms.emplace_back(lists.num_words, num_draws, execution);
   }
   std::atomic<bool> good{true};
-  const auto work = [&](int64_t task, int worker) {
-    const int64_t begin = task * kExamplesOfTask;
-    for (int64_t i = begin; i < std::min(begin + kExamplesOfTask, batch); ++i) {
+  const auto work = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
       if (!draws.DrawExample(i, rooms[worker])) good = false;
     }
   };
-  execution.Run({{"draw", {{(batch + kExamplesOfTask - 1) / kExamplesOfTask, work}}}});
+  execution.Run({{"draw", {InBlocks(batch, kExamplesOfTask, work)}}});
   return good;
 }
 

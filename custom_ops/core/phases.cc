@@ -48,6 +48,8 @@ bool RunTask(const Phase& phase, int part, int num_parts, int64_t task, int work
   return false;
 }
 
+// All tasks that are waited for have been started, by threads that run: so calls end whatever else
+// is in the pool, and with more threads than processors a thread that waits gives way.
 void WaitFor(const std::atomic<int64_t>& ended, int64_t count) {
   for (int spins = 0; ended.load(std::memory_order_acquire) < count; ++spins) {
     if (spins > kSpins) std::this_thread::yield();

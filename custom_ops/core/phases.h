@@ -5,12 +5,14 @@
 #ifndef TFX_LARGEOUT_CORE_PHASES_H_
 #define TFX_LARGEOUT_CORE_PHASES_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/parallel_for.h"
@@ -23,6 +25,17 @@ struct Tasks {
   int64_t count;
   std::function<void(int64_t task, int worker)> run;
 };
+
+// How many blocks of a size make up n things.
+constexpr int64_t BlocksOf(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// Tasks for n things, of which each takes a block of a size.
+inline Tasks InBlocks(int64_t n, int64_t size,
+                      std::function<void(int64_t begin, int64_t end, int worker)> run) {
+  return {BlocksOf(n, size), [n, size, run = std::move(run)](int64_t task, int worker) {
+            run(task * size, std::min(n, (task + 1) * size), worker);
+          }};
+}
 
 // Tasks that may run side by side. Each worker starts with a share of each range, in order, and
 // then takes over what others have left.

@@ -25,16 +25,18 @@ class ProbedTopKRun {
         num_probed_(num_probed),
         execution_(execution),
         out_(outputs),
-        isa_(BoundedTopKIsaOf(execution.set)),
-        logits_isa_(StreamedLogitsIsaOf(execution.set)),
+        isa_(TFX_OF_SET(kBoundedTopK, execution.set)),
+        logits_isa_(TFX_OF_BFLOAT16_SET(kStreamedLogits, execution.set)),
         norms_(execution.Take<float>(in_.batch)),
         pass_(BoundsPassOf(in_, bounded, norms_)) {}
 
   // Returns false if bounds or lists don't hold.
   bool Run() {
     if (!AreLists() || !TakeNorms(in_, norms_)) return false;
-    const int64_t rows = lists_.num_lists + in_.num_classes * num_probed_ / lists_.num_lists;
-    const int workers = TakeScratch(execution_.WorkersFor(in_.batch, 1000 + rows * in_.width / 16));
+    const int64_t rows =
+        lists_.num_lists + in_.weights.num_classes * num_probed_ / lists_.num_lists;
+    const int workers =
+        TakeScratch(execution_.WorkersFor(in_.batch, 1000 + rows * in_.weights.width / 16));
     execution_.ForRanges(workers, in_.batch, [this](int64_t begin, int64_t end, int w) {
       for (int64_t b = begin; b < end && !fails_; ++b) Search(b, &scratch_[w]);
     });
@@ -60,18 +62,17 @@ class ProbedTopKRun {
         std::clamp<int64_t>(kMostBytes / std::max<int64_t>(bytes, 1), 1, most_workers));
     scratch_ = execution_.Take<Scratch>(workers);
     for (int w = 0; w < workers; ++w) {
-      scratch_[w] = {execution_.Take<float>(Blocks(lists_.num_lists) * kClassesOfBlock),
-                     execution_.Take<ScoredClass>(lists_.num_lists),
-                     execution_.Take<ScoredClass>(in_.k),
-                     execution_.Take<BoundedClass>(rows),
-                     execution_.Take<ScoredClass>(rows),
-                     execution_.Take<float>(RowLogits::Lanes(logits_isa_, 1) * in_.width),
-                     execution_.Take<float>(in_.width)};
+      scratch_[w] = {
+          execution_.Take<float>(BlocksOf(lists_.num_lists, kClassesOfBlock) * kClassesOfBlock),
+          execution_.Take<ScoredClass>(lists_.num_lists),
+          execution_.Take<ScoredClass>(in_.k),
+          execution_.Take<BoundedClass>(rows),
+          execution_.Take<ScoredClass>(rows),
+          execution_.Take<float>(RowLogits::Lanes(logits_isa_, 1) * in_.weights.width),
+          execution_.Take<float>(in_.weights.width)};
     }
     return workers;
   }
-
-  static int64_t Blocks(int64_t n) { return (n + kClassesOfBlock - 1) / kClassesOfBlock; }
 
   // Of num_probed lists, at most.
   int64_t MostRows() const {
@@ -89,7 +90,7 @@ class ProbedTopKRun {
     }
     BoundsWorker worker = {scratch->heap, 0, -kInfinity, scratch->survivors, 0};
     BoundsPass pass = pass_;
-    pass.hidden += b * in_.width;
+    pass.hidden += b * in_.weights.width;
     pass.batch = 1;
     pass.norms += b;
     for (int64_t i = 0; i < num_probed_; ++i) {
@@ -102,7 +103,7 @@ class ProbedTopKRun {
 
   // The closest lists, closest first. Returns false if a center is not a number.
   bool ChooseLists(int64_t b, Scratch* scratch) const {
-    isa_.closeness(lists_, in_.width, in_.hidden + b * in_.width,
+    isa_.closeness(lists_, in_.weights.width, in_.hidden + b * in_.weights.width,
                    static_cast<float>(std::hypot(norms_[b], 1.0)), scratch->closeness);
     for (int64_t l = 0; l < lists_.num_lists; ++l) {
       if (std::isnan(scratch->closeness[l])) return false;
@@ -122,10 +123,10 @@ class ProbedTopKRun {
       if (lists_.ends[l] < end) return false;
       end = lists_.ends[l];
     }
-    return end <= lists_.num_blocks && end * kClassesOfBlock >= in_.num_classes;
+    return end <= lists_.num_blocks && end * kClassesOfBlock >= in_.weights.num_classes;
   }
 
-  bool IsClass(int32_t id) const { return id >= 0 && id < in_.num_classes; }
+  bool IsClass(int32_t id) const { return id >= 0 && id < in_.weights.num_classes; }
 
   // The number of classes of the closest lists.
   int64_t ClassesIn(const ScoredClass* lists) const {
@@ -175,7 +176,7 @@ void ProbedTopK(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                 const RowLists& lists, int64_t num_probed, const Execution& execution,
                 const BoundedTopKOutputs& outputs) {
   const Workspace::Scope scope(execution.workspace);
-  const bool pays = inputs.batch > 0 && inputs.k > 0 && inputs.width <= kMostWidthOfBounds;
+  const bool pays = inputs.batch > 0 && inputs.k > 0 && inputs.weights.width <= kMostWidthOfBounds;
   if (pays && ProbedTopKRun(inputs, bounded, lists, num_probed, execution, outputs).Run()) {
     return;
   }

@@ -240,58 +240,16 @@ void PairLogits(const void* kernel, const void* bias, bool is_bfloat16, int64_t 
   }
 }
 
-// Vectors [0, kVectors) of sums over terms: those of the hidden rows of their examples.
-template <int kVectors>
-TFX_INLINE void SumExamplesOf(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
-                              float* result) {
+// Vectors [0, kVectors) of `to` = (`adds`: what it was +) sum of g times a row, over terms of which
+// row_of(term) gives the row.
+template <int kVectors, bool adds, typename RowOf>
+TFX_INLINE void SumVectors(const ClassTerm* terms, int64_t n, const RowOf& row_of, float* to) {
   Floats sums[kVectors] = {};
+#pragma GCC unroll 8
+  for (int v = 0; adds && v < kVectors; ++v) sums[v] = Load(to + v * kLanes);
   for (int64_t t = 0; t < n; ++t) {
     const Floats g = Broadcast(terms[t].gradient);
-    const float* h = hidden + terms[t].example * width;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sums[v] = MulAdd(g, Load(h + v * kLanes), sums[v]);
-  }
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) Store(result + v * kLanes, sums[v]);
-}
-
-// Likewise the n < kLanes elements at the end of a row.
-TFX_INLINE void SumExamplesOfRest(const ClassTerm* terms, int64_t num_terms, const float* hidden,
-                                  int64_t width, int64_t n, float* result) {
-  Floats sum = {};
-  for (int64_t t = 0; t < num_terms; ++t) {
-    const float* h = hidden + terms[t].example * width;
-    sum = MulAdd(Broadcast(terms[t].gradient), LoadSome(h, n), sum);
-  }
-  StoreSome(result, sum, n);
-}
-
-void SumExamples(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
-                 float* result) {
-  constexpr int kMost = 8;
-  int64_t d = 0;
-  for (; d + kMost * kLanes <= width; d += kMost * kLanes) {
-    SumExamplesOf<kMost>(terms, n, hidden + d, width, result + d);
-  }
-  for (; d + 2 * kLanes <= width; d += 2 * kLanes) {
-    SumExamplesOf<2>(terms, n, hidden + d, width, result + d);
-  }
-  for (; d + kLanes <= width; d += kLanes) {
-    SumExamplesOf<1>(terms, n, hidden + d, width, result + d);
-  }
-  if (d < width) SumExamplesOfRest(terms, n, hidden + d, width, width - d, result + d);
-}
-
-// Vectors [0, kVectors) of `to` += sum of g times row c.
-template <int kVectors, typename Weight>
-TFX_INLINE void AddRowsTo(const ClassTerm* terms, int64_t n, const Weight* kernel, int64_t width,
-                          float* to) {
-  Floats sums[kVectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) sums[v] = Load(to + v * kLanes);
-  for (int64_t t = 0; t < n; ++t) {
-    const Floats g = Broadcast(terms[t].gradient);
-    const Weight* row = kernel + terms[t].class_id * width;
+    const auto* row = row_of(terms[t]);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sums[v] = MulAdd(g, Load(row + v * kLanes), sums[v]);
   }
@@ -299,31 +257,32 @@ TFX_INLINE void AddRowsTo(const ClassTerm* terms, int64_t n, const Weight* kerne
   for (int v = 0; v < kVectors; ++v) Store(to + v * kLanes, sums[v]);
 }
 
-template <typename Weight>
-TFX_INLINE void AddRestOfRows(const ClassTerm* terms, int64_t num_terms, const Weight* kernel,
-                              int64_t width, int64_t n, float* to) {
-  Floats sum = LoadSome(to, n);
-  for (int64_t t = 0; t < num_terms; ++t) {
-    const Weight* row = kernel + terms[t].class_id * width;
-    sum = MulAdd(Broadcast(terms[t].gradient), LoadSome(row, n), sum);
-  }
-  StoreSome(to, sum, n);
-}
-
-// Terms of one example.
-template <typename Weight>
-TFX_INLINE void AddRowsOfExample(const ClassTerm* terms, int64_t n, const Weight* kernel,
-                                 int64_t width, float* to) {
+// Likewise for rows of `width` numbers, which begin at rows + index_of(term) * width.
+template <bool adds, typename Number, typename IndexOf>
+TFX_INLINE void SumRows(const ClassTerm* terms, int64_t n, const Number* rows, int64_t width,
+                        const IndexOf& index_of, float* to) {
   constexpr int kMost = 8;
   int64_t d = 0;
+  const auto row_of = [&](const ClassTerm& term) __attribute__((always_inline)) {
+    return rows + index_of(term) * width + d;
+  };
   for (; d + kMost * kLanes <= width; d += kMost * kLanes) {
-    AddRowsTo<kMost>(terms, n, kernel + d, width, to + d);
+    SumVectors<kMost, adds>(terms, n, row_of, to + d);
   }
-  for (; d + 2 * kLanes <= width; d += 2 * kLanes) {
-    AddRowsTo<2>(terms, n, kernel + d, width, to + d);
+  for (; d + 2 * kLanes <= width; d += 2 * kLanes) SumVectors<2, adds>(terms, n, row_of, to + d);
+  for (; d + kLanes <= width; d += kLanes) SumVectors<1, adds>(terms, n, row_of, to + d);
+  if (d == width) return;
+  Floats sum = adds ? LoadSome(to + d, width - d) : Floats{};
+  for (int64_t t = 0; t < n; ++t) {
+    sum = MulAdd(Broadcast(terms[t].gradient), LoadSome(row_of(terms[t]), width - d), sum);
   }
-  for (; d + kLanes <= width; d += kLanes) AddRowsTo<1>(terms, n, kernel + d, width, to + d);
-  if (d < width) AddRestOfRows(terms, n, kernel + d, width, width - d, to + d);
+  StoreSome(to + d, sum, width - d);
+}
+
+void SumExamples(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
+                 float* result) {
+  const auto example_of = [](const ClassTerm& term) { return int64_t{term.example}; };
+  SumRows<false>(terms, n, hidden, width, example_of, result);
 }
 
 template <typename Weight>
@@ -331,13 +290,15 @@ void AddRowsOfType(const ClassTerm* terms, int64_t n, const Weight* kernel, int6
                    float* hidden_gradient) {
   const ClassTerm* ahead = terms;
   const ClassTerm* const end = terms + n;
+  const auto class_of = [](const ClassTerm& term) { return int64_t{term.class_id}; };
   while (terms < end) {
     const ClassTerm* next = terms + 1;
     while (next < end && next->example == terms->example) ++next;
     for (; ahead < end && ahead - next < kRowsAhead; ++ahead) {
       PrefetchRow(kernel + ahead->class_id * width, width);
     }
-    AddRowsOfExample(terms, next - terms, kernel, width, hidden_gradient + terms->example * width);
+    float* to = hidden_gradient + terms->example * width;  // of one example
+    SumRows<true>(terms, next - terms, kernel, width, class_of, to);
     terms = next;
   }
 }
@@ -349,12 +310,6 @@ void AddRows(const ClassTerm* terms, int64_t n, const void* kernel, bool is_bflo
   } else {
     AddRowsOfType(terms, n, static_cast<const float*>(kernel), width, hidden_gradient);
   }
-}
-
-void Add(const float* x, int64_t n, float* y) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(y + i, Load(x + i) + Load(y + i));
-  for (; i < n; ++i) y[i] += x[i];
 }
 
 void WidenArray(const uint16_t* from, int64_t n, float* to) {
@@ -380,8 +335,7 @@ int64_t FindOutside(const int64_t* ids, int64_t n, int64_t lowest, int64_t end) 
 
 }  // namespace
 
-extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {Step,    Logits, PairLogits, SumExamples,
-                                AddRows, Add,    WidenArray, FindOutside};
+const RowKernels kRowKernels = {Step,    Logits,     PairLogits, SumExamples,
+                                AddRows, WidenArray, FindOutside};
 
 }  // namespace tfx::core::TFX_ISA

@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
+
 namespace tfx::core {
 
 enum class RowMethod { kSgd, kMomentum, kNesterov, kAdagrad, kAdam };
@@ -67,26 +69,13 @@ struct RowKernels {
   void (*add_rows)(const ClassTerm* terms, int64_t n, const void* kernel, bool is_bfloat16,
                    int64_t width, float* hidden_gradient);
 
-  // y += x.
-  void (*add)(const float* x, int64_t n, float* y);
-
   void (*widen)(const uint16_t* from, int64_t n, float* to);
 
   // The position of the first of n ids that is not in [lowest, end), or n.
   int64_t (*find_outside)(const int64_t* ids, int64_t n, int64_t lowest, int64_t end);
 };
 
-namespace baseline {
-extern const RowKernels kRowKernels;
-}
-#ifdef __x86_64__
-namespace avx2 {
-extern const RowKernels kRowKernels;
-}
-namespace avx512 {
-extern const RowKernels kRowKernels;
-}
-#endif
+TFX_FOR_SETS(extern const RowKernels kRowKernels)
 
 }  // namespace tfx::core
 

@@ -9,7 +9,7 @@
 
 #include "core/adam_correction.h"
 #include "core/execution.h"
-#include "core/row_kernels.h"
+#include "core/row_kernels_isa.h"
 
 namespace tfx::core {
 

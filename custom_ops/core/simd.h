@@ -33,29 +33,17 @@ typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 typedef int8_t Bytes __attribute__((vector_size(kLanes)));
 
-TFX_INLINE Floats Load(const float* from) {
-  Floats x;
+template <typename Vector>
+TFX_INLINE Vector LoadBits(const void* from) {
+  Vector x;
   memcpy(&x, from, sizeof(x));
   return x;
 }
 
-TFX_INLINE Doubles Load(const double* from) {
-  Doubles x;
-  memcpy(&x, from, sizeof(x));
-  return x;
-}
-
-TFX_INLINE Ints Load(const int32_t* from) {
-  Ints x;
-  memcpy(&x, from, sizeof(x));
-  return x;
-}
-
-TFX_INLINE Words Load(const uint32_t* from) {
-  Words x;
-  memcpy(&x, from, sizeof(x));
-  return x;
-}
+TFX_INLINE Floats Load(const float* from) { return LoadBits<Floats>(from); }
+TFX_INLINE Doubles Load(const double* from) { return LoadBits<Doubles>(from); }
+TFX_INLINE Ints Load(const int32_t* from) { return LoadBits<Ints>(from); }
+TFX_INLINE Words Load(const uint32_t* from) { return LoadBits<Words>(from); }
 
 // Whole numbers, as floats.
 TFX_INLINE Floats Load(const int8_t* from) {
@@ -66,9 +54,7 @@ TFX_INLINE Floats Load(const int8_t* from) {
   return _mm256_cvtepi32_ps(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #else
-  Bytes x;
-  memcpy(&x, from, sizeof(x));
-  return __builtin_convertvector(__builtin_convertvector(x, Ints), Floats);
+  return __builtin_convertvector(__builtin_convertvector(LoadBits<Bytes>(from), Ints), Floats);
 #endif
 }
 
@@ -105,11 +91,7 @@ TFX_INLINE Floats Widen(Halves x) {
   return reinterpret_cast<Floats>(__builtin_convertvector(x, Words) << 16);
 }
 
-TFX_INLINE Floats Load(const uint16_t* from) {
-  Halves x;
-  memcpy(&x, from, sizeof(x));
-  return Widen(x);
-}
+TFX_INLINE Floats Load(const uint16_t* from) { return Widen(LoadBits<Halves>(from)); }
 
 TFX_INLINE Floats LoadSome(const uint16_t* from, int64_t n) {
   Halves x = {};

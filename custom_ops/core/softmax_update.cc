@@ -21,16 +21,6 @@ constexpr int64_t kFewestShares = 8;
 constexpr int64_t kMostShares = 64;
 constexpr int64_t kExamplesOfTask = 16;
 
-const SoftmaxUpdateIsa& IsaOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set == InstructionSet::kAvx512Bf16) return avx512_bf16::kSoftmaxUpdate;
-  if (set == InstructionSet::kAvx512) return avx512::kSoftmaxUpdate;
-  if (set == InstructionSet::kAvx2) return avx2::kSoftmaxUpdate;
-#endif
-  (void)set;
-  return baseline::kSoftmaxUpdate;
-}
-
 class SoftmaxStep {
  public:
   SoftmaxStep(const LayerWeights& weights, const LayerRows& rows, const SoftmaxBatch& batch,
@@ -40,13 +30,13 @@ class SoftmaxStep {
         batch_(batch),
         updater_(updater),
         execution_(execution),
-        isa_(IsaOf(execution.set)),
+        isa_(TFX_OF_BFLOAT16_SET(kSoftmaxUpdate, execution.set)),
         hidden_gradient_(hidden_gradient),
         width_(weights.width),
         padded_width_(isa_.padded_width(width_)),
-        num_panels_((batch.size + isa_.panel_lanes - 1) / isa_.panel_lanes),
+        num_panels_(BlocksOf(batch.size, isa_.panel_lanes)),
         block_(isa_.rows_of_block(width_)),
-        num_blocks_((weights.num_classes + block_ - 1) / block_),
+        num_blocks_(BlocksOf(weights.num_classes, block_)),
         sum_size_(isa_.padded_lanes(num_panels_) * padded_width_) {
     const int64_t fitting = kMostOfSums / std::max<int64_t>(sum_size_, 1);
     num_shares_ = std::min(std::clamp(fitting, kFewestShares, kMostShares), num_blocks_);
@@ -58,11 +48,10 @@ class SoftmaxStep {
     const auto pack = [this](int64_t task, int) { PackPanel(task); };
     const auto prepare = [this](int64_t, int) { PrepareLanesAndTerms(); };
     const auto share = [this](int64_t task, int worker) { VisitShare(task, worker); };
-    const auto sum = [this](int64_t task, int) { SumHiddenGradient(task); };
-    execution_.Run(
-        {{"panels", {{1, prepare}, {num_panels_, pack}}},
-         {"classes", {{num_shares_, share}}},
-         {"hidden gradient", {{(batch_.size + kExamplesOfTask - 1) / kExamplesOfTask, sum}}}});
+    const auto sum = [this](int64_t begin, int64_t end, int) { SumHiddenGradient(begin, end); };
+    execution_.Run({{"panels", {{1, prepare}, {num_panels_, pack}}},
+                    {"classes", {{num_shares_, share}}},
+                    {"hidden gradient", {InBlocks(batch_.size, kExamplesOfTask, sum)}}});
   }
 
  private:
@@ -150,13 +139,12 @@ class SoftmaxStep {
     }
   }
 
-  void SumHiddenGradient(int64_t task) {
-    const int64_t end = std::min((task + 1) * kExamplesOfTask, batch_.size);
-    for (int64_t i = task * kExamplesOfTask; i < end; ++i) {
+  void SumHiddenGradient(int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       float* to = hidden_gradient_ + i * width_;
       std::copy_n(sums_ + i * padded_width_, width_, to);
       for (int64_t share = 1; share < num_shares_; ++share) {
-        execution_.rows.add(sums_ + share * sum_size_ + i * padded_width_, width_, to);
+        execution_.dense.add(1, sums_ + share * sum_size_ + i * padded_width_, width_, to);
       }
     }
   }

@@ -272,7 +272,6 @@ void VisitBlock(const SoftmaxUpdatePass& pass, int64_t first, int64_t num_rows,
 
 }  // namespace
 
-extern const SoftmaxUpdateIsa kSoftmaxUpdate;
 const SoftmaxUpdateIsa kSoftmaxUpdate = {kPanelLanes, RowsOfBlock, PaddedWidth,       PaddedLanes,
                                          ScratchSize, PackPanel,   PackHiddenColumns, VisitBlock};
 

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
 #include "core/logit_operands.h"
 
 namespace tfx::core {
@@ -64,20 +65,7 @@ struct SoftmaxUpdateIsa {
                 const SoftmaxBlockGradients& gradients);
 };
 
-namespace baseline {
-extern const SoftmaxUpdateIsa kSoftmaxUpdate;
-}
-#ifdef __x86_64__
-namespace avx2 {
-extern const SoftmaxUpdateIsa kSoftmaxUpdate;
-}
-namespace avx512 {
-extern const SoftmaxUpdateIsa kSoftmaxUpdate;
-}
-namespace avx512_bf16 {
-extern const SoftmaxUpdateIsa kSoftmaxUpdate;
-}
-#endif
+TFX_FOR_BFLOAT16_SETS(extern const SoftmaxUpdateIsa kSoftmaxUpdate)
 
 }  // namespace tfx::core
 

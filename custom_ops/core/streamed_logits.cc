@@ -23,7 +23,7 @@ int64_t ClassesOfChunk(int64_t num_classes, int64_t batch) {
   constexpr int64_t kSmallest = 480;  // a multiple of every tile, like 96
   const int64_t most_chunks =
       std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(batch, 1), 16, 256);
-  const int64_t even = (num_classes + most_chunks - 1) / most_chunks;
+  const int64_t even = BlocksOf(num_classes, most_chunks);
   return std::max(kSmallest, (even + 95) / 96 * 96);
 }
 
@@ -32,13 +32,13 @@ class StreamedLogitsRun {
   StreamedLogitsRun(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs)
       : in_(inputs),
-        isa_(StreamedLogitsIsaOf(execution.set)),
+        isa_(TFX_OF_BFLOAT16_SET(kStreamedLogits, execution.set)),
         execution_(execution),
         out_(outputs) {
-    const int64_t num_panels = (in_.batch + isa_.panel_lanes - 1) / isa_.panel_lanes;
+    const int64_t num_panels = BlocksOf(in_.batch, isa_.panel_lanes);
     lanes_ = num_panels * isa_.panel_lanes;
-    chunk_ = ClassesOfChunk(in_.num_classes, in_.batch);
-    num_chunks_ = (in_.num_classes + chunk_ - 1) / chunk_;
+    chunk_ = ClassesOfChunk(in_.weights.num_classes, in_.batch);
+    num_chunks_ = BlocksOf(in_.weights.num_classes, chunk_);
     num_workers_ = std::min<int64_t>(execution.num_workers, num_chunks_);
     panels_.resize(num_panels);
     if (in_.keep != nullptr) keeper_.emplace(*in_.keep, in_.batch, lanes_, num_workers_, execution);
@@ -49,7 +49,8 @@ class StreamedLogitsRun {
     PackPanels();
     pass_ = {panels_.data(),
              static_cast<int64_t>(panels_.size()),
-             {in_.kernel, in_.bias, in_.is_bfloat16, in_.rounds, in_.width},
+             {in_.weights.kernel, in_.weights.bias, in_.weights.is_bfloat16, in_.rounds,
+              in_.weights.width},
              in_.num_labels,
              in_.k,
              keeper_.has_value(),
@@ -67,46 +68,35 @@ class StreamedLogitsRun {
   }
 
  private:
-  template <typename T>
-  T* Take(int64_t n) const {
-    return execution_.Take<T>(n);
-  }
-
-  template <typename T>
-  T* Filled(int64_t n, T value) const {
-    T* array = Take<T>(n);
-    std::fill_n(array, n, value);
-    return array;
-  }
-
-  bool CopiesRows() const { return in_.is_bfloat16 || in_.rounds; }
+  bool CopiesRows() const { return in_.weights.is_bfloat16 || in_.rounds; }
 
   void TakeMemory() {
-    const int64_t block_rows = isa_.rows_of_block(in_.width);
-    hidden_ = Take<float>(lanes_ * in_.width);
-    target_ids_ = Filled<int32_t>(lanes_ * in_.num_labels, -1);
-    target_keys_ = Filled<float>(lanes_ * in_.num_labels, kInfinity);
-    max_ = Take<float>(num_chunks_ * lanes_);
-    sum_ = Take<float>(num_chunks_ * lanes_);
-    workers_ = Take<StreamedLogitsWorker>(num_workers_);
+    const int64_t block_rows = isa_.rows_of_block(in_.weights.width);
+    hidden_ = execution_.Take<float>(lanes_ * in_.weights.width);
+    target_ids_ = execution_.Filled<int32_t>(lanes_ * in_.num_labels, -1);
+    target_keys_ = execution_.Filled<float>(lanes_ * in_.num_labels, kInfinity);
+    max_ = execution_.Take<float>(num_chunks_ * lanes_);
+    sum_ = execution_.Take<float>(num_chunks_ * lanes_);
+    workers_ = execution_.Take<StreamedLogitsWorker>(num_workers_);
     for (int64_t w = 0; w < num_workers_; ++w) {
-      workers_[w] = {0,
-                     0,
-                     Filled<int32_t>(lanes_ * in_.num_labels, 0),
-                     Take<ScoredClass>(in_.batch * in_.k),
-                     Filled<float>(lanes_, -kInfinity),
-                     Filled<float>(lanes_, 0),
-                     CopiesRows() ? Take<float>(block_rows * in_.width) : nullptr,
-                     Take<float>(block_rows),
-                     nullptr,
-                     keeper_ ? Take<uint32_t>(block_rows) : nullptr,
-                     nullptr};
+      workers_[w] = {
+          0,
+          0,
+          execution_.Filled<int32_t>(lanes_ * in_.num_labels, 0),
+          execution_.Take<ScoredClass>(in_.batch * in_.k),
+          execution_.Filled<float>(lanes_, -kInfinity),
+          execution_.Filled<float>(lanes_, 0),
+          CopiesRows() ? execution_.Take<float>(block_rows * in_.weights.width) : nullptr,
+          execution_.Take<float>(block_rows),
+          nullptr,
+          keeper_ ? execution_.Take<uint32_t>(block_rows) : nullptr,
+          nullptr};
     }
-    target_workers_ = execution_.WorkersFor(in_.batch, in_.num_labels * (100 + in_.width));
-    rows_ = CopiesRows() ? Take<float>(target_workers_ * in_.width) : nullptr;
+    target_workers_ = execution_.WorkersFor(in_.batch, in_.num_labels * (100 + in_.weights.width));
+    rows_ = CopiesRows() ? execution_.Take<float>(target_workers_ * in_.weights.width) : nullptr;
     merging_workers_ = execution_.WorkersFor(
         in_.batch, 50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
-    best_ = Take<ScoredClass>(merging_workers_ * num_workers_ * in_.k);
+    best_ = execution_.Take<ScoredClass>(merging_workers_ * num_workers_ * in_.k);
   }
 
   // Transposes h into panels of examples, and labels with them.
@@ -115,11 +105,11 @@ class StreamedLogitsRun {
       const int64_t first = p * isa_.panel_lanes;
       const int32_t examples = std::min<int64_t>(in_.batch - first, isa_.panel_lanes);
       const int32_t lanes = examples <= isa_.vector_lanes ? isa_.vector_lanes : isa_.panel_lanes;
-      float* hidden = hidden_ + first * in_.width;
+      float* hidden = hidden_ + first * in_.weights.width;
       const int64_t labels_at = first * in_.num_labels;
       Panel& panel = panels_[p];
       panel.hidden = hidden;
-      panel.hidden_rows = in_.hidden + first * in_.width;
+      panel.hidden_rows = in_.hidden + first * in_.weights.width;
       panel.first_lane = first;
       panel.lanes = lanes;
       panel.examples = examples;
@@ -128,7 +118,7 @@ class StreamedLogitsRun {
       panel.target_keys = target_keys_ + labels_at;
       panel.target_ids = target_ids_ + labels_at;
       panel.keys = keeper_ ? keeper_->keys() + first : nullptr;
-      isa_.pack_panel(panel, in_.width, in_.rounds, hidden);
+      isa_.pack_panel(panel, in_.weights.width, in_.rounds, hidden);
     }
   }
 
@@ -149,12 +139,12 @@ class StreamedLogitsRun {
   }
 
   void ComputeTargets() {
-    execution_.ForRanges(target_workers_, in_.batch,
-                         [this](int64_t begin, int64_t end, int worker) {
-                           for (int64_t b = begin; b < end; ++b) {
-                             ComputeTargetsOf(b, rows_ + (CopiesRows() ? worker * in_.width : 0));
-                           }
-                         });
+    execution_.ForRanges(
+        target_workers_, in_.batch, [this](int64_t begin, int64_t end, int worker) {
+          for (int64_t b = begin; b < end; ++b) {
+            ComputeTargetsOf(b, rows_ + (CopiesRows() ? worker * in_.weights.width : 0));
+          }
+        });
   }
 
   void ComputeTargetsOf(int64_t b, float* scratch) {
@@ -180,7 +170,7 @@ class StreamedLogitsRun {
         }
       }
     };
-    execution_.parallel_for(num_workers_, work, chunk_ * (in_.width + 10) * lanes_ / 10);
+    execution_.parallel_for(num_workers_, work, chunk_ * (in_.weights.width + 10) * lanes_ / 10);
   }
 
   void VisitChunk(int64_t chunk, int64_t worker) {
@@ -190,7 +180,8 @@ class StreamedLogitsRun {
       view.bounds = keeper_->BoundsFor(worker);
       view.kept = keeper_->KeptBy(worker);
     }
-    isa_.chunk(pass_, chunk * chunk_, std::min((chunk + 1) * chunk_, in_.num_classes), &view, sums);
+    isa_.chunk(pass_, chunk * chunk_, std::min((chunk + 1) * chunk_, in_.weights.num_classes),
+               &view, sums);
     if (keeper_) keeper_->AddChunk(sums.max, sums.sum);
   }
 
@@ -275,16 +266,6 @@ class StreamedLogitsRun {
 };
 
 }  // namespace
-
-const StreamedLogitsIsa& StreamedLogitsIsaOf(InstructionSet set) {
-#ifdef __x86_64__
-  if (set == InstructionSet::kAvx512Bf16) return avx512_bf16::kStreamedLogits;
-  if (set == InstructionSet::kAvx512) return avx512::kStreamedLogits;
-  if (set == InstructionSet::kAvx2) return avx2::kStreamedLogits;
-#endif
-  (void)set;
-  return baseline::kStreamedLogits;
-}
 
 void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
                     const StreamedLogitsOutputs& outputs) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/candidate_batch.h"
 #include "core/class_shard.h"
 #include "core/execution.h"
 #include "core/logit_keeper.h"
@@ -14,15 +15,11 @@
 namespace tfx::core {
 
 struct StreamedLogitsInputs {
-  const float* hidden;  // h: [B, D]
-  const void* kernel;   // W: [C, D], float or bfloat16
-  const void* bias;     // b: [C] of the same type, or null
-  bool is_bfloat16;
+  const float* hidden;    // h: [B, D]
+  LayerWeights weights;   // the rows of W [C, D] that are here, and b
   bool rounds;            // W and h to bfloat16, for products that are summed in float
   const int64_t* labels;  // [B, K], padded with -1
   int64_t batch;          // B
-  int64_t width;          // D
-  int64_t num_classes;    // C, rows of W
   int64_t num_labels;     // K
   int64_t k;
   ClassShard shard;            // which classes the rows of W are
@@ -38,11 +35,6 @@ struct StreamedLogitsOutputs {
   int64_t* top_ids;         // [B, k]
   KeptProbabilities* kept;  // where `keep` is given: all but labels
 };
-
-struct StreamedLogitsIsa;  // see core/streamed_logits_isa.h
-
-// REQUIRES: Supports(set).
-const StreamedLogitsIsa& StreamedLogitsIsaOf(InstructionSet set);
 
 // Fills the outputs. The result depends neither on the number of workers nor on their order.
 //

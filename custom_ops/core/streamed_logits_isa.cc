@@ -311,7 +311,6 @@ void Chunk(const StreamedLogitsPass& pass, int64_t begin, int64_t end, StreamedL
 
 }  // namespace
 
-extern const StreamedLogitsIsa kStreamedLogits;
 const StreamedLogitsIsa kStreamedLogits = {
     kLanes, kPanelVectors * kLanes, RowsOfBlock, PackPanel, TargetLogit, Chunk};
 

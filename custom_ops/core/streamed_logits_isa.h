@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "core/for_sets.h"
 #include "core/kept_logits.h"
 #include "core/logit_operands.h"
 #include "core/top_k_heap.h"
@@ -82,20 +83,7 @@ struct StreamedLogitsIsa {
                 StreamedLogitsWorker* worker, ChunkSums sums);
 };
 
-namespace baseline {
-extern const StreamedLogitsIsa kStreamedLogits;
-}
-#ifdef __x86_64__
-namespace avx2 {
-extern const StreamedLogitsIsa kStreamedLogits;
-}
-namespace avx512 {
-extern const StreamedLogitsIsa kStreamedLogits;
-}
-namespace avx512_bf16 {
-extern const StreamedLogitsIsa kStreamedLogits;
-}
-#endif
+TFX_FOR_BFLOAT16_SETS(extern const StreamedLogitsIsa kStreamedLogits)
 
 }  // namespace tfx::core
 

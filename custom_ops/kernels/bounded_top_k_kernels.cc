@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,7 +9,7 @@
 #include "core/probed_top_k.h"
 #include "kernels/cpu_op.h"
 #include "kernels/locked_variables.h"
-#include "kernels/streamed_logits_checks.h"
+#include "kernels/streamed_logits_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
@@ -27,7 +26,6 @@ absl::Status CheckBounds(const char* name, const tf::Tensor& bounds, tf::DataTyp
                          bounds.shape().DebugString());
 }
 
-template <typename T>
 class BoundedTopKOp : public CpuOp {
  public:
   explicit BoundedTopKOp(tf::OpKernelConstruction* context)
@@ -42,7 +40,7 @@ class BoundedTopKOp : public CpuOp {
   // The number of blocks that the bounds must have.
   virtual int64_t Blocks(const LockedVariables& variables) const {
     const int64_t num_classes = variables.tensor(0)->dim_size(0);
-    return (num_classes + core::kClassesOfBlock - 1) / core::kClassesOfBlock;
+    return core::BlocksOf(num_classes, core::kClassesOfBlock);
   }
 
   virtual absl::Status Search(const LockedVariables&, const core::StreamedLogitsInputs& inputs,
@@ -60,24 +58,15 @@ class BoundedTopKOp : public CpuOp {
     const tf::Tensor& kernel = *variables.tensor(0);
     const int64_t batch = hidden.dims() == 2 ? hidden.dim_size(0) : 0;
     const tf::Tensor labels(tf::DT_INT64, {batch, 0}), scores(tf::DT_FLOAT, {0, 0});
-    TF_RETURN_IF_ERROR(CheckStreamedLogits(hidden, kernel, bias, labels, scores, k_));
-    const int64_t num_classes = kernel.dim_size(0), width = kernel.dim_size(1);
+    core::StreamedLogitsInputs inputs;
+    TF_RETURN_IF_ERROR(GetStreamedLogits(hidden, kernel, bias, labels, scores, k_, &inputs));
+    const int64_t width = inputs.weights.width;
     const int64_t blocks = Blocks(variables);
     const tf::TensorShape shape({blocks, core::kClassesOfBlock});
     TF_RETURN_IF_ERROR(CheckBounds("rows", *variables.tensor(1), tf::DT_INT8,
                                    {blocks, width, core::kClassesOfBlock}));
     TF_RETURN_IF_ERROR(CheckBounds("scales", *variables.tensor(2), tf::DT_FLOAT, shape));
     TF_RETURN_IF_ERROR(CheckBounds("errors", *variables.tensor(3), tf::DT_FLOAT, shape));
-    core::StreamedLogitsInputs inputs = {};
-    inputs.hidden = hidden.flat<float>().data();
-    inputs.kernel = kernel.flat<T>().data();
-    inputs.bias = bias.NumElements() > 0 ? bias.flat<T>().data() : nullptr;
-    inputs.is_bfloat16 = std::is_same_v<T, tf::bfloat16>;
-    inputs.batch = batch;
-    inputs.width = width;
-    inputs.num_classes = num_classes;
-    inputs.k = k_;
-    inputs.shard = {0, 1, num_classes};
     tf::Tensor *top_scores, *top_ids, *num_candidates;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {batch, k_}, &top_scores));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {batch, k_}, &top_ids));
@@ -95,12 +84,11 @@ class BoundedTopKOp : public CpuOp {
   int64_t k_;
 };
 
-template <typename T>
-class ProbedTopKOp : public BoundedTopKOp<T> {
+class ProbedTopKOp : public BoundedTopKOp {
  public:
   explicit ProbedTopKOp(tf::OpKernelConstruction* context)
-      : BoundedTopKOp<T>(context, {"kernel", "rows", "scales", "errors", "classes", "centers",
-                                   "offsets", "penalties", "ends"}) {
+      : BoundedTopKOp(context, {"kernel", "rows", "scales", "errors", "classes", "centers",
+                                "offsets", "penalties", "ends"}) {
     OP_REQUIRES_OK(context, context->GetAttr("num_probed", &num_probed_));
   }
 
@@ -117,12 +105,12 @@ class ProbedTopKOp : public BoundedTopKOp<T> {
     const tf::Tensor &offsets = *variables.tensor(6), &penalties = *variables.tensor(7);
     const tf::Tensor& ends = *variables.tensor(8);
     const int64_t blocks = Blocks(variables), num_lists = ends.NumElements();
-    const int64_t blocks_of_lists = (num_lists + core::kClassesOfBlock - 1) / core::kClassesOfBlock;
+    const int64_t blocks_of_lists = core::BlocksOf(num_lists, core::kClassesOfBlock);
     TF_RETURN_IF_ERROR(
         CheckBounds("classes", classes, tf::DT_INT32, {blocks, core::kClassesOfBlock}));
     TF_RETURN_IF_ERROR(CheckBounds("ends", ends, tf::DT_INT32, {num_lists}));
     TF_RETURN_IF_ERROR(CheckBounds("centers", centers, tf::DT_FLOAT,
-                                   {blocks_of_lists, inputs.width, core::kClassesOfBlock}));
+                                   {blocks_of_lists, inputs.weights.width, core::kClassesOfBlock}));
     const tf::TensorShape of_lists({blocks_of_lists, core::kClassesOfBlock});
     TF_RETURN_IF_ERROR(CheckBounds("offsets", offsets, tf::DT_FLOAT, of_lists));
     TF_RETURN_IF_ERROR(CheckBounds("penalties", penalties, tf::DT_FLOAT, of_lists));
@@ -143,15 +131,8 @@ class ProbedTopKOp : public BoundedTopKOp<T> {
   int64_t num_probed_;
 };
 
-#define TFX_REGISTER(T)                                                                            \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name("TfxBoundedTopK").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), BoundedTopKOp<T>); \
-  REGISTER_KERNEL_BUILDER(Name("TfxProbedTopK").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), \
-                          ProbedTopKOp<T>)
-
-TFX_REGISTER(float);
-TFX_REGISTER(tf::bfloat16);
-#undef TFX_REGISTER
+REGISTER_KERNEL_BUILDER(Name("TfxBoundedTopK").Device(tf::DEVICE_CPU), BoundedTopKOp);
+REGISTER_KERNEL_BUILDER(Name("TfxProbedTopK").Device(tf::DEVICE_CPU), ProbedTopKOp);
 
 }  // namespace
 }  // namespace tfx

@@ -15,19 +15,15 @@ namespace {
 namespace tf = tensorflow;
 using core::gpu::kNoFault;
 
-class BucketCandidatesGpuOp : public tf::OpKernel {
+class BucketCandidatesGpuOp : public GpuOp {
  public:
   using Call = BucketCandidatesCall;
 
   explicit BucketCandidatesGpuOp(tf::OpKernelConstruction* context)
-      : tf::OpKernel(context), call_(context) {}
+      : GpuOp(context), call_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(
         variables.Lock(context, {"entries", "starts"}, LockedVariables::Mode::kShared));
@@ -51,6 +47,7 @@ class BucketCandidatesGpuOp : public tf::OpKernel {
     return Check(context, tables, with, faults);
   }
 
+ private:
   static absl::Status Check(tf::OpKernelContext* context, const core::HashTables& tables,
                             const core::gpu::BucketQueries& with,
                             const core::gpu::QueryFaults& faults) {

@@ -3,15 +3,12 @@
 // The ops on labels and candidates on a GPU, for weights in float32 and bfloat16. What is wrong
 // with ids and numbers is found on the device, and is an error of a later op; a step is none then.
 
-#include <mutex>
-
 #include "core/gpu/candidate_logits.h"
 #include "core/gpu/candidate_update.h"
-#include "kernels/candidate_checks.h"
 #include "kernels/candidate_op.h"
 #include "kernels/candidate_refusals_gpu.h"
 #include "kernels/gpu_op.h"
-#include "kernels/layer_update.h"
+#include "kernels/layer.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -30,30 +27,27 @@ absl::Status BeginChecks(tf::OpKernelContext* context, const core::gpu::Candidat
   return refusals->Find(context, numbers, *fault);
 }
 
-class CandidateLogitsGpuOp : public tf::OpKernel {
+class CandidateLogitsGpuOp : public GpuOp {
  public:
-  explicit CandidateLogitsGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit CandidateLogitsGpuOp(tf::OpKernelConstruction* context) : GpuOp(context) {
     OP_REQUIRES_OK(context, layer_.ReadAttributes(context));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
     TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));
     LockedVariables variables;
     TF_RETURN_IF_ERROR(variables.Lock(context, layer_.Names(), LockedVariables::Mode::kShared));
+    TF_RETURN_IF_ERROR(layer_.CheckShapes(variables));
     const CandidateInputs inputs(context, variables.size());
-    TF_RETURN_IF_ERROR(layer_.CheckShapes(variables, inputs));
     const core::LayerWeights weights = layer_.Weights(variables);
+    TF_RETURN_IF_ERROR(inputs.CheckShapes(weights.width));
     const core::CandidateBatch batch = inputs.Batch();
     tf::Tensor scratch;
     const int64_t bytes = core::gpu::CandidateLogitsScratchBytes(weights, batch);
     TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
     core::CandidateLogitsOutputs outputs;
-    TF_RETURN_IF_ERROR(AllocateCandidateLogits(context, inputs, &outputs));
+    TF_RETURN_IF_ERROR(inputs.AllocateLogits(context, &outputs));
     tf::Tensor memory;
     core::gpu::CandidateFault* fault;
     TF_RETURN_IF_ERROR(BeginChecks(
@@ -62,78 +56,64 @@ class CandidateLogitsGpuOp : public tf::OpKernel {
         core::gpu::CandidateLogits(StreamOf(context), weights, batch, scratch.data(), outputs));
   }
 
-  CandidateLayer layer_;
+ private:
+  Layer layer_;
 };
 
-class CandidateUpdateGpuOp : public tf::OpKernel {
+class CandidateUpdateGpuOp : public GpuOp {
  public:
-  explicit CandidateUpdateGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, layer_.ReadAttributes(context));
+  explicit CandidateUpdateGpuOp(tf::OpKernelConstruction* context) : GpuOp(context) {
     OP_REQUIRES_OK(context, update_.ReadAttributes(context));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    OP_REQUIRES_OK(context, Explained(Run(context)));
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
+    TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));
+    LayerUpdate update = update_;
+    LockedVariables variables;
+    TF_RETURN_IF_ERROR(update.Lock(context, &variables));
+    const CandidateInputs inputs(context, variables.size());
+    TF_RETURN_IF_ERROR(inputs.CheckShapes(variables.tensor(0)->dim_size(1)));
+    TF_RETURN_IF_ERROR(update.Set(context, variables, inputs.learning_rate));
+    core::CandidateGradients gradients;
+    TF_RETURN_IF_ERROR(inputs.GetGradients(context, &gradients));
+    const core::CandidateBatch batch = inputs.Batch();
+    tf::Tensor scratch, *hidden_gradient;
+    const int64_t bytes =
+        core::gpu::CandidateUpdateScratchBytes(update.layer().Weights(variables), batch);
+    TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
+    TF_RETURN_IF_ERROR(update.Own(&variables));
+    const float* rate = context->input(inputs.learning_rate).scalar<float>().data();
+    const auto rule = update.RuleOnGpu(rate);
+    const core::LayerWeights weights = update.layer().Weights(variables);
+    tf::Tensor memory;
+    core::gpu::CandidateFault* fault;
+    TF_RETURN_IF_ERROR(BeginChecks(context,
+                                   {weights.num_classes, weights.width, batch, gradients, rate,
+                                    rule.has_value() ? rule->weight_decay : 0},
+                                   &memory, &fault));
+    return StatusOf(
+        core::gpu::CandidateUpdate(StreamOf(context), weights, update.Rows(variables), batch,
+                                   gradients, rule.has_value() ? &*rule : nullptr, fault,
+                                   scratch.data(), hidden_gradient->flat<float>().data()));
   }
 
  private:
-  absl::Status Run(tf::OpKernelContext* context) {
-    TF_RETURN_IF_ERROR(CandidateRefusals::Earlier(context));
-    LockedVariables variables;
-    TF_RETURN_IF_ERROR(variables.Lock(context, update_.Names(), update_.LockMode()));
-    const CandidateInputs inputs(context, variables.size());
-    TF_RETURN_IF_ERROR(layer_.CheckShapes(variables, inputs));
-    const CandidateGradientInputs gradients(context, variables.size() + 3);
-    TF_RETURN_IF_ERROR(update_.SetForDeviceRate(context, variables, gradients.learning_rate));
-    TF_RETURN_IF_ERROR(CheckGradientShapes(gradients.labels, gradients.candidates,
-                                           inputs.labels.shape(), inputs.OfLogits()));
-    const core::CandidateBatch batch = inputs.Batch();
-    tf::Tensor scratch, *hidden_gradient;
-    const int64_t bytes = core::gpu::CandidateUpdateScratchBytes(layer_.Weights(variables), batch);
-    TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
-    TF_RETURN_IF_ERROR(update_.Own(&variables));
-    const float* rate = context->input(gradients.learning_rate).scalar<float>().data();
-    const auto rule = update_.RuleOnGpu(rate);
-    const core::LayerWeights weights = layer_.Weights(variables);
-    tf::Tensor memory;
-    core::gpu::CandidateFault* fault;
-    TF_RETURN_IF_ERROR(
-        BeginChecks(context,
-                    {weights.num_classes, weights.width, batch, gradients.Gradients(), rate,
-                     rule.has_value() ? rule->weight_decay : 0},
-                    &memory, &fault));
-    return StatusOf(
-        core::gpu::CandidateUpdate(StreamOf(context), weights, update_.Rows(variables), batch,
-                                   gradients.Gradients(), rule.has_value() ? &*rule : nullptr,
-                                   fault, scratch.data(), hidden_gradient->flat<float>().data()));
-  }
-
-  std::mutex mutex_;
-  CandidateLayer layer_;
-  LayerUpdate update_;  // guarded by mutex_
+  LayerUpdate update_;  // the attributes
 };
 
-#define TFX_REGISTER(T)                                   \
-  REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits")      \
-                              .Device(tf::DEVICE_GPU)     \
-                              .TypeConstraint<T>("dtype") \
-                              .HostMemory("kernel")       \
-                              .HostMemory("bias"),        \
-                          CandidateLogitsGpuOp);          \
-  REGISTER_KERNEL_BUILDER(Name("TfxCandidateUpdate")      \
-                              .Device(tf::DEVICE_GPU)     \
-                              .TypeConstraint<T>("dtype") \
-                              .HostMemory("kernel")       \
-                              .HostMemory("bias")         \
-                              .HostMemory("kernel_slots") \
-                              .HostMemory("bias_slots")   \
-                              .HostMemory("rule"),        \
-                          CandidateUpdateGpuOp)
-TFX_REGISTER(float);
-TFX_REGISTER(tf::bfloat16);
-#undef TFX_REGISTER
+REGISTER_KERNEL_BUILDER(
+    Name("TfxCandidateLogits").Device(tf::DEVICE_GPU).HostMemory("kernel").HostMemory("bias"),
+    CandidateLogitsGpuOp);
+REGISTER_KERNEL_BUILDER(Name("TfxCandidateUpdate")
+                            .Device(tf::DEVICE_GPU)
+                            .HostMemory("kernel")
+                            .HostMemory("bias")
+                            .HostMemory("kernel_slots")
+                            .HostMemory("bias_slots")
+                            .HostMemory("rule"),
+                        CandidateUpdateGpuOp);
 
 }  // namespace
 }  // namespace tfx

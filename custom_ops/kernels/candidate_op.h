@@ -1,77 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ops on labels and candidates are on every device: their variables, arguments and results
-// as core takes them. Looks at no number in a tensor, but for the rule's.
+// What the ops on labels and candidates are on every device: their arguments and results as core
+// takes them, and what they demand of shapes. Looks at no number in a tensor.
 
 #ifndef TFX_LARGEOUT_KERNELS_CANDIDATE_OP_H_
 #define TFX_LARGEOUT_KERNELS_CANDIDATE_OP_H_
 
-#include <string>
-#include <vector>
+#include <cstdint>
 
 #include "core/candidate_batch.h"
 #include "core/candidate_logits.h"
 #include "core/candidate_update.h"
-#include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
 
-// Hidden, labels and candidates are three inputs in a row.
+// Refuses a batch that doesn't fit itself, or a layer of a width.
+absl::Status CheckBatchShapes(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
+                              const tensorflow::Tensor& candidates, int64_t width);
+
+// Hidden, labels and candidates are three inputs in a row, from `first` on. In an update come the
+// gradients of the logits, the learning rate and the rule behind.
 struct CandidateInputs {
   const tensorflow::Tensor& hidden;
   const tensorflow::Tensor& labels;
   const tensorflow::Tensor& candidates;
+  const int gradients, learning_rate;  // inputs
 
   CandidateInputs(tensorflow::OpKernelContext* context, int first)
       : hidden(context->input(first)),
         labels(context->input(first + 1)),
-        candidates(context->input(first + 2)) {}
+        candidates(context->input(first + 2)),
+        gradients(first + 3),
+        learning_rate(first + 5) {}
+
+  // Refuses a batch that doesn't fit a layer of a width.
+  absl::Status CheckShapes(int64_t width) const {
+    return CheckBatchShapes(hidden, labels, candidates, width);
+  }
 
   tensorflow::TensorShape OfLogits() const {
     return {hidden.dim_size(0), candidates.dim_size(candidates.dims() - 1)};
   }
 
   core::CandidateBatch Batch() const;
-};
 
-// W and b, the first variables of both ops.
-class CandidateLayer {
- public:
-  // Reads the attributes num_biases and dtype.
-  absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
+  // Refuses gradients that have another shape than labels [N, K] and logits [N, S].
+  absl::Status GetGradients(tensorflow::OpKernelContext* context,
+                            core::CandidateGradients* of_logits) const;
 
-  std::vector<std::string> Names() const;
-
-  // Refuses weights, or a batch, that don't fit.
-  absl::Status CheckShapes(const LockedVariables& variables, const CandidateInputs& inputs) const;
-
-  core::LayerWeights Weights(const LockedVariables& variables) const;
-
- private:
-  int num_biases_;
-  tensorflow::DataType dtype_;
-};
-
-absl::Status AllocateCandidateLogits(tensorflow::OpKernelContext* context,
-                                     const CandidateInputs& inputs,
-                                     core::CandidateLogitsOutputs* outputs);
-
-// The gradients of the logits are the two inputs after the candidates; then come the learning rate
-// and the rule.
-struct CandidateGradientInputs {
-  const tensorflow::Tensor& labels;
-  const tensorflow::Tensor& candidates;
-  const int learning_rate;
-
-  CandidateGradientInputs(tensorflow::OpKernelContext* context, int first)
-      : labels(context->input(first)),
-        candidates(context->input(first + 1)),
-        learning_rate(first + 2) {}
-
-  core::CandidateGradients Gradients() const {
-    return {labels.flat<float>().data(), candidates.flat<float>().data()};
-  }
+  absl::Status AllocateLogits(tensorflow::OpKernelContext* context,
+                              core::CandidateLogitsOutputs* outputs) const;
 };
 
 }  // namespace tfx

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-#include "core/dense_kernels.h"
+#include "core/dense_kernels_isa.h"
 #include "core/execution.h"
-#include "core/row_kernels.h"
+#include "core/row_kernels_isa.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tfx {

@@ -5,14 +5,16 @@
 #ifndef TFX_LARGEOUT_KERNELS_CPU_OP_H_
 #define TFX_LARGEOUT_KERNELS_CPU_OP_H_
 
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 
 #include "core/execution.h"
 #include "core/pool.h"
 #include "kernels/invalid_argument.h"
-#include "kernels/parallel_for.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/lib/core/threadpool.h"
 
 namespace tfx {
 
@@ -45,10 +47,21 @@ absl::Status RunOnCpu(tensorflow::OpKernelContext* context, const Run& run) {
     core::InstructionSet set;
     std::string error;
     if (!core::ChooseInstructionSet(&set, &error)) return InvalidArgument(error);
-    const core::ParallelFor pool = PoolOf(context);
+    const auto* device_threads = context->device()->tensorflow_cpu_worker_threads();
+    // Throws what work has thrown.
+    const core::ParallelFor pool = [pool = device_threads->workers](
+                                       int64_t n, const std::function<void(int64_t, int64_t)>& work,
+                                       int64_t cost) {
+      using tensorflow::thread::ThreadPool;
+      core::FirstException exception;
+      pool->ParallelFor(
+          n, ThreadPool::SchedulingParams::Adaptive(cost),
+          [&](int64_t begin, int64_t end) { exception.Catch([&] { work(begin, end); }); });
+      exception.Rethrow();
+    };
     core::Pool<core::Workspace>::Loan workspace(core::PoolOfProcess<core::Workspace>());
     const core::Workspace::Scope scope(*workspace);
-    return run(core::Execution(set, NumWorkers(context), pool, *workspace));
+    return run(core::Execution(set, device_threads->num_threads, pool, *workspace));
   });
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernels/errors_gpu.h"
-
 #include <string>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/gpu_op.h"
 
 namespace tfx {
 namespace {

@@ -3,14 +3,12 @@
 // The ops of a step of a factored layer on a GPU. The host waits once in an update, for what is
 // refused and how the step ends.
 
-#include <cmath>
 #include <cstdint>
 
 #include "core/gpu/factored_statistics.h"
 #include "core/gpu/factored_update.h"
 #include "kernels/check_values.h"
-#include "kernels/factored_arguments.h"
-#include "kernels/factored_checks.h"
+#include "kernels/factored_op.h"
 #include "kernels/gpu_op.h"
 #include "kernels/invalid_argument.h"
 #include "kernels/locked_variables.h"
@@ -24,45 +22,33 @@ using core::gpu::FactoredRefusal;
 using core::gpu::FactoredVerdict;
 
 // Looks at no number on the device.
-absl::Status LockFactored(tf::OpKernelContext* context, tf::DataType dtype, bool updates,
-                          LockedVariables* variables) {
-  TF_RETURN_IF_ERROR(variables->Lock(
-      context, NamesOfFactoredVariables(),
-      updates ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared));
-  TF_RETURN_IF_ERROR(CheckFactoredShapes(*variables, dtype));
+absl::Status LockFactoredOnGpu(tf::OpKernelContext* context, tf::DataType dtype, bool changes,
+                               LockedVariables* variables) {
+  TF_RETURN_IF_ERROR(LockFactored(context, dtype, changes, variables));
   const int64_t num_slots = variables->tensor(kSlotRows)->dim_size(0);
   if (num_slots < 2 || num_slots > 256) {
     return InvalidArgument("slot_rows must have 2 to 256 slots; got ", num_slots);
   }
-  return CheckFactoredBatch(context->input(kFirstInput), context->input(kFirstInput + 1),
-                            variables->tensor(kV)->dim_size(1));
+  return CheckFactoredBatch(context, variables->tensor(kV)->dim_size(1));
 }
 
 template <typename T>
-class FactoredStatisticsGpuOp : public tf::OpKernel {
+class FactoredStatisticsGpuOp : public GpuOp {
  public:
-  explicit FactoredStatisticsGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
+  explicit FactoredStatisticsGpuOp(tf::OpKernelConstruction* context) : GpuOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("update_rows", &update_rows_));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(
-        LockFactored(context, tf::DataTypeToEnum<T>::value, update_rows_, &variables));
-    const tf::Tensor& hidden = context->input(kFirstInput);
-    const tf::Tensor& labels = context->input(kFirstInput + 1);
+        LockFactoredOnGpu(context, tf::DataTypeToEnum<T>::value, update_rows_, &variables));
     core::FactoredStatisticsOutputs<T> outputs;
-    TF_RETURN_IF_ERROR(AllocateFactoredStatistics(context, hidden, labels, &outputs));
-    if (update_rows_) {
-      for (int index : {kV, kRowSlot, kSlotRows}) TF_RETURN_IF_ERROR(variables.Own(index));
-    }
+    TF_RETURN_IF_ERROR(AllocateFactoredStatistics(context, &outputs));
+    if (update_rows_) TF_RETURN_IF_ERROR(OwnFactoredRows(&variables));
     const core::FactoredState<T> state = FactoredStateOf<T>(variables);
-    const core::FactoredBatch<T> batch = BatchOf<T>(hidden, labels);
+    const core::FactoredBatch<T> batch = FactoredBatchOf<T>(context);
     tf::Tensor scratch;
     TF_RETURN_IF_ERROR(AllocateScratch(
         context, core::gpu::FactoredStatisticsScratchBytes(state, batch), &scratch));
@@ -70,54 +56,48 @@ class FactoredStatisticsGpuOp : public tf::OpKernel {
                                                   scratch.data(), outputs));
   }
 
+ private:
   bool update_rows_;
 };
 
 template <typename T>
-class FactoredUpdateGpuOp : public tf::OpKernel {
+class FactoredUpdateGpuOp : public GpuOp {
  public:
-  explicit FactoredUpdateGpuOp(tf::OpKernelConstruction* context) : tf::OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("update", &update_));
-    OP_REQUIRES_OK(context, context->GetAttr("max_condition", &max_condition_));
-    OP_REQUIRES(context, !std::isnan(max_condition_),
-                InvalidArgument("max_condition must be a number; got ", max_condition_));
+  explicit FactoredUpdateGpuOp(tf::OpKernelConstruction* context) : GpuOp(context) {
+    OP_REQUIRES_OK(context, attributes_.Read(context));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
+    const bool update = attributes_.update;
+    LockedVariables variables;
+    TF_RETURN_IF_ERROR(
+        LockFactoredOnGpu(context, tf::DataTypeToEnum<T>::value, update, &variables));
+    TF_RETURN_IF_ERROR(CheckFactoredGradients(context));
+    Arguments step = {FactoredStateOf<T>(variables),
+                      FactoredBatchOf<T>(context),
+                      FactoredGradientsOf<T>(context),
+                      context->input(kLearningRateInput).flat<T>().data(),
+                      context->input(kWeightDecayInput).flat<T>().data(),
+                      attributes_.max_condition};
+    tf::Tensor scratch, *hidden_gradient;
+    TF_RETURN_IF_ERROR(
+        AllocateScratch(context, core::gpu::FactoredUpdateScratchBytes(step), &scratch));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(0, context->input(kFirstInput).shape(), &hidden_gradient));
+    TF_RETURN_IF_ERROR(StatusOf(core::gpu::BeginFactoredUpdate(
+        StreamOf(context), step, update, scratch.data(), hidden_gradient->flat<T>().data())));
+    FactoredVerdict verdict;
+    TF_RETURN_IF_ERROR(CopyToHost(context, core::gpu::VerdictIn(scratch.data()), &verdict));
+    TF_RETURN_IF_ERROR(CheckVerdict(context, step, verdict));
+    if (!update) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(variables.OwnAll());
+    step.state = FactoredStateOf<T>(variables);
+    return StatusOf(core::gpu::EndFactoredUpdate(StreamOf(context), step, verdict, scratch.data()));
   }
 
  private:
   using Arguments = core::gpu::FactoredStepArguments<T>;
-
-  absl::Status Run(tf::OpKernelContext* context) const {
-    LockedVariables variables;
-    TF_RETURN_IF_ERROR(LockFactored(context, tf::DataTypeToEnum<T>::value, update_, &variables));
-    TF_RETURN_IF_ERROR(CheckFactoredGradients(context));
-    const tf::Tensor& hidden = context->input(kFirstInput);
-    const tf::Tensor& labels = context->input(kFirstInput + 1);
-    Arguments step = {FactoredStateOf<T>(variables),
-                      BatchOf<T>(hidden, labels),
-                      FactoredGradientsOf<T>(context),
-                      context->input(kFirstInput + 7).flat<T>().data(),
-                      context->input(kFirstInput + 8).flat<T>().data(),
-                      max_condition_};
-    tf::Tensor scratch, *hidden_gradient;
-    TF_RETURN_IF_ERROR(
-        AllocateScratch(context, core::gpu::FactoredUpdateScratchBytes(step), &scratch));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
-    TF_RETURN_IF_ERROR(StatusOf(core::gpu::BeginFactoredUpdate(
-        StreamOf(context), step, update_, scratch.data(), hidden_gradient->flat<T>().data())));
-    FactoredVerdict verdict;
-    TF_RETURN_IF_ERROR(CopyToHost(context, core::gpu::VerdictIn(scratch.data()), &verdict));
-    TF_RETURN_IF_ERROR(CheckVerdict(context, step, verdict));
-    if (!update_) return absl::OkStatus();
-    for (int index = 0; index < kNumFactoredVariables; ++index) {
-      TF_RETURN_IF_ERROR(variables.Own(index));
-    }
-    step.state = FactoredStateOf<T>(variables);
-    return StatusOf(core::gpu::EndFactoredUpdate(StreamOf(context), step, verdict, scratch.data()));
-  }
 
   static absl::Status CheckVerdict(tf::OpKernelContext* context, const Arguments& step,
                                    const FactoredVerdict& verdict) {
@@ -183,8 +163,7 @@ class FactoredUpdateGpuOp : public tf::OpKernel {
                        position, number);
   }
 
-  bool update_;
-  float max_condition_;
+  FactoredUpdateAttributes attributes_;
 };
 
 #define TFX_REGISTER(OP, T)                                      \

@@ -1,59 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on a factored layer share.
+// What ops on a factored layer are on every device: what they demand of the shapes and types of
+// their arguments, and these and their results as core takes them. Nothing here looks at a number
+// in a tensor.
 
 #ifndef TFX_LARGEOUT_KERNELS_FACTORED_OP_H_
 #define TFX_LARGEOUT_KERNELS_FACTORED_OP_H_
 
-#include "core/dense_execution.h"
+#include <cstdint>
+
 #include "core/factored_state.h"
-#include "kernels/cpu_op.h"
-#include "kernels/factored_arguments.h"
-#include "kernels/factored_variables.h"
+#include "core/factored_statistics.h"
+#include "core/factored_update.h"
+#include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
 
-// Below, a second thread costs more than it saves.
-constexpr double kSmallFlop = 2e6;
-
-// An op on a factored layer, whose variables it locks.
-template <typename T>
-class FactoredOp : public CpuOp {
- public:
-  using CpuOp::CpuOp;
-
- protected:
-  // Whether a call changes variables.
-  virtual bool Updates() const = 0;
-
-  virtual absl::Status Run(tensorflow::OpKernelContext* context, FactoredVariables<T>& variables,
-                           const core::DenseExecution<T>& execution) const = 0;
-
-  absl::Status Run(tensorflow::OpKernelContext* context, core::Execution execution) const final {
-    FactoredVariables<T> variables;
-    TF_RETURN_IF_ERROR(variables.Lock(
-        context, Updates() ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared));
-    if (IsSmall(context, variables.State().width)) execution.num_workers = 1;
-    return Run(context, variables, core::DenseExecution<T>(execution));
-  }
-
- private:
-  static bool IsSmall(tensorflow::OpKernelContext* context, int64_t width) {
-    double flop = 2.0 * width * width;
-    if (context->num_inputs() > kFirstInput && context->input(kFirstInput).dims() > 0) {
-      flop *= context->input(kFirstInput).dim_size(0);
-    }
-    return flop < kSmallFlop;
-  }
+// The variables of a factored layer, in the order of core::FactoredState.
+enum FactoredVariable {
+  kV,
+  kU,
+  kUInverseTranspose,
+  kGram,
+  kShift,
+  kRowSum,
+  kTransitions,
+  kRowSlot,
+  kSlotRows,
+  kCurrentSlot,
+  kNumFactoredVariables
 };
 
-#define TFX_REGISTER_FACTORED_OF(OP, T) \
-  REGISTER_KERNEL_BUILDER(              \
-      Name("Tfx" #OP).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("dtype"), OP##Op<T>)
-#define TFX_REGISTER_FACTORED(OP)      \
-  TFX_REGISTER_FACTORED_OF(OP, float); \
-  TFX_REGISTER_FACTORED_OF(OP, double)
+constexpr int kFirstInput = kNumFactoredVariables;  // of an op, after the variables
+
+// Looks up the variables and locks them, exclusively where the op changes them. Refuses those that
+// don't fit each other, or have another type than dtype.
+absl::Status LockFactored(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
+                          bool changes, LockedVariables* variables);
+
+// Gives those variables a buffer of their own that hold where rows are.
+absl::Status OwnFactoredRows(LockedVariables* variables);
+
+// Refuses hidden and labels, the first inputs, that don't fit each other, or a layer of a width.
+absl::Status CheckFactoredBatch(tensorflow::OpKernelContext* context, int64_t width);
+
+// The inputs of an update between the labels and the rates, in their order.
+constexpr const char* kFactoredGradients[] = {"gram_hidden", "u_hidden", "g_target", "g_squares",
+                                              "g_sum"};
+constexpr int kLearningRateInput = kFirstInput + 7, kWeightDecayInput = kFirstInput + 8;
+
+// Refuses inputs of an update, which are hidden, labels, kFactoredGradients and two rates, where
+// the shapes of gradients and rates don't fit.
+absl::Status CheckFactoredGradients(tensorflow::OpKernelContext* context);
+
+// The attributes of an update.
+struct FactoredUpdateAttributes {
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
+
+  bool update;
+  float max_condition;
+};
+
+// What is refused once numbers have been looked at, wherever they are.
+absl::Status CurrentSlotError(int64_t num_slots, int64_t slot);
+absl::Status SlotRowsError(int64_t num_classes, int64_t slot, int64_t rows);
+absl::Status SumOfSlotRowsError(int64_t num_classes, int64_t sum);
+absl::Status RowSlotError(int64_t num_slots, int64_t row, int slot);
+absl::Status EmptySlotError(int64_t row, int slot);
+absl::Status LearningRateError(double learning_rate);
+absl::Status WeightDecayError(double learning_rate, double weight_decay);
+absl::Status DivergenceError(double learning_rate, double weight_decay, double lambda_max);
+
+// The variables as core takes them.
+// REQUIRES: LockFactored succeeded. They are valid until a variable gets another buffer.
+template <typename T>
+core::FactoredState<T> FactoredStateOf(const LockedVariables& variables) {
+  const auto at = [&](int index) { return variables.tensor(index)->template flat<T>().data(); };
+  core::FactoredState<T> state;
+  state.v = at(kV);
+  state.u = at(kU);
+  state.u_inverse_transpose = at(kUInverseTranspose);
+  state.gram = at(kGram);
+  state.shift = at(kShift);
+  state.row_sum = at(kRowSum);
+  state.transitions = at(kTransitions);
+  state.row_slot = variables.tensor(kRowSlot)->template flat<uint8_t>().data();
+  state.slot_rows = variables.tensor(kSlotRows)->template flat<int64_t>().data();
+  state.current_slot = variables.tensor(kCurrentSlot)->template flat<int64_t>().data();
+  state.num_classes = variables.tensor(kV)->dim_size(0);
+  state.width = variables.tensor(kV)->dim_size(1);
+  state.num_slots = variables.tensor(kSlotRows)->dim_size(0);
+  return state;
+}
+
+template <typename T>
+core::FactoredBatch<T> FactoredBatchOf(tensorflow::OpKernelContext* context) {
+  const tensorflow::Tensor& hidden = context->input(kFirstInput);
+  const tensorflow::Tensor& labels = context->input(kFirstInput + 1);
+  return {hidden.flat<T>().data(), labels.flat<int64_t>().data(), hidden.dim_size(0),
+          labels.dim_size(1)};
+}
+
+// The gradients of an update.
+template <typename T>
+core::FactoredGradients<T> FactoredGradientsOf(tensorflow::OpKernelContext* context) {
+  const auto at = [&](int index) { return context->input(kFirstInput + index).flat<T>().data(); };
+  return {at(2), at(3), at(4), at(5), at(6)};
+}
+
+template <typename T>
+absl::Status AllocateFactoredStatistics(tensorflow::OpKernelContext* context,
+                                        core::FactoredStatisticsOutputs<T>* outputs) {
+  const tensorflow::Tensor& hidden = context->input(kFirstInput);
+  const tensorflow::Tensor& labels = context->input(kFirstInput + 1);
+  const tensorflow::TensorShape by_example({hidden.dim_size(0)});
+  tensorflow::Tensor *targets, *squares, *sum, *gram_hidden, *u_hidden;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, labels.shape(), &targets));
+  TF_RETURN_IF_ERROR(context->allocate_output(1, by_example, &squares));
+  TF_RETURN_IF_ERROR(context->allocate_output(2, by_example, &sum));
+  TF_RETURN_IF_ERROR(context->allocate_output(3, hidden.shape(), &gram_hidden));
+  TF_RETURN_IF_ERROR(context->allocate_output(4, hidden.shape(), &u_hidden));
+  *outputs = {targets->flat<T>().data(), squares->flat<T>().data(), sum->flat<T>().data(),
+              gram_hidden->flat<T>().data(), u_hidden->flat<T>().data()};
+  return absl::OkStatus();
+}
 
 }  // namespace tfx
 

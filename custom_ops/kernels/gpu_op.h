@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an op on a GPU begins with.
+// What every op on a GPU begins and ends with.
 
 #ifndef TFX_LARGEOUT_KERNELS_GPU_OP_H_
 #define TFX_LARGEOUT_KERNELS_GPU_OP_H_
@@ -8,14 +8,46 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "core/gpu/error.h"
+#include "core/gpu/products.h"
 #include "kernels/device_address.h"
-#include "kernels/errors_gpu.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/stream_executor/stream.h"
 
 struct CUstream_st;
 
 namespace tfx {
+
+// What core::gpu says, with what to do, and whether variables are as they were.
+absl::Status StatusOf(const core::gpu::Error& error);
+
+// What an op ends with. Where TensorFlow had no memory for it, adds what StatusOf says of memory.
+// REQUIRES: the op changes no variable before it has all its memory.
+absl::Status Explained(const absl::Status& status);
+
+// An op whose calls may run side by side.
+class GpuOp : public tensorflow::OpKernel {
+ public:
+  using tensorflow::OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* context) final {
+    OP_REQUIRES_OK(context, Explained(Run(context)));
+  }
+
+ protected:
+  // Checks the arguments and begins the work.
+  virtual absl::Status Run(tensorflow::OpKernelContext* context) const = 0;
+};
+
+// What products are of: bfloat16 where factors are to be `rounded`, else float32, or TF32 where
+// this process has it on (Python: set_product_precision) at the time of the call.
+inline core::gpu::Precision ProductPrecision(bool rounded) {
+  if (rounded) return core::gpu::Precision::kBfloat16;
+  return tensorflow::tensor_float_32_execution_enabled() ? core::gpu::Precision::kTf32
+                                                         : core::gpu::Precision::kFloat32;
+}
 
 // The stream on which all ops of the device run one after another.
 inline CUstream_st* StreamOf(tensorflow::OpKernelContext* context) {

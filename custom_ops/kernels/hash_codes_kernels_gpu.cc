@@ -13,17 +13,13 @@ namespace {
 
 namespace tf = tensorflow;
 
-class HashCodesGpuOp : public tf::OpKernel {
+class HashCodesGpuOp : public GpuOp {
  public:
   explicit HashCodesGpuOp(tf::OpKernelConstruction* context)
-      : tf::OpKernel(context), functions_(context) {}
+      : GpuOp(context), functions_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
     const tf::Tensor& vectors = context->input(0);
     TF_RETURN_IF_ERROR(CheckVectors(vectors));
     const int64_t n = vectors.dim_size(0), width = vectors.dim_size(1);
@@ -44,6 +40,7 @@ class HashCodesGpuOp : public tf::OpKernel {
     return faults.row == core::gpu::kNoFault ? absl::OkStatus() : VectorError(faults.row);
   }
 
+ private:
   struct Scratch {
     core::gpu::HashFaults* faults;
     core::gpu::HashMemory memory;

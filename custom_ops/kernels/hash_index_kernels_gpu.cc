@@ -17,19 +17,15 @@ namespace {
 namespace tf = tensorflow;
 using core::gpu::kNoFault;
 
-class HashIndexUpdateGpuOp : public tf::OpKernel {
+class HashIndexUpdateGpuOp : public GpuOp {
  public:
   using Call = HashIndexCall;
 
   explicit HashIndexUpdateGpuOp(tf::OpKernelConstruction* context)
-      : tf::OpKernel(context), call_(context) {}
+      : GpuOp(context), call_(context) {}
 
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Explained(Run(context)));
-  }
-
- private:
-  absl::Status Run(tf::OpKernelContext* context) const {
+ protected:
+  absl::Status Run(tf::OpKernelContext* context) const override {
     LockedVariables variables;
     TF_RETURN_IF_ERROR(variables.Lock(context, call_.Names(), LockedVariables::Mode::kExclusive));
     Call::Arguments arguments;
@@ -60,6 +56,7 @@ class HashIndexUpdateGpuOp : public tf::OpKernel {
     return Build(context, update, scratch.data(), &moved->scalar<int64_t>()());
   }
 
+ private:
   // Marks are set already.
   static absl::Status Build(tf::OpKernelContext* context, const core::gpu::TableUpdate& update,
                             void* scratch, int64_t* moved) {

@@ -31,16 +31,13 @@ absl::Status CheckTimes(const LockedVariables& variables, const core::HashFamily
 }  // namespace
 
 HashIndexCall::HashIndexCall(tf::OpKernelConstruction* context) : functions_(context) {
-  OP_REQUIRES_OK(context, context->GetAttr("dtype", &dtype_));
-  OP_REQUIRES_OK(context, context->GetAttr("num_biases", &num_biases_));
-  OP_REQUIRES(context, num_biases_ <= 1,
-              InvalidArgument("bias must be at most one variable; got ", num_biases_));
-  first_input_ = kKernel + 1 + num_biases_;
+  OP_REQUIRES_OK(context, layer_.ReadAttributes(context));
+  first_input_ = kKernel + 1 + layer_.num_biases();
 }
 
 std::vector<std::string> HashIndexCall::Names() const {
-  std::vector<std::string> names = {"entries", "starts", "touched_at", "built_at", "kernel"};
-  if (num_biases_ > 0) names.push_back("bias");
+  std::vector<std::string> names = {"entries", "starts", "touched_at", "built_at"};
+  for (const std::string& name : layer_.Names()) names.push_back(name);
   return names;
 }
 
@@ -52,7 +49,7 @@ absl::Status HashIndexCall::Get(tf::OpKernelContext* context, const LockedVariab
                    &radii = context->input(first_input_ + 5);
   core::HashFamily& family = arguments->family;
   core::HashTables& tables = arguments->tables;
-  TF_RETURN_IF_ERROR(CheckWeights(variables));
+  TF_RETURN_IF_ERROR(layer_.CheckShapes(variables, kKernel));
   if (radii.dims() != 1) {
     return InvalidArgument("radii must be [m]; got shape ", radii.shape().DebugString());
   }
@@ -88,13 +85,6 @@ absl::Status HashIndexCall::Get(tf::OpKernelContext* context, const LockedVariab
   return absl::OkStatus();
 }
 
-core::LayerWeights HashIndexCall::Weights(const LockedVariables& variables) const {
-  const tf::Tensor& kernel = *variables.tensor(kKernel);
-  const void* bias = num_biases_ == 0 ? nullptr : variables.tensor(kKernel + 1)->data();
-  return {kernel.data(), bias, kernel.dtype() == tf::DT_BFLOAT16, kernel.dim_size(0),
-          kernel.dim_size(1)};
-}
-
 core::RowTimes HashIndexCall::Times(const LockedVariables& variables) {
   return {TouchedAt(variables), static_cast<int32_t*>(variables.tensor(kBuiltAt)->data())};
 }
@@ -115,23 +105,6 @@ absl::Status HashIndexCall::RowError(int64_t row) {
 absl::Status HashIndexCall::TableError(int64_t table) {
   return InvalidArgument("entries and starts must be a table as it was written; table ", table,
                          " is corrupt", kRebuild);
-}
-
-absl::Status HashIndexCall::CheckWeights(const LockedVariables& variables) const {
-  const tf::Tensor& kernel = *variables.tensor(kKernel);
-  if (kernel.dtype() != dtype_ || kernel.dims() != 2) {
-    return InvalidArgument("kernel must be ", tf::DataTypeString(dtype_), " [C, D]; got ",
-                           tf::DataTypeString(kernel.dtype()), " of shape ",
-                           kernel.shape().DebugString());
-  }
-  if (num_biases_ == 0) return absl::OkStatus();
-  const tf::Tensor& bias = *variables.tensor(kKernel + 1);
-  if (bias.dtype() == dtype_ && bias.shape() == tf::TensorShape({kernel.dim_size(0)})) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("bias must be ", tf::DataTypeString(dtype_), " [C] with the C of kernel, ",
-                         kernel.dim_size(0), "; got ", tf::DataTypeString(bias.dtype()),
-                         " of shape ", bias.shape().DebugString());
 }
 
 }  // namespace tfx

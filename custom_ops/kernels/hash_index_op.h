@@ -13,6 +13,7 @@
 #include "core/hash_family.h"
 #include "core/hash_tables.h"
 #include "kernels/hash_arguments.h"
+#include "kernels/layer.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -41,7 +42,9 @@ class HashIndexCall {
   const tensorflow::Tensor& Touched(tensorflow::OpKernelContext* context) const {
     return context->input(first_input_ + 2);
   }
-  core::LayerWeights Weights(const LockedVariables& variables) const;
+  core::LayerWeights Weights(const LockedVariables& variables) const {
+    return layer_.Weights(variables, kKernel);
+  }
   static core::RowTimes Times(const LockedVariables& variables);
   static int32_t* TouchedAt(const LockedVariables& variables);
 
@@ -51,11 +54,9 @@ class HashIndexCall {
   static absl::Status TableError(int64_t table);
 
  private:
-  absl::Status CheckWeights(const LockedVariables& variables) const;
-
   const HashFunctions functions_;
-  tensorflow::DataType dtype_;
-  int num_biases_, first_input_;
+  Layer layer_;
+  int first_input_;
 };
 
 }  // namespace tfx

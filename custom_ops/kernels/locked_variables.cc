@@ -89,4 +89,9 @@ absl::Status LockedVariables::Own(int index) {
   return absl::OkStatus();
 }
 
+absl::Status LockedVariables::OwnAll() {
+  for (int i = 0; i < size(); ++i) TF_RETURN_IF_ERROR(Own(i));
+  return absl::OkStatus();
+}
+
 }  // namespace tfx

@@ -34,6 +34,7 @@ class LockedVariables {
   // GPU it is copied on the op's stream, before what the op begins there.
   // REQUIRES: locked with kExclusive.
   absl::Status Own(int index);
+  absl::Status OwnAll();
 
  private:
   absl::Status LookUp(int input, int index);

@@ -44,20 +44,7 @@ absl::Status RateError(double weight_decay, float learning_rate) {
 }
 
 absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
-                          const tf::Tensor& learning_rate) {
-  TF_RETURN_IF_ERROR(SetForDeviceRate(method, numbers, learning_rate));
-  const float eta = learning_rate.scalar<float>()();
-  if (!std::isfinite(eta) || eta < 0 || !(eta * weight_decay_ < 1)) {
-    return RateError(weight_decay_, eta);
-  }
-  step_.learning_rate = eta;
-  step_.kept = static_cast<float>(1 - eta * weight_decay_);
-  if (step_.method == core::RowMethod::kAdam) correction_ = CorrectionFor(beta_1_, beta_2_);
-  return absl::OkStatus();
-}
-
-absl::Status RowRule::SetForDeviceRate(const std::string& method, const tf::Tensor& numbers,
-                                       const tf::Tensor& learning_rate) {
+                          const tf::Tensor& learning_rate, bool rate_is_on_host) {
   const bool is_sgd = method == "sgd", is_adam = method == "adam";
   const int64_t size = kFirst + (is_adam ? 3 : is_sgd ? 2 : 1);
   if (numbers.dims() != 1 || numbers.dim_size(0) != size) {
@@ -91,11 +78,20 @@ absl::Status RowRule::SetForDeviceRate(const std::string& method, const tf::Tens
                  : x(kSecond) == 0 ? core::RowMethod::kMomentum
                                    : core::RowMethod::kNesterov;
   if (is_sgd) step_.momentum = static_cast<float>(x(kFirst));
-  if (!is_adam) return absl::OkStatus();
-  step_.momentum = static_cast<float>(beta_1_);
-  step_.rest_1 = static_cast<float>(1 - beta_1_);
-  step_.beta_2 = static_cast<float>(beta_2_);
-  step_.rest_2 = static_cast<float>(1 - beta_2_);
+  if (is_adam) {
+    step_.momentum = static_cast<float>(beta_1_);
+    step_.rest_1 = static_cast<float>(1 - beta_1_);
+    step_.beta_2 = static_cast<float>(beta_2_);
+    step_.rest_2 = static_cast<float>(1 - beta_2_);
+  }
+  if (!rate_is_on_host) return absl::OkStatus();
+  const float eta = learning_rate.scalar<float>()();
+  if (!std::isfinite(eta) || eta < 0 || !(eta * weight_decay_ < 1)) {
+    return RateError(weight_decay_, eta);
+  }
+  step_.learning_rate = eta;
+  step_.kept = static_cast<float>(1 - eta * weight_decay_);
+  if (is_adam) correction_ = CorrectionFor(beta_1_, beta_2_);
   return absl::OkStatus();
 }
 

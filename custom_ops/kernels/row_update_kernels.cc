@@ -50,7 +50,7 @@ class RowUpdateOp : public CpuOp {
     TF_RETURN_IF_ERROR(variables.Lock(context, names, LockedVariables::Mode::kExclusive));
     RowRule rule;
     TF_RETURN_IF_ERROR(Check(context, variables, execution, &rule));
-    for (int i = 0; i < variables.size(); ++i) TF_RETURN_IF_ERROR(variables.Own(i));
+    TF_RETURN_IF_ERROR(variables.OwnAll());
     const tf::Tensor& ids = context->input(num_slots_ + 1);
     core::UpdateRows(rule.Updater(execution.rows), rule.Rows(variables, 0, 1),
                      ids.flat<int64_t>().data(), ids.NumElements(),

@@ -38,39 +38,33 @@ absl::Status WriteKept(tf::OpKernelContext* context, const core::KeptProbabiliti
   return WriteValues(context, 5, kept, kept.keys, 0.0f);
 }
 
-class SoftmaxSelectionOnCpu : public SoftmaxSelectionOp {
+class SoftmaxSelectionOp : public CpuOp {
  public:
-  using SoftmaxSelectionOp::SoftmaxSelectionOp;
+  explicit SoftmaxSelectionOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, const SoftmaxSelectionArguments& arguments,
-                   const core::StreamedLogitsOutputs& outputs) override {
-    return RunOnCpu(context, [&](const core::Execution& execution) {
-      return Select(context, arguments, execution, outputs);
-    });
-  }
-
- private:
-  static absl::Status Select(tf::OpKernelContext* context,
-                             const SoftmaxSelectionArguments& arguments,
-                             const core::Execution& execution,
-                             core::StreamedLogitsOutputs outputs) {
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
+    SoftmaxSelectionArguments arguments;
+    TF_RETURN_IF_ERROR(call_.Get(context, &arguments));
     TF_RETURN_IF_ERROR(CheckLabels(*arguments.labels, arguments.num_classes, execution.rows));
     TF_RETURN_IF_ERROR(CheckFinite("hidden", *arguments.hidden, execution.dense));
     const auto seeds = arguments.seed->flat<int64_t>();
-    core::KeepRule rule = arguments.rule;
+    core::KeepRule& rule = arguments.rule;
     for (int i = 0; i < 2; ++i) rule.seed[i] = static_cast<uint64_t>(seeds(i));
-    core::StreamedLogitsInputs inputs = arguments.inputs;
+    core::StreamedLogitsInputs& inputs = arguments.inputs;
     inputs.keep = rule.num_expected == 0 ? nullptr : &rule;
     core::KeptProbabilities kept;
     kept.begin.assign(inputs.batch + 1, 0);
-    outputs.kept = &kept;
-    core::StreamedLogits(inputs, execution, outputs);
+    arguments.outputs.kept = &kept;
+    core::StreamedLogits(inputs, execution, arguments.outputs);
     return WriteKept(context, kept);
   }
+
+ private:
+  const SoftmaxSelectionCall call_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxSelection").Device(tf::DEVICE_CPU), SoftmaxSelectionOnCpu);
+REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxSelection").Device(tf::DEVICE_CPU), SoftmaxSelectionOp);
 
 }  // namespace
 }  // namespace tfx

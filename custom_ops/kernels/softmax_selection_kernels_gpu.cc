@@ -5,7 +5,6 @@
 
 #include "core/gpu/softmax_selection.h"
 #include "kernels/gpu_op.h"
-#include "kernels/product_precision.h"
 #include "kernels/softmax_selection_op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -18,20 +17,16 @@ using core::gpu::SoftmaxSelectionSizes;
 // The host waits once, for how many entries are kept, which is a dimension of the outputs; not
 // where none is to be kept. Numbers and labels are not looked at: who calls the op has checked
 // them.
-class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
+class SoftmaxSelectionGpuOp : public GpuOp {
  public:
-  using SoftmaxSelectionOp::SoftmaxSelectionOp;
+  explicit SoftmaxSelectionGpuOp(tf::OpKernelConstruction* context)
+      : GpuOp(context), call_(context) {}
 
  protected:
-  absl::Status Run(tf::OpKernelContext* context, const SoftmaxSelectionArguments& arguments,
-                   const core::StreamedLogitsOutputs& outputs) override {
-    return Explained(RunOnGpu(context, arguments, outputs));
-  }
-
- private:
-  static absl::Status RunOnGpu(tf::OpKernelContext* context,
-                               const SoftmaxSelectionArguments& arguments,
-                               const core::StreamedLogitsOutputs& outputs) {
+  absl::Status Run(tf::OpKernelContext* context) const override {
+    SoftmaxSelectionArguments arguments;
+    TF_RETURN_IF_ERROR(call_.Get(context, &arguments));
+    const core::StreamedLogitsOutputs& outputs = arguments.outputs;
     core::gpu::SoftmaxSelectionInputs inputs = {arguments.inputs,
                                                 arguments.seed->flat<int64_t>().data(),
                                                 ProductPrecision(arguments.inputs.rounds)};
@@ -56,6 +51,7 @@ class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
                                             outputs.logsumexp, entries));
   }
 
+ private:
   static absl::Status Allocate(tf::OpKernelContext* context, int64_t batch, int64_t most,
                                core::gpu::SoftmaxSelectionEntries* entries) {
     tf::Tensor *ids, *weights, *logits, *keys;
@@ -67,6 +63,8 @@ class SoftmaxSelectionGpuOp : public SoftmaxSelectionOp {
                 logits->flat<float>().data(), keys->flat<float>().data()};
     return absl::OkStatus();
   }
+
+  const SoftmaxSelectionCall call_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxSoftmaxSelection")

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/streamed_logits.h"
+#include "kernels/layer.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -15,32 +16,26 @@ namespace tfx {
 
 // The arguments of one call, which fit each other. No number on the device has been looked at.
 struct SoftmaxSelectionArguments {
+  LockedVariables variables;
   core::StreamedLogitsInputs inputs;  // but for `keep`
   core::KeepRule rule;                // but for its seed; none is kept if num_expected is 0
   int64_t num_classes;                // of the layer
   const tensorflow::Tensor *hidden, *labels, *seed;
+  core::StreamedLogitsOutputs outputs;  // those that don't depend on what is kept
 };
 
-class SoftmaxSelectionOp : public tensorflow::OpKernel {
+class SoftmaxSelectionCall {
  public:
-  explicit SoftmaxSelectionOp(tensorflow::OpKernelConstruction* context);
-  void Compute(tensorflow::OpKernelContext* context) final;
+  explicit SoftmaxSelectionCall(tensorflow::OpKernelConstruction* context);
 
- protected:
-  // Checks numbers and does the work, with the outputs of the op that don't depend on it. The
-  // variables are locked.
-  virtual absl::Status Run(tensorflow::OpKernelContext* context,
-                           const SoftmaxSelectionArguments& arguments,
-                           const core::StreamedLogitsOutputs& outputs) = 0;
+  // Locks the variables and gets the arguments.
+  absl::Status Get(tensorflow::OpKernelContext* context,
+                   SoftmaxSelectionArguments* arguments) const;
 
  private:
-  absl::Status Read(tensorflow::OpKernelContext* context, const LockedVariables& variables,
-                    SoftmaxSelectionArguments* arguments) const;
-
-  int num_biases_;
+  Layer layer_;
   int64_t num_selected_;
   bool rounds_;
-  tensorflow::DataType dtype_;
 };
 
 }  // namespace tfx

@@ -27,9 +27,9 @@ class SoftmaxUpdateOp : public CpuOp {
     tf::Tensor* hidden_gradient;
     const tf::Tensor& hidden = context->input(variables.size());
     TF_RETURN_IF_ERROR(context->allocate_output(0, hidden.shape(), &hidden_gradient));
-    TF_RETURN_IF_ERROR(arguments.layer().Own(&variables));
-    const auto updater = arguments.layer().Updater(execution.rows);
-    core::SoftmaxUpdate(arguments.Weights(variables), arguments.layer().Rows(variables),
+    TF_RETURN_IF_ERROR(arguments.Own(&variables));
+    const auto updater = arguments.Updater(execution.rows);
+    core::SoftmaxUpdate(arguments.layer().Weights(variables), arguments.Rows(variables),
                         arguments.Batch(context, variables),
                         updater.has_value() ? &*updater : nullptr, execution,
                         hidden_gradient->flat<float>().data());

@@ -5,17 +5,15 @@
 #ifndef TFX_LARGEOUT_KERNELS_SOFTMAX_UPDATE_OP_H_
 #define TFX_LARGEOUT_KERNELS_SOFTMAX_UPDATE_OP_H_
 
-#include <utility>
-
 #include "core/softmax_update.h"
-#include "kernels/layer_update.h"
+#include "kernels/layer.h"
 #include "kernels/locked_variables.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfx {
 
-// Copies are cheap: a call locks one of its own, or under a lock of the op.
-class SoftmaxUpdateArguments {
+// Copies are cheap: a call locks one of its own.
+class SoftmaxUpdateArguments : public LayerUpdate {
  public:
   absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
 
@@ -41,21 +39,14 @@ class SoftmaxUpdateArguments {
   // REQUIRES: Lock succeeded.
   core::SoftmaxBatch Batch(tensorflow::OpKernelContext* context,
                            const LockedVariables& variables) const;
-  core::LayerWeights Weights(const LockedVariables& variables) const {
-    return WeightsOf(variables, num_biases_);
-  }
 
   bool rounds() const { return rounds_; }
-  const LayerUpdate& layer() const { return layer_; }
 
  private:
-  absl::Status CheckShapes(tensorflow::OpKernelContext* context,
-                           const LockedVariables& variables) const;
+  static absl::Status CheckShapes(tensorflow::OpKernelContext* context,
+                                  const LockedVariables& variables);
 
-  int num_biases_;
   bool rounds_;
-  tensorflow::DataType dtype_;
-  LayerUpdate layer_;
 };
 
 }  // namespace tfx

@@ -13,37 +13,29 @@ namespace {
 
 namespace tf = tensorflow;
 
-template <typename T>
-absl::Status RunStreamedLogits(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k,
-                               const core::Execution& execution) {
-  core::StreamedLogitsInputs inputs;
-  core::StreamedLogitsOutputs outputs;
-  int64_t num_classes;
-  TF_RETURN_IF_ERROR(ReadStreamedLogits<T>(context, kernel, k, &inputs, &num_classes));
-  TF_RETURN_IF_ERROR(CheckLabels(context->input(3), num_classes, execution.rows));
-  TF_RETURN_IF_ERROR(AllocateStreamedLogits(context, inputs, &outputs));
-  core::StreamedLogits(inputs, execution, outputs);
-  return absl::OkStatus();
-}
+class StreamedLogitsOp : public CpuOp {
+ public:
+  explicit StreamedLogitsOp(tf::OpKernelConstruction* context) : CpuOp(context), call_(context) {}
 
-template <typename T>
-absl::Status ComputeOnCpu(tf::OpKernelContext* context, const tf::Tensor& kernel, int64_t k) {
-  return RunOnCpu(context, [&](const core::Execution& execution) {
-    return RunStreamedLogits<T>(context, kernel, k, execution);
-  });
-}
+ protected:
+  absl::Status Run(tf::OpKernelContext* context, core::Execution execution) const override {
+    LockedVariables variables;
+    core::StreamedLogitsInputs inputs;
+    core::StreamedLogitsOutputs outputs;
+    int64_t num_classes;
+    TF_RETURN_IF_ERROR(call_.Get(context, &variables, &inputs, &num_classes));
+    TF_RETURN_IF_ERROR(CheckLabels(context->input(3), num_classes, execution.rows));
+    TF_RETURN_IF_ERROR(call_.Allocate(context, inputs, &outputs));
+    core::StreamedLogits(inputs, execution, outputs);
+    return absl::OkStatus();
+  }
 
-#define TFX_REGISTER(T)                                                                    \
-  REGISTER_KERNEL_BUILDER(                                                                 \
-      Name("TfxStreamedLogits").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"),         \
-      StreamedLogitsOp<ComputeOnCpu<T>>);                                                  \
-  REGISTER_KERNEL_BUILDER(                                                                 \
-      Name("TfxResourceStreamedLogits").Device(tf::DEVICE_CPU).TypeConstraint<T>("dtype"), \
-      ResourceStreamedLogitsOp<ComputeOnCpu<T>>)
+ private:
+  const StreamedLogitsCall call_;
+};
 
-TFX_REGISTER(float);
-TFX_REGISTER(tf::bfloat16);
-#undef TFX_REGISTER
+REGISTER_KERNEL_BUILDER(Name("TfxStreamedLogits").Device(tf::DEVICE_CPU), StreamedLogitsOp);
+REGISTER_KERNEL_BUILDER(Name("TfxResourceStreamedLogits").Device(tf::DEVICE_CPU), StreamedLogitsOp);
 
 }  // namespace
 }  // namespace tfx

@@ -49,22 +49,26 @@ absl::Status ResourceShapeFn(InferenceContext* c) {
 
 }  // namespace
 
+// The op, with W as a tensor or the handle of a variable.
+#define TFX_STREAMED_LOGITS(KERNEL)     \
+  Input("hidden: float")                \
+      .Input(KERNEL)                    \
+      .Input("bias: dtype")             \
+      .Input("labels: int64")           \
+      .Input("target_scores: float")    \
+      .Input("first_class: int64")      \
+      .Input("class_stride: int64")     \
+      .Input("num_classes: int64")      \
+      .Attr("dtype: {float, bfloat16}") \
+      .Attr("k: int >= 0")              \
+      .Output("logsumexp: float")       \
+      .Output("target_logits: float")   \
+      .Output("target_ranks: int64")    \
+      .Output("top_scores: float")      \
+      .Output("top_ids: int64")
+
 REGISTER_OP("TfxStreamedLogits")
-    .Input("hidden: float")
-    .Input("kernel: dtype")
-    .Input("bias: dtype")
-    .Input("labels: int64")
-    .Input("target_scores: float")
-    .Input("first_class: int64")
-    .Input("class_stride: int64")
-    .Input("num_classes: int64")
-    .Attr("dtype: {float, bfloat16}")
-    .Attr("k: int >= 0")
-    .Output("logsumexp: float")
-    .Output("target_logits: float")
-    .Output("target_ranks: int64")
-    .Output("top_scores: float")
-    .Output("top_ids: int64")
+    .TFX_STREAMED_LOGITS("kernel: dtype")
     .SetShapeFn(TensorShapeFn)
     .Doc(R"doc(
 Statistics of the logits o = W h + b of all classes, in one pass, without building them.
@@ -96,21 +100,7 @@ top_ids: [B, k].
 )doc");
 
 REGISTER_OP("TfxResourceStreamedLogits")
-    .Input("hidden: float")
-    .Input("kernel: resource")
-    .Input("bias: dtype")
-    .Input("labels: int64")
-    .Input("target_scores: float")
-    .Input("first_class: int64")
-    .Input("class_stride: int64")
-    .Input("num_classes: int64")
-    .Attr("dtype: {float, bfloat16}")
-    .Attr("k: int >= 0")
-    .Output("logsumexp: float")
-    .Output("target_logits: float")
-    .Output("target_ranks: int64")
-    .Output("top_scores: float")
-    .Output("top_ids: int64")
+    .TFX_STREAMED_LOGITS("kernel: resource")
     .SetIsStateful()
     .SetShapeFn(ResourceShapeFn)
     .Doc(R"doc(
@@ -118,5 +108,7 @@ TfxStreamedLogits of a variable, which is read in place under its shared lock an
 
 kernel: handle of a variable W of type dtype, [C, D].
 )doc");
+
+#undef TFX_STREAMED_LOGITS
 
 }  // namespace tfx

@@ -9,7 +9,7 @@
 
 namespace tfx::core {
 
-void CorrectionsAreThoseOfTheFormula() {
+TEST(CorrectionsAreThoseOfTheFormula) {
   for (double beta_1 : {0.0, 0.9, 0.999}) {
     for (double beta_2 : {0.0, 0.999, 0.999999}) {
       const AdamCorrection correction(beta_1, beta_2);
@@ -24,8 +24,3 @@ void CorrectionsAreThoseOfTheFormula() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::CorrectionsAreThoseOfTheFormula();
-  return tfx::test::Result();
-}

@@ -8,23 +8,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "core/bounded_top_k.h"
 #include "core/probed_top_k.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
-
-// As parallel as can be: sanitizers see every race.
-inline void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work,
-                             int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
 
 struct Results {
   Results(int64_t batch, int64_t k)
@@ -81,20 +72,16 @@ struct Problem {
     }
     inputs = {};
     inputs.hidden = hidden.data();
-    inputs.kernel = kernel.data();
-    inputs.bias = bias.data();
+    inputs.weights = {kernel.data(), bias.data(), false, num_classes, width};
     inputs.batch = batch;
-    inputs.width = width;
-    inputs.num_classes = num_classes;
     inputs.k = k;
     inputs.shard = {0, 1, num_classes};
   }
 
   Results Exact(InstructionSet set) const {
     Results r(inputs.batch, inputs.k);
-    const ParallelFor on_threads = OneThreadAnIndex;
-    Workspace workspace;
-    StreamedLogits(inputs, Execution(set, 2, on_threads, workspace),
+    const Workers workers(set, 2);
+    StreamedLogits(inputs, workers.execution,
                    {r.logsumexp.data(), nullptr, nullptr, r.scores.data(), r.ids.data(), nullptr});
     return r;
   }
@@ -110,15 +97,15 @@ constexpr int64_t kRows = kClassesOfBlock;
 struct Lists {
   Lists(const Problem& problem, int64_t num_lists) : ends(num_lists) {
     const StreamedLogitsInputs& in = problem.inputs;
-    const Bounds in_order(problem.kernel, in.num_classes, in.width);
+    const Bounds in_order(problem.kernel, in.weights.num_classes, in.weights.width);
     std::vector<int64_t> order;
     for (int64_t l = 0; l < num_lists; ++l) {
-      for (int64_t c = l; c < in.num_classes; c += num_lists) order.push_back(c);
+      for (int64_t c = l; c < in.weights.num_classes; c += num_lists) order.push_back(c);
       while (order.size() % kRows != 0) order.push_back(-1);
       ends[l] = static_cast<int32_t>(order.size() / kRows);
     }
     classes.assign(order.begin(), order.end());
-    rows.resize(order.size() * in.width);
+    rows.resize(order.size() * in.weights.width);
     scales.resize(order.size());
     errors.resize(order.size());
     for (size_t at = 0; at < order.size(); ++at) {
@@ -126,15 +113,15 @@ struct Lists {
       if (c < 0) continue;
       scales[at] = in_order.scales[c];
       errors[at] = in_order.errors[c];
-      for (int64_t d = 0; d < in.width; ++d) {
-        rows[(at / kRows * in.width + d) * kRows + at % kRows] =
-            in_order.rows[(c / kRows * in.width + d) * kRows + c % kRows];
+      for (int64_t d = 0; d < in.weights.width; ++d) {
+        rows[(at / kRows * in.weights.width + d) * kRows + at % kRows] =
+            in_order.rows[(c / kRows * in.weights.width + d) * kRows + c % kRows];
       }
     }
     const int64_t blocks = (num_lists + kRows - 1) / kRows;
-    centers.resize(blocks * in.width * kRows);
-    for (int64_t i = 0; i < blocks && in.width > 0; ++i) {
-      std::fill_n(centers.begin() + i * in.width * kRows, kRows, 1.0f);
+    centers.resize(blocks * in.weights.width * kRows);
+    for (int64_t i = 0; i < blocks && in.weights.width > 0; ++i) {
+      std::fill_n(centers.begin() + i * in.weights.width * kRows, kRows, 1.0f);
     }
     offsets.assign(blocks * kRows, 3);
     for (int64_t l = 0; l < blocks * kRows; ++l) penalties.push_back(static_cast<float>(l));
@@ -144,6 +131,24 @@ struct Lists {
   std::vector<int8_t> rows;
   std::vector<float> scales, errors, centers, offsets, penalties;
 };
+
+inline void Bounded(const Problem& problem, const Bounds& bounds, const Execution& execution,
+                    Results* results) {
+  BoundedTopK(problem.inputs, {bounds.rows.data(), bounds.scales.data(), bounds.errors.data()},
+              execution,
+              {results->scores.data(), results->ids.data(), results->num_candidates.data()});
+}
+
+inline void Probed(const Problem& problem, const Lists& lists, int64_t num_probed,
+                   const Execution& execution, Results* results) {
+  ProbedTopK(
+      problem.inputs,
+      {lists.rows.data(), lists.scales.data(), lists.errors.data(), lists.classes.data()},
+      {lists.centers.data(), lists.offsets.data(), lists.penalties.data(), lists.ends.data(),
+       static_cast<int64_t>(lists.ends.size()), static_cast<int64_t>(lists.classes.size()) / kRows},
+      num_probed, execution,
+      {results->scores.data(), results->ids.data(), results->num_candidates.data()});
+}
 
 }  // namespace tfx::core
 

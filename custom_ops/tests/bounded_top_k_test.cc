@@ -12,26 +12,16 @@
 
 namespace tfx::core {
 
-Results Bounded(const Problem& problem, InstructionSet set, int num_workers) {
-  const StreamedLogitsInputs& inputs = problem.inputs;
-  const Bounds bounds(problem.kernel, inputs.num_classes, inputs.width);
-  Results r(inputs.batch, inputs.k);
-  const ParallelFor on_threads = OneThreadAnIndex;
-  Workspace workspace;
-  BoundedTopK(inputs, {bounds.rows.data(), bounds.scales.data(), bounds.errors.data()},
-              Execution(set, num_workers, on_threads, workspace),
-              {r.scores.data(), r.ids.data(), r.num_candidates.data()});
-  return r;
-}
-
 // Bit by bit, NaN too; returns the most candidates of an example.
 int64_t Agrees(const Problem& problem) {
+  const StreamedLogitsInputs& inputs = problem.inputs;
+  const Bounds bounds(problem.kernel, inputs.weights.num_classes, inputs.weights.width);
   int64_t most = 0;
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
+  for (InstructionSet set : InstructionSets()) {
     const Results exact = problem.Exact(set);
     for (int num_workers : {1, 3}) {
-      const Results bounded = Bounded(problem, set, num_workers);
+      Results bounded(inputs.batch, inputs.k);
+      Bounded(problem, bounds, Workers(set, num_workers).execution, &bounded);
       EXPECT(bounded.ids == exact.ids);
       for (size_t i = 0; i < exact.scores.size(); ++i) {
         EXPECT(bounded.scores[i] == exact.scores[i] ||
@@ -49,7 +39,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, bool use
 }
 
 // What bounds can't tell apart, or don't hold for, goes through all rows.
-void TestHardProblems() {
+TEST(TestHardProblems) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto with = [](auto change) {
     Problem problem(3, 9, 3001, 5);
@@ -80,10 +70,7 @@ void TestHardProblems() {
          }) < 3001);
 }
 
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Test;
+TEST(All) {
   for (int64_t batch = 1; batch <= 8; ++batch) Test(batch, 64, 5003, 10, true);
   Test(1, 1, 3001, 1, true);
   Test(1, 7, 20001, 13, true);
@@ -93,6 +80,6 @@ int main() {
   Test(2, 4, 100, 100, false);
   Test(2, 4, 100, 0, false);
   Test(1, 0, 3001, 2, true);
-  tfx::core::TestHardProblems();
-  return tfx::test::Result();
 }
+
+}  // namespace tfx::core

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/dense_kernels.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,7 +7,9 @@
 #include <random>
 #include <vector>
 
+#include "core/execution.h"
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
@@ -214,13 +214,11 @@ void Run(InstructionSet set) {
   VectorsAreExact(kernels);
 }
 
-}  // namespace tfx::core
-
-int main() {
-  for (tfx::core::InstructionSet set : tfx::core::kInstructionSets) {
-    if (!tfx::core::Supports(set)) continue;
-    tfx::core::Run<float>(set);
-    tfx::core::Run<double>(set);
+TEST(All) {
+  for (InstructionSet set : InstructionSets()) {
+    Run<float>(set);
+    Run<double>(set);
   }
-  return tfx::test::Result();
 }
+
+}  // namespace tfx::core

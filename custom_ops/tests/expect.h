@@ -10,11 +10,18 @@ namespace tfx::test {
 // Prints and counts a failure unless `ok`.
 void Expect(bool ok, const char* what, const char* file, int line);
 
-// What main returns: 1 if an expectation failed, else 0.
-int Result();
+// A test that main runs, in the order of the file.
+struct Registered {
+  explicit Registered(void (*test)());
+};
 
 }  // namespace tfx::test
 
 #define EXPECT(condition) ::tfx::test::Expect((condition), #condition, __FILE__, __LINE__)
+
+#define TEST(name)                                      \
+  void name();                                          \
+  const ::tfx::test::Registered registered##name(name); \
+  void name()
 
 #endif  // TFX_LARGEOUT_TESTS_EXPECT_H_

@@ -8,16 +8,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <random>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "core/factored_coordinates.h"
 #include "core/factored_statistics.h"
 #include "core/factored_update.h"
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
@@ -30,13 +28,6 @@ struct Shape {
 };
 
 using Matrix = std::vector<double>;
-
-inline void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work,
-                             int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
 
 // The state of a layer that starts from V = W, and its memory.
 template <typename T>
@@ -69,21 +60,25 @@ struct Layer {
     return static_cast<T>(sum);
   }
 
-  FactoredState<T> State() {
-    const int64_t width = static_cast<int64_t>(shift.size());
-    return {v.data(),
-            u.data(),
-            p.data(),
-            gram.data(),
-            shift.data(),
-            row_sum.data(),
-            transitions.data(),
-            row_slot.data(),
-            slot_rows.data(),
-            &current_slot,
+  // The state of arrays that a pointer is asked for by `of`.
+  template <typename Of>
+  FactoredState<T> State(Of&& of) {
+    return {of(v),
+            of(u),
+            of(p),
+            of(gram),
+            of(shift),
+            of(row_sum),
+            of(transitions),
+            of(row_slot),
+            of(slot_rows),
+            of(current_slot),
             static_cast<int64_t>(row_slot.size()),
-            width,
+            static_cast<int64_t>(shift.size()),
             kSlots};
+  }
+  FactoredState<T> State() {
+    return State([](auto& array) { return array.data(); });
   }
 
   Matrix Weights() const {
@@ -116,7 +111,7 @@ struct Layer {
   std::vector<T> v, u, p, gram, shift, row_sum, transitions;
   std::vector<uint8_t> row_slot;
   std::vector<int64_t> slot_rows;
-  int64_t current_slot = 0;
+  std::vector<int64_t> current_slot = {0};
 };
 
 enum class Signs { kPositive, kMixed, kZero };
@@ -254,19 +249,14 @@ inline Matrix RandomWeights(const Shape& shape, std::mt19937& random) {
   return weights;
 }
 
-inline InstructionSet BestSet() {
-  InstructionSet set = InstructionSet::kBaseline;
-  std::string error;
-  EXPECT(ChooseInstructionSet(&set, &error));
-  return set;
-}
+inline InstructionSet BestSet() { return InstructionSets().front(); }
 
 // Statistics and a step on the factored layer.
 template <typename T>
 struct Factored {
   Factored(const Shape& shape, const Matrix& weights, InstructionSet set = BestSet(),
            int num_workers = 2)
-      : layer(shape, weights), execution(Execution(set, num_workers, parallel_for, workspace)) {}
+      : layer(shape, weights), workers(set, num_workers), execution(workers.execution) {}
 
   FactoredOutcome Step(const Batch<T>& b, double weight_decay, double max_condition, bool update) {
     Prepare(b, update);
@@ -298,8 +288,7 @@ struct Factored {
   }
 
   Layer<T> layer;
-  const ParallelFor parallel_for = OneThreadAnIndex;
-  Workspace workspace;
+  const Workers workers;
   const DenseExecution<T> execution;
   std::vector<T> targets, squares, sums, gram_hidden, u_hidden, hidden_gradient;
 };
@@ -318,6 +307,61 @@ void ExpectSlotsAreCounted(const Layer<T>& layer) {
   std::vector<int64_t> counts(kSlots, 0);
   for (uint8_t slot : layer.row_slot) ++counts[slot];
   EXPECT(counts == layer.slot_rows);
+}
+
+// Of Factored, or of the same on a GPU.
+template <template <typename> class LayerSteps, typename T>
+void ExpectSame(const LayerSteps<T>& factored, const Naive& naive, const Shape& shape) {
+  EXPECT(Distance(factored.targets, naive.targets, naive.LogitScale(shape)) < kTolerance<T>);
+  EXPECT(Distance(factored.squares, naive.squares) < kTolerance<T>);
+  EXPECT(Distance(factored.sums, naive.sums) < kTolerance<T>);
+  EXPECT(Distance(factored.hidden_gradient, naive.hidden_gradient) < kTolerance<T>);
+  EXPECT(Distance(factored.layer.Weights(), naive.weights) < kTolerance<T>);
+  const Layer<double> want(shape, naive.weights);
+  EXPECT(Distance(factored.layer.gram, want.gram) < kTolerance<T>);
+  EXPECT(Distance(factored.layer.row_sum, want.row_sum) < kTolerance<T>);
+  const auto& q = factored.layer.gram;
+  for (int64_t i = 0; i < shape.width; ++i) {
+    for (int64_t j = 0; j < i; ++j) EXPECT(q[i * shape.width + j] == q[j * shape.width + i]);
+  }
+  ExpectSlotsAreCounted(factored.layer);
+}
+
+// Of a layer on any device.
+template <template <typename> class LayerSteps>
+void DivergingStepsAreRefused() {
+  for (const Shape& shape : {Shape{40, 12, 5, 2}, Shape{40, 12, 30, 1}}) {
+    for (Signs signs : {Signs::kPositive, Signs::kMixed}) {
+      std::mt19937 random(2);
+      LayerSteps<double> factored(shape, RandomWeights(shape, random));
+      const Batch<double> batch(shape, signs, 2.01, random);
+      const Layer<double> before = factored.layer;
+      const FactoredOutcome outcome = factored.Step(batch, 0.0, kMaxCondition, true);
+      EXPECT(outcome.diverges);
+      EXPECT(std::abs(2 * batch.learning_rate * outcome.lambda_max - 2.01) < 1e-3);
+      EXPECT(factored.layer == before);
+    }
+  }
+}
+
+template <template <typename> class LayerSteps>
+void WithoutUpdateTheStateStays() {
+  const Shape shape = {40, 12, 5, 2};
+  std::mt19937 random(3);
+  Naive naive;
+  naive.weights = RandomWeights(shape, random);
+  LayerSteps<double> factored(shape, naive.weights);
+  const Batch<double> first(shape, Signs::kPositive, 1.5, random);
+  factored.Step(first, 0.0, kMaxCondition, true);  // leaves stale rows behind
+  naive.Step(first, 0.0);
+  const Layer<double> before = factored.layer;
+  const Batch<double> batch(shape, Signs::kPositive, 0.5, random);
+  EXPECT(!factored.Step(batch, 0.0, kMaxCondition, false).diverges);
+  EXPECT(factored.layer == before);
+  const Matrix weights = naive.weights;
+  naive.Step(batch, 0.0);
+  naive.weights = weights;
+  ExpectSame(factored, naive, shape);
 }
 
 }  // namespace tfx::core

@@ -7,11 +7,11 @@
 #define TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
 
 #include <cstdint>
-#include <functional>
 #include <new>
 
 #include "core/execution.h"
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::test {
 
@@ -23,20 +23,17 @@ void FailAfter(int64_t n);
 int64_t CountAnew();
 int64_t MostBytesInUse();
 
-// One after the other, on the caller's thread: starting threads takes memory, too.
-inline const core::ParallelFor kOnCaller =
-    [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-
 // Calls call(execution) as often as it takes to succeed, with one more request granted each time,
 // and expects that it throws bad_alloc until then, and that `state()` stays what it was.
 template <typename State, typename Call>
 void ExpectUnchangedWithoutMemory(const State& state, const Call& call, int num_workers = 2) {
   const auto before = state();
+  const core::ParallelFor on_caller = core::OnCaller;  // starting threads takes memory, too
   for (int64_t n = 0;; ++n) {
     bool fails = false;
     {
       core::Workspace workspace;
-      const core::Execution execution(core::kInstructionSets[0], num_workers, kOnCaller, workspace);
+      const core::Execution execution(core::kInstructionSets[0], num_workers, on_caller, workspace);
       FailAfter(n);
       try {
         const core::Workspace::Scope scope(workspace);

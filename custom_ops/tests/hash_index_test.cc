@@ -57,7 +57,7 @@ int32_t CodeOf(const HashFamily& family, int64_t table, const float* x) {
   return static_cast<int32_t>(code);
 }
 
-void CodesAreThoseOfAPlainLoop() {
+TEST(CodesAreThoseOfAPlainLoop) {
   std::mt19937 random(1);
   Workspace workspace;
   for (const Functions& functions : Families(random)) {
@@ -88,7 +88,7 @@ void CodesAreThoseOfAPlainLoop() {
 }
 
 // Rows with radii are hashed as longer vectors that are written out here.
-void RowsOfEachRangeHaveBucketsOfTheirOwn() {
+TEST(RowsOfEachRangeHaveBucketsOfTheirOwn) {
   std::mt19937 random(8);
   const int64_t n = 130, width = 6;
   const Floats rows = SparseRows(n * width, random), bias = SparseRows(n, random);
@@ -125,7 +125,7 @@ void RowsOfEachRangeHaveBucketsOfTheirOwn() {
   }
 }
 
-void RowsThatAreNotFiniteAreNamed() {
+TEST(RowsThatAreNotFiniteAreNamed) {
   std::mt19937 random(2);
   Workspace workspace;
   const Functions functions = Functions::Winners(9, 3, 3, 2, 2, random);
@@ -139,7 +139,7 @@ void RowsThatAreNotFiniteAreNamed() {
   EXPECT(HashCodes(functions.family, weights, execution, codes.data()) == -1);
 }
 
-void IncrementsGiveABuildFromScratch() {
+TEST(IncrementsGiveABuildFromScratch) {
   std::mt19937 random(3);
   for (const Functions& functions : Families(random)) {
     const HashFamily& family = functions.family;
@@ -177,7 +177,7 @@ void IncrementsGiveABuildFromScratch() {
   }
 }
 
-void WhatIsWrongChangesNothing() {
+TEST(WhatIsWrongChangesNothing) {
   std::mt19937 random(4);
   const Functions functions = Functions::Winners(9, 3, 3, 2, 3, random);
   Floats rows = SparseRows(50 * 9, random);
@@ -202,7 +202,7 @@ void WhatIsWrongChangesNothing() {
   EXPECT(index.starts == starts && index.built_at == built_at);
 }
 
-void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
+TEST(CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged) {
   std::mt19937 random(6);
   const Functions functions = Functions::Signs(9, 3, 3, random);
   Floats rows(50 * 9);
@@ -222,7 +222,7 @@ void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
 }
 
 // Votes of one call must not count in the next, whatever came of the first.
-void VotesDoNotStay() {
+TEST(VotesDoNotStay) {
   const int64_t classes = 40;
   std::mt19937 random(5);
   Ids entries(classes), starts = {0, 10, 20, 30, 40};
@@ -256,7 +256,7 @@ void VotesDoNotStay() {
 }
 
 // Of several rows that are not finite, and of several corrupt tables, the first is named.
-void TheFirstThatIsWrongIsNamed() {
+TEST(TheFirstThatIsWrongIsNamed) {
   const ParallelFor on_threads = [](int64_t n, const std::function<void(int64_t, int64_t)>& work,
                                     int64_t) {
     std::vector<std::thread> threads;
@@ -292,15 +292,3 @@ void TheFirstThatIsWrongIsNamed() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::TheFirstThatIsWrongIsNamed();
-  tfx::core::CodesAreThoseOfAPlainLoop();
-  tfx::core::RowsOfEachRangeHaveBucketsOfTheirOwn();
-  tfx::core::RowsThatAreNotFiniteAreNamed();
-  tfx::core::IncrementsGiveABuildFromScratch();
-  tfx::core::WhatIsWrongChangesNothing();
-  tfx::core::CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged();
-  tfx::core::VotesDoNotStay();
-  return tfx::test::Result();
-}

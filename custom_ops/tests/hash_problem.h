@@ -7,33 +7,22 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "core/hash_family.h"
 #include "core/hash_tables.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
 using Floats = std::vector<float>;
 using Ids = std::vector<int32_t>;
 
-// One after the other: with a single worker nothing runs beside.
-inline const ParallelFor kSerial = [](int64_t n, const std::function<void(int64_t, int64_t)>& work,
-                                      int64_t) { work(0, n); };
-
-inline std::vector<InstructionSet> InstructionSets() {
-  std::vector<InstructionSet> sets;
-  for (InstructionSet set : kInstructionSets) {
-    if (Supports(set)) sets.push_back(set);
-  }
-  return sets;
-}
-
 inline Execution OneWorker(InstructionSet set, Workspace& workspace) {
-  return Execution(set, 1, kSerial, workspace);
+  static const ParallelFor on_caller = OnCaller;
+  return Execution(set, 1, on_caller, workspace);
 }
 
 // Small whole numbers, mostly 0: their products are exact, and there are ties and empty bins.

@@ -9,7 +9,7 @@
 
 namespace tfx::core {
 
-void EachSupportedSetCanBeForced() {
+TEST(EachSupportedSetCanBeForced) {
   for (InstructionSet set : kInstructionSets) {
     setenv("TFX_LARGEOUT_ISA", InstructionSetName(set), 1);
     InstructionSet chosen;
@@ -21,7 +21,7 @@ void EachSupportedSetCanBeForced() {
   }
 }
 
-void AnUnknownNameIsRefused() {
+TEST(AnUnknownNameIsRefused) {
   setenv("TFX_LARGEOUT_ISA", "avx", 1);
   InstructionSet chosen;
   std::string error;
@@ -29,7 +29,7 @@ void AnUnknownNameIsRefused() {
   EXPECT(error == "TFX_LARGEOUT_ISA must be baseline, avx2, avx512 or avx512_bf16; got avx");
 }
 
-void TheBestIsTheDefault() {
+TEST(TheBestIsTheDefault) {
   for (const char* value : {"", static_cast<const char*>(nullptr)}) {
     value == nullptr ? unsetenv("TFX_LARGEOUT_ISA") : setenv("TFX_LARGEOUT_ISA", value, 1);
     InstructionSet chosen;
@@ -40,10 +40,3 @@ void TheBestIsTheDefault() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::EachSupportedSetCanBeForced();
-  tfx::core::AnUnknownNameIsRefused();
-  tfx::core::TheBestIsTheDefault();
-  return tfx::test::Result();
-}

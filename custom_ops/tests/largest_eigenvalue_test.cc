@@ -12,7 +12,7 @@ namespace tfx::core {
 
 bool IsClose(double x, double y) { return std::abs(x - y) < 1e-4 * (1 + std::abs(y)); }
 
-void OfDiagonalMatrices() {
+TEST(OfDiagonalMatrices) {
   for (int n : {1, 2, 7, 100}) {
     for (double sign : {1.0, -1.0}) {
       std::vector<double> matrix(n * n, 0.0);
@@ -22,7 +22,7 @@ void OfDiagonalMatrices() {
   }
 }
 
-void OfMatricesOfRankOne() {
+TEST(OfMatricesOfRankOne) {
   const int n = 30;
   std::vector<float> matrix(n * n);
   for (int i = 0; i < n; ++i) {
@@ -36,7 +36,7 @@ void OfMatricesOfRankOne() {
 }
 
 // H^T H of positive activations: one large eigenvalue, which the row sums bracket.
-void OfAGramMatrix() {
+TEST(OfAGramMatrix) {
   const int n = 90, examples = 40;
   std::mt19937 random(5);
   std::vector<double> h(examples * n), gram(n * n, 0.0), x(n, 1.0);
@@ -61,10 +61,3 @@ void OfAGramMatrix() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::OfDiagonalMatrices();
-  tfx::core::OfMatricesOfRankOne();
-  tfx::core::OfAGramMatrix();
-  return tfx::test::Result();
-}

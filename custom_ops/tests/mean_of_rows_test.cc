@@ -4,28 +4,20 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <random>
-#include <thread>
 #include <vector>
 
+#include "tests/bfloat16.h"
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
-
-void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
 
 std::vector<float> MeanOf(const void* rows, bool is_bfloat16, int64_t num_rows, int64_t width,
                           InstructionSet set, int num_workers) {
   std::vector<float> mean(width);
-  const ParallelFor on_threads = OneThreadAnIndex;
-  Workspace workspace;
-  const Execution execution(set, num_workers, on_threads, workspace);
-  MeanOfRows(rows, is_bfloat16, num_rows, width, execution, mean.data());
+  const Workers workers(set, num_workers);
+  MeanOfRows(rows, is_bfloat16, num_rows, width, workers.execution, mean.data());
   return mean;
 }
 
@@ -34,21 +26,15 @@ void Test(int64_t num_rows, int64_t width) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(3, 1);
   std::vector<float> rows(num_rows * width);
-  std::vector<uint16_t> halves(rows.size());
+  for (float& x : rows) x = normal(random);
+  const std::vector<uint16_t> halves = test::Halves(rows);
+  const std::vector<float> widened = test::Widened(halves);
   std::vector<double> expected(width), of_halves(width);
   for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = normal(random);
-    uint32_t bits;
-    std::memcpy(&bits, &rows[i], sizeof bits);
-    halves[i] = static_cast<uint16_t>(bits >> 16);
-    bits = uint32_t{halves[i]} << 16;
-    float half;
-    std::memcpy(&half, &bits, sizeof half);
     expected[i % width] += double{rows[i]} / static_cast<double>(num_rows);
-    of_halves[i % width] += double{half} / static_cast<double>(num_rows);
+    of_halves[i % width] += double{widened[i]} / static_cast<double>(num_rows);
   }
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
+  for (InstructionSet set : InstructionSets()) {
     const std::vector<float> mean = MeanOf(rows.data(), false, num_rows, width, set, 1);
     const std::vector<float> half = MeanOf(halves.data(), true, num_rows, width, set, 1);
     for (int64_t j = 0; j < width; ++j) {
@@ -60,15 +46,13 @@ void Test(int64_t num_rows, int64_t width) {
   }
 }
 
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Test;
+TEST(All) {
   Test(1, 1);
   Test(3, 0);
   Test(17, 3);
   Test(1500, 700);
   Test(2, 3000);
   Test(3000001, 1);
-  return tfx::test::Result();
 }
+
+}  // namespace tfx::core

@@ -18,61 +18,42 @@
 
 namespace tfx::core {
 
-using test::kOnCaller;
-
 constexpr int kManyWorkers = 96;
-
-void Bounded(const Problem& problem, const Bounds& bounds, Results* results,
-             const Execution& execution) {
-  BoundedTopK(problem.inputs, {bounds.rows.data(), bounds.scales.data(), bounds.errors.data()},
-              execution,
-              {results->scores.data(), results->ids.data(), results->num_candidates.data()});
-}
-
-void Probed(const Problem& problem, const Lists& lists, Results* results,
-            const Execution& execution) {
-  const auto num_lists = static_cast<int64_t>(lists.ends.size());
-  ProbedTopK(problem.inputs,
-             {lists.rows.data(), lists.scales.data(), lists.errors.data(), lists.classes.data()},
-             {lists.centers.data(), lists.offsets.data(), lists.penalties.data(), lists.ends.data(),
-              num_lists, static_cast<int64_t>(lists.classes.size()) / kRows},
-             num_lists, execution,
-             {results->scores.data(), results->ids.data(), results->num_candidates.data()});
-}
 
 // What one call asks for, with many workers.
 int64_t BytesOfCall(const std::function<void(const Execution&)>& call) {
   Workspace workspace;
+  const ParallelFor on_caller = OnCaller;
   const int64_t before = test::CountAnew();
   const Workspace::Scope scope(workspace);
   workspace.Take<char>(1);  // so that the call's own scopes don't end it
-  call(Execution(kInstructionSets[0], kManyWorkers, kOnCaller, workspace));
+  call(Execution(kInstructionSets[0], kManyWorkers, on_caller, workspace));
   return workspace.held() + test::MostBytesInUse() - before;
 }
 
-void BoundedTopKDoesNotMultiplyByWorkers() {
+TEST(BoundedTopKDoesNotMultiplyByWorkers) {
   constexpr int64_t kBatch = 8, kClasses = 400'000;
   const Problem problem(kBatch, 2, kClasses, 10);
   const Bounds bounds(problem.kernel, kClasses, 2);
   Results results(kBatch, 10);
   const int64_t bytes = BytesOfCall(
-      [&](const Execution& execution) { Bounded(problem, bounds, &results, execution); });
+      [&](const Execution& execution) { Bounded(problem, bounds, execution, &results); });
   EXPECT(bytes <= 9 * kBatch * kClasses / 2 + 60 * 1024 * kBatch * kManyWorkers);
   for (int64_t number : results.num_candidates) EXPECT(number <= kClasses / 8);
 }
 
-void ProbedTopKDoesNotMultiplyByWorkers() {
+TEST(ProbedTopKDoesNotMultiplyByWorkers) {
   constexpr int64_t kBatch = 96, kClasses = 200'000;
   const Problem problem(kBatch, 2, kClasses, 10);
   const Lists lists(problem, 4);
   Results results(kBatch, 10);
-  const int64_t bytes =
-      BytesOfCall([&](const Execution& execution) { Probed(problem, lists, &results, execution); });
+  const int64_t bytes = BytesOfCall(
+      [&](const Execution& execution) { Probed(problem, lists, 4, execution, &results); });
   EXPECT(bytes <= (1 << 26) + (1 << 23));
   EXPECT(results.num_candidates[0] < kClasses);
 }
 
-void VotesDoNotMultiplyByWorkers() {
+TEST(VotesDoNotMultiplyByWorkers) {
   constexpr int64_t kClasses = 3'000'000, kQueries = 100;
   std::vector<int32_t> entries(kClasses), starts = {0, kClasses}, codes(kQueries), order = {0};
   std::iota(entries.begin(), entries.end(), 0);
@@ -90,24 +71,16 @@ void VotesDoNotMultiplyByWorkers() {
   EXPECT(bytes <= BucketVotes::kMostBytes + 4 * kClasses + (1 << 20));
 }
 
-void SearchesThrowWhereMemoryRunsOut() {
+TEST(SearchesThrowWhereMemoryRunsOut) {
   const auto nothing = [] { return true; };
   const Problem problem(3, 8, 3001, 5);
   const Bounds bounds(problem.kernel, 3001, 8);
   const Lists lists(problem, 4);
   Results results(3, 5);
   test::ExpectUnchangedWithoutMemory(
-      nothing, [&](const Execution& execution) { Bounded(problem, bounds, &results, execution); });
+      nothing, [&](const Execution& execution) { Bounded(problem, bounds, execution, &results); });
   test::ExpectUnchangedWithoutMemory(
-      nothing, [&](const Execution& execution) { Probed(problem, lists, &results, execution); });
+      nothing, [&](const Execution& execution) { Probed(problem, lists, 4, execution, &results); });
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::BoundedTopKDoesNotMultiplyByWorkers();
-  tfx::core::ProbedTopKDoesNotMultiplyByWorkers();
-  tfx::core::VotesDoNotMultiplyByWorkers();
-  tfx::core::SearchesThrowWhereMemoryRunsOut();
-  return tfx::test::Result();
-}

@@ -11,7 +11,7 @@ namespace tfx::core {
 
 using Ids = std::vector<int64_t>;
 
-void RepeatsAreMerged() {
+TEST(RepeatsAreMerged) {
   const Ids labels = {7, -1, 3, 7, 7, 0};
   const MergedLabels merged(labels.data(), 3, 2);
   EXPECT((merged.classes == Ids{0, 3, 7}));
@@ -20,7 +20,7 @@ void RepeatsAreMerged() {
   EXPECT((merged.places == Ids{2, -1, 1, 2, 2, 0}));
 }
 
-void NoLabelsAreNoClasses() {
+TEST(NoLabelsAreNoClasses) {
   const Ids labels = {-1, -1};
   for (int64_t num_labels : {0, 1}) {
     const MergedLabels merged(labels.data(), 2, num_labels);
@@ -31,9 +31,3 @@ void NoLabelsAreNoClasses() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::RepeatsAreMerged();
-  tfx::core::NoLabelsAreNoClasses();
-  return tfx::test::Result();
-}

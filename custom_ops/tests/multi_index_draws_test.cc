@@ -6,19 +6,13 @@
 #include <cstdint>
 #include <limits>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
-
-void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
 
 struct Lists {
   std::vector<int32_t> codes, entries, starts;
@@ -62,11 +56,9 @@ Result Draw(const MultiIndexDraws& draws, const Lists& lists, int num_workers) {
   Result result;
   result.ids.resize(draws.batch * draws.num_draws);
   result.log_probability.resize(result.ids.size());
-  const ParallelFor on_threads = OneThreadAnIndex;
-  Workspace workspace;
-  const Execution execution(InstructionSet::kBaseline, num_workers, on_threads, workspace);
-  result.good =
-      draws.Run(lists.Pointers(), execution, result.ids.data(), result.log_probability.data());
+  const Workers workers(InstructionSet::kBaseline, num_workers);
+  result.good = draws.Run(lists.Pointers(), workers.execution, result.ids.data(),
+                          result.log_probability.data());
   return result;
 }
 
@@ -115,7 +107,7 @@ void TestDraws(int64_t num_words, int64_t num_classes, int64_t batch) {
 }
 
 // Scores without a sum have no draws, and the others theirs.
-void TestNoNumbers() {
+TEST(TestNoNumbers) {
   std::mt19937 random(5);
   const Lists lists = MakeLists(2, 9, random);
   const double kNan = std::nan(""), kInfinity = std::numeric_limits<double>::infinity();
@@ -130,7 +122,7 @@ void TestNoNumbers() {
 }
 
 // Numbers next to 1 choose the last class, if there is one, however many pairs are empty.
-void TestEnds() {
+TEST(TestEnds) {
   std::mt19937 random(6);
   Lists lists = MakeLists(3, 4, random);
   lists.codes = {1, 1, 3, 3};
@@ -144,7 +136,7 @@ void TestEnds() {
   EXPECT(result.good && result.ids == std::vector<int64_t>({0, 3, 1}));
 }
 
-void TestDamage() {
+TEST(TestDamage) {
   std::mt19937 random(8);
   const Lists good = MakeLists(2, 30, random);
   EXPECT(AreLists(good.Pointers()));
@@ -172,17 +164,12 @@ void TestDamage() {
   EXPECT(!AreLists(lists.Pointers()));
 }
 
-}  // namespace
-}  // namespace tfx::core
-
-int main() {
-  using namespace tfx::core;
+TEST(All) {
   TestDraws(1, 5, 2);
   TestDraws(3, 40, 3);
   TestDraws(8, 300, 17);
   TestDraws(17, 40, 1);
-  TestNoNumbers();
-  TestEnds();
-  TestDamage();
-  return tfx::test::Result();
 }
+
+}  // namespace
+}  // namespace tfx::core

@@ -3,22 +3,18 @@
 #include "core/phases.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
-
-void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
-
-// A pool whose threads are all taken: the caller does everything.
-void Alone(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); }
 
 void EveryTaskRunsOnceAndPhasesInOrder(const ParallelFor& parallel_for) {
   for (int workers : {1, 2, 5}) {
@@ -52,7 +48,7 @@ void EveryTaskRunsOnceAndPhasesInOrder(const ParallelFor& parallel_for) {
   }
 }
 
-void TimesAreRecordedOnDemand() {
+TEST(TimesAreRecordedOnDemand) {
   const std::vector<Phase> phases = {{"some", {{3, [](int64_t, int) {}}}}};
   RunPhases(phases, 2, OneThreadAnIndex);
   EXPECT(TakePhaseSeconds(true).empty());
@@ -64,11 +60,71 @@ void TimesAreRecordedOnDemand() {
   EXPECT(TakePhaseSeconds(false).empty());
 }
 
-}  // namespace tfx::core
+// A pool of one thread, which queues what it is given behind what it does.
+class OneThread {
+ public:
+  OneThread() : thread_([this] { Work(); }) {}
+  ~OneThread() {
+    Add(nullptr);
+    thread_.join();
+  }
 
-int main() {
-  tfx::core::TimesAreRecordedOnDemand();
-  tfx::core::EveryTaskRunsOnceAndPhasesInOrder(tfx::core::OneThreadAnIndex);
-  tfx::core::EveryTaskRunsOnceAndPhasesInOrder(tfx::core::Alone);
-  return tfx::test::Result();
+  // As TensorFlow's: the caller takes one part, and waits for all.
+  void For(int64_t n, const std::function<void(int64_t, int64_t)>& work) {
+    std::atomic<int64_t> left{n - 1};
+    for (int64_t i = 1; i < n; ++i) {
+      Add([&, i] {
+        work(i, i + 1);
+        --left;
+      });
+    }
+    work(0, 1);
+    while (left > 0) std::this_thread::yield();
+  }
+
+ private:
+  void Add(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    added_.notify_one();
+  }
+
+  void Work() {
+    while (true) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      added_.wait(lock, [this] { return !tasks_.empty(); });
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      if (task == nullptr) return;
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::deque<std::function<void()>> tasks_;
+  std::thread thread_;
+};
+
+// Threads that wait for a phase hold a thread of the pool that others queue for.
+TEST(CallsThatShareAPoolEnd) {
+  OneThread pool;
+  const ParallelFor on_pool = [&](int64_t n, const auto& work, int64_t) { pool.For(n, work); };
+  std::atomic<int> tasks{0};
+  const auto call = [&] {
+    const Tasks some = {20, [&](int64_t, int) { ++tasks; }};
+    for (int i = 0; i < 50; ++i) RunPhases({{"first", {some}}, {"second", {some}}}, 4, on_pool);
+  };
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 3; ++i) callers.emplace_back(call);
+  for (std::thread& caller : callers) caller.join();
+  EXPECT(tasks == 3 * 50 * 40);
 }
+
+TEST(All) {
+  EveryTaskRunsOnceAndPhasesInOrder(OneThreadAnIndex);
+  EveryTaskRunsOnceAndPhasesInOrder(OnCaller);
+}
+
+}  // namespace tfx::core

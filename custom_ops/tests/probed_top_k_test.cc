@@ -15,25 +15,16 @@ namespace tfx::core {
 
 Results Probed(const Problem& problem, const Lists& lists, int64_t num_probed, InstructionSet set) {
   Results r(problem.inputs.batch, problem.inputs.k);
-  const ParallelFor on_threads = OneThreadAnIndex;
-  Workspace workspace;
-  const auto num_lists = static_cast<int64_t>(lists.ends.size());
-  const auto num_blocks = static_cast<int64_t>(lists.classes.size()) / kRows;
-  ProbedTopK(problem.inputs,
-             {lists.rows.data(), lists.scales.data(), lists.errors.data(), lists.classes.data()},
-             {lists.centers.data(), lists.offsets.data(), lists.penalties.data(), lists.ends.data(),
-              num_lists, num_blocks},
-             num_probed, Execution(set, 2, on_threads, workspace),
-             {r.scores.data(), r.ids.data(), r.num_candidates.data()});
+  Probed(problem, lists, num_probed, Workers(set, 2).execution, &r);
   return r;
 }
 
 // The exact best of the classes of the first lists, others taken out by their bias.
 Results Expected(Problem problem, int64_t num_lists, int64_t num_probed, InstructionSet set) {
-  for (int64_t c = 0; c < problem.inputs.num_classes; ++c) {
+  for (int64_t c = 0; c < problem.inputs.weights.num_classes; ++c) {
     if (c % num_lists >= num_probed) problem.bias[c] = -std::numeric_limits<float>::infinity();
   }
-  problem.inputs.bias = problem.bias.data();
+  problem.inputs.weights.bias = problem.bias.data();
   return problem.Exact(set);
 }
 
@@ -41,8 +32,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, int64_t 
           int64_t num_probed) {
   const Problem problem(batch, width, num_classes, k);
   const Lists lists(problem, num_lists);
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
+  for (InstructionSet set : InstructionSets()) {
     const Results found = Probed(problem, lists, num_probed, set);
     const Results expected = Expected(problem, num_lists, num_probed, set);
     for (size_t i = 0; i < expected.ids.size(); ++i) {
@@ -56,13 +46,12 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, int64_t 
 }
 
 // What is no list, or of another W, is looked at as if there were no lists.
-void TestWhatDoesNotHold() {
+TEST(TestWhatDoesNotHold) {
   const auto exact_after = [](auto change) {
     Problem problem(3, 9, 3001, 5);
     Lists lists(problem, 20);
     change(&problem, &lists);
-    for (InstructionSet set : kInstructionSets) {
-      if (!Supports(set)) continue;
+    for (InstructionSet set : InstructionSets()) {
       const Results found = Probed(problem, lists, 3, set), expected = problem.Exact(set);
       EXPECT(found.ids == expected.ids);
       EXPECT(found.num_candidates == std::vector<int64_t>(3, 3001));
@@ -84,10 +73,7 @@ void TestWhatDoesNotHold() {
   exact_after([](Problem*, Lists* lists) { lists->ends[1] = 0; });
 }
 
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Test;
+TEST(All) {
   for (int64_t num_probed : {1, 3, 40}) {
     Test(1, 64, 5003, 10, 40, num_probed);
     Test(20, 33, 5003, 10, 40, num_probed);
@@ -97,6 +83,6 @@ int main() {
   Test(2, 4, 100, 100, 3, 2);  // more than these lists have
   Test(1, 1, 17, 3, 17, 2);
   Test(1, 0, 301, 2, 5, 2);
-  tfx::core::TestWhatDoesNotHold();
-  return tfx::test::Result();
 }
+
+}  // namespace tfx::core

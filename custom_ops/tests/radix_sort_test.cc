@@ -16,7 +16,7 @@ struct Record {
   uint32_t place;
 };
 
-void RecordsAreSortedAndEqualOnesStayInOrder() {
+TEST(RecordsAreSortedAndEqualOnesStayInOrder) {
   std::mt19937 random(1);
   for (int bits : {1, 7, 12, 20, 31}) {
     for (int64_t n : {0, 1, 24, 25, 1000, 5000}) {
@@ -39,14 +39,14 @@ void RecordsAreSortedAndEqualOnesStayInOrder() {
 }
 
 // As in a bucket: the upper bits are alike and need not be looked at.
-void UpperBitsThatAreAlikeStay() {
+TEST(UpperBitsThatAreAlikeStay) {
   std::vector<Record> records(100), spare(100);
   for (uint32_t i = 0; i < 100; ++i) records[i] = {0xabc00u | (99 - i), i};
   SortByClass(records.data(), spare.data(), 100, 7);
   for (uint32_t i = 0; i < 100; ++i) EXPECT(records[i].class_id == (0xabc00u | i));
 }
 
-void BitsTellClassesApart() {
+TEST(BitsTellClassesApart) {
   EXPECT(BitsOfClasses(1) == 1);
   EXPECT(BitsOfClasses(2) == 1);
   EXPECT(BitsOfClasses(3) == 2);
@@ -55,10 +55,3 @@ void BitsTellClassesApart() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::RecordsAreSortedAndEqualOnesStayInOrder();
-  tfx::core::UpperBitsThatAreAlikeStay();
-  tfx::core::BitsTellClassesApart();
-  return tfx::test::Result();
-}

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/row_kernels.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "core/execution.h"
+#include "tests/bfloat16.h"
 #include "tests/expect.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
@@ -22,18 +22,6 @@ std::vector<float> Whole(int64_t size, int seed) {
   std::vector<float> x(size);
   for (float& entry : x) entry = static_cast<float>(static_cast<int>(random() % 7) - 3);
   return x;
-}
-
-uint16_t Upper(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-std::vector<uint16_t> Upper(const std::vector<float>& x) {
-  std::vector<uint16_t> result;
-  for (float entry : x) result.push_back(Upper(entry));
-  return result;
 }
 
 RowStep StepOf(RowMethod method) {
@@ -107,15 +95,15 @@ void BfloatsAreRoundedToTheNearest(const RowKernels& kernels) {
   const std::vector<float> before = {1, 1, 1 + unit, 1, 1, -kInfinity, 1};
   const std::vector<float> after = {1, 1, 1 + 2 * unit, 1 + unit, 1, -kInfinity, nan};
   for (int repeats : {1, 5}) {
-    std::vector<float> gradient;
-    std::vector<uint16_t> w, expected;
-    for (int i = 0; i < repeats * 7; ++i) {
-      gradient.push_back(g[i % 7]);
-      w.push_back(Upper(before[i % 7]));
-      expected.push_back(Upper(after[i % 7]));
+    std::vector<float> gradient, old_weights, new_weights;
+    for (int i = 0; i < repeats; ++i) {
+      gradient.insert(gradient.end(), g.begin(), g.end());
+      old_weights.insert(old_weights.end(), before.begin(), before.end());
+      new_weights.insert(new_weights.end(), after.begin(), after.end());
     }
+    std::vector<uint16_t> w = test::Halves(old_weights);
     kernels.step(step, 1.0f, {w.data(), {nullptr, nullptr}}, true, gradient.data(), w.size());
-    EXPECT(w == expected);
+    EXPECT(w == test::Halves(new_weights));
   }
 }
 
@@ -123,7 +111,7 @@ void LogitsAreExact(const RowKernels& kernels) {
   for (int64_t width : {1, 5, 16, 64, 131}) {
     const int64_t num_classes = 20;
     const auto w = Whole(num_classes * width, 1), b = Whole(num_classes, 2), h = Whole(width, 3);
-    const auto narrow_w = Upper(w), narrow_b = Upper(b);
+    const auto narrow_w = test::Halves(w), narrow_b = test::Halves(b);
     for (int64_t n : {0, 1, 4, 43}) {
       std::vector<int64_t> ids(n);
       for (int64_t j = 0; j < n; ++j) ids[j] = j % 5 == 2 ? -1 : j * 7 % num_classes;
@@ -153,7 +141,7 @@ void PairLogitsAreThoseOfLogits(const RowKernels& kernels) {
   for (int64_t width : {0, 1, 5, 16, 64, 131}) {
     auto w = Whole(kClasses * width, 1), b = Whole(kClasses, 2), h = Whole(kExamples * width, 3);
     for (float& x : h) x *= 0.1f;  // now the order of sums matters
-    const auto narrow_w = Upper(w), narrow_b = Upper(b);
+    const auto narrow_w = test::Halves(w), narrow_b = test::Halves(b);
     for (int64_t n : {0, 1, 4, 43}) {
       std::vector<ClassExample> pairs(n);
       for (int64_t j = 0; j < n; ++j) {
@@ -196,7 +184,7 @@ void SumsOfExamplesAreExact(const RowKernels& kernels) {
 void AddedRowsAreExact(const RowKernels& kernels) {
   for (int64_t width : {0, 1, 5, 16, 48, 131, 400}) {
     const auto w = Whole(kClasses * width, 1), before = Whole(kExamples * width, 2);
-    const auto narrow_w = Upper(w);
+    const auto narrow_w = test::Halves(w);
     auto result = before, narrow_result = before, expected = before;
     for (const ClassTerm& term : kTerms) {
       for (int64_t d = 0; d < width; ++d) {
@@ -213,12 +201,9 @@ void AddedRowsAreExact(const RowKernels& kernels) {
 
 void ArraysAreExact(const RowKernels& kernels) {
   for (int64_t n : {0, 1, 16, 37}) {
-    const auto x = Whole(n, 1), y = Whole(n, 2);
-    auto sum = y;
-    kernels.add(x.data(), n, sum.data());
-    for (int64_t i = 0; i < n; ++i) EXPECT(sum[i] == x[i] + y[i]);
+    const auto x = Whole(n, 1);
     std::vector<float> wide(n, 99);
-    kernels.widen(Upper(x).data(), n, wide.data());
+    kernels.widen(test::Halves(x).data(), n, wide.data());
     EXPECT(wide == x);
   }
 }
@@ -252,11 +237,8 @@ void Run(InstructionSet set) {
   IdsOutsideAreFound(kernels);
 }
 
-}  // namespace tfx::core
-
-int main() {
-  for (tfx::core::InstructionSet set : tfx::core::kInstructionSets) {
-    if (tfx::core::Supports(set)) tfx::core::Run(set);
-  }
-  return tfx::test::Result();
+TEST(All) {
+  for (InstructionSet set : InstructionSets()) Run(set);
 }
+
+}  // namespace tfx::core

@@ -31,7 +31,7 @@ struct Row {
 };
 
 // An age stays at its end, where the correction is 1, as it is long before.
-void AgesDoNotWrap() {
+TEST(AgesDoNotWrap) {
   constexpr uint32_t kLast = std::numeric_limits<int32_t>::max();
   const AdamUpdater adam;
   Row young(1000000);
@@ -46,8 +46,3 @@ void AgesDoNotWrap() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::AgesDoNotWrap();
-  return tfx::test::Result();
-}

@@ -61,7 +61,7 @@ struct SoftmaxUpdateProblem {
 
   // A batch of arrays that a pointer is asked for by `of`.
   template <typename Of>
-  core::SoftmaxBatch Batch(const Of& of, bool has_mean, bool rounds) const {
+  core::SoftmaxBatch Batch(Of&& of, bool has_mean, bool rounds) const {
     return {of(hidden),
             of(labels),
             of(logsumexp),

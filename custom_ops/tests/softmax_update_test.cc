@@ -4,20 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "tests/expect.h"
 #include "tests/softmax_update_problem.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
-
-// As parallel as can be: sanitizers see every race.
-void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) {
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-  for (std::thread& thread : threads) thread.join();
-}
 
 using Problem = test::SoftmaxUpdateProblem;
 using Results = test::SoftmaxUpdateResults;
@@ -25,17 +18,15 @@ using Results = test::SoftmaxUpdateResults;
 // A step of SGD with rate 1.
 Results Run(const Problem& p, InstructionSet set, int num_workers, bool rounds, bool has_mean) {
   Results r = {p.kernel, p.bias, std::vector<float>(p.hidden.size())};
-  const ParallelFor on_threads = OneThreadAnIndex;
-  Workspace workspace;
-  const Execution execution(set, num_workers, on_threads, workspace);
+  const Workers workers(set, num_workers);
   const RowUpdater updater({RowMethod::kSgd, 1, 1, INFINITY, 0, 0, 1, 1, 0}, nullptr,
-                           execution.rows);
+                           workers.execution.rows);
   const auto of = [](const auto& array) { return array.data(); };
   const SoftmaxBatch batch = p.Batch(of, has_mean, rounds);
   SoftmaxUpdate({r.kernel.data(), r.bias.data(), false, p.num_classes, p.width},
                 {{r.kernel.data(), false, p.width, {nullptr, nullptr}, nullptr},
                  {r.bias.data(), false, 1, {nullptr, nullptr}, nullptr}},
-                batch, &updater, execution, r.hidden_gradient.data());
+                batch, &updater, workers.execution, r.hidden_gradient.data());
   return r;
 }
 
@@ -43,8 +34,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels)
   const Problem problem(batch, width, num_classes, num_labels);
   for (const bool has_mean : {false, true}) {
     const Results expected = problem.Expected(has_mean);
-    for (InstructionSet set : kInstructionSets) {
-      if (!Supports(set)) continue;
+    for (InstructionSet set : InstructionSets()) {
       for (const bool rounds : {false, true}) {
         const Results one_worker = Run(problem, set, 1, rounds, has_mean);
         const float error = rounds ? 2e-2f : 1e-5f;
@@ -57,15 +47,13 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels)
   }
 }
 
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Test;
+TEST(All) {
   Test(1, 1, 2, 1);
   Test(33, 65, 1009, 2);
   Test(200, 17, 500, 0);
   Test(100, 300, 123, 5);
   Test(0, 5, 10, 2);
   Test(4, 0, 10, 2);
-  return tfx::test::Result();
 }
+
+}  // namespace tfx::core

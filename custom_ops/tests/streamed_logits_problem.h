@@ -31,9 +31,9 @@ struct StreamedLogitsResults {
   std::vector<int64_t> target_ranks, top_ids;
 };
 
-// Whole numbers: their logits are exact in whatever order they are summed.
+// A layer and a batch of whole numbers: their logits are exact in whatever order they are summed.
 struct WholeNumbers {
-  WholeNumbers(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels)
+  WholeNumbers(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
       : hidden(batch * width),
         kernel(num_classes * width),
         bias(num_classes),
@@ -43,10 +43,32 @@ struct WholeNumbers {
       for (float& x : *array) x = static_cast<float>(random() % 7) - 3;
     }
     for (int64_t& label : labels) label = static_cast<int64_t>(random() % (num_classes + 1)) - 1;
+    inputs.weights = {nullptr, nullptr, false, num_classes, width};
+    inputs.batch = batch;
+    inputs.num_labels = num_labels;
+    inputs.k = k;
+    inputs.shard = {0, 1, num_classes};
   }
 
-  std::vector<float> hidden, kernel, bias;
+  // The inputs with arrays that a pointer is asked for by `of`.
+  template <typename Of>
+  core::StreamedLogitsInputs Inputs(Of&& of) const {
+    core::StreamedLogitsInputs in = inputs;
+    in.hidden = of(hidden);
+    in.weights.kernel = of(kernel);
+    in.weights.bias = has_bias ? of(bias) : nullptr;
+    in.labels = of(labels);
+    in.target_scores = scores.empty() ? nullptr : of(scores);
+    return in;
+  }
+  core::StreamedLogitsInputs OnHost() const {
+    return Inputs([](const auto& array) { return array.data(); });
+  }
+
+  std::vector<float> hidden, kernel, bias, scores;
   std::vector<int64_t> labels;
+  core::StreamedLogitsInputs inputs = {};  // without arrays
+  bool has_bias = true;
 };
 
 }  // namespace tfx::test

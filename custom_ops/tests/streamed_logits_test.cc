@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "core/top_k_heap.h"
 #include "tests/expect.h"
 #include "tests/streamed_logits_problem.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
@@ -30,48 +30,32 @@ struct Results : test::StreamedLogitsResults {
 
 // Every instruction set must agree to the last bit but for the logsumexp.
 struct Problem : test::WholeNumbers {
-  Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
-      : WholeNumbers(batch, width, num_classes, num_labels) {
-    inputs = {hidden.data(), kernel.data(), bias.data(), false,      false, labels.data(),
-              batch,         width,         num_classes, num_labels, k,     {0, 1, num_classes},
-              nullptr,       nullptr};
-  }
+  using WholeNumbers::WholeNumbers;
 
   Results Run(InstructionSet set, int num_workers) const {
     Results r(inputs);
-    const ParallelFor on_threads = OneThreadAnIndex;
-    Workspace workspace;
-    StreamedLogits(inputs, Execution(set, num_workers, on_threads, workspace), r.Outputs(&r.kept));
+    const Workers workers(set, num_workers);
+    StreamedLogits(OnHost(), workers.execution, r.Outputs(&r.kept));
     return r;
   }
-
-  // As parallel as can be: sanitizers see every race.
-  static void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work,
-                               int64_t) {
-    std::vector<std::thread> threads;
-    for (int64_t i = 0; i < n; ++i) threads.emplace_back(work, i, i + 1);
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  StreamedLogitsInputs inputs;
 };
 
 void AgreesWithTheDefinition(const Problem& problem, const Results& results) {
-  const StreamedLogitsInputs& in = problem.inputs;
+  const StreamedLogitsInputs in = problem.OnHost();
+  const int64_t num_classes = in.weights.num_classes, width = in.weights.width;
   for (int64_t b = 0; b < in.batch; ++b) {
-    std::vector<float> logits(in.num_classes);
+    std::vector<float> logits = problem.bias;
     double sum = 0;
-    for (int64_t c = 0; c < in.num_classes; ++c) {
-      logits[c] = problem.bias[c];
-      for (int64_t d = 0; d < in.width; ++d) {
-        logits[c] += problem.kernel[c * in.width + d] * problem.hidden[b * in.width + d];
+    for (int64_t c = 0; c < num_classes; ++c) {
+      for (int64_t d = 0; d < width; ++d) {
+        logits[c] += problem.kernel[c * width + d] * problem.hidden[b * width + d];
       }
       sum += std::exp(static_cast<double>(logits[c]));
     }
     EXPECT(std::abs(results.logsumexp[b] - std::log(sum)) <= 1e-6 * (1 + std::log(sum)));
     const auto rank_of = [&](int64_t id) {
       int64_t rank = 0;
-      for (int64_t c = 0; c < in.num_classes; ++c) {
+      for (int64_t c = 0; c < num_classes; ++c) {
         rank += logits[c] > logits[id] || (logits[c] == logits[id] && c < id);
       }
       return rank;
@@ -89,9 +73,9 @@ void AgreesWithTheDefinition(const Problem& problem, const Results& results) {
   }
 }
 
+// As parallel as can be: sanitizers see every race.
 void TestAll(const Problem& problem) {
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
+  for (InstructionSet set : InstructionSets()) {
     const Results one_worker = problem.Run(set, 1);
     AgreesWithTheDefinition(problem, one_worker);
     EXPECT(problem.Run(set, 3) == one_worker);
@@ -100,15 +84,16 @@ void TestAll(const Problem& problem) {
 
 // How many classes behind a label have the same logit.
 int64_t Ties(const Problem& problem, size_t at) {
-  const StreamedLogitsInputs& in = problem.inputs;
-  const float* h = in.hidden + at / in.num_labels * in.width;
+  const StreamedLogitsInputs in = problem.OnHost();
+  const float* h = in.hidden + at / in.num_labels * in.weights.width;
   const auto logit = [&](int64_t c) {
     float sum = problem.bias[c];
-    for (int64_t d = 0; d < in.width; ++d) sum += problem.kernel[c * in.width + d] * h[d];
+    for (int64_t d = 0; d < in.weights.width; ++d)
+      sum += problem.kernel[c * in.weights.width + d] * h[d];
     return sum;
   };
   int64_t ties = 0;
-  for (int64_t c = problem.labels[at] + 1; c < in.num_classes; ++c) {
+  for (int64_t c = problem.labels[at] + 1; c < in.weights.num_classes; ++c) {
     ties += logit(c) == logit(problem.labels[at]);
   }
   return ties;
@@ -124,24 +109,20 @@ void ShardsAddUp(InstructionSet set) {
   for (float& h : layer.hidden) h = h > 0 ? 1.0f : 0.0f;  // ties are frequent
   const Results whole = layer.Run(set, 2);
   std::vector<Problem> shards;
-  const int64_t stride = 3, width = layer.inputs.width;
+  const int64_t stride = 3, width = layer.inputs.weights.width;
   for (int64_t first = 0; first < stride; ++first) {
     Problem& shard = shards.emplace_back(33, 5, (1009 - first + stride - 1) / stride, 3, 9);
     shard.hidden = layer.hidden;
     shard.labels = layer.labels;
-    shard.inputs.shard = {first, stride, shard.inputs.num_classes};
-    for (int64_t row = 0; row < shard.inputs.num_classes; ++row) {
+    shard.inputs.shard = {first, stride, shard.inputs.weights.num_classes};
+    for (int64_t row = 0; row < shard.inputs.weights.num_classes; ++row) {
       const int64_t c = shard.inputs.shard.ClassOf(row);
       std::copy_n(layer.kernel.begin() + c * width, width, shard.kernel.begin() + row * width);
       shard.bias[row] = layer.bias[c];
     }
-    shard.inputs.hidden = shard.hidden.data();
-    shard.inputs.labels = shard.labels.data();
   }
   std::vector<float> scores(layer.labels.size());
   for (Problem& shard : shards) {
-    shard.inputs.kernel = shard.kernel.data();
-    shard.inputs.bias = shard.bias.data();
     const Results found = shard.Run(set, 2);
     for (size_t i = 0; i < scores.size(); ++i) scores[i] += found.target_logits[i];
   }
@@ -152,7 +133,7 @@ void ShardsAddUp(InstructionSet set) {
     std::vector<int64_t> ranks(scores.size());
     std::vector<ScoredClass> best;
     for (Problem& shard : shards) {
-      shard.inputs.target_scores = given.data();
+      shard.scores = given;
       const Results found = shard.Run(set, 2);
       for (size_t i = 0; i < ranks.size(); ++i)
         ranks[i] += std::max<int64_t>(found.target_ranks[i], 0);
@@ -181,8 +162,7 @@ void TestKeptEntries(int64_t batch, int64_t width, int64_t num_classes, int64_t 
   const int64_t most = batch * num_expected;
   const int64_t size = first.kept.ids.size();
   EXPECT(size <= most + 5 * std::sqrt(most));
-  for (InstructionSet set : kInstructionSets) {
-    if (!Supports(set)) continue;
+  for (InstructionSet set : InstructionSets()) {
     const Results one_worker = problem.Run(set, 1);
     EXPECT(one_worker.kept.begin == first.kept.begin && one_worker.kept.ids == first.kept.ids);
     EXPECT(problem.Run(set, 3) == one_worker);
@@ -190,16 +170,13 @@ void TestKeptEntries(int64_t batch, int64_t width, int64_t num_classes, int64_t 
 }
 
 // A heap that isn't full must take minus infinity too, whichever worker it belongs to.
-void TestMaskedClasses() {
+TEST(TestMaskedClasses) {
   Problem problem(6, 3, 200000, 1, 9);
   for (size_t c = 2; c < problem.bias.size(); ++c) problem.bias[c] = -INFINITY;
   TestAll(problem);
 }
 
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Test;
+TEST(All) {
   Test(1, 1, 1, 1, 1);
   Test(7, 3, 1009, 5, 1009);
   Test(33, 65, 1009, 2, 5);
@@ -208,13 +185,11 @@ int main() {
   Test(3, 5, 2000, 40, 0);
   Test(0, 5, 10, 2, 3);
   Test(4, 0, 10, 2, 3);
-  tfx::core::TestMaskedClasses();
-  tfx::core::TestKeptEntries(33, 5, 5009, 60);
-  tfx::core::TestKeptEntries(3, 1, 70001, 1);
-  tfx::core::TestKeptEntries(300, 4, 20000, 200);
-  tfx::core::TestKeptEntries(0, 5, 100, 7);
-  for (tfx::core::InstructionSet set : tfx::core::kInstructionSets) {
-    if (tfx::core::Supports(set)) tfx::core::ShardsAddUp(set);
-  }
-  return tfx::test::Result();
+  TestKeptEntries(33, 5, 5009, 60);
+  TestKeptEntries(3, 1, 70001, 1);
+  TestKeptEntries(300, 4, 20000, 200);
+  TestKeptEntries(0, 5, 100, 7);
+  for (InstructionSet set : InstructionSets()) ShardsAddUp(set);
 }
+
+}  // namespace tfx::core

@@ -24,7 +24,7 @@ void KeepsWhatASortKeeps(int64_t num_classes, int64_t k) {
   for (int64_t i = 0; i < k; ++i) EXPECT(heap[i].id == all[i].id);
 }
 
-void OrdersByScoreThenId() {
+TEST(OrdersByScoreThenId) {
   EXPECT(RanksAbove({2, 5}, {1, 0}));
   EXPECT(RanksAbove({1, 0}, {1, 5}));
   EXPECT(!RanksAbove({1, 5}, {1, 5}));
@@ -33,12 +33,10 @@ void OrdersByScoreThenId() {
   EXPECT(RanksAbove({-1e30f, 9}, {NAN, 1}));
 }
 
-}  // namespace tfx::core
-
-int main() {
-  tfx::core::OrdersByScoreThenId();
-  tfx::core::KeepsWhatASortKeeps(1000, 1);
-  tfx::core::KeepsWhatASortKeeps(1000, 37);
-  tfx::core::KeepsWhatASortKeeps(50, 50);
-  return tfx::test::Result();
+TEST(All) {
+  KeepsWhatASortKeeps(1000, 1);
+  KeepsWhatASortKeeps(1000, 37);
+  KeepsWhatASortKeeps(50, 50);
 }
+
+}  // namespace tfx::core

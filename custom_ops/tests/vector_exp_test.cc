@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "core/instruction_set.h"
 #include "tests/expect.h"
 #include "tests/vector_exp_isa.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 
@@ -26,20 +26,11 @@ void SpecialValues(float (*exp_of)(float)) {
   EXPECT(std::isnan(exp_of(NAN)));
 }
 
-void Test(InstructionSet set, float (*exp_of)(float)) {
-  if (!Supports(set)) return;
-  WithinTwoUnitsInTheLastPlace(exp_of);
-  SpecialValues(exp_of);
+TEST(EverySet) {
+  for (InstructionSet set : InstructionSets()) {
+    WithinTwoUnitsInTheLastPlace(TFX_OF_SET(ExpOf, set));
+    SpecialValues(TFX_OF_SET(ExpOf, set));
+  }
 }
 
 }  // namespace tfx::core
-
-int main() {
-  using tfx::core::InstructionSet;
-  tfx::core::Test(InstructionSet::kBaseline, tfx::core::baseline::ExpOf);
-#ifdef __x86_64__
-  tfx::core::Test(InstructionSet::kAvx2, tfx::core::avx2::ExpOf);
-  tfx::core::Test(InstructionSet::kAvx512, tfx::core::avx512::ExpOf);
-#endif
-  return tfx::test::Result();
-}

@@ -46,7 +46,7 @@ int64_t Call(Workspace& workspace, int64_t shape, bool large_last, int64_t* held
 }
 
 // Whatever the order of shapes, no more is held than the largest needs.
-void ShapesInAnyOrderHoldWhatTheLargestDoes() {
+TEST(ShapesInAnyOrderHoldWhatTheLargestDoes) {
   std::vector<int64_t> shapes;
   for (int64_t shape = 1; shape <= 200; ++shape) shapes.push_back(shape);
   std::vector<int64_t> falling(shapes.rbegin(), shapes.rend()), at_random = shapes;
@@ -63,7 +63,7 @@ void ShapesInAnyOrderHoldWhatTheLargestDoes() {
   }
 }
 
-void WhatIsNoLongerNeededGoesBack() {
+TEST(WhatIsNoLongerNeededGoesBack) {
   Workspace workspace;
   Call(workspace, 200, true);
   const int64_t large = workspace.held();
@@ -74,7 +74,7 @@ void WhatIsNoLongerNeededGoesBack() {
 }
 
 // The same addresses in each call, once one had to grow: pages stay warm.
-void ASteadyCallKeepsItsPages() {
+TEST(ASteadyCallKeepsItsPages) {
   Workspace workspace;
   for (int i = 0; i < 2; ++i) Call(workspace, 100, true);
   const char* at = nullptr;
@@ -91,7 +91,7 @@ void ASteadyCallKeepsItsPages() {
   }
 }
 
-void WhatNoMachineHasIsRefused() {
+TEST(WhatNoMachineHasIsRefused) {
   Workspace workspace;
   int64_t bytes = 0;
   const Workspace::Scope scope(workspace);
@@ -108,7 +108,7 @@ void WhatNoMachineHasIsRefused() {
 }
 
 // A pool makes as many objects as were lent at once, and the warmest goes out first.
-void AsManyObjectsAsCallsRunSideBySide() {
+TEST(AsManyObjectsAsCallsRunSideBySide) {
   Pool<std::vector<int>> pool;
   const std::vector<int>* first;
   {
@@ -139,12 +139,3 @@ void AsManyObjectsAsCallsRunSideBySide() {
 }
 
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::ShapesInAnyOrderHoldWhatTheLargestDoes();
-  tfx::core::WhatIsNoLongerNeededGoesBack();
-  tfx::core::ASteadyCallKeepsItsPages();
-  tfx::core::WhatNoMachineHasIsRefused();
-  tfx::core::AsManyObjectsAsCallsRunSideBySide();
-  return tfx::test::Result();
-}

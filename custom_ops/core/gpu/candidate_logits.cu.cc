@@ -74,8 +74,9 @@ Error CandidateLogits(CUstream_st* stream, const LayerWeights& weights, const Ca
   } else if (n > 0) {
     auto* rows = static_cast<float*>(scratch);
     GatherRows(stream, weights, batch.candidates, batch.num_candidates, rows);
-    Error error = ProductsOfRows(stream, batch.hidden, rows, batch.size, batch.num_candidates,
-                                 weights.width, outputs.candidate_logits);
+    Error error =
+        Multiply(stream, Precision::kFloat32, {batch.hidden, false}, {rows, true}, batch.size,
+                 batch.num_candidates, weights.width, false, outputs.candidate_logits);
     if (!error.ok()) return error;
   }
   TFX_LAUNCH_THREADS(FinishLogits, n, stream, weights, batch, outputs.candidate_logits,

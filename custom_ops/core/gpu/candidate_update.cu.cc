@@ -234,11 +234,12 @@ Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const La
                  memory.gradient, memory.bias_gradient);
     }
     GatherRows(stream, weights, batch.candidates, s, memory.rows);
-    Error error = ProductsWithRows(stream, memory.gradient, memory.rows, batch.size, width, s,
-                                   hidden_gradient);
+    const Precision precision = Precision::kFloat32;
+    Error error = Multiply(stream, precision, {memory.gradient, false}, {memory.rows, false},
+                           batch.size, width, s, false, hidden_gradient);
     if (error.ok() && rule != nullptr) {
-      error = ProductsOfColumns(stream, memory.gradient, batch.hidden, s, width, batch.size,
-                                memory.kernel_gradient);
+      error = Multiply(stream, precision, {memory.gradient, true}, {batch.hidden, false}, s, width,
+                       batch.size, false, memory.kernel_gradient);
     }
     if (!error.ok()) return error;
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/factored_limits.h"
+#include "core/factored_update.h"
 #include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/gpu/converted_copies.h"
-#include "core/gpu/factored_slots.h"
+#include "core/gpu/factored_rows.h"
 #include "core/gpu/launch_each.h"
 #include "core/gpu/products.h"
 

@@ -2,7 +2,6 @@
 
 #include "core/gpu/factored_rows.h"
 
-#include "core/gpu/factored_slots.h"
 #include "core/gpu/launch_each.h"
 
 namespace tfx::core::gpu {

@@ -2,7 +2,6 @@
 
 #include "core/gpu/factored_update.h"
 
-#include "core/factored_limits.h"
 #include "core/gpu/converted_copies.h"
 #include "core/gpu/elimination.h"
 #include "core/gpu/factored_rows.h"

@@ -7,6 +7,7 @@
 #include "core/gpu/factored_step_arrays.h"
 #include "core/gpu/factored_update.h"
 #include "core/gpu/launch_each.h"
+#include "core/largest_eigenvalue.h"
 
 namespace tfx::core::gpu {
 namespace {
@@ -87,6 +88,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+FactoredOutcome OutcomeOf(const FactoredVerdict& verdict) {
+  if (verdict.is_safe != 0) return {false, 0};
+  // Of 2 eta H^T G H, with the eta of the step before W decays.
+  const double largest =
+      LargestOfTridiagonal({verdict.diagonal, verdict.diagonal + verdict.num_lanczos},
+                           {verdict.beside, verdict.beside + verdict.num_lanczos});
+  const double decay = verdict.learning_rate * verdict.weight_decay;
+  const double product = (1 - decay) * largest;
+  if (product <= 2 - decay) return {false, 0};
+  return {true, product / (2 * verdict.learning_rate)};
+}
 
 template <typename T>
 Error EndFactoredUpdate(CUstream_st* stream, const FactoredStepArguments<T>& step,

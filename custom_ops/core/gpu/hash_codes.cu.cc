@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t found = 0;
   float square = 0;
   for (int64_t d = threadIdx.x % kWarpSize; d < weights.width; d += kWarpSize) {
-    const float x = NumberAt(weights.kernel, weights.is_bfloat16, row * weights.width + d);
+    const float x = KernelAt(weights, row, d);
     vector[d] = x;
     found |= Look(x);
     square = fmaf(x, x, square);
@@ -159,9 +159,9 @@ Error HashCodes(CUstream_st* stream, const HashFamily& family, int64_t begin, in
       TFX_LAUNCH_THREADS(FindWinners, n * num_hashes, stream, family, first_hash, num_hashes,
                          memory.vectors, n, static_cast<int32_t*>(memory.values), faults);
     } else {
-      Error error =
-          ProductsOfRows(stream, memory.vectors, family.planes + first_hash * family.width, n,
-                         num_hashes, family.width, static_cast<float*>(memory.values));
+      Error error = Multiply(stream, Precision::kFloat32, {memory.vectors, false},
+                             {family.planes + first_hash * family.width, true}, n, num_hashes,
+                             family.width, false, static_cast<float*>(memory.values));
       if (!error.ok()) return error;
     }
     TFX_LAUNCH_THREADS(PackCodes, n * (end - begin), stream, family, begin, end, rows, first, n,

@@ -29,27 +29,6 @@ struct Factor {
 Error Multiply(CUstream_st* stream, Precision precision, const Factor& left, const Factor& right,
                int64_t rows, int64_t columns, int64_t depth, bool adds, float* product);
 
-// o = h W^T in float32: h [rows, width], W [columns, width], o [rows, columns].
-inline Error ProductsOfRows(CUstream_st* stream, const float* h, const float* w, int64_t rows,
-                            int64_t columns, int64_t width, float* o) {
-  return Multiply(stream, Precision::kFloat32, {h, false}, {w, true}, rows, columns, width, false,
-                  o);
-}
-
-// o = g W in float32: g [rows, inner], W [inner, columns], o [rows, columns].
-inline Error ProductsWithRows(CUstream_st* stream, const float* g, const float* w, int64_t rows,
-                              int64_t columns, int64_t inner, float* o) {
-  return Multiply(stream, Precision::kFloat32, {g, false}, {w, false}, rows, columns, inner, false,
-                  o);
-}
-
-// o = g^T h in float32: g [inner, rows], h [inner, columns], o [rows, columns].
-inline Error ProductsOfColumns(CUstream_st* stream, const float* g, const float* h, int64_t rows,
-                               int64_t columns, int64_t inner, float* o) {
-  return Multiply(stream, Precision::kFloat32, {g, true}, {h, false}, rows, columns, inner, false,
-                  o);
-}
-
 // A factor of a product: a matrix by rows, which begin `stride` apart, or the transpose of one.
 struct Factor64 {
   const double* data;

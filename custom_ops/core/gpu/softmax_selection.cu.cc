@@ -31,12 +31,11 @@ struct Found {
 
 struct Memory {
   Memory(const SoftmaxSelectionInputs& in, int64_t room, Scratch* scratch)
-      : size(ClassesAtATime(
-            in.layer.num_classes,
-            std::max(NumbersOfClass(WeightsOf(in.layer), in.layer.batch, in.precision),
-                     kFewestExamples),
-            in.numbers_at_a_time)),
-        blocks(WeightsOf(in.layer), in.layer.hidden, in.layer.batch, size, in.precision, scratch),
+      : size(ClassesAtATime(in.layer.weights.num_classes,
+                            std::max(NumbersOfClass(in.layer.weights, in.layer.batch, in.precision),
+                                     kFewestExamples),
+                            in.numbers_at_a_time)),
+        blocks(in.layer.weights, in.layer.hidden, in.layer.batch, size, in.precision, scratch),
         logits(scratch->Take<float>(in.layer.batch * size)) {
     const int64_t batch = in.layer.batch;
     found.sums = scratch->Take<double>(batch);
@@ -202,8 +201,8 @@ __global__ void __launch_bounds__(kThreads)
   const StreamedLogitsInputs& layer = in.layer;
   const int64_t i = blockIdx.x;
   float* of_example = logits + i * columns;
-  for (int64_t c = threadIdx.x; layer.bias != nullptr && c < columns; c += kThreads) {
-    of_example[c] += NumberAt(layer.bias, layer.is_bfloat16, begin + c);
+  for (int64_t c = threadIdx.x; layer.weights.bias != nullptr && c < columns; c += kThreads) {
+    of_example[c] += BiasOf(layer.weights, begin + c);
   }
   __syncthreads();
   Example example(in, rule, found, room, memory);
@@ -274,7 +273,7 @@ int64_t RoomForEntries(const SoftmaxSelectionInputs& inputs) {
   // With the Z of any rows at hand, num_expected of these rows are expected to be kept at most. So
   // there is room for what is left of earlier blocks, for what comes from one, and for deviations.
   return std::min(4 * inputs.layer.keep->num_expected + 1024,
-                  std::max<int64_t>(1, inputs.layer.num_classes));
+                  std::max<int64_t>(1, inputs.layer.weights.num_classes));
 }
 
 int64_t SoftmaxSelectionScratchBytes(const SoftmaxSelectionInputs& inputs, int64_t room) {
@@ -296,8 +295,8 @@ Error SoftmaxSelection(CUstream_st* stream, const SoftmaxSelectionInputs& inputs
     TFX_LAUNCH_THREADS(BeginExamples, std::max(layer.batch, num_targets), stream, layer.batch,
                        num_targets, memory.found, outputs.target_logits);
     error = memory.blocks.Begin(stream);
-    for (int64_t begin = 0; error.ok() && begin < layer.num_classes; begin += memory.size) {
-      const int64_t columns = std::min(memory.size, layer.num_classes - begin);
+    for (int64_t begin = 0; error.ok() && begin < layer.weights.num_classes; begin += memory.size) {
+      const int64_t columns = std::min(memory.size, layer.weights.num_classes - begin);
       error = memory.blocks.Logits(stream, begin, columns, memory.logits);
       if (!error.ok()) break;
       TFX_LAUNCH(LookAtBlock, Grid(layer.batch), dim3(kThreads), kSharedBytes, stream, inputs, rule,

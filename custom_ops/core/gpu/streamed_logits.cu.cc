@@ -26,10 +26,10 @@ struct Found {
 
 struct Memory {
   Memory(const StreamedLogitsInputs& in, Precision precision, Scratch* scratch)
-      : size(ClassesAtATime(in.num_classes, NumbersOfClass(WeightsOf(in), in.batch, precision),
+      : size(ClassesAtATime(in.weights.num_classes, NumbersOfClass(in.weights, in.batch, precision),
                             kNumbersAtATime)),
         num_chunks(BlocksOf(size, kChunk)),
-        blocks(WeightsOf(in), in.hidden, in.batch, size, precision, scratch),
+        blocks(in.weights, in.hidden, in.batch, size, precision, scratch),
         logits(scratch->Take<float>(in.batch * size)) {
     const int64_t n = num_chunks * in.batch;
     found.sums = scratch->Take<double>(n);
@@ -54,16 +54,16 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t pair = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (pair >= in.batch * in.num_labels) return;
   const int64_t row = RowOfLabel(in, in.labels[pair]);
-  const float* h = in.hidden + pair / in.num_labels * in.width;
+  const float* h = in.hidden + pair / in.num_labels * in.weights.width;
   float sum = 0;
   if (row >= 0) {
-    for (int64_t d = threadIdx.x % kWarpSize; d < in.width; d += kWarpSize) {
-      sum += h[d] * NumberAt(in.kernel, in.is_bfloat16, row * in.width + d);
+    for (int64_t d = threadIdx.x % kWarpSize; d < in.weights.width; d += kWarpSize) {
+      sum += h[d] * KernelAt(in.weights, row, d);
     }
   }
   sum = OfWarp(sum, Sum());
   if (threadIdx.x % kWarpSize != 0) return;
-  out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(WeightsOf(in), row);
+  out.target_logits[pair] = row < 0 ? 0 : sum + BiasOf(in.weights, row);
 }
 
 // Shared memory of a block of threads.
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
   const OwnLogits own = {mine, count, static_cast<int>(begin + first)};
   for (int j = 0; j < count; ++j) {
     mine[j * kThreads] =
-        logits[example * columns + first + j * kThreads] + BiasOf(WeightsOf(in), own.Row(j));
+        logits[example * columns + first + j * kThreads] + BiasOf(in.weights, own.Row(j));
   }
   AddToSoftmax(own, shared, is_first, found.sums + at, found.maxima + at);
   for (int64_t label = 0; out.target_ranks != nullptr && label < in.num_labels; ++label) {
@@ -250,8 +250,8 @@ Error StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, Pr
   const int64_t num_targets = inputs.batch * inputs.num_labels;
   TFX_LAUNCH_BLOCKS(TargetLogits, BlocksOf(num_targets, kWarps), stream, inputs, outputs);
   Error error = memory.blocks.Begin(stream);
-  for (int64_t begin = 0; error.ok() && begin < inputs.num_classes; begin += memory.size) {
-    const int64_t columns = std::min(memory.size, inputs.num_classes - begin);
+  for (int64_t begin = 0; error.ok() && begin < inputs.weights.num_classes; begin += memory.size) {
+    const int64_t columns = std::min(memory.size, inputs.weights.num_classes - begin);
     error = memory.blocks.Logits(stream, begin, columns, memory.logits);
     if (!error.ok()) break;
     TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, BlocksOf(columns, kChunk)), dim3(kThreads),

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What passes over the logits of a layer on a GPU have in common: the layer, and sums of
-// exponentials relative to a maximum.
+// Sums of exponentials relative to a maximum, of passes over the logits of a layer on a GPU.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_STREAMED_SOFTMAX_H_
 #define TFX_LARGEOUT_CORE_GPU_STREAMED_SOFTMAX_H_
 
-#include "core/candidate_batch.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/streamed_logits.h"
 
 namespace tfx::core::gpu {
-
-constexpr LayerWeights WeightsOf(const StreamedLogitsInputs& in) {
-  return {in.kernel, in.bias, in.is_bfloat16, in.num_classes, in.width};
-}
 
 // exp(logit - maximum), also of infinities.
 __device__ inline float ExpBelow(float logit, float maximum) {

@@ -6,7 +6,7 @@
 
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/cuda_on_cpu.h"
-#include "core/gpu/launch.h"
+#include "core/gpu/launch_each.h"
 
 namespace tfx::core::gpu {
 namespace {

@@ -122,7 +122,7 @@ const Sizes kSizes[] = {
     {20, 2, 3, 1, 4, 0, 4, 3},                                   // no queries
 };
 
-void CandidatesAreThoseOfTheProcessor() {
+TEST(CandidatesAreThoseOfTheProcessor) {
   unsigned seed = 0;
   for (const Sizes& sizes : kSizes) {
     for (const bool own : {true, false}) {
@@ -138,7 +138,7 @@ void CandidatesAreThoseOfTheProcessor() {
   }
 }
 
-void WhatIsRefusedIsNamed() {
+TEST(WhatIsRefusedIsNamed) {
   for (const bool own : {true, false}) {
     Problem problem({40, 3, 5, 2, 9, 2, 100, 40}, 3);
     const Problem good = problem;
@@ -161,7 +161,7 @@ void WhatIsRefusedIsNamed() {
   }
 }
 
-void WhatIsCorruptIsRefusedAsOnTheProcessor() {
+TEST(WhatIsCorruptIsRefusedAsOnTheProcessor) {
   int refused = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Sizes sizes =
@@ -182,11 +182,3 @@ void WhatIsCorruptIsRefusedAsOnTheProcessor() {
 
 }  // namespace
 }  // namespace tfx::core::gpu
-
-int main() {
-  using namespace tfx::core::gpu;
-  CandidatesAreThoseOfTheProcessor();
-  WhatIsRefusedIsNamed();
-  WhatIsCorruptIsRefusedAsOnTheProcessor();
-  return tfx::test::Result();
-}

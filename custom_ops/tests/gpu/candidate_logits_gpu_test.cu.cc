@@ -9,8 +9,11 @@
 
 #include "core/candidate_logits.h"
 #include "core/gpu/candidate_logits.h"
+#include "tests/bfloat16.h"
+#include "tests/candidate_problem.h"
 #include "tests/expect.h"
-#include "tests/gpu/candidate_problem.h"
+#include "tests/gpu/device_array.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
@@ -33,41 +36,35 @@ bool* Bools(unsigned char* hits) { return reinterpret_cast<bool*>(hits); }
 
 Results OnProcessor(const CandidateProblem& problem) {
   Results r(problem);
-  const ParallelFor one_after_another =
-      [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-  Workspace workspace;
   const std::vector<uint16_t> halves[2] = {test::Halves(problem.kernel),
                                            test::Halves(problem.bias)};
   CandidateLogits(problem.is_bfloat16 ? problem.WeightsIn(halves) : problem.Weights(),
-                  problem.Batch(),
-                  Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
+                  problem.Batch(), Workers(InstructionSet::kBaseline).execution,
                   {r.true_logits.data(), r.logits.data(), Bools(r.hits.data())});
   return r;
 }
 
 Results OnGpu(const CandidateProblem& problem) {
   Results r(problem);
-  const test::CandidateBatchOnDevice on_device(problem);
-  const DeviceArray<float> w(problem.kernel), b(problem.bias);
-  const DeviceArray<uint16_t> w_halves(test::Halves(problem.kernel)),
-      b_halves(test::Halves(problem.bias));
-  const DeviceArray<float> true_logits(r.true_logits), logits(r.logits);
-  const DeviceArray<unsigned char> hits(r.hits);
+  test::DeviceCopies of;
+  const CandidateBatch batch = problem.Batch(of);
+  const std::vector<uint16_t> halves[2] = {test::Halves(problem.kernel),
+                                           test::Halves(problem.bias)};
   LayerWeights weights = problem.Weights();
   weights.is_bfloat16 = problem.is_bfloat16;
-  weights.kernel = problem.is_bfloat16 ? static_cast<void*>(w_halves.data()) : w.data();
+  weights.kernel = problem.is_bfloat16 ? static_cast<void*>(of(halves[0])) : of(problem.kernel);
   if (problem.has_bias) {
-    weights.bias = problem.is_bfloat16 ? static_cast<void*>(b_halves.data()) : b.data();
+    weights.bias = problem.is_bfloat16 ? static_cast<void*>(of(halves[1])) : of(problem.bias);
   }
-  const int64_t bytes = gpu::CandidateLogitsScratchBytes(weights, on_device.batch);
+  const int64_t bytes = gpu::CandidateLogitsScratchBytes(weights, batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
   const gpu::Error error =
-      gpu::CandidateLogits(nullptr, weights, on_device.batch, scratch.data(),
-                           {true_logits.data(), logits.data(), Bools(hits.data())});
+      gpu::CandidateLogits(nullptr, weights, batch, scratch.data(),
+                           {of(r.true_logits), of(r.logits), Bools(of(r.hits))});
   EXPECT(error.ok());
-  r.true_logits = true_logits.Values();
-  r.logits = logits.Values();
-  r.hits = hits.Values();
+  of.Back(&r.true_logits);
+  of.Back(&r.logits);
+  of.Back(&r.hits);
   return r;
 }
 
@@ -83,22 +80,11 @@ void IsAsExactAsFloat32(const CandidateProblem& problem) {
   const Results gpu = OnGpu(problem);
   const CandidateSizes& size = problem.size;
   double worst = 0, worst_plain = 0;
-  for (int64_t i = 0; i < size.batch; ++i) {
-    for (int64_t s = 0; s < size.candidates; ++s) {
-      const int64_t at = i * size.candidates + s;
-      const int64_t c = problem.candidates[problem.is_own ? at : s];
-      double exact = 0;
-      float plain = 0;
-      for (int64_t d = 0; d < size.width; ++d) {
-        const float h = problem.hidden[i * size.width + d], w = problem.kernel[c * size.width + d];
-        exact += static_cast<double>(h) * w;
-        plain += h * w;
-      }
-      exact += problem.bias[c];
-      plain += problem.bias[c];
-      worst = std::max(worst, std::abs(gpu.logits[at] - exact));
-      worst_plain = std::max(worst_plain, std::abs(plain - exact));
-    }
+  for (int64_t at = 0; at < size.batch * size.candidates; ++at) {
+    const int64_t i = at / size.candidates, c = problem.CandidateAt(at);
+    const double exact = problem.Logit<double>(i, c);
+    worst = std::max(worst, std::abs(gpu.logits[at] - exact));
+    worst_plain = std::max(worst_plain, std::abs(problem.Logit<float>(i, c) - exact));
   }
   EXPECT(worst > 0 && worst <= worst_plain);
 }
@@ -120,14 +106,11 @@ void IdsWithoutARow(bool own) {
   EXPECT(padded.hits[5] == 1 && padded.hits[4] == 0);
 }
 
-}  // namespace
-}  // namespace tfx::core
-
-int main() {
-  using tfx::test::CandidateProblem;
+TEST(All) {
+  using test::CandidateProblem;
   int seed = 0;
-  for (const tfx::test::CandidateSizes& size : {
-           tfx::test::CandidateSizes{50, 20, 40, 2, 70},
+  for (const test::CandidateSizes& size : {
+           test::CandidateSizes{50, 20, 40, 2, 70},
            {1, 1, 3, 2, 1},
            {300, 252, 5, 1, 33},
            {9, 7, 1, 30, 2},
@@ -139,16 +122,18 @@ int main() {
       for (double padding : {0.0, 0.4, 1.0}) {
         CandidateProblem problem(size, own, padding, 1, ++seed);
         problem.has_bias = seed % 3 != 0;
-        tfx::core::AgreesWithTheProcessor(problem);
+        AgreesWithTheProcessor(problem);
         problem.is_bfloat16 = true;
-        tfx::core::AgreesWithTheProcessor(problem);
+        AgreesWithTheProcessor(problem);
       }
     }
   }
   for (bool own : {false, true}) {
-    tfx::core::IdsWithoutARow(own);
+    IdsWithoutARow(own);
   }
   // With shared candidates the product is cuBLAS's, which a plain sum stands in for here.
-  tfx::core::IsAsExactAsFloat32(CandidateProblem({40, 500, 20, 1, 30}, true, 0, 0, 1));
-  return tfx::test::Result();
+  IsAsExactAsFloat32(CandidateProblem({40, 500, 20, 1, 30}, true, 0, 0, 1));
 }
+
+}  // namespace
+}  // namespace tfx::core

@@ -9,8 +9,8 @@
 
 #include "core/gpu/candidate_refusal.h"
 #include "core/gpu/candidate_update.h"
+#include "tests/candidate_problem.h"
 #include "tests/expect.h"
-#include "tests/gpu/candidate_problem.h"
 #include "tests/gpu/device_array.h"
 
 namespace tfx::core::gpu {
@@ -23,21 +23,19 @@ using test::DeviceArray;
 struct Step {
   Step(const CandidateProblem& problem, float rate, double weight_decay,
        const CandidateReport& before = {})
-      : on_device(problem),
-        kernel(problem.kernel),
+      : kernel(problem.kernel),
         bias(problem.bias),
-        true_gradient(problem.true_gradient),
-        gradient(problem.gradient),
         hidden_gradient(problem.hidden.size()),
         rates(std::vector<float>{rate}),
         faults(1),
         reports(std::vector<CandidateReport>{before}) {
-    const CandidateGradients gradients = {true_gradient.data(), gradient.data()};
+    test::DeviceCopies of;
+    const CandidateBatch batch = problem.Batch(of);
+    const CandidateGradients gradients = {of(problem.true_gradient), of(problem.gradient)};
     const int64_t width = problem.size.width;
-    EXPECT(FindCandidateFault(nullptr,
-                              {problem.size.classes, width, on_device.batch, gradients,
-                               rates.data(), weight_decay},
-                              faults.data(), reports.data())
+    EXPECT(FindCandidateFault(
+               nullptr, {problem.size.classes, width, batch, gradients, rates.data(), weight_decay},
+               faults.data(), reports.data())
                .ok());
     fault = faults.Values()[0];
     report = reports.Values()[0];
@@ -49,15 +47,14 @@ struct Step {
     RowRule rule = {};
     rule.step.clip_norm = std::numeric_limits<float>::infinity();
     rule.learning_rate = rates.data();
-    const int64_t bytes = CandidateUpdateScratchBytes(weights, on_device.batch);
+    const int64_t bytes = CandidateUpdateScratchBytes(weights, batch);
     const DeviceArray<double> scratch(bytes / sizeof(double));
-    EXPECT(CandidateUpdate(nullptr, weights, rows, on_device.batch, gradients, &rule, faults.data(),
+    EXPECT(CandidateUpdate(nullptr, weights, rows, batch, gradients, &rule, faults.data(),
                            scratch.data(), hidden_gradient.data())
                .ok());
   }
 
-  const test::CandidateBatchOnDevice on_device;
-  const DeviceArray<float> kernel, bias, true_gradient, gradient, hidden_gradient, rates;
+  const DeviceArray<float> kernel, bias, hidden_gradient, rates;
   const DeviceArray<CandidateFault> faults;
   const DeviceArray<CandidateReport> reports;
   CandidateFault fault;
@@ -111,7 +108,7 @@ void WhatIsWrongIsRefused(bool own) {
 }
 
 // Of two faults the first one is told, and it stays till somebody has read it.
-void TheFirstReportStays() {
+TEST(TheFirstReportStays) {
   CandidateProblem problem = Good(false);
   problem.candidates[2] = 30;
   problem.labels[5] = -7;
@@ -124,14 +121,12 @@ void TheFirstReportStays() {
   EXPECT(second.kernel.Values() == problem.kernel);
 }
 
+TEST(All) {
+  for (bool own : {false, true}) {
+    AGoodStepIsTaken(own);
+    WhatIsWrongIsRefused(own);
+  }
+}
+
 }  // namespace
 }  // namespace tfx::core::gpu
-
-int main() {
-  for (bool own : {false, true}) {
-    tfx::core::gpu::AGoodStepIsTaken(own);
-    tfx::core::gpu::WhatIsWrongIsRefused(own);
-  }
-  tfx::core::gpu::TheFirstReportStays();
-  return tfx::test::Result();
-}

@@ -11,9 +11,12 @@
 
 #include "core/candidate_update.h"
 #include "core/gpu/candidate_update.h"
+#include "tests/bfloat16.h"
+#include "tests/candidate_problem.h"
 #include "tests/expect.h"
-#include "tests/gpu/candidate_problem.h"
+#include "tests/gpu/device_array.h"
 #include "tests/gpu/failing_launches.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
@@ -90,13 +93,10 @@ WeightRows RowsOf(RowMethod method, int64_t width, void* weights, bool is_bfloat
 }
 
 State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state) {
-  const ParallelFor one_after_another =
-      [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-  Workspace workspace;
   // Not kBaseline, where a multiply-add rounds twice.
   const InstructionSet set =
       Supports(InstructionSet::kAvx2) ? InstructionSet::kAvx2 : InstructionSet::kBaseline;
-  const Execution execution(set, 1, one_after_another, workspace);
+  const Workers workers(set);
   const RowMethod method = rule == nullptr ? RowMethod::kSgd : rule->method;
   LayerRows rows = {};
   std::vector<uint16_t> halves[2] = {test::Halves(state.weights[0]),
@@ -112,80 +112,61 @@ State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state
   const AdamCorrection correction(rule == nullptr ? 0 : rule->beta_1,
                                   rule == nullptr ? 0 : rule->beta_2);
   const RowStep step = rule == nullptr ? RowStep{} : rule->Step();
-  const RowUpdater updater(step, &correction, execution.rows);
+  const RowUpdater updater(step, &correction, workers.execution.rows);
   LayerWeights weights = problem.Weights();
   weights.kernel = rows.kernel.weights;
   weights.is_bfloat16 = problem.is_bfloat16;
   state.hidden_gradient.assign(problem.hidden.size(), 99);
-  (problem.is_own ? OwnCandidateUpdate : SharedCandidateUpdate)(
+  CandidateUpdate(
       weights, rows, problem.Batch(), {problem.true_gradient.data(), problem.gradient.data()},
-      rule == nullptr ? nullptr : &updater, execution, state.hidden_gradient.data());
+      rule == nullptr ? nullptr : &updater, workers.execution, state.hidden_gradient.data());
   for (int i = 0; problem.is_bfloat16 && i < 2; ++i) state.weights[i] = test::Widened(halves[i]);
   return state;
 }
 
-// State on the device.
-struct OnDevice {
-  OnDevice(const State& state, int i, bool is_bfloat16)
-      : is_bfloat16(is_bfloat16),
-        weights(state.weights[i]),
-        halves(test::Halves(state.weights[i])),
-        first(state.first[i]),
-        second(state.second[i]),
-        ages(state.ages[i]) {}
-
-  WeightRows Rows(RowMethod method, int64_t width) const {
-    void* const of_type = is_bfloat16 ? static_cast<void*>(halves.data()) : weights.data();
-    return RowsOf(method, width, of_type, is_bfloat16, first.data(), second.data(), ages.data());
-  }
-
-  std::vector<float> Weights() const {
-    return is_bfloat16 ? test::Widened(halves.Values()) : weights.Values();
-  }
-
-  const bool is_bfloat16;
-  const DeviceArray<float> weights;
-  const DeviceArray<uint16_t> halves;
-  DeviceArray<float> first, second;
-  DeviceArray<uint32_t> ages;
-};
-
 // Expects that all goes well unless `got` is to have what is wrong.
 State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
             gpu::Error* got = nullptr) {
-  const test::CandidateBatchOnDevice on_device(problem);
-  const OnDevice of_kernel(state, 0, problem.is_bfloat16), of_bias(state, 1, problem.is_bfloat16);
-  const DeviceArray<float> true_gradient(problem.true_gradient), gradient(problem.gradient);
-  const DeviceArray<float> hidden_gradient(problem.hidden.size());
-  const DeviceArray<float> rate(std::vector<float>{rule == nullptr ? 0 : rule->learning_rate});
+  test::DeviceCopies of;
+  const CandidateBatch batch = problem.Batch(of);
+  const std::vector<uint16_t> halves[2] = {test::Halves(state.weights[0]),
+                                           test::Halves(state.weights[1])};
+  const std::vector<float> rate = {rule == nullptr ? 0 : rule->learning_rate};
   const RowMethod method = rule == nullptr ? RowMethod::kSgd : rule->method;
+  state.hidden_gradient.assign(problem.hidden.size(), 0);
+  const auto rows_of = [&](int i, int64_t width) {
+    void* const weights_of =
+        problem.is_bfloat16 ? static_cast<void*>(of(halves[i])) : of(state.weights[i]);
+    return RowsOf(method, width, weights_of, problem.is_bfloat16, of(state.first[i]),
+                  of(state.second[i]), of(state.ages[i]));
+  };
   LayerRows rows = {};
-  rows.kernel = of_kernel.Rows(method, problem.size.width);
-  if (problem.has_bias) rows.bias = of_bias.Rows(method, 1);
+  rows.kernel = rows_of(0, problem.size.width);
+  if (problem.has_bias) rows.bias = rows_of(1, 1);
   LayerWeights weights = problem.Weights();
   weights.kernel = rows.kernel.weights;
   weights.bias = rows.bias.weights;
   weights.is_bfloat16 = problem.is_bfloat16;
   gpu::RowRule on_gpu = {};
   if (rule != nullptr) {
-    on_gpu = {rule->Step(), rate.data(), rule->weight_decay, rule->beta_1, rule->beta_2};
+    on_gpu = {rule->Step(), of(rate), rule->weight_decay, rule->beta_1, rule->beta_2};
     on_gpu.step.learning_rate = on_gpu.step.kept = std::nanf("");  // nobody looks at them
   }
-  const int64_t bytes = gpu::CandidateUpdateScratchBytes(weights, on_device.batch);
+  const int64_t bytes = gpu::CandidateUpdateScratchBytes(weights, batch);
   const DeviceArray<double> scratch(bytes / sizeof(double));
   const gpu::Error error = gpu::CandidateUpdate(
-      nullptr, weights, rows, on_device.batch, {true_gradient.data(), gradient.data()},
-      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(), hidden_gradient.data());
+      nullptr, weights, rows, batch, {of(problem.true_gradient), of(problem.gradient)},
+      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(), of(state.hidden_gradient));
   EXPECT(got != nullptr || error.ok());
   if (got != nullptr) *got = error;
-  int i = 0;
-  for (const OnDevice* part : {&of_kernel, &of_bias}) {
-    state.weights[i] = part->Weights();
-    state.first[i] = part->first.Values();
-    state.second[i] = part->second.Values();
-    state.ages[i++] = part->ages.Values();
+  for (int i = 0; i < 2; ++i) {
+    state.weights[i] =
+        problem.is_bfloat16 ? test::Widened(of.Now(halves[i])) : of.Now(state.weights[i]);
+    of.Back(&state.first[i]);
+    of.Back(&state.second[i]);
+    of.Back(&state.ages[i]);
   }
-  state.hidden_gradient = hidden_gradient.Values();
+  of.Back(&state.hidden_gradient);
   return state;
 }
 
@@ -209,7 +190,7 @@ const Rule kRules[] = {
     {RowMethod::kAdam},     {RowMethod::kAdam, 0.25f, 0.5, 1, 0.9, 0.999},
 };
 
-void AllRules() {
+TEST(AllRules) {
   constexpr int kNumRules = sizeof kRules / sizeof *kRules;
   const struct {
     CandidateSizes size;
@@ -234,7 +215,7 @@ void AllRules() {
 }
 
 // One class, in all places.
-void OneClassOfAll() {
+TEST(OneClassOfAll) {
   for (bool own : {false, true}) {
     CandidateProblem problem({5, 9, 80, 1, 40}, own, 0, 1, 3);
     std::fill(problem.labels.begin(), problem.labels.end(), 4);
@@ -244,7 +225,7 @@ void OneClassOfAll() {
 }
 
 // Nothing outside of W is read or written, and what stands there in gradients does not count.
-void IdsWithoutARow() {
+TEST(IdsWithoutARow) {
   for (bool own : {false, true}) {
     CandidateProblem problem({10, 3, 2, 3, 4}, own, 0, 1, 5);
     problem.labels = {10, 1LL << 40, -7, 3, -1, 3};
@@ -263,7 +244,7 @@ void IdsWithoutARow() {
 }
 
 // Errors of a step, and of plain sums in float32, relative to float64.
-void IsAsExactAsFloat32() {
+TEST(IsAsExactAsFloat32) {
   for (bool own : {false, true}) {
     const CandidateProblem problem({7, 40, 300, 1, 5}, own, 0, 0, 1);
     const CandidateSizes& size = problem.size;
@@ -271,20 +252,13 @@ void IsAsExactAsFloat32() {
     const State gpu = OnGpu(problem, &rule, State(problem));
     std::vector<double> exact(problem.kernel.size());
     std::vector<float> plain(exact.size());
-    const auto add = [&](int64_t i, int64_t c, float g) {
+    problem.ForPlaces([&](int64_t i, int64_t c, float g) {
       for (int64_t d = 0; d < size.width; ++d) {
         const float h = problem.hidden[i * size.width + d];
         exact[c * size.width + d] += static_cast<double>(g) * h;
         plain[c * size.width + d] += g * h;
       }
-    };
-    for (int64_t i = 0; i < size.batch; ++i) {
-      add(i, problem.labels[i], problem.true_gradient[i]);
-      for (int64_t s = 0; s < size.candidates; ++s) {
-        const int64_t at = i * size.candidates + s;
-        add(i, problem.candidates[own ? at : s], problem.gradient[at]);
-      }
-    }
+    });
     double worst = 0, worst_plain = 0;
     for (size_t j = 0; j < exact.size(); ++j) {
       const float w = problem.kernel[j];
@@ -296,7 +270,7 @@ void IsAsExactAsFloat32() {
 }
 
 // Adam's correction at each age that the processor has a table for, and where there is none.
-void CorrectionsAreThoseOfTheProcessor() {
+TEST(CorrectionsAreThoseOfTheProcessor) {
   for (const auto& betas : {std::pair<double, double>{0.9, 0.999}, {0, 0}, {0.5, 0.75}}) {
     const AdamCorrection correction(betas.first, betas.second);
     CandidateProblem problem({40000, 1, 1, 0, 40000}, false, 0, 1, 1);
@@ -314,7 +288,7 @@ void CorrectionsAreThoseOfTheProcessor() {
 }
 
 #ifndef __CUDACC__
-void LaunchesThatFail() {
+TEST(LaunchesThatFail) {
   for (const Rule& rule : kRules) {
     for (bool own : {false, true}) {
       const CandidateProblem problem({9, 7, 4, 2, 8}, own, 0.2, 1, 9);
@@ -332,15 +306,3 @@ void LaunchesThatFail() {
 
 }  // namespace
 }  // namespace tfx::core
-
-int main() {
-  tfx::core::AllRules();
-  tfx::core::OneClassOfAll();
-  tfx::core::IdsWithoutARow();
-  tfx::core::IsAsExactAsFloat32();
-  tfx::core::CorrectionsAreThoseOfTheProcessor();
-#ifndef __CUDACC__
-  tfx::core::LaunchesThatFail();
-#endif
-  return tfx::test::Result();
-}

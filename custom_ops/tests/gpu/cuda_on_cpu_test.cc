@@ -33,7 +33,7 @@ std::vector<int> Mirrored(bool waits) {
   return out;
 }
 
-void ABarrierThatIsMissingShows() {
+TEST(ABarrierThatIsMissingShows) {
   std::vector<int> expected(kThreads);
   for (int i = 0; i < kThreads; ++i) expected[i] = kThreads - 1 - i;
   EXPECT(Mirrored(true) == expected);
@@ -46,7 +46,7 @@ __global__ void SumOfIndices(int64_t* sums) {
   if (threadIdx.x == 0) sums[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
-void BlocksAndWarpsAreReduced() {
+TEST(BlocksAndWarpsAreReduced) {
   std::vector<int64_t> sums(6);
   TFX_LAUNCH(SumOfIndices, dim3(3, 2), dim3(kThreads), 8 * kWarps, nullptr, sums.data());
   const int64_t of_threads = kThreads * (kThreads - 1) / 2;
@@ -61,7 +61,7 @@ __global__ void SumsBefore(uint32_t* before, uint32_t* totals) {
       SumBefore(threadIdx.x % 7, reinterpret_cast<uint32_t*>(memory), totals + threadIdx.x);
 }
 
-void SumsOfThreadsBefore() {
+TEST(SumsOfThreadsBefore) {
   std::vector<uint32_t> before(kThreads), totals(kThreads);
   TFX_LAUNCH(SumsBefore, dim3(1), dim3(kThreads), 8 * kWarps, nullptr, before.data(),
              totals.data());
@@ -85,7 +85,7 @@ __global__ void Matches(unsigned* lanes, unsigned* counts, bool waits) {
   counts[threadIdx.x] = *count;
 }
 
-void LanesThatMatch() {
+TEST(LanesThatMatch) {
   std::vector<unsigned> lanes(kWarpSize), counts(kWarpSize);
   for (bool waits : {true, false}) {
     TFX_LAUNCH(Matches, dim3(1), dim3(kWarpSize), sizeof(unsigned), nullptr, lanes.data(),
@@ -101,7 +101,7 @@ __global__ void SomeNeverCome() {
   if (threadIdx.x != 5) __syncthreads();
 }
 
-void ThreadsThatWaitForeverEndTheProgram() {
+TEST(ThreadsThatWaitForeverEndTheProgram) {
   const pid_t child = fork();
   if (child == 0) {
     std::fclose(stderr);
@@ -115,12 +115,3 @@ void ThreadsThatWaitForeverEndTheProgram() {
 
 }  // namespace
 }  // namespace tfx::core::gpu
-
-int main() {
-  tfx::core::gpu::ABarrierThatIsMissingShows();
-  tfx::core::gpu::BlocksAndWarpsAreReduced();
-  tfx::core::gpu::SumsOfThreadsBefore();
-  tfx::core::gpu::LanesThatMatch();
-  tfx::core::gpu::ThreadsThatWaitForeverEndTheProgram();
-  return tfx::test::Result();
-}

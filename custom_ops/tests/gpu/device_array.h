@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -64,6 +65,34 @@ class DeviceArray {
 #ifndef __CUDACC__
   std::unique_ptr<T[]> heap_;
 #endif
+};
+
+// Copies of arrays on the device: each array has one, as long as it stays where it is.
+class DeviceCopies {
+ public:
+  // Where the copy is.
+  template <typename T>
+  T* operator()(const std::vector<T>& array) {
+    std::shared_ptr<void>& copy = copies_[&array];
+    if (copy == nullptr) copy = std::make_shared<DeviceArray<T>>(array);
+    return static_cast<DeviceArray<T>*>(copy.get())->data();
+  }
+
+  // What has become of a copy; the array itself, if it has none.
+  template <typename T>
+  std::vector<T> Now(const std::vector<T>& array) const {
+    const auto found = copies_.find(&array);
+    if (found == copies_.end()) return array;
+    return static_cast<const DeviceArray<T>*>(found->second.get())->Values();
+  }
+
+  template <typename T>
+  void Back(std::vector<T>* array) const {
+    *array = Now(*array);
+  }
+
+ private:
+  std::map<const void*, std::shared_ptr<void>> copies_;
 };
 
 }  // namespace tfx::test

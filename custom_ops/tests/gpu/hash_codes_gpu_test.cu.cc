@@ -4,13 +4,13 @@
 // products with planes are exact.
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "core/gpu/hash_codes.h"
+#include "tests/bfloat16.h"
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/device_hashes.h"
@@ -21,16 +21,6 @@ namespace {
 
 using test::DeviceArray;
 using test::DeviceFamily;
-
-std::vector<uint16_t> Halves(const Floats& numbers) {
-  std::vector<uint16_t> halves;
-  for (const float number : numbers) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    halves.push_back(static_cast<uint16_t>(bits >> 16));  // small whole numbers lose nothing
-  }
-  return halves;
-}
 
 struct Outcome {
   Ids codes;
@@ -65,7 +55,7 @@ Ids OnProcessor(const HashFamily& family, const LayerWeights& weights) {
   return codes;
 }
 
-void CodesAreThoseOfTheProcessor() {
+TEST(CodesAreThoseOfTheProcessor) {
   std::mt19937 random(1);
   const int64_t n = 70;
   for (const Functions& functions : Families(random)) {
@@ -74,7 +64,7 @@ void CodesAreThoseOfTheProcessor() {
     const Floats rows = SparseRows(n * family.width, random);
     const Ids expected = OnProcessor(family, {rows.data(), nullptr, false, n, family.width});
     const DeviceArray<float> floats(rows);
-    const DeviceArray<uint16_t> halves(Halves(rows));
+    const DeviceArray<uint16_t> halves(test::Halves(rows));
     for (const bool is_bfloat16 : {false, true}) {
       const void* data = is_bfloat16 ? static_cast<void*>(halves.data()) : floats.data();
       const LayerWeights weights = {data, nullptr, is_bfloat16, n, family.width};
@@ -97,7 +87,7 @@ void CodesAreThoseOfTheProcessor() {
   }
 }
 
-void RowsOfEachRangeHaveBucketsOfTheirOwn() {
+TEST(RowsOfEachRangeHaveBucketsOfTheirOwn) {
   std::mt19937 random(8);
   const int64_t n = 130, width = 6;
   const Floats rows = SparseRows(n * width, random), bias = SparseRows(n, random);
@@ -111,7 +101,7 @@ void RowsOfEachRangeHaveBucketsOfTheirOwn() {
     *last = j % 2 == 0 ? 0.f : 1000.f;
   }
   const DeviceArray<float> floats(rows), biases(bias);
-  const DeviceArray<uint16_t> halves(Halves(rows)), half_biases(Halves(bias));
+  const DeviceArray<uint16_t> halves(test::Halves(rows)), half_biases(test::Halves(bias));
   for (const bool has_bias : {false, true}) {
     const Ids expected = OnProcessor(
         functions.family, {rows.data(), has_bias ? bias.data() : nullptr, false, n, width});
@@ -124,7 +114,7 @@ void RowsOfEachRangeHaveBucketsOfTheirOwn() {
   }
 }
 
-void WhatIsRefusedIsNamed() {
+TEST(WhatIsRefusedIsNamed) {
   std::mt19937 random(2);
   Functions functions = Functions::Winners(9, 3, 3, 2, 2, random);
   Floats rows(100 * 9, 1.0f);
@@ -142,11 +132,3 @@ void WhatIsRefusedIsNamed() {
 
 }  // namespace
 }  // namespace tfx::core::gpu
-
-int main() {
-  using namespace tfx::core::gpu;
-  CodesAreThoseOfTheProcessor();
-  RowsOfEachRangeHaveBucketsOfTheirOwn();
-  WhatIsRefusedIsNamed();
-  return tfx::test::Result();
-}

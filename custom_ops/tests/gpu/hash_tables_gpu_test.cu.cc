@@ -66,7 +66,7 @@ void ExpectSame(const Index& found, const Index& expected) {
   EXPECT(found.built_at == expected.built_at);
 }
 
-void TablesAreThoseOfTheProcessor() {
+TEST(TablesAreThoseOfTheProcessor) {
   std::mt19937 random(3);
   std::vector<Functions> families = Families(random);
   const Floats radii = {6.5f, 4.5f, 3.5f};
@@ -108,7 +108,7 @@ void TablesAreThoseOfTheProcessor() {
   }
 }
 
-void WhatIsWrongIsNamedAndChangesNothing() {
+TEST(WhatIsWrongIsNamedAndChangesNothing) {
   std::mt19937 random(4);
   Functions functions = Functions::Winners(9, 3, 3, 2, 3, random);
   Floats rows = SparseRows(50 * 9, random);
@@ -146,7 +146,7 @@ void WhatIsWrongIsNamedAndChangesNothing() {
   refuses(of_element, 5);
 }
 
-void RadiiThatDoNotFallAreNamed() {
+TEST(RadiiThatDoNotFallAreNamed) {
   std::mt19937 random(5);
   Functions functions = Functions::Signs(8, 2, 2, random);
   const Floats rows = SparseRows(20 * 6, random);
@@ -161,7 +161,7 @@ void RadiiThatDoNotFallAreNamed() {
   }
 }
 
-void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
+TEST(CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged) {
   std::mt19937 random(6);
   const Functions functions = Functions::Signs(9, 3, 4, random);
   Floats rows(50 * 9);
@@ -177,7 +177,7 @@ void CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged() {
   EXPECT(index.entries == entries && index.starts == starts);
 }
 
-void OnlyRowsAreMarked() {
+TEST(OnlyRowsAreMarked) {
   const DeviceArray<int64_t> ids(std::vector<int64_t>{3, -1, 0, 5, 3, -7, int64_t{1} << 40});
   const DeviceArray<int32_t> touched_at(Ids{1, 1, 1, 1, 1});
   EXPECT(MarkRows(nullptr, ids.data(), 7, 8, 5, touched_at.data()).ok());
@@ -187,13 +187,3 @@ void OnlyRowsAreMarked() {
 
 }  // namespace
 }  // namespace tfx::core::gpu
-
-int main() {
-  using namespace tfx::core::gpu;
-  TablesAreThoseOfTheProcessor();
-  WhatIsWrongIsNamedAndChangesNothing();
-  RadiiThatDoNotFallAreNamed();
-  CorruptTablesAreWrittenAnewWhereAllRowsHaveChanged();
-  OnlyRowsAreMarked();
-  return tfx::test::Result();
-}

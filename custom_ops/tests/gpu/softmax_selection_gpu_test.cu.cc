@@ -14,6 +14,7 @@
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
 #include "tests/streamed_logits_problem.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
@@ -32,32 +33,21 @@ struct Selection {
 struct Problem : test::WholeNumbers {
   Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels,
           int64_t num_selected)
-      : WholeNumbers(batch, width, num_classes, num_labels) {
-    inputs.batch = batch;
-    inputs.width = width;
-    inputs.num_classes = num_classes;
-    inputs.num_labels = num_labels;
-    inputs.shard = {0, 1, num_classes};
+      : WholeNumbers(batch, width, num_classes, num_labels, 0) {
     const bool keeps_all = num_selected == num_classes;
     rule = {{5, 6}, keeps_all ? 0 : 1.0f / static_cast<float>(num_selected), num_selected};
   }
 
-  StreamedLogitsInputs Inputs() const {
-    StreamedLogitsInputs in = inputs;
+  template <typename Of>
+  StreamedLogitsInputs WithRule(Of&& of) const {
+    StreamedLogitsInputs in = Inputs(of);
     in.keep = rule.num_expected == 0 ? nullptr : &rule;
     return in;
   }
 
   Selection OnProcessor() const {
-    StreamedLogitsInputs in = Inputs();
-    in.hidden = hidden.data();
-    in.kernel = kernel.data();
-    in.bias = has_bias ? bias.data() : nullptr;
-    in.labels = labels.data();
+    StreamedLogitsInputs in = WithRule([](const auto& array) { return array.data(); });
     in.rounds = precision == Precision::kBfloat16;
-    const ParallelFor one_after_another =
-        [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-    Workspace workspace;
     Selection s;
     s.logsumexp.resize(in.batch);
     s.target_logits.resize(labels.size());
@@ -67,8 +57,7 @@ struct Problem : test::WholeNumbers {
     outputs.logsumexp = s.logsumexp.data();
     outputs.target_logits = s.target_logits.data();
     outputs.kept = &kept;
-    StreamedLogits(in, Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
-                   outputs);
+    StreamedLogits(in, Workers(InstructionSet::kBaseline).execution, outputs);
     s.size = kept.MostOfAnExample();
     for (int64_t i = 0; i < in.batch; ++i) {
       for (int64_t j = 0; j < s.size; ++j) {
@@ -85,13 +74,9 @@ struct Problem : test::WholeNumbers {
 
   // With `room` for entries at first; or with as much as there should be.
   Selection OnGpu(int64_t room = 0) const {
-    const DeviceArray<float> h(hidden), w(kernel), b(bias);
-    const DeviceArray<int64_t> ids(labels), seed({5, 6});
-    gpu::SoftmaxSelectionInputs in = {Inputs(), seed.data(), precision, 1};
-    in.layer.hidden = h.data();
-    in.layer.kernel = w.data();
-    in.layer.bias = has_bias ? b.data() : nullptr;
-    in.layer.labels = ids.data();
+    test::DeviceCopies of;
+    const std::vector<int64_t> seed = {5, 6};
+    const gpu::SoftmaxSelectionInputs in = {WithRule(of), of(seed), precision, 1};
     const DeviceArray<float> logsumexp(in.layer.batch), target_logits(labels.size());
     const DeviceArray<gpu::SoftmaxSelectionSizes> sizes(1);
     if (room == 0) room = gpu::RoomForEntries(in);
@@ -127,10 +112,8 @@ struct Problem : test::WholeNumbers {
     }
   }
 
-  StreamedLogitsInputs inputs = {};
   KeepRule rule;
   Precision precision = Precision::kFloat32;
-  bool has_bias = true;
 };
 
 bool Close(const std::vector<float>& a, const std::vector<float>& b, float error) {
@@ -162,7 +145,7 @@ void AgreesWithTheProcessor(Problem problem) {
 }
 
 // Too little room: whatever is found in the end, it is all that is to be kept.
-void MoreSweeps() {
+TEST(MoreSweeps) {
   for (const int64_t room : {1, 3, 40, 300}) {
     const Problem problem(7, 2, 9000, 2, 60);
     const Selection gpu = problem.OnGpu(room);
@@ -177,14 +160,14 @@ void MoreSweeps() {
   ExpectSame(rising.OnGpu(), rising.OnProcessor());
 }
 
-void Shards() {
+TEST(Shards) {
   Problem shard(5, 3, 4500, 3, 90);
   shard.inputs.shard = {1, 3, 4500};
   for (int64_t& label : shard.labels) label = label < 0 ? -1 : 3 * label + label % 3;
   AgreesWithTheProcessor(shard);
 }
 
-void LabelsWithoutARow() {
+TEST(LabelsWithoutARow) {
   Problem problem(1, 2, 100, 3, 20);
   problem.labels = {-1, -1, -1};
   const Selection expected = problem.OnProcessor();
@@ -192,7 +175,7 @@ void LabelsWithoutARow() {
   ExpectSame(problem.OnGpu(), expected);
 }
 
-void NotNumbers() {
+TEST(NotNumbers) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (float strange : {std::nanf(""), kInfinity, -kInfinity}) {
     Problem problem(3, 2, 4500, 2, 9);
@@ -204,7 +187,7 @@ void NotNumbers() {
 }
 
 // Numbers that are not whole: keys that are that close to the threshold are unlikely.
-void Fractions() {
+TEST(Fractions) {
   Problem problem(20, 7, 5000, 2, 30);
   for (auto* array : {&problem.hidden, &problem.kernel, &problem.bias}) {
     for (size_t i = 0; i < array->size(); ++i) {
@@ -220,16 +203,14 @@ void Fractions() {
 
 // Device memory is bounded, be there ever so many classes; W is copied where it is not in the type
 // that is multiplied.
-void MemoryIsBounded() {
+TEST(MemoryIsBounded) {
   for (bool is_bfloat16 : {false, true}) {
     for (const auto& [batch, width] :
          {std::pair<int64_t, int64_t>{1, 256}, {1, 4000}, {3000, 64}}) {
       gpu::SoftmaxSelectionInputs in = {};
       in.precision = is_bfloat16 ? Precision::kFloat32 : Precision::kBfloat16;
       in.layer.batch = batch;
-      in.layer.width = width;
-      in.layer.num_classes = 1 << 24;
-      in.layer.is_bfloat16 = is_bfloat16;
+      in.layer.weights = {nullptr, nullptr, is_bfloat16, 1 << 24, width};
       const int64_t block = int64_t{32} << 20, least = int64_t{16} << 10;
       const int64_t logits = std::max(block, least * batch), copy = std::max(block, least * width);
       const int64_t bytes = gpu::SoftmaxSelectionScratchBytes(in, 0);
@@ -238,25 +219,17 @@ void MemoryIsBounded() {
   }
 }
 
-}  // namespace
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Problem;
+TEST(All) {
   for (const Problem& problem :
        {Problem(1, 1, 1, 1, 1), Problem(3, 5, 9000, 2, 70), Problem(40, 3, 1000, 3, 33),
         Problem(3, 4, 700, 0, 700), Problem(5, 4, 300, 2, 0), Problem(0, 4, 30, 2, 3),
         Problem(2, 0, 5000, 1, 5)}) {
-    tfx::core::AgreesWithTheProcessor(problem);
+    AgreesWithTheProcessor(problem);
   }
   Problem without_bias(4, 3, 4200, 1, 20);
   without_bias.has_bias = false;
-  tfx::core::AgreesWithTheProcessor(without_bias);
-  tfx::core::MoreSweeps();
-  tfx::core::Shards();
-  tfx::core::LabelsWithoutARow();
-  tfx::core::NotNumbers();
-  tfx::core::Fractions();
-  tfx::core::MemoryIsBounded();
-  return tfx::test::Result();
+  AgreesWithTheProcessor(without_bias);
 }
+
+}  // namespace
+}  // namespace tfx::core

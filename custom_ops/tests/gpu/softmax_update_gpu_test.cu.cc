@@ -4,15 +4,16 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "core/gpu/softmax_update.h"
 #include "core/softmax_update.h"
+#include "tests/bfloat16.h"
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/failing_launches.h"
 #include "tests/softmax_update_problem.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
@@ -68,7 +69,7 @@ RowStep StepOf(const Options& o) {
 // Rows of arrays that a pointer is asked for by `of`.
 template <typename Of, typename Array, typename Ages>
 WeightRows RowsOf(const Options& o, int64_t width, Array& weights, Array* slots, Ages& ages,
-                  const Of& of) {
+                  Of& of) {
   WeightRows rows = {of(weights), false, width, {nullptr, nullptr}, nullptr};
   const bool is_adam = o.method == RowMethod::kAdam;
   if (o.method != RowMethod::kSgd) rows.slots[0] = of(slots[0]);
@@ -80,62 +81,23 @@ WeightRows RowsOf(const Options& o, int64_t width, Array& weights, Array* slots,
 State OnProcessor(const Problem& p, const Options& o) {
   State s(p);
   const auto of = [](auto& array) { return array.data(); };
-  const ParallelFor one_after_another =
-      [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-  Workspace workspace;
-  const Execution execution(InstructionSet::kBaseline, 1, one_after_another, workspace);
+  const Workers workers(InstructionSet::kBaseline);
   const AdamCorrection correction(kBeta1, kBeta2);
-  const RowUpdater updater(StepOf(o), &correction, execution.rows);
+  const RowUpdater updater(StepOf(o), &correction, workers.execution.rows);
   const LayerRows rows = {
       RowsOf(o, p.width, s.kernel, s.kernel_slots, s.ages[0], of),
       o.has_bias ? RowsOf(o, 1, s.bias, s.bias_slots, s.ages[1], of) : WeightRows{}};
   const bool rounds = o.precision == Precision::kBfloat16;
   SoftmaxUpdate({s.kernel.data(), rows.bias.weights, false, p.num_classes, p.width}, rows,
-                p.Batch(of, o.has_mean, rounds), o.updates ? &updater : nullptr, execution,
+                p.Batch(of, o.has_mean, rounds), o.updates ? &updater : nullptr, workers.execution,
                 s.hidden_gradient.data());
   return s;
 }
 
-// Copies of arrays on the device: each array has one, which is copied back in the end.
-class Copies {
- public:
-  template <typename T>
-  T* Of(const std::vector<T>& array) {
-    auto& copies = *static_cast<std::vector<Copy<T>>*>(Store(T{}));
-    for (const Copy<T>& copy : copies) {
-      if (copy.array == &array) return copy.device->data();
-    }
-    copies.push_back({&array, std::make_unique<DeviceArray<T>>(array)});
-    return copies.back().device->data();
-  }
-
-  template <typename T>
-  void Back(std::vector<T>* array) {
-    for (const Copy<T>& copy : *static_cast<std::vector<Copy<T>>*>(Store(T{}))) {
-      if (copy.array == array) *array = copy.device->Values();
-    }
-  }
-
- private:
-  template <typename T>
-  struct Copy {
-    const std::vector<T>* array;
-    std::unique_ptr<DeviceArray<T>> device;
-  };
-  void* Store(float) { return &floats_; }
-  void* Store(int64_t) { return &ids_; }
-  void* Store(uint32_t) { return &ages_; }
-
-  std::vector<Copy<float>> floats_;
-  std::vector<Copy<int64_t>> ids_;
-  std::vector<Copy<uint32_t>> ages_;
-};
-
 // Expects that all goes well unless `got` is to have what is wrong.
 State OnGpu(const Problem& p, const Options& o, gpu::Error* got = nullptr) {
   State s(p);
-  Copies copies;
-  const auto of = [&copies](auto& array) { return copies.Of(array); };
+  test::DeviceCopies of;
   const std::vector<float> rate = {StepOf(o).learning_rate};
   gpu::SoftmaxUpdateInputs in = {};
   in.rows.kernel = RowsOf(o, p.width, s.kernel, s.kernel_slots, s.ages[0], of);
@@ -151,13 +113,13 @@ State OnGpu(const Problem& p, const Options& o, gpu::Error* got = nullptr) {
   const gpu::Error error = gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(s.hidden_gradient));
   EXPECT(got != nullptr || error.ok());
   if (got != nullptr) *got = error;
-  copies.Back(&s.kernel);
-  copies.Back(&s.bias);
-  copies.Back(&s.hidden_gradient);
+  of.Back(&s.kernel);
+  of.Back(&s.bias);
+  of.Back(&s.hidden_gradient);
   for (int i = 0; i < 2; ++i) {
-    copies.Back(&s.kernel_slots[i]);
-    copies.Back(&s.bias_slots[i]);
-    copies.Back(&s.ages[i]);
+    of.Back(&s.kernel_slots[i]);
+    of.Back(&s.bias_slots[i]);
+    of.Back(&s.ages[i]);
   }
   return s;
 }
@@ -211,7 +173,7 @@ void AgreesWithTheProcessor(const Problem& p) {
 }
 
 // Labels that are no rows, and one that stands there twice.
-void OddLabels() {
+TEST(OddLabels) {
   Problem p(2, 3, 10, 3);
   p.labels = {7, 7, -1, 2, -1, 7};
   const State expected = OnProcessor(p, {});
@@ -223,7 +185,7 @@ void OddLabels() {
 }
 
 // Whole numbers, and probabilities that are 1 or 0: each sum is exact.
-void WholeNumbersToTheBit() {
+TEST(WholeNumbersToTheBit) {
   Problem p(5, 4, 9000, 2);
   for (auto* array : {&p.hidden, &p.kernel, &p.bias, &p.target_gradient, &p.log_z_gradient}) {
     for (float& x : *array) x = std::round(3 * x);
@@ -240,32 +202,21 @@ void WholeNumbersToTheBit() {
 }
 
 // W in bfloat16, changed to the nearest.
-void Bfloat16Weights() {
+TEST(Bfloat16Weights) {
   Problem p(6, 5, 4200, 1);
-  std::vector<uint16_t> kernel(p.kernel.size()), bias(p.bias.size());
-  const auto narrow = [](std::vector<float>& numbers, std::vector<uint16_t>& halves) {
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      uint32_t bits;
-      std::memcpy(&bits, &numbers[i], sizeof(bits));
-      halves[i] = static_cast<uint16_t>(bits >> 16);
-      bits &= 0xffff0000;
-      std::memcpy(&numbers[i], &bits, sizeof(bits));
-    }
-  };
-  narrow(p.kernel, kernel);
-  narrow(p.bias, bias);
+  const std::vector<uint16_t> kernel = test::Halves(p.kernel), bias = test::Halves(p.bias);
+  p.kernel = test::Widened(kernel);
+  p.bias = test::Widened(bias);
   for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     Options options;
     options.precision = precision;
     const State floats = OnGpu(p, options);
-    Copies copies;
-    const auto of = [&copies](auto& array) { return copies.Of(array); };
-    const DeviceArray<uint16_t> w(kernel), b(bias);
+    test::DeviceCopies of;
     const std::vector<float> rate = {1};
     gpu::SoftmaxUpdateInputs in = {};
-    in.rows = {{w.data(), true, p.width, {nullptr, nullptr}, nullptr},
-               {b.data(), true, 1, {nullptr, nullptr}, nullptr}};
-    in.weights = {w.data(), b.data(), true, p.num_classes, p.width};
+    in.rows = {{of(kernel), true, p.width, {nullptr, nullptr}, nullptr},
+               {of(bias), true, 1, {nullptr, nullptr}, nullptr}};
+    in.weights = {of(kernel), of(bias), true, p.num_classes, p.width};
     in.batch = p.Batch(of, false, false);
     in.rule = {StepOf(options), of(rate), 0, 0, 0};
     in.updates = true;
@@ -274,25 +225,22 @@ void Bfloat16Weights() {
     const DeviceArray<double> scratch(gpu::SoftmaxUpdateScratchBytes(in) / sizeof(double) + 1);
     std::vector<float> gradient(p.hidden.size());
     EXPECT(gpu::SoftmaxUpdate(nullptr, in, scratch.data(), of(gradient)).ok());
-    copies.Back(&gradient);
+    of.Back(&gradient);
     EXPECT(gradient == floats.hidden_gradient);
-    const auto is_nearest = [](const std::vector<uint16_t>& halves,
+    const auto is_nearest = [](const std::vector<float>& halves,
                                const std::vector<float>& numbers) {
       for (size_t i = 0; i < numbers.size(); ++i) {
-        const uint32_t bits = uint32_t{halves[i]} << 16;
-        float half;
-        std::memcpy(&half, &bits, sizeof(half));
-        if (std::abs(half - numbers[i]) > std::abs(numbers[i]) / 256) return false;
+        if (std::abs(halves[i] - numbers[i]) > std::abs(numbers[i]) / 256) return false;
       }
       return true;
     };
-    EXPECT(is_nearest(w.Values(), floats.kernel));
-    EXPECT(is_nearest(b.Values(), floats.bias));
+    EXPECT(is_nearest(test::Widened(of.Now(kernel)), floats.kernel));
+    EXPECT(is_nearest(test::Widened(of.Now(bias)), floats.bias));
   }
 }
 
 #ifndef __CUDACC__
-void LaunchesThatFail() {
+TEST(LaunchesThatFail) {
   Options options;
   options.is_plain = false;
   const Problem problem(1, 2, 4100, 1);  // two blocks
@@ -307,25 +255,17 @@ void LaunchesThatFail() {
 }
 #endif
 
+TEST(All) {
+  AgreesWithTheDefinition(Problem(1, 1, 2, 1));
+  AgreesWithTheDefinition(Problem(33, 65, 1009, 2));
+  AgreesWithTheDefinition(Problem(3, 7, 8195, 3));
+  AgreesWithTheDefinition(Problem(40, 17, 500, 0));
+  AgreesWithTheDefinition(Problem(10, 300, 123, 5));
+  AgreesWithTheDefinition(Problem(0, 5, 10, 2));
+  AgreesWithTheDefinition(Problem(4, 0, 10, 2));
+  AgreesWithTheProcessor(Problem(3, 5, 70, 2));
+  AgreesWithTheProcessor(Problem(0, 5, 10, 2));
+}
+
 }  // namespace
 }  // namespace tfx::core
-
-int main() {
-  using tfx::core::Problem;
-  tfx::core::AgreesWithTheDefinition(Problem(1, 1, 2, 1));
-  tfx::core::AgreesWithTheDefinition(Problem(33, 65, 1009, 2));
-  tfx::core::AgreesWithTheDefinition(Problem(3, 7, 8195, 3));
-  tfx::core::AgreesWithTheDefinition(Problem(40, 17, 500, 0));
-  tfx::core::AgreesWithTheDefinition(Problem(10, 300, 123, 5));
-  tfx::core::AgreesWithTheDefinition(Problem(0, 5, 10, 2));
-  tfx::core::AgreesWithTheDefinition(Problem(4, 0, 10, 2));
-  tfx::core::AgreesWithTheProcessor(Problem(3, 5, 70, 2));
-  tfx::core::AgreesWithTheProcessor(Problem(0, 5, 10, 2));
-  tfx::core::OddLabels();
-  tfx::core::WholeNumbersToTheBit();
-  tfx::core::Bfloat16Weights();
-#ifndef __CUDACC__
-  tfx::core::LaunchesThatFail();
-#endif
-  return tfx::test::Result();
-}

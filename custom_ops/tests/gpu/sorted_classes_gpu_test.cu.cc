@@ -65,11 +65,7 @@ void PlacesAreSorted(int64_t num_labels, int64_t num_candidates, int64_t end) {
   EXPECT(values(sorted.begins, begins.size()) == begins);
 }
 
-}  // namespace
-}  // namespace tfx::core::gpu
-
-int main() {
-  using tfx::core::gpu::PlacesAreSorted;
+TEST(All) {
   PlacesAreSorted(0, 0, 5);
   PlacesAreSorted(0, 1, 1);
   PlacesAreSorted(3, 0, 1);
@@ -79,5 +75,7 @@ int main() {
   PlacesAreSorted(10, 9000, 1 << 20);  // 3
   PlacesAreSorted(70, 50, 0x7fffffff);
   PlacesAreSorted(70000, 0, 100);  // more tiles than threads of a warp
-  return tfx::test::Result();
 }
+
+}  // namespace
+}  // namespace tfx::core::gpu

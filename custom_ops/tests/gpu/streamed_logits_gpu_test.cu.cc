@@ -5,16 +5,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "core/gpu/streamed_logits.h"
 #include "core/streamed_logits.h"
+#include "tests/bfloat16.h"
 #include "tests/expect.h"
 #include "tests/gpu/device_array.h"
 #include "tests/streamed_logits_problem.h"
+#include "tests/workers.h"
 
 namespace tfx::core {
 namespace {
@@ -26,76 +27,34 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 using Results = test::StreamedLogitsResults;
 
-std::vector<uint16_t> ToBfloat16(const std::vector<float>& numbers) {
-  std::vector<uint16_t> halves;
-  for (const float& x : numbers) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof(bits));
-    halves.push_back(static_cast<uint16_t>(bits >> 16));
-  }
-  return halves;
-}
-
 struct Problem : test::WholeNumbers {
-  Problem(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
-      : WholeNumbers(batch, width, num_classes, num_labels) {
-    inputs.batch = batch;
-    inputs.width = width;
-    inputs.num_classes = num_classes;
-    inputs.num_labels = num_labels;
-    inputs.k = k;
-    inputs.shard = {0, 1, num_classes};
-  }
+  using WholeNumbers::WholeNumbers;
 
   Results OnProcessor() const {
     Results r(inputs);
-    StreamedLogitsInputs in = inputs;
-    in.hidden = hidden.data();
-    in.kernel = kernel.data();
-    in.bias = has_bias ? bias.data() : nullptr;
-    in.labels = labels.data();
-    in.target_scores = scores.empty() ? nullptr : scores.data();
-    const ParallelFor one_after_another =
-        [](int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) { work(0, n); };
-    Workspace workspace;
-    StreamedLogits(in, Execution(InstructionSet::kBaseline, 1, one_after_another, workspace),
-                   r.Outputs(nullptr));
+    StreamedLogits(OnHost(), Workers(InstructionSet::kBaseline).execution, r.Outputs(nullptr));
     return r;
   }
 
   Results OnGpu(Precision precision = Precision::kFloat32, bool is_bfloat16 = false) const {
     Results r(inputs);
-    const DeviceArray<float> h(hidden), w(kernel), b(bias), target_scores(scores);
-    const DeviceArray<uint16_t> half_w(ToBfloat16(kernel)), half_b(ToBfloat16(bias));
-    const DeviceArray<int64_t> ids(labels);
-    const DeviceArray<float> logsumexp(r.logsumexp), targets(r.target_logits), top(r.top_scores);
-    const DeviceArray<int64_t> ranks(r.target_ranks), top_ids(r.top_ids);
-    StreamedLogitsInputs in = inputs;
-    in.hidden = h.data();
-    in.kernel = w.data();
-    in.bias = has_bias ? b.data() : nullptr;
-    in.is_bfloat16 = is_bfloat16;
-    if (is_bfloat16) in.kernel = half_w.data();
-    if (is_bfloat16 && has_bias) in.bias = half_b.data();
-    in.labels = ids.data();
-    in.target_scores = scores.empty() ? nullptr : target_scores.data();
+    test::DeviceCopies of;
+    const std::vector<uint16_t> half_kernel = test::Halves(kernel), half_bias = test::Halves(bias);
+    StreamedLogitsInputs in = Inputs(of);
+    in.weights.is_bfloat16 = is_bfloat16;
+    if (is_bfloat16) in.weights.kernel = of(half_kernel);
+    if (is_bfloat16 && has_bias) in.weights.bias = of(half_bias);
     const DeviceArray<double> scratch(
         gpu::StreamedLogitsScratchBytes(in, precision) / sizeof(double) + 1);
-    const gpu::Error error = gpu::StreamedLogits(
-        nullptr, in, precision, scratch.data(),
-        {logsumexp.data(), targets.data(), ranks.data(), top.data(), top_ids.data(), nullptr});
+    const gpu::Error error =
+        gpu::StreamedLogits(nullptr, in, precision, scratch.data(),
+                            {of(r.logsumexp), of(r.target_logits), of(r.target_ranks),
+                             of(r.top_scores), of(r.top_ids), nullptr});
     EXPECT(error.ok());
-    r.logsumexp = logsumexp.Values();
-    r.target_logits = targets.Values();
-    r.target_ranks = ranks.Values();
-    r.top_scores = top.Values();
-    r.top_ids = top_ids.Values();
+    for (auto* array : {&r.logsumexp, &r.target_logits, &r.top_scores}) of.Back(array);
+    for (auto* array : {&r.target_ranks, &r.top_ids}) of.Back(array);
     return r;
   }
-
-  std::vector<float> scores;
-  StreamedLogitsInputs inputs = {};
-  bool has_bias = true;
 };
 
 bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
@@ -122,7 +81,7 @@ void AgreesWithTheProcessor(const Problem& problem) {
 }
 
 // Small whole numbers are as exact in both.
-void Tf32AndBfloat16() {
+TEST(Tf32AndBfloat16) {
   const Problem problem(3, 5, 4500, 2, 10);
   ExpectSame(problem.OnGpu(Precision::kTf32), problem.OnProcessor());
   ExpectSame(problem.OnGpu(Precision::kFloat32, true), problem.OnProcessor());
@@ -130,7 +89,7 @@ void Tf32AndBfloat16() {
 
 // TF32 rounds factors, on a device where the library finds that it pays; bfloat16 weights are
 // widened, not hidden activations rounded.
-void Rounding() {
+TEST(Rounding) {
   Problem problem(2, 3, 50, 1, 5);
   for (float& h : problem.hidden) h += 1.f / (1 << 14);
   const Results exact = problem.OnProcessor();
@@ -145,14 +104,14 @@ void Rounding() {
   EXPECT(Same(problem.OnGpu(Precision::kFloat32, true).top_scores, exact.top_scores));
 }
 
-void WithoutBias() {
+TEST(WithoutBias) {
   Problem problem(5, 4, 600, 2, 3);
   problem.has_bias = false;
   AgreesWithTheProcessor(problem);
 }
 
 // Many equal logits, more of the best than fit into the room for them at a time.
-void ManyOfTheBest() {
+TEST(ManyOfTheBest) {
   Problem rising(2, 1, 9000, 1, 700);
   rising.hidden = {1, -1};
   for (int64_t c = 0; c < 9000; ++c) rising.kernel[c] = static_cast<float>(c / 3);
@@ -163,7 +122,7 @@ void ManyOfTheBest() {
   AgreesWithTheProcessor(equal);
 }
 
-void NotNumbers() {
+TEST(NotNumbers) {
   for (float strange : {std::nanf(""), kInfinity, -kInfinity}) {
     Problem one(3, 2, 5000, 2, 9);
     one.bias[4500] = strange;
@@ -179,14 +138,14 @@ void NotNumbers() {
   AgreesWithTheProcessor(both);
 }
 
-void LargeLogits() {
+TEST(LargeLogits) {
   Problem problem(2, 1, 5000, 1, 4);
   problem.bias[3] = 3e4f;
   problem.bias[4999] = 3e4f;
   AgreesWithTheProcessor(problem);
 }
 
-void Shards() {
+TEST(Shards) {
   Problem shard(7, 3, 1500, 3, 5);
   shard.inputs.shard = {1, 3, 1500};
   for (int64_t& label : shard.labels) label = label < 0 ? -1 : 3 * label + label % 3;
@@ -196,7 +155,7 @@ void Shards() {
   AgreesWithTheProcessor(shard);
 }
 
-void LabelsWithoutARow() {
+TEST(LabelsWithoutARow) {
   Problem problem(1, 2, 10, 3, 0);
   problem.labels = {10, 1LL << 40, -7};
   const Results results = problem.OnGpu();
@@ -205,53 +164,37 @@ void LabelsWithoutARow() {
 }
 
 // Device memory is bounded, be there ever so many classes.
-void MemoryIsBounded() {
+TEST(MemoryIsBounded) {
   for (const auto& [batch, width] :
        {std::pair<int64_t, int64_t>{1, 256}, {1, 1}, {3, 20000}, {4000, 64}}) {
     StreamedLogitsInputs in = Problem(0, 0, 1, 0, 0).inputs;
     in.batch = batch;
-    in.width = width;
-    in.num_classes = 1 << 24;
-    in.is_bfloat16 = true;
+    in.weights = {nullptr, nullptr, true, 1 << 24, width};
     const int64_t block = int64_t{32} << 20, least = int64_t{16} << 10;
     const int64_t logits = std::max(block, least * batch), copy = std::max(block, least * width);
     const int64_t bytes = gpu::StreamedLogitsScratchBytes(in, Precision::kFloat32);
     EXPECT(bytes <= logits + copy + (1 << 17));
-    in.is_bfloat16 = false;
+    in.weights.is_bfloat16 = false;
     EXPECT(gpu::StreamedLogitsScratchBytes(in, Precision::kFloat32) <= logits + (1 << 17));
   }
 }
 
 #ifndef __CUDACC__
 // What went wrong before is not put down to the call.
-void EarlierErrors() {
+TEST(EarlierErrors) {
   last_cuda_error = cudaSuccess + 1;
   AgreesWithTheProcessor(Problem(2, 3, 50, 1, 5));
 }
 #endif
 
-}  // namespace
-}  // namespace tfx::core
-
-int main() {
-  using tfx::core::Problem;
+TEST(All) {
   for (const Problem& problem :
        {Problem(1, 1, 1, 1, 1), Problem(3, 5, 4097, 2, 10), Problem(70, 3, 1000, 3, 33),
         Problem(2, 4, 9000, 0, 1), Problem(2, 4, 300, 2, 0), Problem(0, 4, 30, 2, 3),
         Problem(3, 4, 0, 2, 0), Problem(2, 0, 5000, 1, 5)}) {
     AgreesWithTheProcessor(problem);
   }
-  tfx::core::Tf32AndBfloat16();
-  tfx::core::Rounding();
-  tfx::core::WithoutBias();
-  tfx::core::ManyOfTheBest();
-  tfx::core::NotNumbers();
-  tfx::core::LargeLogits();
-  tfx::core::Shards();
-  tfx::core::LabelsWithoutARow();
-  tfx::core::MemoryIsBounded();
-#ifndef __CUDACC__
-  tfx::core::EarlierErrors();
-#endif
-  return tfx::test::Result();
 }
+
+}  // namespace
+}  // namespace tfx::core

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernels/factored_checks.h"
+#include "kernels/factored_op.h"
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/invalid_argument.h"
@@ -10,13 +11,14 @@ namespace tfx {
 
 namespace tf = tensorflow;
 
-std::vector<std::string> NamesOfFactoredVariables() {
-  return {"v",           "u",        "u_inverse_transpose", "gram",        "shift", "row_sum",
-          "transitions", "row_slot", "slot_rows",           "current_slot"};
-}
-
-absl::Status CheckFactoredShapes(const LockedVariables& variables, tf::DataType dtype) {
-  const auto at = [&](int index) -> const tf::Tensor& { return *variables.tensor(index); };
+absl::Status LockFactored(tf::OpKernelContext* context, tf::DataType dtype, bool changes,
+                          LockedVariables* variables) {
+  TF_RETURN_IF_ERROR(variables->Lock(
+      context,
+      {"v", "u", "u_inverse_transpose", "gram", "shift", "row_sum", "transitions", "row_slot",
+       "slot_rows", "current_slot"},
+      changes ? LockedVariables::Mode::kExclusive : LockedVariables::Mode::kShared));
+  const auto at = [&](int index) -> const tf::Tensor& { return *variables->tensor(index); };
   if (at(kV).dims() != 2 || at(kV).NumElements() == 0) {
     return InvalidArgument("v must be a matrix [C, D] with C and D at least 1; got shape ",
                            at(kV).shape().DebugString());
@@ -35,7 +37,7 @@ absl::Status CheckFactoredShapes(const LockedVariables& variables, tf::DataType 
     const bool is_count = i == kSlotRows || i == kCurrentSlot;
     const tf::DataType wanted = i == kRowSlot ? tf::DT_UINT8 : is_count ? tf::DT_INT64 : dtype;
     if (at(i).dtype() != wanted || at(i).shape() != shapes[i]) {
-      return InvalidArgument(variables.name(i), " must be ", tf::DataTypeString(wanted),
+      return InvalidArgument(variables->name(i), " must be ", tf::DataTypeString(wanted),
                              " of shape ", shapes[i].DebugString(), "; got ",
                              tf::DataTypeString(at(i).dtype()), " of shape ",
                              at(i).shape().DebugString());
@@ -44,7 +46,14 @@ absl::Status CheckFactoredShapes(const LockedVariables& variables, tf::DataType 
   return absl::OkStatus();
 }
 
-absl::Status CheckFactoredBatch(const tf::Tensor& hidden, const tf::Tensor& labels, int64_t width) {
+absl::Status OwnFactoredRows(LockedVariables* variables) {
+  for (int index : {kV, kRowSlot, kSlotRows}) TF_RETURN_IF_ERROR(variables->Own(index));
+  return absl::OkStatus();
+}
+
+absl::Status CheckFactoredBatch(tf::OpKernelContext* context, int64_t width) {
+  const tf::Tensor& hidden = context->input(kFirstInput);
+  const tf::Tensor& labels = context->input(kFirstInput + 1);
   if (hidden.dims() != 2 || hidden.dim_size(1) != width) {
     return InvalidArgument("hidden must be [B, D] with the D of v, ", width, "; got shape ",
                            hidden.shape().DebugString());
@@ -64,21 +73,24 @@ absl::Status CheckFactoredGradients(tf::OpKernelContext* context) {
   const tf::TensorShape by_example({hidden.dim_size(0)});
   const tf::TensorShape* shapes[] = {&hidden, &hidden, &labels, &by_example, &by_example};
   for (int i = 0; i < 5; ++i) {
-    TF_RETURN_IF_ERROR(
-        CheckShape(kFactoredGradients[i], context->input(first + 2 + i), *shapes[i]));
+    const tf::Tensor& gradient = context->input(first + 2 + i);
+    if (gradient.shape() == *shapes[i]) continue;
+    return InvalidArgument(kFactoredGradients[i], " must have shape ", shapes[i]->DebugString(),
+                           "; got ", gradient.shape().DebugString());
   }
-  const tf::Tensor& learning_rate = context->input(first + 7);
-  const tf::Tensor& weight_decay = context->input(first + 8);
+  const tf::Tensor& learning_rate = context->input(kLearningRateInput);
+  const tf::Tensor& weight_decay = context->input(kWeightDecayInput);
   if (learning_rate.dims() == 0 && weight_decay.dims() == 0) return absl::OkStatus();
   return InvalidArgument("learning_rate and weight_decay must be scalars; got shapes ",
                          learning_rate.shape().DebugString(), " and ",
                          weight_decay.shape().DebugString());
 }
 
-absl::Status CheckShape(const char* name, const tf::Tensor& tensor, const tf::TensorShape& shape) {
-  if (tensor.shape() == shape) return absl::OkStatus();
-  return InvalidArgument(name, " must have shape ", shape.DebugString(), "; got ",
-                         tensor.shape().DebugString());
+absl::Status FactoredUpdateAttributes::Read(tf::OpKernelConstruction* context) {
+  TF_RETURN_IF_ERROR(context->GetAttr("update", &update));
+  TF_RETURN_IF_ERROR(context->GetAttr("max_condition", &max_condition));
+  if (!std::isnan(max_condition)) return absl::OkStatus();
+  return InvalidArgument("max_condition must be a number; got ", max_condition);
 }
 
 absl::Status CurrentSlotError(int64_t num_slots, int64_t slot) {

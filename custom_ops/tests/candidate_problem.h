@@ -1,41 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps on labels and candidates, on the device and on the processor.
+// Steps on labels and candidates, for tests on the processor and on a GPU.
 
-#ifndef TFX_LARGEOUT_TESTS_GPU_CANDIDATE_PROBLEM_H_
-#define TFX_LARGEOUT_TESTS_GPU_CANDIDATE_PROBLEM_H_
+#ifndef TFX_LARGEOUT_TESTS_CANDIDATE_PROBLEM_H_
+#define TFX_LARGEOUT_TESTS_CANDIDATE_PROBLEM_H_
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "core/candidate_batch.h"
 #include "core/candidate_update.h"
-#include "tests/gpu/device_array.h"
 
 namespace tfx::test {
-
-// The bits of numbers in bfloat16, which they are.
-inline std::vector<uint16_t> Halves(const std::vector<float>& numbers) {
-  std::vector<uint16_t> halves(numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, &numbers[i], sizeof bits);
-    halves[i] = static_cast<uint16_t>(bits >> 16);
-  }
-  return halves;
-}
-
-inline std::vector<float> Widened(const std::vector<uint16_t>& halves) {
-  std::vector<float> numbers(halves.size());
-  for (size_t i = 0; i < halves.size(); ++i) {
-    const uint32_t bits = uint32_t{halves[i]} << 16;
-    std::memcpy(&numbers[i], &bits, sizeof bits);
-  }
-  return numbers;
-}
 
 struct CandidateSizes {
   int64_t classes, width, batch, labels, candidates;
@@ -86,13 +64,46 @@ struct CandidateProblem {
     }
   }
 
+  // The batch of arrays that a pointer is asked for by `of`.
+  template <typename Of>
+  core::CandidateBatch Batch(Of&& of) const {
+    return {of(hidden), of(labels),  of(candidates), is_own,
+            size.batch, size.labels, size.candidates};
+  }
   core::CandidateBatch Batch() const {
-    return {hidden.data(), labels.data(), candidates.data(), is_own,
-            size.batch,    size.labels,   size.candidates};
+    return Batch([](const auto& array) { return array.data(); });
   }
 
   core::LayerWeights Weights() const {
     return {kernel.data(), has_bias ? bias.data() : nullptr, false, size.classes, size.width};
+  }
+
+  // Calls visit(example, class, gradient) for all places of classes, labels of an example first.
+  template <typename Visit>
+  void ForPlaces(const Visit& visit) const {
+    for (int64_t i = 0; i < size.batch; ++i) {
+      for (int64_t at = i * size.labels; at < (i + 1) * size.labels; ++at) {
+        if (labels[at] >= 0) visit(i, labels[at], true_gradient[at]);
+      }
+      for (int64_t at = i * size.candidates; at < (i + 1) * size.candidates; ++at) {
+        const int64_t c = CandidateAt(at);
+        if (c >= 0) visit(i, c, gradient[at]);
+      }
+    }
+  }
+
+  // The candidate of a logit, [N, S].
+  int64_t CandidateAt(int64_t at) const { return candidates[is_own ? at : at % size.candidates]; }
+
+  // 0 where there is no class.
+  template <typename T>
+  T Logit(int64_t i, int64_t c) const {
+    if (c < 0) return 0;
+    T sum = 0;
+    for (int64_t d = 0; d < size.width; ++d) {
+      sum += static_cast<T>(kernel[c * size.width + d]) * hidden[i * size.width + d];
+    }
+    return sum + bias[c];
   }
 
   // W and b as `halves` has them, whose numbers they are.
@@ -108,23 +119,6 @@ struct CandidateProblem {
   std::vector<int64_t> labels, candidates;
 };
 
-// The batch of a problem on the device.
-struct CandidateBatchOnDevice {
-  explicit CandidateBatchOnDevice(const CandidateProblem& problem)
-      : hidden(problem.hidden),
-        labels(problem.labels),
-        candidates(problem.candidates),
-        batch(problem.Batch()) {
-    batch.hidden = hidden.data();
-    batch.labels = labels.data();
-    batch.candidates = candidates.data();
-  }
-
-  DeviceArray<float> hidden;
-  DeviceArray<int64_t> labels, candidates;
-  core::CandidateBatch batch;
-};
-
 }  // namespace tfx::test
 
-#endif  // TFX_LARGEOUT_TESTS_GPU_CANDIDATE_PROBLEM_H_
+#endif  // TFX_LARGEOUT_TESTS_CANDIDATE_PROBLEM_H_
