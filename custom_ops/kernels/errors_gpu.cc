@@ -35,15 +35,15 @@ std::string OldDriver(const DeviceAndCode& found, const char* text) {
                       ", for which the GPU kernels were compiled; got one for CUDA ",
                       Version(found.driver_version), " (", text, "): take driver ",
                       OldestDriver(found.compiler_version),
-                      " or newer, reinstall with an older nvcc on the PATH, or unset "
-                      "TFX_LARGEOUT_GPU_KERNELS");
+                      " or newer, reinstall with an older nvcc on the PATH, or set "
+                      "TFX_LARGEOUT_GPU_KERNELS=0");
 }
 
 std::string NoCode(const DeviceAndCode& found, const char* text) {
   return absl::StrCat("the GPU kernels must have code for the GPU; got one of compute capability ",
                       found.major, ".", found.minor, ", and code for ", found.code_for, " (", text,
                       "): reinstall with the environment variable CUDAARCHS=", found.major,
-                      found.minor, ", or unset TFX_LARGEOUT_GPU_KERNELS");
+                      found.minor, ", or set TFX_LARGEOUT_GPU_KERNELS=0");
 }
 
 absl::Status ExplainedMemory(const char* text, const char* outcome) {

@@ -43,6 +43,7 @@ def gpu_kernels(monkeypatch):
     monkeypatch.setattr(tf, "load_library", loaded.append)
 
     def ask(text):
+        library._has_gpu_kernels = None
         monkeypatch.setenv("TFX_LARGEOUT_GPU_KERNELS", text)
         return loaded
 
@@ -55,13 +56,33 @@ def choose(dtype=tf.float32, gpu_dtypes=(tf.float32,)):
     return implementation.op_module(*arguments, gpu_dtypes)
 
 
-def test_gpu_kernels_are_used_where_they_are_asked_for(gpu_kernels):
+@pytest.mark.parametrize("asked", ["1", ""])
+def test_gpu_kernels_are_used_unless_they_are_switched_off(asked, gpu_kernels, monkeypatch):
+    monkeypatch.setattr(library, "_GPU_LIBRARY", library._LIBRARY)  # one that is there
     assert gpu_kernels("0") == [] and choose() is None
-    library._has_gpu_kernels = None
-    loaded = gpu_kernels("1")
+    loaded = gpu_kernels(asked)
     assert choose(gpu_dtypes=()) is None and choose(tf.bfloat16) is None and loaded == []
     assert choose() is library.load() and choose() is library.load()
-    assert [path.rpartition("/")[2] for path in loaded] == ["_tfx_largeout_gpu.so"]
+    assert loaded == [str(library._LIBRARY)]
+
+
+def test_gpu_kernels_that_were_not_built(gpu_kernels, monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "_GPU_LIBRARY", tmp_path / "nothing.so")
+    monkeypatch.setattr(library, "has_gpu", lambda: True)
+    assert gpu_kernels("") == [] and choose() is None
+    assert "no nvcc when it was installed" in library.library_status()
+    gpu_kernels("0")
+    assert "TFX_LARGEOUT_GPU_KERNELS is 0" in library.library_status()
+
+
+def test_gpu_kernels_that_were_built_and_cannot_be_loaded(monkeypatch, tmp_path):
+    (tmp_path / "damaged.so").write_text("")
+    monkeypatch.setattr(library, "_has_gpu_kernels", None)
+    monkeypatch.setattr(library, "_GPU_LIBRARY", tmp_path / "damaged.so")
+    monkeypatch.delenv("TFX_LARGEOUT_GPU_KERNELS", raising=False)
+    with pytest.warns(RuntimeWarning, match="GPU kernels can't be loaded .* reinstall it"):
+        assert choose() is None
+    assert choose() is None  # without another warning
 
 
 def test_gpu_kernels_that_are_not_there(monkeypatch):
@@ -72,12 +93,15 @@ def test_gpu_kernels_that_are_not_there(monkeypatch):
             choose()
 
 
-def test_the_status_says_where_ops_run(monkeypatch):
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_the_status_says_where_ops_run(has_kernels, monkeypatch):
     without = library.library_status()
     monkeypatch.setattr(library, "has_gpu", lambda: True)
+    monkeypatch.setattr(library, "_has_gpu_kernels", has_kernels)
     status = library.library_status()
     assert status.startswith(without)
-    assert "on TensorFlow's own ops" in status
+    assert ("InvertedFile and RowBounds look at all classes" in status) == has_kernels
+    assert ("heads on the GPU run on TensorFlow's own ops" in status) != has_kernels
     assert "GPU" not in without
 
 

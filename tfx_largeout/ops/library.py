@@ -19,6 +19,7 @@ _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
 _BUILD_RECORD = _LIBRARY.with_suffix(".json")  # by the build: with what, or `not_built`, why not
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
+_SWITCH = "TFX_LARGEOUT_GPU_KERNELS"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
 _module: ModuleType | None = None
@@ -54,31 +55,40 @@ def load() -> ModuleType | None:
 
 
 def load_gpu_kernels() -> bool:
-    """Loads the GPU kernels of the custom ops, once, if they are asked for. Says if they are there.
+    """Loads the GPU kernels of the custom ops, once, where they were built. Says if they are there.
 
-    Their products are float32 from then on, unless TF32 was chosen: `keep_float32`.
-
-    They have never run on a GPU, and so are not in use unless the environment variable
-    `TFX_LARGEOUT_GPU_KERNELS` is 1, or the path of their library.
+    Their products are float32 from then on, unless TF32 was chosen: `keep_float32`. With the
+    environment variable `TFX_LARGEOUT_GPU_KERNELS=0` they are not used. With 1, or the path of
+    their library, it is an error if they can't be; else they can't with a warning, if they were
+    built.
 
     Raises:
         RuntimeError: They are asked for and can't be loaded.
     """
     global _has_gpu_kernels
     if _has_gpu_kernels is None:
-        asked = os.environ.get("TFX_LARGEOUT_GPU_KERNELS", "0")
-        _has_gpu_kernels = asked not in ("", "0") and load() is not None
-        if _has_gpu_kernels:
-            path = _GPU_LIBRARY if asked == "1" else Path(asked)
-            try:
-                tf.load_library(str(path))
-            except (tf.errors.NotFoundError, OSError) as error:
-                _has_gpu_kernels = None
+        asked = os.environ.get(_SWITCH, "")
+        path = _GPU_LIBRARY if asked in ("", "0", "1") else Path(asked)
+        if asked == "0" or (not asked and not path.exists()) or load() is None:
+            _has_gpu_kernels = False
+            return False
+        try:
+            tf.load_library(str(path))
+        except (tf.errors.NotFoundError, OSError) as error:
+            if asked:
                 raise RuntimeError(
-                    "TFX_LARGEOUT_GPU_KERNELS must be 0, 1 or the path of the library of GPU "
-                    f"kernels, which a build with nvcc makes; got {asked!r}: {error}"
+                    f"{_SWITCH} must be 0, 1 or the path of the library of GPU kernels, which a "
+                    f"build with nvcc makes; got {asked!r}: {error}"
                 ) from error
-            keep_float32()
+            warnings.warn(
+                f"tfx_largeout's GPU kernels can't be loaded ({error}): {_REBUILD}. {_SLOWER}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            _has_gpu_kernels = False
+            return False
+        _has_gpu_kernels = True
+        keep_float32()
     return _has_gpu_kernels
 
 
@@ -102,17 +112,21 @@ def library_status() -> str:
 
 
 def _status_of_gpu() -> str:
-    has_kernel = load_gpu_kernels()
-    but = "as they have no GPU kernels"
-    if has_kernel:
-        but = (
-            "but for exact evaluation, the passes over all classes of ExactSoftmaxHead, the steps "
-            "of the factored head, hash indexes, and logits and updates of candidates"
+    products = f"GPU products of float32 are {product_precision()}"
+    if load_gpu_kernels():
+        return (
+            "on the GPU by kernels of the package: exact evaluation, training of ExactSoftmaxHead, "
+            "FactoredHead and SampledHead, hash indexes; by TensorFlow's ops: MIDX, embeddings, "
+            "heads over several workers, float64; InvertedFile and RowBounds look at all classes; "
+            f"{products}"
         )
-    return (
-        f"heads on the GPU run on TensorFlow's own ops instead, {but}; GPU products of float32 "
-        f"are {product_precision()}"
-    )
+    if os.environ.get(_SWITCH) == "0":
+        why = f"{_SWITCH} is 0"
+    elif _GPU_LIBRARY.exists():
+        why = "the custom ops or their GPU kernels can't be loaded"
+    else:
+        why = f"there was no nvcc when it was installed: with one on the PATH, {_REBUILD}"
+    return f"heads on the GPU run on TensorFlow's own ops, slower, as {why}; {products}"
 
 
 def instruction_set() -> str | None:
