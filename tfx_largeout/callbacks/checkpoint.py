@@ -19,8 +19,7 @@ from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import RunState
 from tfx_largeout.callbacks.step_graph import StepGraph
 from tfx_largeout.callbacks.stored_run import StoredRun
-from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.keras_internals import begin_at_epoch
 

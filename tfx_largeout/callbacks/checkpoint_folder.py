@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +14,10 @@ from tfx_largeout.callbacks.checkpoint_file import (
     CheckpointFile,
     DamagedCheckpoint,
     NamedArray,
-    write_checkpoint,
 )
 from tfx_largeout.callbacks.stored_run import StoredRun
-from tfx_largeout.callbacks.worker_files import PART, write_files
-from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.together import together
+from tfx_largeout.callbacks.worker_files import PART, write_file, write_files
+from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import current
 
 _DAMAGED = ".damaged"
@@ -116,11 +114,12 @@ class CheckpointFolder:
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
-        if workers.alone:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(path, {**facts, **own_facts}, [*arrays, *own_arrays])
-        else:
-            write_files(workers, path, facts, own_facts, arrays, own_arrays, rows)
+        all_arrays, given = [*arrays, *own_arrays], (facts, own_facts, arrays, own_arrays, rows)
+        write: Callable[[], Any] = workers.pick(
+            functools.partial(write_file, path, {**facts, **own_facts}, all_arrays),
+            functools.partial(write_files, workers, path, *given),
+        )
+        write()
         if workers.rank == 0:
             for path in self._paths()[: -self.keep]:
                 path.unlink(missing_ok=True)

@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, DamagedCheckpoint
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.workers import Workers
 
 
 class StoredRun:
     """A checkpoint: one file; of several workers one with what they share, and one a worker.
 
-    Of W and its like, of which each worker has the rows of its classes, class c is row c // R of
-    the file of worker c % R. Where other workers read than have written, rows are dealt anew. What
-    is each worker's own, such as the seeds of its dropout, is that of worker r % R there.
+    Of W and its like each file has the rows of its worker's classes. Where other workers read than
+    have written, rows are dealt anew. What is each worker's own, such as the seeds of its dropout,
+    is that of worker r % R there.
 
     Every byte is compared with its digest first. Workers divide that among them: each looks at the
     files of some.
@@ -79,20 +80,20 @@ class StoredRun:
         return parts
 
     def _dealt(self, name: str) -> np.ndarray:
-        size, rank, writers = self._workers.size, self._workers.rank, len(self._parts)
         num_classes = sum(part.number_of_rows(name) for part in self._parts)
+        own = ClassShard(self._workers.rank, self._workers.size, num_classes)
         rows: np.ndarray | None = None
         for writer, part in enumerate(self._parts):
-            if (rank - writer) % math.gcd(size, writers):
-                continue  # no class of that worker is one of this worker
-            first = writer
+            written = ClassShard(writer, len(self._parts), num_classes)
+            if not own.meets(written):
+                continue
+            first = 0
             for block in part.row_blocks(name):
-                classes = first + writers * np.arange(len(block))
-                first += writers * len(block)
-                here = classes % size == rank
+                classes = written.class_of(np.arange(first, first + len(block)))
+                first += len(block)
+                places = own.row_of(tf.constant(classes)).numpy()
                 if rows is None:
-                    number = len(range(rank, num_classes, size))
-                    rows = np.empty((number, *block.shape[1:]), block.dtype)
-                rows[classes[here] // size] = block[here]
+                    rows = np.empty((own.num_rows, *block.shape[1:]), block.dtype)
+                rows[places[places >= 0]] = block[places >= 0]
         assert rows is not None  # heads refuse fewer classes than workers
         return rows

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.callbacks.checkpoint_file import NamedArray, write_checkpoint
-from tfx_largeout.distribute.meeting import SAVE, meet
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import SAVE, meet, together
 from tfx_largeout.distribute.workers import Workers
 
 PART = ".part"  # the end of the name of the file of one worker
@@ -59,9 +59,9 @@ def write_files(
     alike = _alike(workers, [(name, get) for name, get in arrays if name not in rows])
     own = [(name, get) for name, get in arrays if name not in alike]
     part = path.with_name(names[workers.rank])
-    write_part = _partial_write(part, own_facts, [*own, *own_arrays])
+    write = functools.partial(write_file, part, own_facts, [*own, *own_arrays])
     try:
-        digest = together(workers, _SITE, write_part)
+        digest = together(workers, _SITE, write)
         numbers = _DIGEST.unpack(bytes.fromhex(digest))
         heard = meet(workers, SAVE, _SITE, numbers=numbers).numpy()
     except BaseException:
@@ -79,14 +79,10 @@ def write_files(
     together(workers, _SITE, write_shared)
 
 
-def _partial_write(
-    path: Path, facts: dict[str, Any], arrays: Sequence[NamedArray]
-) -> Callable[[], str]:
-    def write() -> str:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return write_checkpoint(path, facts, arrays)
-
-    return write
+def write_file(path: Path, facts: dict[str, Any], arrays: Sequence[NamedArray]) -> str:
+    """Writes one file, in a folder that need not be there; returns its digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_checkpoint(path, facts, arrays)
 
 
 def _alike(workers: Workers, arrays: Sequence[NamedArray]) -> set[str]:

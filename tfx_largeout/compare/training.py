@@ -21,7 +21,7 @@ from tfx_largeout.compare.settings import DataSettings, TrainingSettings, Worker
 from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.distribute import DataParallel, current, shard
-from tfx_largeout.distribute.class_shards import parameters_of_all
+from tfx_largeout.distribute.class_shard import parameters_of_all
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel

@@ -93,12 +93,7 @@ def _run(command: Sequence[str], num_workers: int) -> int:
 
 
 def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
-    """Returns the environment of a worker on this machine: its TF_CONFIG, its share of the cores.
-
-    Args:
-        addresses: Those of all workers.
-        rank: The number of this one.
-    """
+    """Returns a worker's environment on this machine: its TF_CONFIG, its share of the cores."""
     config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
     threads = max((os.cpu_count() or 1) // len(addresses), 1)
     return {

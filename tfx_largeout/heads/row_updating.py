@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import mark_slots
+from tfx_largeout.distribute.class_shard import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import together
 from tfx_largeout.distribute.workers import Workers as Connected
 from tfx_largeout.hessian_free.curvature import Curvature
 from tfx_largeout.hessian_free.examples import Examples

@@ -12,9 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.bits import sum_of_bits
-from tfx_largeout.distribute.meeting import agree, meet
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import agree, meet, sum_of_bits, together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import Head
 from tfx_largeout.hessian_free.examples import Examples

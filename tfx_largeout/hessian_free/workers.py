@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import together
 from tfx_largeout.distribute.workers import Workers as Connected
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters
 from tfx_largeout.hessian_free.worker import LossTotal, VectorTotal, Worker

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfx_largeout.indexes.derived_state import DerivedState
-from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.statistics import TopScores
 
 
@@ -90,11 +90,11 @@ class Index(OverRows):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._shard: Any = None  # an IndexShard, once it is built
+        self._rows: Any = None  # the ClassRows, once it is built
 
-    def spread(self, shard: IndexShard) -> None:
-        """Says, before it is built, that W will have the rows of a part of the classes."""
-        self._shard = shard
+    def spread(self, rows: ClassRows) -> None:
+        """Says, before it is built, which classes the rows of W will be."""
+        self._rows = rows
 
     def check_shape(self, num_classes: int, width: int) -> None:
         """Raises a ValueError if W `[C, D]` won't do."""

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import mark_as_shard
+from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 
 
 class DerivedState(keras.layers.Layer):
@@ -29,16 +29,15 @@ class DerivedState(keras.layers.Layer):
             getattr(self, name).assign(_value(value))
 
     def add_derived(
-        self, name: str, value: Any, num_classes: int = 0, class_axis: int | None = None
+        self, name: str, value: Any, shard: ClassShard | None = None, class_axis: int = 0
     ) -> Any:
         """Adds a weight, which must become the attribute of that name.
 
         Args:
             name: Of the weight.
             value: Its first value, an array; or a shape, for uint32 zeros.
-            num_classes: C of all workers.
-            class_axis: The dimension in which it is over the classes of this worker; None
-                (default): there is none.
+            shard: The classes of this worker, if it is over them. Default None.
+            class_axis: The dimension in which it is. Default 0.
         """
         first = _value(value)
         weight = self.add_weight(
@@ -50,8 +49,8 @@ class DerivedState(keras.layers.Layer):
             autocast=False,
         )
         self._first_values[name] = value
-        if class_axis is not None:
-            mark_as_shard(weight, num_classes, class_axis)
+        if shard is not None:
+            mark_as_shard(weight, shard, class_axis)
         return weight
 
 

@@ -75,12 +75,12 @@ class LSHEmbedding(IndexSampler):
         dtype = "float64" if weights.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
         bias = weights.bias if weights.index.similarity == "inner_product" else None
-        of_labels, of_drawn = weights.rows_of(labels.ids), weights.rows_of(drawn.ids)
+        of_labels, of_drawn = weights.rows.of(labels.ids), weights.rows.of(drawn.ids)
         values = candidate_logits(weights.kernel, bias, hidden, of_labels, of_drawn)
         true_log_expected = _log_found(weights, hidden, of_labels, values.true_logits)
         return drawn._replace(
             log_expected=_log_found(weights, hidden, of_drawn, values.candidate_logits),
-            true_log_expected=weights.of_owners(labels.ids, true_log_expected, "log_found"),
+            true_log_expected=weights.rows.of_owners(labels.ids, true_log_expected, "log_found"),
         )
 
     def get_config(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class LSHLabel(IndexSampler):
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         ids = tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64))
-        places = weights.rows_of(ids)
+        places = weights.rows.of(ids)
         rows = gather(bare_variable(weights.kernel), tf.maximum(places, 0))
         rows = tf.where(places[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))
-        return weights.of_owners(ids, rows, "rows_of_labels")
+        return weights.rows.of_owners(ids, rows, "rows_of_labels")

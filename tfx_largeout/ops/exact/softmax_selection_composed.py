@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits_composed import (
     classes_of_block,
     ids_between,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.devices import is_on_gpu
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.products import rounded_for
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
 from tfx_largeout.run_time_checks import Check, after
