@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows import row_blocks
@@ -50,5 +51,6 @@ def test_rows_start_as_those_of_the_whole(monkeypatch, rows_a_block, initializer
     start = make() if initializer == "zeros" else make(seed=1)
     whole = row_blocks.initialize_by_blocks(start, (17, 4), "float32").numpy()
     for first in range(5):
-        part = row_blocks.initialize_by_blocks(start, (17, 4), "float32", first=first, stride=5)
+        shard = ClassShard(first, 5, 17)
+        part = row_blocks.initialize_by_blocks(start, (17, 4), "float32", shard=shard)
         np.testing.assert_array_equal(part, whole[first::5])

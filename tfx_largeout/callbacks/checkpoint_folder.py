@@ -114,10 +114,9 @@ class CheckpointFolder:
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
-        all_arrays, given = [*arrays, *own_arrays], (facts, own_facts, arrays, own_arrays, rows)
         write: Callable[[], Any] = workers.pick(
-            functools.partial(write_file, path, {**facts, **own_facts}, all_arrays),
-            functools.partial(write_files, workers, path, *given),
+            lambda: write_file(path, {**facts, **own_facts}, [*arrays, *own_arrays]),
+            lambda: write_files(workers, path, facts, own_facts, arrays, own_arrays, rows),
         )
         write()
         if workers.rank == 0:

@@ -83,13 +83,9 @@ class ClassShard(NamedTuple):
             is_here &= row < tf.cast(num_rows, ids.dtype)
         return tf.where(is_here, row, tf.constant(-1, ids.dtype))
 
-    def owner_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns which workers have the rows of classes."""
-        return ids % self.stride
-
-    def row_at_owner(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns which rows of those workers they are."""
-        return ids // self.stride
+    def owners(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns which workers have the rows of classes, and which of their rows they are."""
+        return ids % self.stride, ids // self.stride
 
     def row_from(self, first_class: tf.Tensor) -> tf.Tensor:
         """Returns the first row that is a class from `first_class` on, in a circle."""
@@ -97,9 +93,10 @@ class ClassShard(NamedTuple):
             return first_class
         return (first_class - self.first + self.stride - 1) // self.stride % self.num_rows
 
-    def own(self, of_all: Any) -> Any:
-        """Returns the rows that are here, of an array or a tensor with a row for each class."""
-        return of_all if self.is_whole else of_all[self.first :: self.stride]
+    def own(self, of_all: Any, start: int = 0) -> Any:
+        """Returns the rows here of an array or a tensor of the classes from `start` on."""
+        first = self.first - start if self.first >= start else (self.first - start) % self.stride
+        return of_all if self.is_whole else of_all[first :: self.stride]
 
     def meets(self, other: ClassShard) -> bool:
         """Says whether a class may be in both, in numbers."""

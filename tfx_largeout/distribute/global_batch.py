@@ -96,7 +96,8 @@ def gather_labels(
         ranks = tf.boolean_mask(parts.ranks, real)
         sizes = tf.math.unsorted_segment_sum(tf.ones_like(ranks), ranks, workers.size)
         parts = Parts(workers, sizes)
-    return GatheredLabels(*found[1:], parts=parts, kept=kept)
+    _, label_ids, weights, mask = found
+    return GatheredLabels(label_ids, weights, mask, parts, kept)
 
 
 def _gathered(

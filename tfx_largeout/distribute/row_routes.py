@@ -20,18 +20,13 @@ class RowRoutes:
     Cost: O(L log L) for L labels. `fetch` and `push` receive (R - 1) m rows, m that most: about
     f (B / R) K of them, f = (R - 1) / R, where labels differ and are spread evenly.
 
-    Args:
-        workers: More than one.
-        shard: The classes whose rows are here.
-        label_ids: `[N, K]` int64, padded with -1: those of all workers.
-        parts: Whose each example is.
-        site: Who calls.
+    The labels are those of all workers, `[N, K]` int64, padded with -1, and parts say whose each
+    example is.
 
     Attributes:
         rows: `[r]` int64: the rows here that any worker needs, each once.
-        num_needed: `[]` int64, m: how many different classes the labels of this worker's examples
-            are.
-        places: `[n, K]` int64: where in `fetch` the rows of their labels are; m at padding.
+        places: `[n, K]` int64: where in `fetch` the rows of the labels of this worker's examples
+            are; at padding m, the number of rows that it needs.
     """
 
     def __init__(
@@ -43,17 +38,16 @@ class RowRoutes:
         # A pair is a worker and a class that it needs.
         pairs, of_label = tf.unique(tf.gather_nd(keys, at_labels))
         needs, ids = pairs // shard.num_classes, pairs % shard.num_classes
-        owner = shard.owner_of(ids)
+        owner, row = shard.owners(ids)
         offset, most = _places_in_groups(workers.size * owner + needs, workers.size**2)
         self._capacity = tf.maximum(most, 1)  # a collective needs something to send
         self._needed = tf.where(tf.equal(needs, workers.rank))[:, 0]
         self._given = tf.where(tf.equal(owner, workers.rank))[:, 0]
         self._from_owner = tf.gather(tf.stack([owner, offset], axis=1), self._needed)
         self._to_needing = tf.gather(tf.stack([needs, offset], axis=1), self._given)
-        self.rows, self._of_given = tf.unique(tf.gather(shard.row_at_owner(ids), self._given))
-        self.num_needed = tf.size(self._needed, tf.int64)
+        self.rows, self._of_given = tf.unique(tf.gather(row, self._given))
         among_needed = tf.cumsum(tf.cast(tf.equal(needs, workers.rank), tf.int64)) - 1
-        places = tf.fill(tf.shape(label_ids), self.num_needed)
+        places = tf.fill(tf.shape(label_ids), tf.size(self._needed, tf.int64))
         places = tf.tensor_scatter_nd_update(places, at_labels, tf.gather(among_needed, of_label))
         self.places = tf.gather(places, parts.own)
 

@@ -283,9 +283,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             bias = initial_values(
                 self.bias_initializer, kernel_shape[:1], dtype, "bias_initializer"
             )
-        shard = self.rows.shard
         return initialize_by_blocks(
-            self.kernel_initializer, kernel_shape, dtype, bias, shard.first, shard.stride
+            self.kernel_initializer, kernel_shape, dtype, bias, self.rows.shard
         )
 
     def _values(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -57,12 +57,7 @@ class FactoredOverWorkers:
     """The steps of a factored layer whose rows of V are spread over workers.
 
     All else of the state each worker has, and it stays the same bit by bit. `slot_rows` counts the
-    rows of all workers.
-
-    Args:
-        rows: Which are here.
-        state: The state of a worker, in Keras's variables.
-        site: The name of the head, for collectives.
+    rows of all workers. The state that is given is that of a worker, in Keras's variables.
     """
 
     def __init__(self, rows: ClassRows, state: FactoredState, site: str) -> None:

@@ -183,10 +183,8 @@ class KernelHead(DenseWeights):
         }
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
-        whole, shard = (self.num_classes, shape[1]), self.rows.shard
-        return initialize_by_blocks(
-            self.kernel_initializer, whole, dtype, first=shard.first, stride=shard.stride
-        )
+        whole = self.num_classes, shape[1]
+        return initialize_by_blocks(self.kernel_initializer, whole, dtype, shard=self.rows.shard)
 
     def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
         whole = initial_values(

@@ -69,10 +69,11 @@ def _write_gathered(model: keras.Model, path: Path) -> None:
     described = state.facts()["variables"]
     agree(workers, "a model of " + _SITE, {"the list of variables": described})
     whole = together(workers, _SITE, _on_first(workers, lambda: _begun(model, state)))
-    finish = _gather(workers, state, whole)
+    error = _gather(workers, state, whole)
 
     def write() -> None:
-        finish()
+        if error is not None:
+            raise error
         _write(whole, path)
 
     together(workers, _SITE, _on_first(workers, write))
@@ -95,11 +96,10 @@ def _begun(model: keras.Model, state: ModelState) -> keras.Model:
     return whole
 
 
-def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Callable[[], None]:
+def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Exception | None:
     """Gathers all rows, and gives them to the whole model of worker 0.
 
-    Returns:
-        What raises the error that it met on worker 0, which takes part to the end all the same.
+    Returns the error that it met on worker 0, which takes part to the end all the same.
     """
     arrays, facts = dict(state.arrays()), state.facts()
     shapes = {name: shape for name, (_, _, shape) in zip(arrays, facts["variables"], strict=True)}
@@ -122,12 +122,7 @@ def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> C
             error = raised
     for name in left:
         _gather_rows(workers, arrays[name](), shapes[name][0], None)
-
-    def finish() -> None:
-        if error is not None:
-            raise error
-
-    return finish
+    return error
 
 
 def _gather_rows(

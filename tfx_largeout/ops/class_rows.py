@@ -26,12 +26,9 @@ _NO_LOGITS = (
 
 
 class ClassRows:
-    """The rows of W and b that this process has. In a single process all are here.
+    """The rows of W and b that this process has, of C classes of a head. Alone, it has them all.
 
-    Args:
-        workers: Those that share the classes.
-        num_classes: C.
-        site: The name of the head, for collectives.
+    The site is the name of the head, for collectives.
     """
 
     def __init__(self, workers: Workers, num_classes: int, site: str) -> None:
