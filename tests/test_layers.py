@@ -130,6 +130,12 @@ def _is_program(module: str) -> bool:
     return module.endswith("__main__")
 
 
+def test_nothing_but_distribute_asks_whether_a_worker_is_alone():
+    """One process has an object of its own, and what it does otherwise is a method of that."""
+    asks = {module for module, path in MODULES.items() if re.search(r"\.alone\b", path.read_text())}
+    assert {part_of(module) for module in asks} <= {"distribute"}
+
+
 def test_private_modules_of_keras_and_tensorflow_have_one_place_each():
     private = re.compile(r"\b(keras\.src|tensorflow\.python)\b")
     files = {path.name for path in MODULES.values() if private.search(path.read_text())}

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute.class_shards import replicated
+from tfx_largeout.distribute.class_shard import replicated
 from tfx_largeout.distribute.workers import Workers
 
 WORKERS = tlo.distribute.connect(timeout=180, step_timeout=120)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.distribute.failed_worker import failed_worker
+from tfx_largeout.distribute.cluster import failed_worker
 
 WORKERS = [("worker", 0), ("worker", 1), ("worker", 2)]
 CHIEF = [("chief", 0), ("worker", 0)]

@@ -13,12 +13,12 @@ import tensorflow as tf
 import training
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.collectives import ConnectedWorkers, WaitLimit
+from tfx_largeout.distribute.data_parallel import mean_over_workers
 from tfx_largeout.distribute.global_batch import gather_examples
 from tfx_largeout.distribute.meeting import END_OF_FIT as END
 from tfx_largeout.distribute.meeting import EVALUATE, TRAIN, agree, meet
-from tfx_largeout.distribute.trunk_gradients import mean_over_workers
-from tfx_largeout.distribute.wait_limit import WaitLimit
-from tfx_largeout.distribute.workers import ALONE, Workers
+from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.heads import over_workers
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import normalize_labels
@@ -35,7 +35,7 @@ def on_all(run, size=2):
     found = [None] * size
 
     def work(rank):
-        OWN.workers = Workers(size, rank, DEVICES[rank], WaitLimit(30.0))
+        OWN.workers = ConnectedWorkers(size, rank, DEVICES[rank], WaitLimit(30.0))
         with tf.device(DEVICES[rank]):
             try:
                 found[rank] = run(OWN.workers)
@@ -264,7 +264,7 @@ def check_labels_that_are_left_out():
 
     for make, loss in kinds.items():
         of_kind = functools.partial(run, make=make, loss=loss)
-        expected = of_kind(Workers())
+        expected = of_kind(ALONE)
         assert np.isfinite(expected).all()
         for got in on_all(of_kind, SIZE):
             np.testing.assert_allclose(got, expected, rtol=1e-6)
@@ -366,7 +366,7 @@ def check_exact_statistics_with_ties():
         top = head.top_k(h[workers.rank :: workers.size], 90)
         return exact, top
 
-    (expected,), (best,) = [[x] for x in run(Workers())]
+    (expected,), (best,) = [[x] for x in run(ALONE)]
     for rank, (exact, top) in enumerate(on_all(run, SIZE)):
         np.testing.assert_array_equal(exact.target_ranks, expected.target_ranks)
         np.testing.assert_allclose(exact.log_partition, expected.log_partition, rtol=1e-6)

@@ -16,9 +16,10 @@ import training
 from threads import MOST, SIZE, H, Y, on_all, run_checks
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute.gathered_labels import even_parts
+from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.distribute.global_batch import Parts
 from tfx_largeout.distribute.row_routes import RowRoutes
-from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.labels import normalize_labels
 
 CLASSES, WIDTH = training.CLASSES, training.WIDTH
@@ -142,7 +143,7 @@ def assert_close(got, want, tolerance, what):
 
 
 def compare_runs(make, loss, sizes, tolerance, what):
-    expected = trained(Workers(), make, loss())
+    expected = trained(ALONE, make, loss())
     want = weights_of([expected["state"]])
     for size in sizes:
         runs = on_all(lambda w: trained(w, make, loss()), size)
@@ -180,8 +181,9 @@ def check_routes():
         labels = RNG.integers(-1, most, [number, 3])
 
         def run(workers, number=number, labels=labels):
-            parts = even_parts(workers, tf.constant(number))
-            routes = RowRoutes(workers, CLASSES, tf.constant(labels), parts, "routes")
+            shard = ClassShard(workers.rank, workers.size, CLASSES)
+            parts = Parts.even(workers, tf.constant(number))
+            routes = RowRoutes(workers, shard, tf.constant(labels), parts, "routes")
             rows, places = routes.rows.numpy(), routes.places.numpy()
             fetched = routes.fetch(tf.constant(matrix[workers.rank :: workers.size][rows]), "a")
             own = labels[parts.own.numpy()]
@@ -310,7 +312,7 @@ def check_statistics_of_a_batch_that_all_have():
                     refused()
         return found
 
-    expected = run(Workers())
+    expected = run(ALONE)
     for size in (2, SIZE):
         runs = on_all(run, size)
         for rank, found in enumerate(runs):
@@ -350,7 +352,7 @@ def check_a_head_that_is_called_twice():
             value, gradient = step(tf.constant(H[rows], tf.float64), tf.constant(Y[rows]))
         return float(value), gradient.numpy() / workers.size, state_of(head)
 
-    value, gradient, state = run(Workers())
+    value, gradient, state = run(ALONE)
     runs = on_all(run)
     for rank, (own_value, own_gradient, _) in enumerate(runs):
         np.testing.assert_allclose(own_value, value, rtol=1e-6)  # reduced in float32
@@ -412,7 +414,7 @@ def check_no_labels_and_one_example():
             step(*tensors((H[:here], labels, np.ones(here), np.ones(here, bool)), "float64"))
         return state_of(head)
 
-    expected = weights_of([run(Workers())])
+    expected = weights_of([run(ALONE)])
     states = on_all(run)
     assert all(isinstance(state, dict) for state in states), states
     assert_close(weights_of(states), expected, 1e-12, "W")

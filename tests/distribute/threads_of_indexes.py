@@ -12,9 +12,9 @@ import training
 from threads import SIZE, H, Y, compare_steps, on_all, run_checks
 
 import tfx_largeout as tlo
-from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.labels import normalize_labels
+from tfx_largeout.ops.class_rows import ClassRows
 
 
 def check_samplers_that_look_at_weights(loss=tlo.losses.ActiveSetSoftmax):
@@ -57,7 +57,7 @@ def check_indexes_follow_w(names=("shared", "label")):
         }
 
     for name in names:
-        expected, parts = run(Workers(), name), on_all(lambda w, n=name: run(w, n))
+        expected, parts = run(ALONE, name), on_all(lambda w, n=name: run(w, n))
         for rank, part in enumerate(parts):
             np.testing.assert_allclose(part["kernel"], expected["kernel"][rank::2], atol=1e-5)
             np.testing.assert_allclose(part["radius"], expected["radius"], rtol=1e-6)
@@ -87,13 +87,13 @@ def check_candidates_that_are_cut_off():
 
     def run(workers, budget, per_example):
         index = training.wta()
-        index.spread(IndexShard(workers, training.CLASSES, "index"))
+        index.spread(ClassRows(workers, training.CLASSES, "index"))
         index.rebuild(tf.Variable(kernel[workers.rank :: workers.size].astype("float32")))
         return index.candidates(queries, budget, seed, per_example).numpy()
 
-    every = run(Workers(), training.CLASSES, True)
+    every = run(ALONE, training.CLASSES, True)
     for budget in (1, 7, 40, 150):
-        expected = run(Workers(), budget, True)
+        expected = run(ALONE, budget, True)
         found = np.concatenate(on_all(lambda w, s=budget: run(w, s, True), SIZE), axis=1)
         np.testing.assert_array_equal((found >= 0).sum(axis=1), (expected >= 0).sum(axis=1))
         for ids, want, possible in zip(found, expected, every, strict=True):
@@ -101,7 +101,7 @@ def check_candidates_that_are_cut_off():
             assert ids <= set(possible) and len(ids - want) <= 20, ids - want
         shared = on_all(lambda w, s=budget: run(w, s, False), SIZE)
         for ids in shared:
-            np.testing.assert_array_equal(ids, run(Workers(), budget, False))
+            np.testing.assert_array_equal(ids, run(ALONE, budget, False))
 
 
 def check_top_k_by_an_index():
@@ -112,7 +112,7 @@ def check_top_k_by_an_index():
         return layer(tf.constant(H[workers.rank :: workers.size]))
 
     for k in (5, 150):  # more than each worker has
-        scores, ids = run(Workers(), k)
+        scores, ids = run(ALONE, k)
         for rank, (own_scores, own_ids) in enumerate(on_all(lambda w, k=k: run(w, k), SIZE)):
             np.testing.assert_array_equal(own_ids, ids[rank::SIZE])
             np.testing.assert_allclose(own_scores, scores[rank::SIZE], rtol=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from fuzz.calls import Call, Outcome, run
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.bounded_top_k import (
@@ -18,7 +19,6 @@ from tfx_largeout.ops.exact.bounded_top_k import (
     bounded_top_k,
     probed_top_k,
 )
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.distribute.workers import ALONE, Workers
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows import row_blocks
 
 
@@ -37,7 +38,7 @@ def test_own_candidates():
     own = rows.own(ids[tf.newaxis], values[tf.newaxis])
     np.testing.assert_array_equal(own[0], [[1, -1, 7, -1, 7]])
     np.testing.assert_array_equal(own[1], [[1, 0, 3, 0, 5]])
-    alone = ClassRows(Workers(), 10, "head")
+    alone = ClassRows(ALONE, 10, "head")
     assert alone.of(ids) is ids and alone.own(ids)[0] is ids and alone.num_rows == 10
 
 
@@ -50,5 +51,6 @@ def test_rows_start_as_those_of_the_whole(monkeypatch, rows_a_block, initializer
     start = make() if initializer == "zeros" else make(seed=1)
     whole = row_blocks.initialize_by_blocks(start, (17, 4), "float32").numpy()
     for first in range(5):
-        part = row_blocks.initialize_by_blocks(start, (17, 4), "float32", first=first, stride=5)
+        shard = ClassShard(first, 5, 17)
+        part = row_blocks.initialize_by_blocks(start, (17, 4), "float32", shard=shard)
         np.testing.assert_array_equal(part, whole[first::5])

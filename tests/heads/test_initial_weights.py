@@ -10,6 +10,7 @@ import tensorflow as tf
 from variants import cases_of
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.rows import row_blocks
 
 to_numpy = keras.ops.convert_to_numpy
@@ -172,7 +173,7 @@ def test_an_array_of_another_shape_is_refused_by_name(name):
 def test_a_worker_begins_with_its_rows_of_the_whole(initializer, first):
     start = tlo.heads.DenseHead(C, kernel_initializer=initializer).kernel_initializer
     whole = row_blocks.initialize_by_blocks(start, (C, D), "float32")
-    part = row_blocks.initialize_by_blocks(start, (C, D), "float32", first=first, stride=4)
+    part = row_blocks.initialize_by_blocks(start, (C, D), "float32", shard=ClassShard(first, 4, C))
     np.testing.assert_array_equal(part, whole[first::4])
     if initializer is KERNEL:
         np.testing.assert_array_equal(whole, KERNEL)

@@ -12,8 +12,8 @@ from oracles import softmax as oracle
 from variants import product
 
 import tfx_largeout as tlo
-from tfx_largeout.heads import class_rows
 from tfx_largeout.losses import SoftmaxCrossentropy
+from tfx_largeout.ops import class_rows
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowSGD
 from tfx_largeout.statistics import MeanLogitStatistics
 

@@ -10,9 +10,10 @@ import tensorflow as tf
 from metrics.metrics_table import CASE_OF_EACH_CLASS, NUM_CLASSES, random_batch
 
 from tfx_largeout import metrics
-from tfx_largeout.heads import DenseHead, class_rows
+from tfx_largeout.heads import DenseHead
 from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.losses import SoftmaxCrossentropy
+from tfx_largeout.ops import class_rows
 from tfx_largeout.statistics import SoftmaxStatistics
 
 WIDTH = 6

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import types
 from pathlib import Path
 
 import keras
@@ -13,6 +12,7 @@ from conformance.heads_table import HEADS
 from serving.models import CLASSES, NAMES, WIDTH, X, dense_model, model_of
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.workers import Workers
 
 BAD_ARGUMENTS = [
     ({"k": 0}, ValueError, "k must be an integer of at least 1; got 0"),
@@ -104,7 +104,7 @@ def test_nothing_is_overwritten(tmp_path):
 
 
 def test_several_workers_are_refused(tmp_path, monkeypatch):
-    three = types.SimpleNamespace(alone=False, size=3)
+    three = Workers(3)
     model = dense_model()
     with monkeypatch.context() as patch:
         patch.setattr("tfx_largeout.serving.export.current", lambda: three)

@@ -17,8 +17,7 @@ from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position,
 from tfx_largeout.callbacks.epoch_batches import EpochBatches, MakeEpoch
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import RunState
-from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import current
 from tfx_largeout.keras_internals import begin_at_epoch, pass_batches
 from tfx_largeout.tensorflow_internals import traced_once

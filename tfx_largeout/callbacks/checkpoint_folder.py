@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import os
 import struct
 import warnings
@@ -26,8 +25,8 @@ from tfx_largeout.callbacks.checkpoint_file import (
     NamedArray,
     write_checkpoint,
 )
-from tfx_largeout.distribute.meeting import SAVE, agree, meet
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.distribute.meeting import SAVE, agree, meet, together
 from tfx_largeout.distribute.workers import Workers, current
 
 _DAMAGED = ".damaged"
@@ -120,12 +119,7 @@ class CheckpointFolder:
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
-        if workers.alone:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            facts = {**snapshot.facts, **snapshot.own_facts}
-            write_checkpoint(path, facts, [*snapshot.arrays, *snapshot.own_arrays])
-        else:
-            _write_files(workers, path, snapshot)
+        workers.pick(_write_file, _write_files)(workers, path, snapshot)
         if workers.rank == 0:
             for path in self._paths()[: -self.keep]:
                 path.unlink(missing_ok=True)
@@ -164,9 +158,9 @@ class CheckpointFolder:
 class StoredRun:
     """A checkpoint: one file; of several workers one with what they share, and one a worker.
 
-    Of W and its like, of which each worker has the rows of its classes, class c is row c // R of
-    the file of worker c % R. Where other workers read than have written, rows are dealt anew. What
-    is each worker's own, such as the seeds of its dropout, is that of worker r % R there.
+    Of W and its like each file has the rows of its worker's classes. Where other workers read than
+    have written, rows are dealt anew. What is each worker's own, such as the seeds of its dropout,
+    is that of worker r % R there.
 
     Every byte is compared with its digest first. Workers divide that among them: each looks at the
     files of some. Errors are those of `CheckpointFile`.
@@ -218,23 +212,30 @@ class StoredRun:
         return parts
 
     def _dealt(self, name: str) -> np.ndarray:
-        size, rank, writers = self._workers.size, self._workers.rank, len(self._parts)
         num_classes = sum(part.number_of_rows(name) for part in self._parts)
+        own = ClassShard(self._workers.rank, self._workers.size, num_classes)
         rows: np.ndarray | None = None
         for writer, part in enumerate(self._parts):
-            if (rank - writer) % math.gcd(size, writers):
-                continue  # no class of that worker is one of this worker
-            first = writer
+            written = ClassShard(writer, len(self._parts), num_classes)
+            if not own.meets(written):
+                continue
+            first = 0
             for block in part.row_blocks(name):
-                classes = first + writers * np.arange(len(block))
-                first += writers * len(block)
-                here = classes % size == rank
+                classes = written.class_of(np.arange(first, first + len(block)))
+                first += len(block)
+                places = own.row_of(tf.constant(classes)).numpy()
                 if rows is None:
-                    number = len(range(rank, num_classes, size))
-                    rows = np.empty((number, *block.shape[1:]), block.dtype)
-                rows[classes[here] // size] = block[here]
+                    rows = np.empty((own.num_rows, *block.shape[1:]), block.dtype)
+                rows[places[places >= 0]] = block[places >= 0]
         assert rows is not None  # heads refuse fewer classes than workers
         return rows
+
+
+def _write_file(workers: Workers, path: Path, snapshot: Snapshot) -> None:
+    """Writes all of it, as the only worker."""
+    facts, own_facts, arrays, own_arrays, _ = snapshot
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(path, {**facts, **own_facts}, [*arrays, *own_arrays])
 
 
 def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:

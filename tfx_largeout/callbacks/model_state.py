@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import Shard, shape_of_all, shard_of
+from tfx_largeout.distribute.class_shard import shape_of_all, shard_of
 from tfx_largeout.heads.base import Head
 from tfx_largeout.indexes.base import DerivedState
 from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generators
@@ -31,13 +31,9 @@ _FREE = frozenset(
 class _Found(NamedTuple):
     kind: str
     variable: tf.Variable
-    shard: Shard | None  # of a variable of which each worker has a part
+    shape: list[int]  # of all workers together
+    is_shard: bool  # each worker has a part of it
     derived: DerivedState | None  # the layer, if its weights may begin anew
-
-    @property
-    def shape(self) -> list[int]:
-        """That of all workers together."""
-        return shape_of_all(self.variable.shape.as_list(), self.shard)
 
 
 class ModelState:
@@ -69,7 +65,7 @@ class ModelState:
 
     def rows(self) -> set[str]:
         """Returns the names of the variables whose rows are dealt out among workers."""
-        return {name for name, found in self._found.items() if found.shard and not found.derived}
+        return {name for name, found in self._found.items() if found.is_shard and not found.derived}
 
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
@@ -171,7 +167,8 @@ def _of_owner(owner: Any) -> Iterator[_Found]:
 
 
 def _found(kind: str, variable: Any, derived: DerivedState | None = None) -> _Found:
-    return _Found(kind, bare_variable(variable), shard_of(variable), derived)
+    shape, is_shard = shape_of_all(variable), shard_of(variable) is not None
+    return _Found(kind, bare_variable(variable), shape, is_shard, derived)
 
 
 def _read(variable: tf.Variable) -> np.ndarray:

@@ -95,10 +95,13 @@ class Supervisor(keras.callbacks.Callback):
 
     def _seconds(self) -> float:
         """The seconds of training; over workers, where they end it, those of the first one."""
-        workers = current()
-        if workers.alone or self._settings.budget is None:
-            return self.clock.seconds
-        seconds = workers.first(tf.constant(self.clock.seconds, tf.float64), "seconds")
+        own = self.clock.seconds
+        if self._settings.budget is None:
+            return own
+        return current().pick(lambda: own, lambda: self._seconds_of_first(own))()
+
+    def _seconds_of_first(self, own: float) -> float:
+        seconds = current().first(tf.constant(own, tf.float64), "seconds")
         self.clock.resume()
         return float(seconds)
 

@@ -21,7 +21,7 @@ from tfx_largeout.compare.settings import DataSettings, TrainingSettings, Worker
 from tfx_largeout.compare.timed_fit import timed_fit
 from tfx_largeout.datasets import SparseExamples
 from tfx_largeout.distribute import DataParallel, current, shard
-from tfx_largeout.distribute.class_shards import parameters_of_all
+from tfx_largeout.distribute.class_shard import parameters_of_all
 from tfx_largeout.layers import SparseDense
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK, PSPrecisionAtK
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
@@ -91,12 +91,17 @@ def train(
     data = {"x": batches, "shuffle": False}
     falling = optimizers if common.schedule == "linear" else []
     clock = timed_fit(model, data, common, steps_per_epoch, evaluate, send, events, falling)
-    if options["neighbors"] == "yes" and not current().alone:
-        send("note", text=f"{settings.head}: neighbors are left out over several workers.")
-    elif options["neighbors"] == "yes":
+
+    def add_neighbors() -> None:
         examples = train_examples, test_examples
         point = with_neighbors(model, clock.seconds, *examples, common.batch_size)
         send("with_neighbors", point=dataclasses.asdict(point))
+
+    def leave_out() -> None:
+        send("note", text=f"{settings.head}: neighbors are left out over several workers.")
+
+    if options["neighbors"] == "yes":
+        current().pick(add_neighbors, leave_out)()
     send("done", step=clock.steps, seconds=clock.seconds)
 
 
@@ -115,7 +120,7 @@ def build_model(
     optimizers = _build_optimizers(row, settings.options)
     optimizer = _as_one(optimizers)
     model.compile(
-        optimizer if current().alone else DataParallel(optimizer),
+        current().pick(lambda: optimizer, lambda: DataParallel(optimizer))(),
         loss=loss,
         metrics=_metrics(settings.data, label_counts, len(train_examples)),
     )

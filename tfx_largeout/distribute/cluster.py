@@ -8,44 +8,36 @@ import contextlib
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.distribute.failed_worker import explain_at_exit
+from tfx_largeout.distribute.collectives import ConnectedWorkers, WaitLimit
 from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.wait_limit import WaitLimit
 from tfx_largeout.distribute.workers import Workers, current, set_current
 from tfx_largeout.tensorflow_internals import configure_coordination
 
 _JOBS = ("chief", "worker")
 _PAUSE = 1.0  # seconds in which the others finish the last collective before this process leaves
+_OF_OTHERS = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
+_TASK = re.compile(r"/job:(\w+)(?:/replica:0)?/task:(\d+)")
+_TO_THE_FIRST = "CoordinationService"  # which worker 0 runs
 
 
 class _Place(NamedTuple):
-    jobs: dict[str, list[str]]
-    job: str
-    task: int
-
-    @property
-    def addresses(self) -> list[str]:
-        return [address for job in _JOBS for address in self.jobs.get(job, [])]
-
-    @property
-    def tasks(self) -> list[tuple[str, int]]:
-        return [(job, i) for job in _JOBS for i in range(len(self.jobs.get(job, [])))]
-
-    @property
-    def rank(self) -> int:
-        return self.task + (len(self.jobs.get("chief", [])) if self.job == "worker" else 0)
+    tasks: list[tuple[str, int]]  # the job and task of each rank
+    addresses: list[str]
+    rank: int
 
 
 def connect(
@@ -110,8 +102,10 @@ def _join(place: _Place, timeout: float, step_timeout: float, heartbeat_timeout:
         f"{timeout:g} seconds (this is worker {rank} of {addresses}). Start all of them, and "
         "check that they can reach each other's addresses. Ending this process."
     )
-    leader = next(job for job in _JOBS if place.jobs.get(job))
-    jobs = [(job, len(place.jobs[job])) for job in _JOBS if place.jobs.get(job)]
+    jobs: dict[str, list[str]] = {}
+    for (name, _), address in zip(place.tasks, addresses, strict=True):
+        jobs.setdefault(name, []).append(address)
+    (leader, _), (job, task) = place.tasks[0], place.tasks[rank]
     try:
         configure_coordination(
             service_type="standalone",
@@ -122,9 +116,9 @@ def _join(place: _Place, timeout: float, step_timeout: float, heartbeat_timeout:
             coordinated_jobs=_coordinated(jobs),
         )
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({job: place.jobs[job] for job, _ in jobs}),
-            task_type=place.job,
-            task_id=place.task,
+            tf.train.ClusterSpec(jobs),
+            task_type=job,
+            task_id=task,
             rpc_layer="grpc",
         )
         with time_limit(timeout, message):
@@ -135,13 +129,13 @@ def _join(place: _Place, timeout: float, step_timeout: float, heartbeat_timeout:
             "connect must come before anything that TensorFlow computes, such as a constant or a "
             f"weight; got {error}"
         ) from error
-    device = f"/job:{place.job}/replica:0/task:{place.task}/device:CPU:0"
-    return Workers(len(addresses), rank, device, WaitLimit(step_timeout), server)
+    device = f"/job:{job}/replica:0/task:{task}/device:CPU:0"
+    return ConnectedWorkers(len(addresses), rank, device, WaitLimit(step_timeout), server)
 
 
-def _coordinated(jobs: list[tuple[str, int]]) -> list[Any]:
-    config = tf.compat.v1.ConfigProto().experimental.coordination_config
-    return [config.coordinated_job_list.add(name=name, num_tasks=tasks) for name, tasks in jobs]
+def _coordinated(jobs: dict[str, list[str]]) -> list[Any]:
+    known = tf.compat.v1.ConfigProto().experimental.coordination_config.coordinated_job_list
+    return [known.add(name=name, num_tasks=len(tasks)) for name, tasks in jobs.items()]
 
 
 def _of_arguments(addresses: Sequence[str], rank: int | None) -> _Place:
@@ -153,7 +147,7 @@ def _of_arguments(addresses: Sequence[str], rank: int | None) -> _Place:
     rank = integer_argument("rank", rank, at_least=0)
     if rank >= len(addresses):
         raise ValueError(f"rank must be less than {len(addresses)}, the workers; got {rank}")
-    return _Place({"worker": addresses}, "worker", rank)
+    return _Place([("worker", i) for i in range(len(addresses))], addresses, rank)
 
 
 def _of_environment() -> _Place | None:
@@ -175,9 +169,11 @@ def _of_environment() -> _Place | None:
         raise ValueError(
             f"TF_CONFIG must have the jobs 'worker' and at most one 'chief'; got {jobs}"
         )
-    if not 0 <= index < len(jobs.get(job, [])):
+    tasks = [(name, i) for name in _JOBS for i in range(len(jobs.get(name, [])))]
+    if (job, index) not in tasks:
         raise ValueError(f"the task of TF_CONFIG must be one of its cluster; got {config['task']}")
-    return _Place(jobs, job, index)
+    addresses = [address for name in _JOBS for address in jobs.get(name, [])]
+    return _Place(tasks, addresses, tasks.index((job, index)))
 
 
 def _check_addresses(addresses: list[str]) -> None:
@@ -227,10 +223,6 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
     TensorFlow waits for other workers with the interpreter's lock held and signals blocked: no
     thread and no signal handler of this process would run. So a small process of its own watches.
-
-    Args:
-        seconds: The limit.
-        message: For standard error.
     """
     command = [sys.executable, "-I", "-S", "-c", _WATCH, str(os.getpid()), str(seconds), message]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:
@@ -239,3 +231,40 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
         finally:
             assert watch.stdin is not None
             watch.stdin.close()
+
+
+def failed_worker(error: BaseException, tasks: Sequence[tuple[str, int]], rank: int) -> int | None:
+    """Returns the rank of the worker of whose failure an error tells, None if it tells of none.
+
+    Tasks are the job and task of each rank, such as `("worker", 1)`. The name of this worker is in
+    errors as the place where they are raised.
+    """
+    if not isinstance(error, _OF_OTHERS):
+        return None
+    # What was passed on from worker to worker has the first one last.
+    named = [(job, int(number)) for job, number in _TASK.findall(str(error))]
+    others = [tasks.index(task) for task in named if task in tasks and task != tasks[rank]]
+    if others:
+        return others[-1]
+    return 0 if _TO_THE_FIRST in str(error) else None
+
+
+def explain_at_exit(tasks: Sequence[tuple[str, int]], addresses: Sequence[str], rank: int) -> None:
+    """Has Python say which worker has failed, behind the error that ends this process."""
+    report = sys.excepthook
+
+    def report_and_explain(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        report(kind, error, trace)
+        failed = failed_worker(error, tasks, rank)
+        if failed is not None:
+            print(
+                f"tlo.distribute: worker {failed} of {len(tasks)} ({addresses[failed]}) has "
+                f"failed, and ends worker {rank}. Start all of them again; with a "
+                "tlo.callbacks.Checkpoint they go on from the last one.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    sys.excepthook = report_and_explain

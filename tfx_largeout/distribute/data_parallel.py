@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.distribute.alike import check_alike
-from tfx_largeout.distribute.class_shards import classes_of_shard, mark_slots, replicated
-from tfx_largeout.distribute.meeting import END_OF_FIT, agree, meet
-from tfx_largeout.distribute.optimizer_parts import with_parts
-from tfx_largeout.distribute.own_rows import own_rows
-from tfx_largeout.distribute.trunk_gradients import mean_over_workers
+from tfx_largeout.distribute.class_shard import mark_slots, own_rows, replicated, shard_of
+from tfx_largeout.distribute.meeting import END_OF_FIT, agree, check_alike, meet
 from tfx_largeout.distribute.workers import Workers, current
 
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -100,8 +96,7 @@ class DataParallel(keras.optimizers.Optimizer):
             mark_slots(self.inner_optimizer.variables, variables)
             if not workers.alone:
                 self._load_own_rows_of_inner()
-            for variable in replicated(variables):
-                if not workers.alone:
+                for variable in replicated(variables):
                     value = tf.convert_to_tensor(variable)
                     variable.assign(workers.first(value, variable.path))
         self._trainable_variables = list(variables)
@@ -118,14 +113,18 @@ class DataParallel(keras.optimizers.Optimizer):
             self.build(variables)
         workers = current()
         if not workers.alone:
-            gradients = _means(workers, gradients, variables)
+            common = [at for at, variable in enumerate(variables) if shard_of(variable) is None]
+            of_common = [gradients[at] for at in common]
+            names = [variables[at].path for at in common]
+            for at, mean in zip(common, mean_over_workers(workers, of_common, names), strict=True):
+                gradients[at] = mean
         self.inner_optimizer.apply(gradients, variables)
         if not workers.alone and self.check_every:
             self._check_now_and_then(workers, variables)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads what was saved; of slots with a row a class, this worker's rows."""
-        super().load_own_variables(own_rows(store, self.variables, current(), self.name))
+        super().load_own_variables(own_rows(store, self.variables, self.name))
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         """Waits for the other workers at the end of `fit`, and compares the weights."""
@@ -152,7 +151,7 @@ class DataParallel(keras.optimizers.Optimizer):
         load = inner.load_own_variables
 
         def load_own_rows(store: Any) -> None:
-            load(own_rows(store, inner.variables, current(), inner.name))
+            load(own_rows(store, inner.variables, inner.name))
 
         inner.load_own_variables = load_own_rows
 
@@ -166,14 +165,69 @@ class DataParallel(keras.optimizers.Optimizer):
         tf.cond(tf.equal(step % self.check_every, 0), check, lambda: tf.constant(0))
 
 
-def _means(workers: Workers, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    common = [at for at, variable in enumerate(variables) if classes_of_shard(variable) is None]
-    means = mean_over_workers(
-        workers, [gradients[at] for at in common], [variables[at].path for at in common]
+def mean_over_workers(
+    workers: Workers, gradients: Sequence[Any], names: Sequence[str]
+) -> list[Any]:
+    """Returns the mean of each gradient, which has a name. Bit by bit the same on all workers.
+
+    They are tensors, `tf.IndexedSlices`, whose slices of equal rows come out added up, or None,
+    which stays; of the same kinds on all workers.
+    """
+    means = list(gradients)
+    dense = [at for at, g in enumerate(means) if isinstance(g, tf.Tensor)]
+    slices = [at for at, g in enumerate(means) if isinstance(g, tf.IndexedSlices)]
+    if dense:
+        for at, mean in zip(dense, _dense(workers, [means[at] for at in dense]), strict=True):
+            means[at] = mean
+    if slices:
+        counts = tf.stack([tf.shape(means[at].indices, tf.int64)[0] for at in slices])
+        counts = workers.gather(counts, "trunk/counts")
+        for column, at in enumerate(slices):
+            means[at] = _slices(workers, means[at], counts[:, column], names[at])
+    return means
+
+
+def _dense(workers: Workers, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    wide = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
+    flat = tf.concat([tf.reshape(tf.cast(g, wide), [-1]) for g in gradients], axis=0)
+    flat = workers.sum(flat, "trunk/dense") / workers.size
+    parts = tf.split(flat, [g.shape.num_elements() for g in gradients])
+    return [
+        tf.cast(tf.reshape(part, g.shape), g.dtype)
+        for part, g in zip(parts, gradients, strict=True)
+    ]
+
+
+def _slices(
+    workers: Workers, gradient: tf.IndexedSlices, counts: tf.Tensor, name: str
+) -> tf.IndexedSlices:
+    values, ids = gradient.values, tf.cast(gradient.indices, tf.int64)
+    wide = tf.float64 if values.dtype == tf.float64 else tf.float32
+    most, here = tf.maximum(tf.reduce_max(counts), 1), tf.shape(ids, tf.int64)[0]
+    width = values.shape[1:].num_elements()
+    rows = tf.pad(
+        tf.reshape(tf.cast(values, wide), tf.stack([here, width])), [[0, most - here], [0, 0]]
     )
-    for at, mean in zip(common, means, strict=True):
-        gradients[at] = mean
-    return gradients
+    sent = tf.sequence_mask(counts, most)
+    rows = tf.boolean_mask(workers.gather(rows, f"trunk/rows/{name}"), sent)
+    ids = tf.boolean_mask(
+        workers.gather(tf.pad(ids, [[0, most - here]]), f"trunk/ids/{name}"), sent
+    )
+    unique, places = tf.unique(ids)
+    sums = tf.math.unsorted_segment_sum(rows, places, tf.size(unique)) / workers.size
+    shape = tf.concat([tf.shape(unique), values.shape[1:]], axis=0)
+    sums = tf.cast(tf.reshape(sums, shape), values.dtype)
+    return tf.IndexedSlices(sums, tf.cast(unique, gradient.indices.dtype), gradient.dense_shape)
+
+
+def with_parts(optimizer: Any) -> list[Any]:
+    """Returns an optimizer, and those that it hands variables to, and so on.
+
+    A `MultiOptimizer` has some once it is built; `fit` does so before it traces a step.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
+    return [optimizer, *(each for part in parts for each in with_parts(part))]
 
 
 def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:

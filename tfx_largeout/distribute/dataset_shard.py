@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.workers import Workers, current
+from tfx_largeout.distribute.workers import current
 from tfx_largeout.tensorflow_internals import batch_size_of
 
 
@@ -51,9 +51,14 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     agree(workers, "shard", facts)
 
     def part(*element: Any) -> Any:
+        size = _batch_size(element)
+        each = (size + workers.size - 1) // workers.size
+        start = workers.rank * each
         if len(element) > 1:
-            return _padded_part(workers, *element)
-        return _bare_part(workers, element if isinstance(spec, tuple) else element[0])
+            return _padded_part(size, start, each, *element)
+        start = tf.minimum(start, size)
+        number = tf.minimum(each, size - start)
+        return _rows(element if isinstance(spec, tuple) else element[0], size, start, number)
 
     return dataset.map(part, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
@@ -62,25 +67,13 @@ def _kind(spec: Any) -> str:
     return f"{type(spec).__name__} {spec.dtype.name} {spec.shape[1:]}"
 
 
-def _padded_part(workers: Workers, x: Any, y: Any, weight: Any = None) -> Any:
-    size = _batch_size(x)
-    each = (size + workers.size - 1) // workers.size
-    start = workers.rank * each
+def _padded_part(
+    size: tf.Tensor, start: tf.Tensor, each: tf.Tensor, x: Any, y: Any, weight: Any = None
+) -> Any:
+    x, y = _rows((x, y), size, start, each)
     places = start + tf.range(each)
-    x, y = (
-        tf.nest.map_structure(lambda leaf: _filled_rows(leaf, size, start, each), part)
-        for part in (x, y)
-    )
     weight = tf.ones([size]) if weight is None else weight
     return x, y, tf.nest.map_structure(lambda leaf: _weights(leaf, places, size), weight)
-
-
-def _bare_part(workers: Workers, x: Any) -> Any:
-    size = _batch_size(x)
-    each = (size + workers.size - 1) // workers.size
-    start = tf.minimum(workers.rank * each, size)
-    here = tf.minimum(each, size - start)
-    return tf.nest.map_structure(lambda leaf: _filled_rows(leaf, size, start, here), x)
 
 
 def _batch_size(x: Any) -> tf.Tensor:
@@ -92,8 +85,12 @@ def _batch_size(x: Any) -> tf.Tensor:
     )
 
 
-def _filled_rows(leaf: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tensor) -> Any:
+def _rows(x: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tensor) -> Any:
     """Returns so many rows from `start` on; behind the last one copies of it, or empty rows."""
+    return tf.nest.map_structure(lambda leaf: _rows_of_leaf(leaf, size, start, number), x)
+
+
+def _rows_of_leaf(leaf: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tensor) -> Any:
     if not isinstance(leaf, tf.SparseTensor):
         return tf.gather(leaf, tf.minimum(start + tf.range(number), size - 1))
     start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)

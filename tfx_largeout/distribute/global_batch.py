@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global batch: the examples of all workers, on each of them."""
+"""The global batch: the examples of all workers, or what belongs to them, on each worker."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,25 +15,27 @@ _MINUS_ZERO = {tf.float32: (tf.int32, tf.int32.min), tf.float64: (tf.int64, tf.i
 
 
 class GlobalBatch(NamedTuple):
-    """The examples of all workers, by rank. N is their number.
+    """The N examples of all workers, by rank."""
 
-    Attributes:
-        hidden: `[N, D]`, with a gradient.
-        label_ids: `[N, K]` int64, padded with -1.
-        weights: `[N]`, or None.
-        mask: `[N]` bool, or None.
-        own: `[n]` int64, where the examples of this worker stand; None: they are all there are.
-    """
-
-    hidden: tf.Tensor
-    label_ids: tf.Tensor
-    weights: tf.Tensor | None
-    mask: tf.Tensor | None
-    own: tf.Tensor | None
+    hidden: tf.Tensor  # [N, D], with a gradient
+    label_ids: tf.Tensor  # [N, K] int64, padded with -1
+    weights: tf.Tensor | None  # [N]
+    mask: tf.Tensor | None  # [N] bool
+    own: tf.Tensor | None  # [n], where those of this worker stand; None: they are all there are
 
     def of_this_worker(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the part of `values` `[N, ...]` that belongs to this worker's examples."""
         return values if self.own is None else tf.gather(values, self.own)
+
+
+class GatheredLabels(NamedTuple):
+    """What is known everywhere of the N examples of all workers, by rank."""
+
+    label_ids: tf.Tensor  # [N, K] int64, padded with -1; K is at least 1
+    weights: tf.Tensor | None  # [N] float64
+    mask: tf.Tensor | None  # [N] bool
+    parts: Parts  # whose each example is
+    kept: tf.Tensor | None  # [n], which of this worker's rows are its examples; None: all
 
 
 def gather_examples(
@@ -51,50 +54,92 @@ def gather_examples(
     to make parts equal, and are left out. The gradient of h is summed over workers, each of which
     gets its own part, times R: `DataParallel` takes the mean of gradients over workers.
 
-    Args:
-        workers: More than one.
-        site: As `meet`.
-        phase: As `meet`.
-        step: As `meet`.
-        hidden: `[n, D]`, float32 or float64.
-        label_ids: `[n, K]` int64, padded with -1; K may differ between workers.
-        weights: `[n]`, on all workers or on none.
-        mask: `[n]` bool, likewise.
+    Site, phase and step are as `meet` takes them; h is float32 or float64, and the rest as in
+    `GlobalBatch`: on all workers or on none, of any K. Alone, the batch is what is given.
     """
-    width = hidden.shape[1]
-    rows, num_labels = tf.shape(hidden, tf.int64)[0], tf.shape(label_ids, tf.int64)[1]
-    form = 2 * (weights is not None) + (mask is not None)
-    heard = meet(workers, phase, site, step, form, [rows, num_labels])
-    most_labels = tf.reduce_max(heard[:, 1])
-    ids = tf.pad(label_ids, [[0, 0], [0, most_labels - num_labels]], constant_values=-1)
-
-    columns = [tf.stop_gradient(hidden)]
-    columns += [tf.cast(x, hidden.dtype)[:, tf.newaxis] for x in (weights, mask) if x is not None]
-    columns.append(_bits(ids, hidden.dtype))
-    parts = Parts(workers, heard[:, 0])
-    every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
-    all_weights = all_mask = None
-    if weights is not None:
-        real = tf.where(~is_minus_zero(every[:, width]))[:, 0]
-        every = tf.gather(every, real)
-        parts.keep(real)
-        all_weights = every[:, width]
-    if mask is not None:
-        all_mask = every[:, width + (weights is not None)] != 0
-    bits = every[:, width + (weights is not None) + (mask is not None) :]
+    if workers.alone:
+        return GlobalBatch(hidden, label_ids, weights, mask, None)
+    sent = tf.stop_gradient(hidden)
+    found, parts, real = _gathered(workers, site, (phase, step), sent, label_ids, weights, mask)
+    every, label_ids, weights, mask = found
+    if real is not None:
+        parts.keep(tf.where(real)[:, 0])
 
     @tf.custom_gradient
     def everywhere(hidden: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            upstream = tf.ensure_shape(upstream, [None, width])
+            upstream = tf.ensure_shape(upstream, [None, hidden.shape[1]])
             own = parts.sum_of_own(upstream, f"{site}/hidden_gradient")
             return own * tf.constant(workers.size, hidden.dtype)
 
-        return tf.ensure_shape(every[:, :width], [None, width]), gradient
+        return tf.identity(every), gradient
 
-    return GlobalBatch(
-        everywhere(hidden), _ids(bits, most_labels), all_weights, all_mask, parts.own
-    )
+    return GlobalBatch(everywhere(hidden), label_ids, weights, mask, parts.own)
+
+
+def gather_labels(
+    workers: Workers,
+    site: str,
+    phase: int,
+    step: Any,
+    label_ids: tf.Tensor,
+    weights: Any,
+    mask: Any,
+) -> GatheredLabels:
+    """As `gather_examples` of several workers, where h stays with its worker."""
+    no_hidden = tf.zeros([tf.shape(label_ids)[0], 0], tf.float64)
+    when = phase, step
+    found, parts, real = _gathered(workers, site, when, no_hidden, label_ids, weights, mask)
+    kept = None
+    if real is not None:
+        kept = tf.where(tf.gather(real, parts.own))[:, 0]
+        ranks = tf.boolean_mask(parts.ranks, real)
+        sizes = tf.math.unsorted_segment_sum(tf.ones_like(ranks), ranks, workers.size)
+        parts = Parts(workers, sizes)
+    _, label_ids, weights, mask = found
+    return GatheredLabels(label_ids, weights, mask, parts, kept)
+
+
+def _gathered(
+    workers: Workers,
+    site: str,
+    when: tuple[int, Any],
+    hidden: tf.Tensor,
+    label_ids: tf.Tensor,
+    weights: tf.Tensor | None,
+    mask: tf.Tensor | None,
+) -> tuple[tuple[Any, ...], Parts, tf.Tensor | None]:
+    """Returns h, labels, weights and mask of all; who has sent what; what of it stays, None: all.
+
+    All of it is sent as whole numbers of the same bits.
+    """
+    width, dtype = hidden.shape[1], hidden.dtype
+    rows, num_labels = tf.unstack(tf.shape(label_ids, tf.int64))
+    form = 2 * (weights is not None) + (mask is not None)
+    heard = meet(workers, when[0], site, when[1], form, [rows, num_labels])
+    most = tf.reduce_max(heard[:, 1])
+    if width == 0:
+        most = tf.maximum(most, 1)  # a collective needs something to send
+    columns = [_bits(hidden)]
+    if weights is not None:
+        columns.append(_bits(tf.cast(weights, dtype)[:, tf.newaxis]))
+    if mask is not None:
+        columns.append(tf.cast(mask, tf.int32)[:, tf.newaxis])
+    columns.append(_bits(tf.pad(label_ids, [[0, 0], [0, most - num_labels]], constant_values=-1)))
+
+    parts = Parts(workers, heard[:, 0])
+    every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
+    ends = list(itertools.accumulate((column.shape[1] for column in columns[:-1]), initial=0))
+    real = all_weights = all_mask = None
+    if weights is not None:
+        all_weights = _numbers(every[:, ends[1] : ends[2]], dtype)[:, 0]
+        real = ~_is_minus_zero(all_weights)
+        every, all_weights = (tf.boolean_mask(x, real) for x in (every, all_weights))
+    if mask is not None:
+        all_mask = every[:, ends[-2]] != 0
+    all_hidden = tf.ensure_shape(_numbers(every[:, : ends[1]], dtype), [None, width])
+    all_ids = _numbers(every[:, ends[-1] :], tf.int64)
+    return (all_hidden, all_ids, all_weights, all_mask), parts, real
 
 
 class Parts:
@@ -112,6 +157,12 @@ class Parts:
         self._capacity = tf.maximum(tf.reduce_max(sizes), 1)
         places = tf.where(tf.sequence_mask(sizes, self._capacity))
         self._places = places[:, 0] * self._capacity + places[:, 1]
+
+    @classmethod
+    def even(cls, workers: Workers, number: tf.Tensor) -> Parts:
+        """Returns parts of so many examples, which all workers have, as equal as can be."""
+        ranks = tf.range(workers.size, dtype=tf.int64)
+        return cls(workers, (tf.cast(number, tf.int64) + workers.size - 1 - ranks) // workers.size)
 
     @property
     def ranks(self) -> tf.Tensor:
@@ -144,21 +195,22 @@ class Parts:
         return self._workers.sum_of_own(padded, name)[: self._rows]
 
 
-def _bits(ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns int64 ids `[n, K]` as floats of the same bits, which nothing computes with."""
-    shape = tf.shape(ids)
-    return tf.reshape(tf.bitcast(ids, dtype), [shape[0], shape[1] * (8 // dtype.size)])
+def _bits(x: tf.Tensor) -> tf.Tensor:
+    """Returns numbers `[n, k]` of 4 or 8 bytes as int32 of the same bits."""
+    shape = tf.shape(x)
+    words = x.dtype.size // 4
+    bits = tf.reshape(tf.bitcast(x, tf.int32), [shape[0], shape[1] * words])
+    return tf.ensure_shape(bits, [None, None if x.shape[1] is None else x.shape[1] * words])
 
 
-def _ids(bits: tf.Tensor, num_labels: tf.Tensor) -> tf.Tensor:
+def _numbers(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Undoes `_bits`."""
-    shape = tf.stack([tf.shape(bits, tf.int64)[0], num_labels])
-    if bits.dtype == tf.float32:
-        bits = tf.reshape(bits, tf.concat([shape, [2]], axis=0))
-    return tf.reshape(tf.bitcast(bits, tf.int64), shape)
+    if dtype.size == 8:
+        bits = tf.reshape(bits, [tf.shape(bits)[0], tf.shape(bits)[1] // 2, 2])
+    return tf.bitcast(bits, dtype)
 
 
-def is_minus_zero(x: tf.Tensor) -> tf.Tensor:
+def _is_minus_zero(x: tf.Tensor) -> tf.Tensor:
     """Says which of some weights are those of examples that `shard` has added."""
     integer, pattern = _MINUS_ZERO[x.dtype]
     return tf.equal(tf.bitcast(x, integer), tf.constant(pattern, integer))

@@ -28,30 +28,18 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     as often as `restarts` says. The cores are divided among the workers, if the environment does
     not say otherwise with TF_NUM_INTRAOP_THREADS.
 
-    Args:
-        command: The script and its arguments.
-        num_workers: How many, at least 1.
-        restarts: How many times all are started again, at least 0. Default 0.
-
-    Returns:
-        The exit code: 0; that of the first worker that failed (128 + n if signal n ended it), the
-        last time; 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: SIGTERM has come: with code 143, when all have ended.
+    Returns the exit code: 0; that of the first worker that failed (128 + n if signal n ended it),
+    the last time; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM, when all have
+    ended.
     """
     with _ended_by_sigterm():
-        return _run_again(command, num_workers, restarts)
-
-
-def _run_again(command: Sequence[str], num_workers: int, restarts: int) -> int:
-    for restart in range(restarts + 1):
-        if restart:
-            _tell(f"starting all workers again, {restart} of {restarts}")
-        code = _run(command, num_workers)
-        if code in (0, _EXIT_INTERRUPTED):
-            break
-    return code
+        for restart in range(restarts + 1):
+            if restart:
+                _tell(f"starting all workers again, {restart} of {restarts}")
+            code = _run(command, num_workers)
+            if code in (0, _EXIT_INTERRUPTED):
+                break
+        return code
 
 
 @contextlib.contextmanager
@@ -93,12 +81,7 @@ def _run(command: Sequence[str], num_workers: int) -> int:
 
 
 def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
-    """Returns the environment of a worker on this machine: its TF_CONFIG, its share of the cores.
-
-    Args:
-        addresses: Those of all workers.
-        rank: The number of this one.
-    """
+    """Returns a worker's environment on this machine: its TF_CONFIG, its share of the cores."""
     config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
     threads = max((os.cpu_count() or 1) // len(addresses), 1)
     return {

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meetings: workers say where they are, so that those at different places get an error."""
+"""Meetings: workers say where they are and what they have, so that all get an error, or none."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -18,6 +19,11 @@ _PHASES = (
 )
 _SAME = 4  # phase, site, step, form
 _NUMBERS = 8  # of each worker at a meeting
+_LONGEST = 2000  # bytes of a message that the others get
+_LEFT_OUT = b" [...] "
+_KINDS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError)
+
+Result = TypeVar("Result")
 
 
 def meet(
@@ -26,22 +32,19 @@ def meet(
     """Checks that all workers are at the same place, and tells each what the others say.
 
     There is one such collective for all places, so that workers at different ones hear of each
-    other here, instead of waiting for each other in different collectives.
+    other here, instead of waiting for each other in different collectives. Where they are not at
+    the same place, all of them get an `InvalidArgumentError`.
 
     Args:
-        workers: More than one.
+        workers: The workers; alone, nobody else says anything.
         phase: One of the constants of this module.
         site: Who calls, such as the name of a head.
         step: The number of the step, `[]`.
         form: What this worker has, as one number; it must be the same everywhere.
-        numbers: Up to four, which may differ.
-
-    Returns:
-        `[R, len(numbers)]` int64.
-
-    Raises:
-        tf.errors.InvalidArgumentError: They are not at the same place. Raised on all workers.
+        numbers: Up to four, which may differ. They are returned, `[R, len(numbers)]` int64.
     """
+    if workers.alone:
+        return tf.zeros([1, 0], tf.int64) if not numbers else tf.stack([[*map(_int64, numbers)]])
     said = [phase, zlib.crc32(site.encode()), step, form, *numbers]
     said = [_int64(number) for number in [*said, *[0] * (_NUMBERS - len(said))]]
     heard = workers.gather(tf.stack(said), "meeting")
@@ -68,6 +71,7 @@ def agree(workers: Workers, site: str, facts: dict[str, Any]) -> None:
         site: Who calls.
         facts: What must be the same, by name: of each kind of call always the same names, four at
             most. Integers below 2^63 are told in the error, anything else is compared only.
+            Functions are asked for what takes long to find.
 
     Raises:
         ValueError: A fact differs.
@@ -83,6 +87,7 @@ def agree(workers: Workers, site: str, facts: dict[str, Any]) -> None:
                 f"{site} must be built before the model is called in a graph, where several "
                 "workers train it; got a model that fit builds. Begin it with keras.Input(...)"
             )
+        facts = {name: fact() if callable(fact) else fact for name, fact in facts.items()}
         numbers = [_number(value) for value in facts.values()]
         heard = meet(workers, AGREE, site, numbers=numbers).numpy()
     for place, (name, value) in enumerate(facts.items()):
@@ -105,3 +110,85 @@ def _number(value: Any) -> int:
     if isinstance(value, int):
         return value
     return zlib.crc32(json.dumps(value, sort_keys=True, default=str).encode())
+
+
+def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
+    """Refuses Keras variables that differ between workers. A collective of 8 bytes.
+
+    Raises:
+        tf.errors.InvalidArgumentError: They differ. Raised on all workers.
+    """
+    sums = [
+        sum_of_bits(tf.convert_to_tensor(variable), place)
+        for place, variable in enumerate(variables)
+    ]
+    if not sums:
+        return
+    heard = workers.gather(tf.add_n(sums), "trunk/check")
+    tf.debugging.Assert(
+        tf.reduce_all(heard == heard[0]),
+        [
+            "weights that all workers share must be the same on all of them; got sums of their "
+            "bits by worker",
+            heard,
+            "Something has set them on one worker alone, such as an assignment or a callback",
+        ],
+        summarize=64,
+    )
+
+
+def sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:
+    """Returns a number `[]` int64 that is the same for the same bits, and hardly for others.
+
+    Args:
+        value: Of numbers.
+        place: Which of several weights it is, from 0: they may not change places.
+    """
+    if value.dtype == tf.bool:
+        value = tf.cast(value, tf.int8)
+    integer = {8: tf.int64, 4: tf.int32, 2: tf.int16, 1: tf.int8}[value.dtype.size]
+    bits = value if value.dtype.is_integer else tf.bitcast(value, integer)
+    return tf.reduce_sum(tf.cast(bits, tf.int64)) * (2 * place + 1)
+
+
+def together(workers: Workers, site: str, action: Callable[[], Result]) -> Result:
+    """Runs what talks to no other worker, waits for the others, and returns what it returns.
+
+    Raises:
+        Exception: The action's own. Where it has succeeded: an `OSError`, `ValueError`, `TypeError`
+            or `RuntimeError`, of the kind and with the message of that of the first worker on which
+            it has not.
+        tf.errors.InvalidArgumentError: Other workers are at another place.
+    """
+    if workers.alone:
+        return action()
+    error: Exception | None = None
+    try:
+        result = action()
+    except Exception as raised:
+        error = raised
+    kind = 0 if error is None else 1 + _kind_of(error)
+    kinds = meet(workers, SAVE, site, numbers=[kind]).numpy()[:, 0]
+    if kinds.any():
+        told = workers.gather(_packed("" if error is None else str(error)), "messages").numpy()
+        if error is None:
+            rank = int(kinds.nonzero()[0][0])
+            error = _KINDS[kinds[rank] - 1](f"worker {rank}: {_unpacked(told[rank])}")
+        raise error
+    return result
+
+
+def _kind_of(error: Exception) -> int:
+    fitting = [place for place, kind in enumerate(_KINDS) if isinstance(error, kind)]
+    return fitting[0] if fitting else _KINDS.index(RuntimeError)
+
+
+def _packed(message: str) -> tf.Tensor:
+    data = message.encode()
+    if len(data) > _LONGEST:  # TensorFlow says what is wrong at the end, behind the places
+        data = data[: _LONGEST // 4] + _LEFT_OUT + data[len(_LEFT_OUT) - _LONGEST * 3 // 4 :]
+    return tf.constant(list(data.ljust(_LONGEST, b"\0")), tf.int32)
+
+
+def _unpacked(numbers: list[int]) -> str:
+    return bytes(int(number) for number in numbers).rstrip(b"\0").decode(errors="replace")

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.global_batch import Parts
 from tfx_largeout.distribute.workers import Workers
 
 
 class RowRoutes:
-    """Who has and who needs the rows of labels: class c is row c // R of worker c % R.
+    """Who has and who needs the rows of labels.
 
     All workers know all labels, so nobody has to ask. A worker gets the row of a class once,
     however many of its examples have that label. What a worker has for another is padded to the
@@ -19,50 +20,39 @@ class RowRoutes:
     Cost: O(L log L) for L labels. `fetch` and `push` receive (R - 1) m rows, m that most: about
     f (B / R) K of them, f = (R - 1) / R, where labels differ and are spread evenly.
 
-    Args:
-        workers: More than one.
-        num_classes: C.
-        label_ids: `[N, K]` int64, padded with -1: those of all workers.
-        parts: Whose each example is.
-        site: Who calls, for collectives.
+    The labels are those of all workers, `[N, K]` int64, padded with -1, and parts say whose each
+    example is.
 
     Attributes:
         rows: `[r]` int64: the rows here that any worker needs, each once.
-        num_needed: `[]` int64, m: how many different classes the labels of this worker's examples
-            are.
-        places: `[n, K]` int64: where in `fetch` the rows of their labels are; m at padding.
+        places: `[n, K]` int64: where in `fetch` the rows of the labels of this worker's examples
+            are; at padding m, the number of rows that it needs.
     """
 
     def __init__(
-        self, workers: Workers, num_classes: int, label_ids: tf.Tensor, parts: Parts, site: str
+        self, workers: Workers, shard: ClassShard, label_ids: tf.Tensor, parts: Parts, site: str
     ) -> None:
         self._workers, self._site = workers, site
-        keys = label_ids + num_classes * parts.ranks[:, tf.newaxis]
+        keys = label_ids + shard.num_classes * parts.ranks[:, tf.newaxis]
         at_labels = tf.where(label_ids >= 0)
         # A pair is a worker and a class that it needs.
         pairs, of_label = tf.unique(tf.gather_nd(keys, at_labels))
-        needs, ids = pairs // num_classes, pairs % num_classes
-        owner = ids % workers.size
+        needs, ids = pairs // shard.num_classes, pairs % shard.num_classes
+        owner, row = shard.owners(ids)
         offset, most = _places_in_groups(workers.size * owner + needs, workers.size**2)
         self._capacity = tf.maximum(most, 1)  # a collective needs something to send
         self._needed = tf.where(tf.equal(needs, workers.rank))[:, 0]
         self._given = tf.where(tf.equal(owner, workers.rank))[:, 0]
         self._from_owner = tf.gather(tf.stack([owner, offset], axis=1), self._needed)
         self._to_needing = tf.gather(tf.stack([needs, offset], axis=1), self._given)
-        self.rows, self._of_given = tf.unique(tf.gather(ids // workers.size, self._given))
-        self.num_needed = tf.size(self._needed, tf.int64)
+        self.rows, self._of_given = tf.unique(tf.gather(row, self._given))
         among_needed = tf.cumsum(tf.cast(tf.equal(needs, workers.rank), tf.int64)) - 1
-        places = tf.fill(tf.shape(label_ids), self.num_needed)
+        places = tf.fill(tf.shape(label_ids), tf.size(self._needed, tf.int64))
         places = tf.tensor_scatter_nd_update(places, at_labels, tf.gather(among_needed, of_label))
         self.places = tf.gather(places, parts.own)
 
     def fetch(self, rows: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the rows that this worker needs, and one of zeros, `[m + 1, D]`.
-
-        Args:
-            rows: `[r, D]`, what the rows here hold.
-            name: Of the call.
-        """
+        """Returns the rows that this worker needs, and one of zeros, `[m + 1, D]` of `[r, D]`."""
         sent = self._exchange(self._to_needing, tf.gather(rows, self._of_given), name)
         fetched = tf.gather_nd(sent, self._from_owner)
         return tf.pad(tf.ensure_shape(fetched, [None, rows.shape[1]]), [[0, 1], [0, 0]])
@@ -70,10 +60,7 @@ class RowRoutes:
     def push(self, rows: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers of what each has for the rows here, `[r, D]`.
 
-        Args:
-            rows: `[m + 1, D]`: for the classes that this worker needs; the last one counts for
-                nothing.
-            name: Of the call.
+        That is `[m + 1, D]` for the classes that a worker needs, of which the last is of none.
         """
         sent = self._exchange(self._from_owner, rows[:-1], name)
         given = tf.gather_nd(sent, self._to_needing)

@@ -1,97 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers: the processes that train a model together, and what they send each other."""
+"""Workers: those that train a model together, and all that they can send each other."""
 
 from __future__ import annotations
 
-import collections
-import functools
-import weakref
-import zlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfx_largeout.distribute.wait_limit import WaitLimit
-from tfx_largeout.tensorflow_internals import function_graph
-
-_GROUP = 7000  # TensorFlow's own strategies count their groups from 1
-_PRIME = 2**31 - 1
+Choice = TypeVar("Choice")
 
 
 class Workers:
-    """`size` processes, of which this is number `rank`. Alone, each method returns what it gets.
+    """`size` workers, of which this is number `rank`: the one way by which they hear of each other.
 
-    All workers must call the same methods in the same order. A collective is known by its name and
-    by the shape of what is sent: workers that trace a function anew still understand each other. A
-    name that comes up again in one function is numbered.
+    All workers must call the same methods in the same order, with tensors of the same shape. Each
+    call has a name. A transport defines `gather`, `add_up` and `exchange`; the rest is made of
+    these. `Alone` stands for one process.
 
     Args:
         size: The number of workers R.
         rank: The number of this one.
-        device: The device on which collectives run; None: alone.
-        limit: To how long a collective waits for the others; None: it waits.
-        server: What must live as long as the workers are connected.
     """
 
-    def __init__(
-        self,
-        size: int = 1,
-        rank: int = 0,
-        device: str | None = None,
-        limit: WaitLimit | None = None,
-        server: Any = None,
-    ) -> None:
+    def __init__(self, size: int, rank: int = 0) -> None:
         self.size, self.rank = size, rank
-        self._device, self._limit, self._server = device, limit, server
-        self._uses: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     @property
     def alone(self) -> bool:
-        """Whether there is one worker only."""
+        """Whether there is one worker only. For this folder: others need not ask."""
         return self.size == 1
 
     def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what all workers have, `[R, ...]`. No gradient.
+        """Returns what all workers have, `[R, ...]`; not bfloat16, not bool. No gradient."""
+        raise NotImplementedError
 
-        Args:
-            x: Of the same shape on all workers, with at least one element; not bfloat16, not bool.
-            name: Of the call.
-        """
-        if self.alone:
-            return x[tf.newaxis]
-        y = self._run(tf.raw_ops.CollectiveGatherV2, "gather/" + name, x, x[tf.newaxis])
-        return tf.ensure_shape(y, [self.size, *x.shape])
+    def add_up(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum over workers. No gradient."""
+        raise NotImplementedError
+
+    def exchange(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns what each worker has for this one, `[R, ...]`, of what this one has for each."""
+        raise NotImplementedError
 
     def sum(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers; the gradient is passed on as it is.
 
         What is computed from the sum is the same on all workers, and so is its gradient.
-
-        Args:
-            x: Of the same shape on all workers.
-            name: Of the call.
         """
-        if self.alone:
-            return x
+        if not x.dtype.is_floating:
+            return self.add_up(x, name)
 
         @tf.custom_gradient
         def run(x: tf.Tensor) -> Any:
-            return self._all_reduce(x, name), lambda upstream: upstream
+            return self.add_up(x, name), lambda upstream: upstream
 
-        return run(x) if x.dtype.is_floating else self._all_reduce(x, name)
+        return run(x)
 
     def log_sum_exp(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns log sum_r e^{x_r} of what each worker r has; each gets its part of the gradient.
-
-        Args:
-            x: Of the same shape on all workers.
-            name: Of the call.
-        """
-        if self.alone:
-            return x
+        """Returns log sum_r e^{x_r} of what worker r has, which gets its part of the gradient."""
 
         @tf.custom_gradient
         def run(x: tf.Tensor) -> Any:
@@ -106,26 +72,12 @@ class Workers:
 
         For what meets the classes of this worker alone: each knows a part of the gradient.
         """
-        if self.alone:
-            return x
 
         @tf.custom_gradient
         def run(x: tf.Tensor) -> Any:
-            return tf.identity(x), lambda upstream: self._all_reduce(upstream, "of/" + name)
+            return tf.identity(x), lambda upstream: self.add_up(upstream, "of/" + name)
 
         return run(x)
-
-    def exchange(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what each worker has for this one, `[R, ...]`, of what this one has for each.
-
-        Args:
-            x: `[R, ...]`, of the same shape on all workers, with at least one element.
-            name: Of the call.
-        """
-        if self.alone:
-            return x
-        y = self._run(tf.raw_ops.CollectiveAllToAllV2, "to/" + name, x, x)
-        return tf.ensure_shape(y, x.shape)
 
     def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`."""
@@ -133,47 +85,59 @@ class Workers:
 
     def first(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns what worker 0 has. No gradient."""
-        return self._all_reduce(x if self.rank == 0 else tf.zeros_like(x), "first/" + name)
+        return self.add_up(x if self.rank == 0 else tf.zeros_like(x), "first/" + name)
 
-    def _all_reduce(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        if self.alone:
-            return x
-        add = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op="Add", final_op="Id")
-        y = self._run(add, "sum/" + name, x, x)
-        return tf.ensure_shape(y, x.shape)
+    def any(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns whether x, of bool, is True on some worker."""
+        return self.sum(tf.cast(x, tf.int32), name) > 0
 
-    def _run(
-        self, collective: Callable[..., tf.Tensor], name: str, x: tf.Tensor, sent: tf.Tensor
-    ) -> tf.Tensor:
-        with tf.device(self._device):
-            # Where nothing is sent, TensorFlow's collective ends the process.
-            with tf.control_dependencies(_check_not_empty(x, name) + self._turn()):
-                y = collective(input=sent, **self._where(name, x))
-            with tf.control_dependencies([y]), tf.control_dependencies(self._turn()):
-                return tf.identity(y)
+    def longest(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the greatest of what the workers have. No gradient."""
+        return tf.reduce_max(self.gather(x, name), axis=0)
 
-    def _turn(self) -> list[tf.Operation]:
-        return [] if self._limit is None else self._limit.turn()
+    def largest(self, x: tf.Tensor, place: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the greatest x of all workers, and its place: -1 if it is another worker's."""
+        everybody = self.gather(tf.stop_gradient(x), name + "_of_each")
+        is_here = tf.equal(tf.argmax(everybody, axis=0), self.rank)
+        place = tf.where(is_here, place, tf.constant(-1, place.dtype))
+        return self.sum(tf.where(is_here, x, 0), name), place
 
-    def _where(self, name: str, x: tf.Tensor) -> dict[str, Any]:
-        return {
-            "group_size": self.size,
-            "group_key": _GROUP + self.size,
-            "instance_key": _instance_key(self._numbered(name), x),
-            "ordering_token": [],
-            "communication_hint": "ring",
-        }
+    def pick(self, alone: Choice, several: Choice) -> Choice:
+        """Returns that of two which is for so many workers, as a class or a function."""
+        return several
 
-    def _numbered(self, name: str) -> str:
-        if tf.executing_eagerly():
-            return f"{name}#1"  # so that a worker outside of a step meets those that begin one
-        uses = self._uses.setdefault(function_graph(), collections.Counter())
-        uses[name] += 1
-        return f"{name}#{uses[name]}"
+    def refuse_several(self, message: str, error: type[Exception] = RuntimeError) -> None:
+        """Raises an error: what is done, or how, works in a single process only."""
+        # Keras takes a NotImplementedError of a layer's build for a layer without shapes.
+        raise error(message)
 
 
-ALONE = Workers()
-_connected = ALONE
+class Alone(Workers):
+    """One process: each method returns what it gets, without an op."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        return x[tf.newaxis]
+
+    def _given(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        return x
+
+    add_up = exchange = sum = log_sum_exp = share = first = any = longest = _given
+
+    def largest(self, x: tf.Tensor, place: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+        return x, place
+
+    def pick(self, alone: Choice, several: Choice) -> Choice:
+        return alone
+
+    def refuse_several(self, message: str, error: type[Exception] = RuntimeError) -> None:
+        pass
+
+
+ALONE = Alone()
+_connected: Workers = ALONE
 
 
 def current() -> Workers:
@@ -188,34 +152,8 @@ def set_current(workers: Workers) -> None:
 
 
 def require_alone(what: str) -> None:
-    """Refuses what works in a single process only.
-
-    Raises:
-        RuntimeError: The process is one of several workers.
-    """
-    if not _connected.alone:
-        # Keras takes a NotImplementedError of a layer's build for a layer without shapes.
-        raise RuntimeError(
-            f"{what} must run in a single process; got {_connected.size} workers. See "
-            "docs/scale_out.md for what works with several."
-        )
-
-
-def _instance_key(name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns a number that goes by name, dtype and shape: the same with a static shape or not."""
-    key: Any = zlib.crc32(f"{name}/{x.dtype.name}/{x.shape.rank}".encode()) % _PRIME
-    if x.shape.is_fully_defined():
-        for size in x.shape:
-            key = (key * 1000003 + size) % _PRIME
-        return tf.constant(key, tf.int32)
-    key = tf.constant(key, tf.int64)
-    for size in tf.unstack(tf.shape(x, tf.int64), num=x.shape.rank):
-        key = (key * 1000003 + size) % _PRIME
-    return tf.cast(key, tf.int32)
-
-
-def _check_not_empty(x: tf.Tensor, name: str) -> list[tf.Operation]:
-    if x.shape.is_fully_defined() and x.shape.num_elements():
-        return []
-    check = tf.debugging.Assert(tf.size(x) > 0, [f"{name!r} must send something; got", tf.shape(x)])
-    return [] if check is None else [check]
+    """Raises a RuntimeError where the process is one of several workers."""
+    _connected.refuse_several(
+        f"{what} must run in a single process; got {_connected.size} workers. See "
+        "docs/scale_out.md for what works with several."
+    )

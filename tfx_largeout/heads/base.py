@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.distribute.own_rows import own_rows
+from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.keras_losses_and_metrics import (
@@ -247,17 +247,16 @@ class Head(keras.layers.Layer):
         )
 
     def save_own_variables(self, store: Any) -> None:
-        if not self.workers.alone:
-            raise RuntimeError(
-                f"{type(self).__name__} {self.name!r} must be saved by tlo.save_model, called on "
-                f"all of {self.workers.size} workers, over which its classes are spread; got "
-                "another call to save it, which would write a part of them"
-            )
+        self.workers.refuse_several(
+            f"{type(self).__name__} {self.name!r} must be saved by tlo.save_model, called on all "
+            f"of {self.workers.size} workers, over which its classes are spread; got another call "
+            "to save it, which would write a part of them"
+        )
         super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
         owner = f"{type(self).__name__} {self.name!r}"
-        store = own_rows(store, self.saved_weights, self.workers, owner)
+        store = own_rows(store, self.saved_weights, owner)
         self.check_saved(store)
         super().load_own_variables(store)
 
@@ -423,8 +422,12 @@ class HeadOutput:
         Returns:
             The output, labels, weights and mask.
         """
-        if self.head.workers.alone:
-            return self, y_true, sample_weight, mask
+        of_all = self.head.workers.pick(lambda *given: (self, *given), self._of_all_workers)
+        return of_all(y_true, sample_weight, mask)
+
+    def _of_all_workers(
+        self, y_true: Any, sample_weight: Any, mask: Any
+    ) -> tuple[HeadOutput, Any, Any, Any]:
         key = (id(y_true), id(tf.compat.v1.get_default_graph()))
         given = (y_true, sample_weight)  # kept, so that an id stays its own
         known, whole = self._whole.get(key, (None, None))

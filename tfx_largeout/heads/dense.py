@@ -78,13 +78,10 @@ class DenseHead(KernelHead):
     def _target_logits(
         self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, labels: Labels
     ) -> tf.Tensor:
-        places = self.rows.of(labels.ids)
-        safe_places = tf.maximum(places, 0)
+        safe_places = tf.maximum(self.rows.of(labels.ids), 0)
         rows = tf.gather(kernel, safe_places)
         dtype = self.statistics_dtype
         logits = tf.einsum("nd,nkd->nk", tf.cast(hidden, dtype), tf.cast(rows, dtype))
         if bias is not None:
             logits += tf.cast(tf.gather(bias, safe_places), dtype)
-        if self.workers.alone:
-            return logits
-        return self.workers.sum(tf.where(places >= 0, logits, 0), f"{self.name}/targets")
+        return self.rows.of_owners(labels.ids, logits, "targets")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import Any
 
@@ -10,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.heads.base import Head
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.saving import get_initializer
 
 
@@ -21,6 +22,8 @@ class DenseWeights(Head):
 
     A subclass defines `weights_as_arrays` and `start_from`.
     """
+
+    rows: ClassRows
 
     def __init__(
         self,
@@ -45,13 +48,11 @@ class DenseWeights(Head):
             ValueError: The head is not built.
         """
         self._require_built()
-        if not self.workers.alone:
-            raise RuntimeError(
-                f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called "
-                f"in a single process; got classes that are spread over {self.workers.size} "
-                "workers. A tlo.callbacks.Checkpoint brings them into one process: see "
-                "docs/scale_out.md"
-            )
+        self.workers.refuse_several(
+            f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called in a "
+            f"single process; got classes that are spread over {self.workers.size} workers. A "
+            "tlo.callbacks.Checkpoint brings them into one process: see docs/scale_out.md"
+        )
         return self.weights_as_arrays()
 
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
@@ -91,15 +92,10 @@ class DenseWeights(Head):
         """
         self._require_built()
         kernel, bias = together(self.workers, self.name, lambda: self._checked(kernel, bias))
-        if not self.workers.alone:
-            check_sum = 0
-            for array in (kernel, bias):
-                if array is not None:
-                    data = np.ascontiguousarray(array).view(np.uint8).data
-                    check_sum = zlib.crc32(data, check_sum)
-            agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
-        own = slice(self.workers.rank, None, self.workers.size)
-        self.start_from(kernel[own], None if bias is None else bias[own])
+        check_sum = functools.partial(_check_sum, kernel, bias)
+        agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
+        own = self.rows.shard.own
+        self.start_from(own(kernel), None if bias is None else own(bias))
 
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns W and b, all of which are here."""
@@ -153,3 +149,12 @@ class DenseWeights(Head):
                 f"{type(self).__name__} {self.name!r} must be built before its weights are read or "
                 "set; got one that is not. Call it, or head.build((None, D))."
             )
+
+
+def _check_sum(*arrays: np.ndarray | None) -> int:
+    check_sum = 0
+    for array in arrays:
+        if array is not None:
+            data = np.ascontiguousarray(array).view(np.uint8).data
+            check_sum = zlib.crc32(data, check_sum)
+    return check_sum

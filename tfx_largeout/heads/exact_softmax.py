@@ -20,7 +20,6 @@ from tfx_largeout.ops.exact.logit_blocks import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
 from tfx_largeout.ops.exact.softmax_selection import (
     SoftmaxSelection,
-    least_weight,
     num_selected_argument,
     softmax_selection,
 )
@@ -151,9 +150,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
         log_z = _finite("log Z of the logits", log_z)
         targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
-        if not self.workers.alone:
-            epsilon = least_weight(self.num_selected or 0, self.num_classes)
-            selection = selection.thinned(log_z, epsilon)
+        selection = self.rows.thinned(selection, log_z, self.num_selected or 0)
         selection = selection._replace(target_logits=targets, logsumexp=log_z)
         if kind is SoftmaxStatistics:
             return (targets, log_z), (selection, seed, None)

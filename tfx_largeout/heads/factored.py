@@ -11,8 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.distribute.class_shards import mark_as_shard
-from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.factored_over_workers import (
     FactoredOverWorkers,
     LabelsOfParts,
@@ -22,6 +21,7 @@ from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
     FactoredState,
@@ -137,12 +137,10 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             slot_rows=self.add_state("slot_rows", (NUM_SLOTS,), lambda _, dtype: slots, "int64"),
             current_slot=self.add_state("current_slot", dtype="int64"),
         )
-        if not self.workers.alone:
-            for weight in (self.state.v, self.state.row_slot):
-                mark_as_shard(weight, self.num_classes)
-            self.over_workers = FactoredOverWorkers(
-                self.workers, self.num_classes, self.state, self.name
-            )
+        for weight in (self.state.v, self.state.row_slot):
+            mark_as_shard(weight, self.rows.shard)
+        over_workers = FactoredOverWorkers(self.rows, self.state, self.name)
+        self.over_workers = self.workers.pick(None, over_workers)
         # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
         self._assign_current_slot = self.state.current_slot.assign
         self.state.current_slot.assign = self._assign_last
@@ -196,12 +194,12 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         return tf.cast(hidden_gradient[:, : self.width], hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
-        if self.over_workers is not None:
-            raise NotImplementedError(
-                f"{type(self).__name__} {self.name!r} must be called once, and trained without "
-                "gradient_accumulation_steps, where its classes are spread over workers; got "
-                "several gradients for one step"
-            )
+        self.workers.refuse_several(
+            f"{type(self).__name__} {self.name!r} must be called once, and trained without "
+            "gradient_accumulation_steps, where its classes are spread over workers; got "
+            "several gradients for one step",
+            NotImplementedError,
+        )
         *statistics, _ = gone.residuals
         return gone.hidden, gone.labels.ids, *statistics, *gone.gradients
 
@@ -266,9 +264,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             bias = initial_values(
                 self.bias_initializer, kernel_shape[:1], dtype, "bias_initializer"
             )
-        shard = self.rows.shard
         return initialize_by_blocks(
-            self.kernel_initializer, kernel_shape, dtype, bias, shard.first, shard.stride
+            self.kernel_initializer, kernel_shape, dtype, bias, self.rows.shard
         )
 
     def _values(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -301,7 +298,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     def _assign_last(self, value: Any) -> Any:
         """Assigns the last part; refuses a state in which one part doesn't fit the others."""
         result = self._assign_current_slot(value)
-        if not self.workers.alone:
+        if self.over_workers is not None:
             return result  # the others may be assigning nothing, and the drift is that of all rows
         drift = self.drift()
         if not max(drift) <= _MOST_DRIFT:

@@ -18,15 +18,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.distribute.alike import check_alike
-from tfx_largeout.distribute.gathered_labels import even_parts, gather_labels
-from tfx_largeout.distribute.global_batch import Parts
+from tfx_largeout.distribute.global_batch import Parts, gather_labels
+from tfx_largeout.distribute.meeting import check_alike
 from tfx_largeout.distribute.row_routes import RowRoutes
-from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.heads.over_workers import local_examples
 from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.ops.checks import check_finite
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.factored.factored_update_composed import (
@@ -58,17 +57,12 @@ class FactoredOverWorkers:
     """The steps of a factored layer whose rows of V are spread over workers.
 
     All else of the state each worker has, and it stays the same bit by bit. `slot_rows` counts the
-    rows of all workers.
-
-    Args:
-        workers: More than one.
-        num_classes: C.
-        state: The state of a worker, in Keras's variables.
-        site: The name of the head, for collectives.
+    rows of all workers. The state that is given is that of a worker, in Keras's variables.
     """
 
-    def __init__(self, workers: Workers, num_classes: int, state: FactoredState, site: str) -> None:
-        self._workers, self._num_classes, self._site = workers, num_classes, site
+    def __init__(self, rows: ClassRows, state: FactoredState, site: str) -> None:
+        self._workers, self._shard, self._site = rows.workers, rows.shard, site
+        self._num_classes = rows.num_classes
         self._shared = [
             getattr(state, name) for name in state._fields if name not in ("v", "row_slot")
         ]
@@ -79,14 +73,11 @@ class FactoredOverWorkers:
     ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tuple[Any, ...]]:
         """Returns a `[N, K]`, q `[N]` and s `[N]` of all examples, and residuals.
 
-        Two collectives: the rows of labels come, and what was found of examples is gathered.
-
-        Args:
-            hidden: H, `[n, D]`: this worker's.
-            labels: Of all.
+        Of h `[n, D]` of this worker, and all labels. Two collectives: the rows of labels come, and
+        what was found of examples is gathered.
         """
         parts = _parts(labels)
-        routes = RowRoutes(self._workers, self._num_classes, labels.ids, parts, self._site)
+        routes = RowRoutes(self._workers, self._shard, labels.ids, parts, self._site)
         rows = self._label_rows(routes)
         *own, gram_hidden, _ = statistics_of_examples(self._state, hidden, rows, routes.places)
         columns = [own[0], own[1][:, tf.newaxis], own[2][:, tf.newaxis]]
@@ -109,15 +100,9 @@ class FactoredOverWorkers:
     ) -> tf.Tensor:
         """Takes the step; returns dL/dH of this worker's examples, `[n, D]`.
 
-        Two collectives for the step: x_y goes to the rows of labels, and sums over the batch.
-
-        Args:
-            hidden: H, `[n, D]`: this worker's.
-            labels: Of all.
-            residuals: What `statistics` returned as such.
-            is_present: Whether the state is still that of then.
-            gradients: g_a `[N, K]`, g_q `[N]` and g_s `[N]` of all.
-            step: The learning rate, the weight decay and `max_condition`; None: no step.
+        Two collectives for the step: x_y goes to the rows of labels, and sums over the batch. The
+        gradients are of what `statistics` returned, and `is_present` says whether the state is
+        still that of then. A step is the learning rate, the decay and `max_condition`.
         """
         parts, (routes, gram_hidden, rows) = _parts(labels), residuals
         gram_hidden, rows = tf.cond(
@@ -154,12 +139,8 @@ class FactoredOverWorkers:
         """Returns this worker's part of examples that all workers have, and their labels.
 
         The gradient of its h is this worker's part of that of h, which is a sum over workers.
-
-        Args:
-            hidden: `[N, D]`.
-            labels: N examples.
         """
-        parts = even_parts(self._workers, tf.shape(hidden)[0])
+        parts = Parts.even(self._workers, tf.shape(hidden)[0])
         return _some_rows(hidden, parts.own), LabelsOfParts.of(labels, parts)
 
     def _label_rows(self, routes: RowRoutes) -> tf.Tensor:
@@ -197,12 +178,6 @@ class OutputOfParts(HeadOutput):
     """The output of a factored head for the examples of all workers.
 
     Spherical statistics are found where the examples are. For others h is gathered, once.
-
-    Args:
-        head: The head.
-        own: h of this worker's examples, `[n, D]`.
-        training: As `HeadOutput`.
-        parts: Whose each example is.
     """
 
     def __init__(self, head: Any, own: tf.Tensor, training: bool, parts: Parts) -> None:
@@ -233,10 +208,9 @@ def whole_batch_of_parts(
     output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any
 ) -> tuple[OutputOfParts, Labels, tf.Tensor | None, tf.Tensor | None]:
     """As `whole_batch`, with h left where it is."""
-    head, local = output.head, local_examples(output, y_true, sample_weight, mask)
-    batch = gather_labels(
-        head.workers, head.name, local.phase, local.step, local.label_ids, local.weights, local.mask
-    )
+    head = output.head
+    when, of_labels = local_examples(output, y_true, sample_weight, mask)
+    batch = gather_labels(head.workers, head.name, *when, *of_labels)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     # The gradient is times R, as that of `gather_examples` is.
     own = _some_rows(hidden, batch.kept, head.workers.size)

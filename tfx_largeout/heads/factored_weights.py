@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.distribute.meeting import AGREE, meet
-from tfx_largeout.heads.class_rows import ClassRows
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_over_workers import FactoredOverWorkers
-from tfx_largeout.heads.over_workers import no_logits, whole_hidden
+from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.factored.factored_update import factored_settle
@@ -35,14 +34,14 @@ class FactoredWeights(DenseWeights):
 
     state: FactoredState
     state_dtype: str
-    rows: ClassRows
     # The steps over several workers; None: there is one process.
     over_workers: FactoredOverWorkers | None = None
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
-        if self.over_workers is not None:
-            return no_logits(hidden, self.num_classes, dtype)
-        return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
+        def logits() -> tf.Tensor:
+            return tf.cast(factored_logits(self.state, self._state_input(hidden)), dtype)
+
+        return self.rows.all_logits(logits, hidden, dtype)
 
     def _exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
         """Returns exact statistics of examples, which all workers have."""
@@ -66,8 +65,7 @@ class FactoredWeights(DenseWeights):
 
         Cost: nothing if they are; else O(D^2) for each that isn't.
         """
-        if not self.workers.alone:
-            meet(self.workers, AGREE, f"settle of head {self.name!r}")
+        meet(self.workers, AGREE, f"settle of head {self.name!r}")
         self._settle()
 
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:

@@ -10,12 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import mark_as_shard
-from tfx_largeout.heads.class_rows import ClassRows
+from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.dense_weights import DenseWeights
-from tfx_largeout.heads.over_workers import no_logits, whole_hidden
+from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_logits import top_candidates
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, TopScores
@@ -54,10 +53,9 @@ class KernelHead(DenseWeights):
                 trainable=self.trainable_kernel,
                 autocast=False,
             )
-        if not self.workers.alone:
-            for weight in (self.kernel, self.bias):
-                if weight is not None:
-                    mark_as_shard(weight, self.num_classes)
+        for weight in (self.kernel, self.bias):
+            if weight is not None:
+                mark_as_shard(weight, self.rows.shard)
 
     def add_kernel(self) -> None:
         """Adds W to the weights."""
@@ -71,9 +69,10 @@ class KernelHead(DenseWeights):
         )
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
-        if not self.workers.alone:
-            return no_logits(hidden, self.num_classes, dtype)
-        return soft_capped(dense_logits(hidden, self.kernel, self.bias, dtype), self.soft_cap)
+        def logits() -> tf.Tensor:
+            return soft_capped(dense_logits(hidden, self.kernel, self.bias, dtype), self.soft_cap)
+
+        return self.rows.all_logits(logits, hidden, dtype)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:
@@ -114,8 +113,6 @@ class KernelHead(DenseWeights):
         """
         batch = whole_hidden(self, hidden)
         found = find(tf.cast(batch.hidden, tf.float32))
-        if self.workers.alone:
-            return top_candidates(self.kernel, self.bias, hidden, found, k)
         best = self.rows.best_of(batch.hidden, self.kernel, self.bias, found, k)
         return TopScores(*map(batch.of_this_worker, best))
 
@@ -154,15 +151,11 @@ class KernelHead(DenseWeights):
             self.bias.assign(bias)
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
-        whole, shard = (self.num_classes, shape[1]), self.rows.shard
-        return initialize_by_blocks(
-            self.kernel_initializer, whole, dtype, first=shard.first, stride=shard.stride
-        )
+        whole = self.num_classes, shape[1]
+        return initialize_by_blocks(self.kernel_initializer, whole, dtype, shard=self.rows.shard)
 
     def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
         whole = initial_values(
             self.bias_initializer, (self.num_classes,), dtype, "bias_initializer"
         )
-        if self.workers.alone:
-            return whole
-        return whole[self.rows.shard.first :: self.rows.shard.stride]
+        return self.rows.shard.own(whole)

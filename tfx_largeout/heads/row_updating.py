@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import mark_slots
+from tfx_largeout.distribute.class_shard import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients

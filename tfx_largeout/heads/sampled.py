@@ -15,7 +15,6 @@ from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
 from tfx_largeout.indexes.base import Index
-from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
@@ -118,8 +117,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
         if self.index is not None:
-            site = f"{self.name}/index"
-            self.index.spread(IndexShard(self.workers, self.num_classes, site))
+            self.index.spread(self.rows)
             self.index.build(tuple(self.kernel.shape))
 
     def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:

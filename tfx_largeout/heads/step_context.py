@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.optimizer_parts import with_parts
+from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
 from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
 from tfx_largeout.keras_internals import (

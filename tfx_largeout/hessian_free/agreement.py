@@ -12,9 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.bits import sum_of_bits
-from tfx_largeout.distribute.meeting import agree, meet
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import agree, meet, sum_of_bits, together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import Head
 from tfx_largeout.hessian_free.examples import Examples
@@ -31,8 +29,8 @@ _SAME_VALIDATION = 1e-3
 def refuse_heads(workers: Workers, model: keras.Model) -> None:
     """Refuses a model with a head, whose classes would be spread over several workers."""
     heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
-    if heads and not workers.alone:
-        raise RuntimeError(
+    if heads:
+        workers.refuse_several(
             "the model of hessian_free.Trainer must be whole on each worker; got "
             f"{type(heads[0]).__name__} {heads[0].name!r}, whose classes are spread over "
             f"{workers.size} workers. End the model with keras.layers.Dense, and compile it with "
@@ -85,12 +83,14 @@ def same_start(
     workers: Workers, model: keras.Model, state: Callable[[], dict[str, np.ndarray]]
 ) -> None:
     """Gives all workers the weights of worker 0, and refuses states of trainers that differ."""
-    if workers.alone:  # a state may be large
-        return
-    digest = 0
-    for name, array in sorted(state().items()):
-        digest = zlib.crc32(array.tobytes(), zlib.crc32(name.encode(), digest))
-    agree(workers, "the state of " + SITE, {"a check sum": digest})
+
+    def check_sum() -> int:
+        digest = 0
+        for name, array in sorted(state().items()):
+            digest = zlib.crc32(array.tobytes(), zlib.crc32(name.encode(), digest))
+        return digest
+
+    agree(workers, "the state of " + SITE, {"a check sum": check_sum})
     for place, variable in enumerate(model.weights):
         value = tf.convert_to_tensor(variable)
         variable.assign(workers.first(value, f"hessian_free/start/{place}"))
@@ -120,7 +120,11 @@ def check_alike(
 def same_validation(workers: Workers, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
     """Returns the logs of worker 0; refuses data of which another one has found something else."""
     logs = together(workers, SITE, evaluate)
-    if workers.alone or not logs:
+    return workers.pick(lambda: logs, lambda: _of_first(workers, logs))()
+
+
+def _of_first(workers: Workers, logs: dict[str, float]) -> dict[str, float]:
+    if not logs:
         return logs
     found = tf.constant(list(logs.values()), tf.float64)
     heard = workers.gather(found, "hessian_free/validation").numpy()

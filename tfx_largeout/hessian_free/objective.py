@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.hessian_free.agreement import SITE, agree_on_problem, refuse_heads
 from tfx_largeout.hessian_free.curvature import Curvature
@@ -162,10 +162,13 @@ def make_objective(
 
     curvature, parts, own = together(workers, SITE, make)
     parameters = curvature.parameters
-    if not workers.alone:  # so that one process needs no pass over the data, nor over each vector
+
+    def over_all() -> list[Worker]:
         agree_on_problem(workers, model, *parts, sharded)
-        own = [OverWorkers(each, workers, parameters, batch_size, sharded) for each in own]
-    training, held_out = own
+        return [OverWorkers(each, workers, parameters, batch_size, sharded) for each in own]
+
+    # One process needs no pass over the data, nor over each vector.
+    training, held_out = workers.pick(lambda: own, over_all)()
     return Objective(parameters, training, held_out, WeightPenalty(model.trainable_variables))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.hessian_free.curvature import LossSums
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters

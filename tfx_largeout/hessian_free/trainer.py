@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import instance_argument, integer_argument, number_argument
-from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN, together
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.hessian_free.agreement import (
     SITE,

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.class_shards import mark_as_shard
-from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import TopScores
 
@@ -40,16 +40,15 @@ class DerivedState(keras.layers.Layer):
             getattr(self, name).assign(value)
 
     def add_derived(
-        self, name: str, value: np.ndarray, num_classes: int = 0, class_axis: int | None = None
+        self, name: str, value: np.ndarray, shard: ClassShard | None = None, class_axis: int = 0
     ) -> Any:
         """Adds a weight, which must become the attribute of that name.
 
         Args:
             name: Of the weight.
             value: Its first value, an array.
-            num_classes: C of all workers.
-            class_axis: The dimension in which it is over the classes of this worker; None
-                (default): there is none.
+            shard: The classes of this worker, if it is over them. Default None.
+            class_axis: The dimension in which it is. Default 0.
         """
         weight = self.add_weight(
             name=name,
@@ -60,8 +59,8 @@ class DerivedState(keras.layers.Layer):
             autocast=False,
         )
         self._first_values[name] = value
-        if class_axis is not None:
-            mark_as_shard(weight, num_classes, class_axis)
+        if shard is not None:
+            mark_as_shard(weight, shard, class_axis)
         return weight
 
 
@@ -155,11 +154,11 @@ class Index(OverRows):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._shard: Any = None  # an IndexShard, once it is built
+        self._rows: Any = None  # the ClassRows, once it is built
 
-    def spread(self, shard: IndexShard) -> None:
-        """Says, before it is built, that W will have the rows of a part of the classes."""
-        self._shard = shard
+    def spread(self, rows: ClassRows) -> None:
+        """Says, before it is built, which classes the rows of W will be."""
+        self._rows = rows
 
     def check_shape(self, num_classes: int, width: int) -> None:
         """Raises a ValueError if W `[C, D]` won't do."""

@@ -12,11 +12,12 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.base import HOST, Index, SearchIndex, filled
+from tfx_largeout.indexes.found_by_all import first_of_each, most_voted
 from tfx_largeout.indexes.hash_family import DWTAHash, HashFamily, SimHash
-from tfx_largeout.indexes.index_shard import IndexShard
 from tfx_largeout.indexes.longest_row import grown_radius, longest_row, radii
 from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
 from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashedRows, HashTables, update_tables
@@ -158,21 +159,23 @@ class HashIndex(Index, SearchIndex):
         """Draws the hash functions for W `[C, D]`, and makes room for the empty tables."""
         num_classes, width = input_shape
         self._shape = (num_classes, width)
-        self._shard = self._shard or IndexShard(ALONE, num_classes, self.name)
+        self._rows = self._rows or ClassRows(ALONE, num_classes, self.name)
+        shard = self._rows.shard
         width = self._hashed_width(width)
         count = self.hashes_per_table * self.num_tables
         functions = self.family.functions(width, count, np.random.default_rng(self.seed))
         self._bins = functions.bins
-        self.elements = self._add("elements", functions.elements.astype(np.uint32))
-        self.planes = self._add("planes", functions.planes)
-        self.entries = self._add("entries", _zeros(self.num_tables, num_classes), class_axis=1)
-        self.starts = self._add("starts", _zeros(self.num_tables, self.num_buckets + 1))
-        self.touched_at = self._add("touched_at", _zeros(num_classes), class_axis=0)
-        self.built_at = self._add("built_at", np.full(self.num_tables, 2**32 - 1, np.uint32))
-        self.clock = self._add("clock", np.zeros([], np.int32))
-        self.radius = self._add("radius", np.zeros([], np.float32))
+        entries = _zeros(self.num_tables, num_classes)
+        self.elements = self.add_derived("elements", functions.elements.astype(np.uint32))
+        self.planes = self.add_derived("planes", functions.planes)
+        self.entries = self.add_derived("entries", entries, shard, class_axis=1)
+        self.starts = self.add_derived("starts", _zeros(self.num_tables, self.num_buckets + 1))
+        self.touched_at = self.add_derived("touched_at", _zeros(num_classes), shard)
+        self.built_at = self.add_derived("built_at", np.full(self.num_tables, 2**32 - 1, np.uint32))
+        self.clock = self.add_derived("clock", np.zeros([], np.int32))
+        self.radius = self.add_derived("radius", np.zeros([], np.float32))
         with tf.device(HOST):
-            self.schedule = self._add("schedule", first_schedule(self.first_period))
+            self.schedule = self.add_derived("schedule", first_schedule(self.first_period))
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
@@ -185,7 +188,8 @@ class HashIndex(Index, SearchIndex):
         every = tf.range(kernel.shape[0], dtype=tf.int64)
         radius = self.radius.value
         if self.similarity == "inner_product":
-            radius = self._shard.longest(longest_row(kernel, bias, every))
+            radius = longest_row(kernel, bias, every)
+            radius = self._rows.workers.longest(radius, f"{self._rows.site}/radius")
         which = tf.constant([0, self.num_tables], tf.int64)
         self._update(kernel, bias, every, which, radius)
 
@@ -202,13 +206,14 @@ class HashIndex(Index, SearchIndex):
         if self.similarity == "inner_product":
             touched, radius = tf.cond(
                 turn.begins_round,
-                lambda: grown_radius(kernel, bias, touched, radius, self._shard),
+                lambda: grown_radius(kernel, bias, touched, radius, self._rows),
                 lambda: (touched, radius),
             )
         moved = self._update(kernel, bias, touched, turn.tables, radius)
         if self.max_drift is not None:
-            moved = self._shard.total(moved)  # all workers go by one schedule
-        most = (self.max_drift or 1) * self.num_tables * self._shard.num_classes
+            # All workers go by one schedule.
+            moved = self._rows.workers.sum(moved, f"{self._rows.site}/moved")
+        most = (self.max_drift or 1) * self.num_tables * self._rows.num_classes
         self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
 
     def codes(self, vectors: tf.Tensor, implementation: str = "auto") -> tf.Tensor:
@@ -257,20 +262,21 @@ class HashIndex(Index, SearchIndex):
             shape = tf.shape(queries)
             codes = self.codes(tf.reshape(queries, [-1, queries.shape[-1]]))
             codes = tf.reshape(codes, [shape[0], shape[1], self.num_tables])
-        order = BucketOrder.draw(self.num_tables, self._shard.num_classes, seed)
+        order = BucketOrder.draw(self.num_tables, self._rows.num_classes, seed)
+        is_whole = self._rows.shard.is_whole
         found = bucket_candidates(
             self.tables,
             codes,
-            self._shard.num_found(budget),
-            order._replace(first_class=self._shard.first_row(order.first_class)),
+            budget if is_whole else min(budget, self._rows.num_rows),
+            order._replace(first_class=self._rows.shard.row_from(order.first_class)),
             per_example=per_example,
             max_per_bucket=self.max_per_bucket,
             num_ranges=self.num_ranges,
-            gives_marks=not self._shard.workers.alone,
+            gives_marks=not is_whole,
         )
         if per_example:
-            return self._shard.first_of_each(found, budget, self.num_ranges * self.num_tables)
-        return self._shard.most_voted(found, budget, order.first_class)
+            return first_of_each(self._rows, found, budget, self.num_ranges * self.num_tables)
+        return most_voted(self._rows, found, budget, order.first_class)
 
     def search(
         self,
@@ -288,12 +294,12 @@ class HashIndex(Index, SearchIndex):
         self.check_built_for(head.kernel)
         most = self.most_found(k, num_found)
         is_of_head = getattr(head, "index", None) is self
-        if not head.workers.alone and not is_of_head:
-            raise RuntimeError(
+        if not is_of_head:
+            head.workers.refuse_several(
                 "index must be that of the head, where its classes are spread over "
                 f"{head.workers.size} workers; got another one"
             )
-        if is_of_head:
+        else:
             self.build_once(head.kernel, head.bias)  # it has perhaps not drawn candidates yet
 
         def find(hidden: tf.Tensor) -> tf.Tensor:
@@ -307,7 +313,7 @@ class HashIndex(Index, SearchIndex):
         Raises:
             ValueError: `num_found` is above C, or below k.
         """
-        num_classes = self._shard.num_classes
+        num_classes = self._rows.num_classes
         if num_found is None:
             return min(max(1000, 10 * k), num_classes)
         if num_found < k:
@@ -345,7 +351,7 @@ class HashIndex(Index, SearchIndex):
 
     def load_own_variables(self, store: Any) -> None:
         """As Keras. Tables that are over other rows than there are now begin anew."""
-        if self._shard is None or self._shard.workers.alone:
+        if self._rows is None or self._rows.shard.is_whole:
             super().load_own_variables(store)
         else:
             self.start_anew()
@@ -402,11 +408,6 @@ class HashIndex(Index, SearchIndex):
             self.clock.assign(now)
             self.radius.assign(radius)
         return moved
-
-    def _add(self, name: str, value: np.ndarray, class_axis: int | None = None) -> Any:
-        shard = self._shard
-        is_shard = class_axis is not None and not shard.workers.alone
-        return self.add_derived(name, value, shard.num_classes, class_axis if is_shard else None)
 
 
 def _zeros(*shape: int) -> np.ndarray:

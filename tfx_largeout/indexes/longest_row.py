@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.indexes.index_shard import IndexShard
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather
 
 _ROWS_LOOKED_AT = 4096  # how many of all rows are looked at for one that has grown longer
@@ -18,17 +18,18 @@ _BLOCK_ROWS = 2**14  # how many lengths are computed at a time
 
 
 def grown_radius(
-    kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor, shard: IndexShard
+    kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor, rows: ClassRows
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the rows to mark, which are all if the longest has grown much, and the radius.
 
     Cost: O(4,096 D) for C classes or fewer, and what the touched rows cost. `touched` as
     `Index.update`; `radius` is the one so far.
     """
-    step = max(1, shard.num_classes // _ROWS_LOOKED_AT)
-    some = shard.rows_of(tf.range(0, shard.num_classes, step, dtype=tf.int64))
-    changed = tf.boolean_mask(touched, touched >= 0)
-    now = shard.longest(longest_row(kernel, bias, tf.concat([some, changed], axis=0)))
+    step = max(1, rows.num_classes // _ROWS_LOOKED_AT)
+    some = rows.of(tf.range(0, rows.num_classes, step, dtype=tf.int64))
+    looked_at = tf.concat([some, touched], axis=0)
+    looked_at = tf.boolean_mask(looked_at, looked_at >= 0)
+    now = rows.workers.longest(longest_row(kernel, bias, looked_at), f"{rows.site}/radius")
     is_new = now > radius * _GROWTH
     every = tf.range(kernel.shape[0], dtype=tf.int64)
     touched = tf.cond(is_new, lambda: every, lambda: touched)

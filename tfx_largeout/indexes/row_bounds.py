@@ -50,9 +50,10 @@ class QuantizedRows(SearchIndex):
         with_partition: bool = False,
     ) -> TopScores:
         """As `SearchIndex`; by the exact pass with a partition, and over several workers."""
-        if head.workers.alone:  # of several, each has other rows than the index
+        is_over_rows = head.rows.shard.is_whole  # of several workers, each has others
+        if is_over_rows:
             self.check_built_for(head.kernel)
-        if with_partition or not head.workers.alone:
+        if with_partition or not is_over_rows:
             return head.top_k(hidden, k)
         best = self.top_k(hidden, head.kernel, head.bias, k)
         return TopScores(best.top_scores, best.top_ids, None)

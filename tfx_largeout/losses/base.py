@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout import heads
 from tfx_largeout.arguments import class_argument
+from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
@@ -237,22 +238,23 @@ class HeadLoss(keras.losses.Loss):
                 f"({_listed(losses_of(gives))}), or a head that gives {kind.__name__} "
                 f"({_listed(_heads_that_give(kind))})."
             )
-        if not output.head.workers.alone:
-            self._check_over_workers(kind)
+        self._check_over_workers(output.head.workers, kind)
         return output
 
-    def _check_over_workers(self, kind: type) -> None:
+    def _check_over_workers(self, workers: Workers, kind: type) -> None:
         if self.reduction in (None, "none"):
-            raise ValueError(
+            workers.refuse_several(
                 "reduction must be a sum or a mean where several workers train a model, since the "
-                f"loss is that of the global batch; got {self.reduction!r}"
+                f"loss is that of the global batch; got {self.reduction!r}",
+                ValueError,
             )
         writes = next(c for c in type(self).__mro__ if "from_statistics" in c.__dict__)
         if kind is CandidateStatistics and not writes.__dict__.get("sums_over_workers", False):
-            raise NotImplementedError(
+            workers.refuse_several(
                 f"{type(self).__name__} must say with sums_over_workers=True in {writes.__name__}, "
                 "which writes from_statistics, that it adds up over workers what it finds among "
-                "the candidates of each; got a head whose classes are spread over workers"
+                "the candidates of each; got a head whose classes are spread over workers",
+                NotImplementedError,
             )
 
     def _why_this_kind(self) -> str:

@@ -8,7 +8,6 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.losses.candidate_loss import (
     NO_LOGIT,
     CandidateLoss,
@@ -51,12 +50,9 @@ class BlackOut(CandidateLoss):
         # A column that is no class, so that there is a largest one even without candidates.
         scores = tf.pad(scores, [[0, 0], [0, 1]], constant_values=NO_LOGIT)
         place = tf.argmax(scores, axis=1)
-        largest = tf.gather(scores, place, axis=1, batch_dims=1)
+        largest, workers = tf.gather(scores, place, axis=1, batch_dims=1), statistics.workers
+        largest, place = workers.largest(largest, place, "largest")
         is_rest = tf.one_hot(place, tf.shape(scores)[1], on_value=False, off_value=True)
-        workers = statistics.workers
-        if not workers.alone:
-            largest, is_here = _largest_of_all(workers, largest)
-            is_rest |= ~is_here[:, tf.newaxis]
         rest = tf.where(is_rest, scores, NO_LOGIT)
 
         log_rest = _log_sum(label, log_sum_exp(scores, is_rest, workers)[:, tf.newaxis])
@@ -65,13 +61,6 @@ class BlackOut(CandidateLoss):
         probabilities = tf.exp(rest[:, tf.newaxis] - shared[:, :, tf.newaxis])
         rejected = workers.sum(tf.reduce_sum(tf.math.log1p(-probabilities), axis=-1), "rejected")
         return statistics.labels.mean(log_all - label - (rejected + log_rest - log_all))
-
-
-def _largest_of_all(workers: Workers, own: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the largest of what the workers have, `[N]`, and whether it is this worker's."""
-    everybody = workers.gather(tf.stop_gradient(own), "largest_of_each")
-    is_here = tf.equal(tf.argmax(everybody, axis=0), workers.rank)
-    return workers.sum(tf.where(is_here, own, 0), "largest"), is_here
 
 
 def _log_sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

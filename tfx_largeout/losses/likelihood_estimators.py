@@ -78,9 +78,7 @@ class ImportanceSampling(CandidateLoss):
         drawn = tf.broadcast_to(statistics.candidate_ids >= 0, tf.shape(statistics.hits))
         log_sum = log_sum_exp(corrected_candidates(statistics), drawn, statistics.workers)
         loss = log_sum - statistics.labels.mean(statistics.true_logits)
-        is_drawn = tf.reduce_any(drawn, axis=1)
-        if not statistics.workers.alone:
-            is_drawn = statistics.workers.sum(tf.cast(is_drawn, tf.int32), "drawn") > 0
+        is_drawn = statistics.workers.any(tf.reduce_any(drawn, axis=1), "drawn")
         return tf.where(is_drawn, loss, 0)
 
 

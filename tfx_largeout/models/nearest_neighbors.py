@@ -306,11 +306,10 @@ class NearestNeighborModel(keras.Model):
         loss = getattr(self.model, "loss", None)
         ignored = getattr(loss, "ignore_class", None)
         output = output_of_logits(logits).for_metric(ignored)
-        if not output.head.workers.alone:
-            raise RuntimeError(
-                f"{type(self).__name__} must be used in one process; got a head whose classes are "
-                f"spread over {output.head.workers.size} workers: load its file in one"
-            )
+        output.head.workers.refuse_several(
+            f"{type(self).__name__} must be used in one process; got a head whose classes are "
+            f"spread over {output.head.workers.size} workers: load its file in one"
+        )
         if self.k > output.head.num_classes:
             raise ValueError(
                 f"k must be at most num_classes={output.head.num_classes}; got {self.k}"

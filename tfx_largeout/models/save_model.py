@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.callbacks.model_state import ModelState
-from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.together import together
+from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
 from tfx_largeout.keras_internals import names_forgotten
 
@@ -57,9 +57,12 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     facts = {"the path of save_model": str(filepath), "overwrite of save_model": int(overwrite)}
     agree(workers, _SITE, facts)
     _on_first(workers, lambda: _check_path(path, overwrite))
-    if workers.alone:
-        _write(model, path)
-        return
+    workers.pick(_write, _write_gathered)(model, path)
+
+
+def _write_gathered(model: keras.Model, path: Path) -> None:
+    """Writes a model of which each worker has some rows: worker 0 does."""
+    workers = current()
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)  # as it will be where the file is loaded
     state = ModelState(model, metrics=False, kept=False)
@@ -127,7 +130,8 @@ def _gather_rows(
 ) -> None:
     """Gathers rows block by block; `whole`, if there is one, gets those of all classes."""
     sent = own.dtype if own.dtype.name in _SENT_AS_THEY_ARE else np.dtype(np.int32)
-    most = -(-num_classes // workers.size)
+    shards = [ClassShard(rank, workers.size, num_classes) for rank in range(workers.size)]
+    most = shards[0].num_rows
     size = max(_BLOCK // max(int(np.prod(own.shape[1:])), 1), 1)
     for first in range(0, most, size):
         block = np.zeros([min(size, most - first), *own.shape[1:]], sent)
@@ -135,8 +139,8 @@ def _gather_rows(
         block[: len(here)] = here
         every = workers.gather(tf.constant(block), "block").numpy()
         if whole is not None:
-            for rank, rows in enumerate(every):
-                target = whole[rank :: workers.size][first : first + len(block)]
+            for shard, rows in zip(shards, every, strict=True):
+                target = shard.own(whole)[first : first + len(block)]
                 target[...] = rows[: len(target)]
 
 

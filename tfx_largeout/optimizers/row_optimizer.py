@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.distribute.own_rows import own_rows
-from tfx_largeout.distribute.workers import current
+from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.keras_internals import OptimizerHooks
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
@@ -155,7 +154,7 @@ class RowOptimizer(OptimizerHooks):
     def load_own_variables(self, store: Any) -> None:
         if len(store.keys()) == len(self.variables):  # else Keras warns, and loads nothing
             owner = f"{type(self).__name__} {self.name!r}"
-            store = own_rows(store, self.variables, current(), owner)
+            store = own_rows(store, self.variables, owner)
             check_saved_shapes(owner, self.variables, store)
         super().load_own_variables(store)
 

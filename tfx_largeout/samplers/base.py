@@ -10,9 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.distribute.workers import ALONE, Workers
+from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.sorted_search import is_in, is_in_rows
 from tfx_largeout.saving import kept_arguments, with_objects
 
@@ -46,36 +47,13 @@ class OutputWeights(NamedTuple):
         kernel: W `[C, D]`, a variable; None where a sampler is used without a head.
         bias: b `[C]`, a variable, or None.
         index: The `Index` over W and b that the head keeps up to date, or None.
-        rows: A `ClassRows`, where several workers have the rows of W; None where all are here.
+        rows: The `ClassRows` of W. Default None: all are here.
     """
 
     kernel: Any = None
     bias: Any = None
     index: Any = None
     rows: Any = None
-
-    @property
-    def workers(self) -> Workers:
-        """Those that have the rows of W."""
-        return ALONE if self.rows is None else self.rows.workers
-
-    def rows_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of classes; -1 for padding and for classes of other workers."""
-        return ids if self.rows is None else self.rows.of(ids)
-
-    def of_owners(self, ids: tf.Tensor, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what those workers have that have the rows of the classes; 0 at padding.
-
-        Args:
-            ids: `[N, K]`.
-            values: `[N, K, ...]`.
-            name: Of the call.
-        """
-        if self.workers.alone:
-            return values
-        shape = tf.concat([tf.shape(ids), tf.ones([tf.rank(values) - 2], tf.int32)], axis=0)
-        here = tf.reshape(self.rows_of(ids) >= 0, shape)
-        return self.workers.sum(tf.where(here, values, tf.zeros_like(values)), f"sampler/{name}")
 
 
 class Sampler:
@@ -89,7 +67,7 @@ class Sampler:
     it with Keras and keep its arguments under their names to save it with a model. A sampler whose
     candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
     and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
-    rows by `OutputWeights.rows_of`, and says so with `spreads_classes`. What it draws for a batch
+    rows by `OutputWeights.rows`, and says so with `spreads_classes`. What it draws for a batch
     is then the same on all workers; of an example's own candidates, each may leave out those of
     others.
 
@@ -216,6 +194,8 @@ class Sampler:
             raise ValueError(
                 f"weights.index must be that of a head, as {type(self).__name__} asks it; got None"
             )
+        if weights.rows is None and self.num_classes is not None:
+            return weights._replace(rows=ClassRows(ALONE, self.num_classes, "sampler"))
         return weights
 
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 
@@ -46,10 +45,5 @@ class ExactTopK(Sampler):
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
-        layer = weights.kernel, weights.bias
-        if weights.workers.alone:
-            no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
-            best = streamed_logits(hidden, *layer, no_labels, k=self.k)
-        else:
-            best = weights.rows.best(hidden, *layer, self.k)
+        best = weights.rows.best(hidden, weights.kernel, weights.bias, self.k)
         return Candidates.certain(best.top_ids, labels)

@@ -85,7 +85,7 @@ class IndexSampler(Sampler):
                 return candidates
             # Whether a label is found, the worker knows that has its row.
             of_labels = candidates.true_log_expected
-            of_labels = weights.of_owners(labels.ids, of_labels, "labels_found")
+            of_labels = weights.rows.of_owners(labels.ids, of_labels, "labels_found")
             return candidates._replace(true_log_expected=of_labels)
         return Candidates.certain(found, labels)
 

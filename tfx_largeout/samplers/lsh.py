@@ -76,12 +76,12 @@ class LSHEmbedding(IndexSampler):
         dtype = "float64" if weights.kernel.dtype == "float64" else "float32"
         hidden = tf.cast(hidden, dtype)
         bias = weights.bias if weights.index.similarity == "inner_product" else None
-        of_labels, of_drawn = weights.rows_of(labels.ids), weights.rows_of(drawn.ids)
+        of_labels, of_drawn = weights.rows.of(labels.ids), weights.rows.of(drawn.ids)
         values = candidate_logits(weights.kernel, bias, hidden, of_labels, of_drawn)
         true_log_expected = _log_found(weights, hidden, of_labels, values.true_logits)
         return drawn._replace(
             log_expected=_log_found(weights, hidden, of_drawn, values.candidate_logits),
-            true_log_expected=weights.of_owners(labels.ids, true_log_expected, "log_found"),
+            true_log_expected=weights.rows.of_owners(labels.ids, true_log_expected, "log_found"),
         )
 
 
@@ -122,7 +122,7 @@ class LSHLabel(IndexSampler):
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         ids = tf.where(labels.mask, labels.ids, tf.constant(-1, tf.int64))
-        places = weights.rows_of(ids)
+        places = weights.rows.of(ids)
         rows = gather(bare_variable(weights.kernel), tf.maximum(places, 0))
         rows = tf.where(places[..., tf.newaxis] < 0, 0.0, tf.cast(rows, tf.float32))
-        return weights.of_owners(ids, rows, "rows_of_labels")
+        return weights.rows.of_owners(ids, rows, "rows_of_labels")

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.indexes import HashIndex, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_logits import top_candidates
 from tfx_largeout.samplers.base import Candidates, OutputWeights
 from tfx_largeout.samplers.index_sampler import IndexSampler
 
@@ -55,9 +54,5 @@ class WTATopK(IndexSampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         found = self.find(hidden, labels, seed, weights)
-        layer = weights.kernel, weights.bias
-        if weights.workers.alone:
-            best = top_candidates(*layer, hidden, found, self.k)
-        else:
-            best = weights.rows.best_of(hidden, *layer, found, self.k)
+        best = weights.rows.best_of(hidden, weights.kernel, weights.bias, found, self.k)
         return Candidates.certain(best.ids, labels)

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument
-from tfx_largeout.distribute.workers import current
+from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.large_logits import without_logits
 from tfx_largeout.indexes import HashIndex
@@ -251,8 +251,7 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
 
     plain.get_concrete_function()
     _check_ops(trace.get_concrete_function())
-    if not heads[0].workers.alone:
-        _refuse_workers(heads[0].workers.size)
+    _refuse_several(heads[0].workers)
     return heads[0]
 
 
@@ -337,14 +336,13 @@ def _check_model(model: Any) -> None:
             "model must be built, by a keras.Input or by a call, before it is exported; got "
             f"{model!r}"
         )
-    if not current().alone:
-        _refuse_workers(current().size)
+    _refuse_several(current())
 
 
-def _refuse_workers(size: int) -> None:
-    raise RuntimeError(
-        f"export must be called in a single process; got {size} workers. Write the model by "
-        "tlo.save_model on all of them, load it in one process, and export it there"
+def _refuse_several(workers: Workers) -> None:
+    workers.refuse_several(
+        f"export must be called in a single process; got {workers.size} workers. Write the model "
+        "by tlo.save_model on all of them, load it in one process, and export it there"
     )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ops.streamed_logits_cases import IMPLEMENTATIONS, integers, random_labels, use
 from oracles import streamed_logits as oracle
 
-from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.exact.streamed_logits import StreamedLogits, streamed_logits
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ops.streamed_logits_cases import IMPLEMENTATIONS, integers, random_labels, use
 from variants import product
 
-from tfx_largeout.ops.exact.class_shard import ClassShard
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.exact.softmax_selection import least_weight, softmax_selection
 
 SEED = tf.constant([1, 2], tf.int64)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.saving import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
@@ -19,8 +20,7 @@ def initialize_by_blocks(
     shape: tuple[int, int],
     dtype: Any,
     last_column: tf.Tensor | None = None,
-    first: int = 0,
-    stride: int = 1,
+    shard: ClassShard | None = None,
     name: str = "kernel_initializer",
 ) -> tf.Tensor:
     """Returns what `initializer` gives for `[C, D]`, made block after block where that can be.
@@ -37,28 +37,25 @@ def initialize_by_blocks(
         shape: `(C, D)`.
         dtype: The dtype of the result.
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
-        first: Of the rows, those from here on are returned. Default 0.
-        stride: Each how-many-th of them. Default 1: all.
+        shard: Whose rows are returned. Default None: all.
         name: The argument that the initializer was given as, for the error.
 
     Raises:
         ValueError: It gives values of another shape.
     """
+    shard = shard or ClassShard(num_classes=shape[0])
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
     if type(initializer) not in _BY_ROWS or shape[0] <= rows_a_block:
-        whole = _append(initial_values(initializer, shape, dtype, name), last_column)
-        return whole if stride == 1 else whole[first::stride]
+        return shard.own(_append(initial_values(initializer, shape, dtype, name), last_column))
     _check_constant(initializer, shape, name)
     width = shape[1] + (last_column is not None)
-    kept = len(range(first, shape[0], stride))
-    result = tf.raw_ops.Empty(shape=(kept, width), dtype=tf.as_dtype(dtype))
+    result = tf.raw_ops.Empty(shape=(shard.num_rows, width), dtype=tf.as_dtype(dtype))
     end = 0
     for block, start in enumerate(range(0, shape[0], rows_a_block)):
         rows = min(rows_a_block, shape[0] - start)
         own = _of_block(initializer, block, start, shape, (rows, shape[1]))
         column = None if last_column is None else last_column[start : start + rows]
-        values = _append(own((rows, shape[1]), dtype=dtype), column)
-        values = values[(first - start) % stride :: stride]
+        values = shard.own(_append(own((rows, shape[1]), dtype=dtype), column), start)
         begin, end = end, end + values.shape[0]
         # The output is the input's own memory.
         result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(begin, end), v=values)

@@ -1,47 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassRows: the classes of a head whose rows this process has."""
+"""ClassRows: the classes of a head whose rows this process has, and what is found in all."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits, top_candidates
-from tfx_largeout.ops.exact.class_shard import ClassShard
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection, least_weight
 from tfx_largeout.ops.exact.streamed_logits import StreamedLogits, streamed_logits
 from tfx_largeout.statistics import TopScores
 
+_NO_LOGITS = (
+    "a head whose classes are spread over workers has no logits of all classes, and can't run "
+    "eagerly; use tlo.top_k_model for predictions, losses and metrics of this package within "
+    "compile, or a tf.function of your own around model and metric"
+)
+
 
 class ClassRows:
-    """The rows of W and b that this process has: class c is row c // R of worker c % R.
+    """The rows of W and b that this process has, of C classes of a head. Alone, it has them all.
 
-    Cyclic, since ids are often sorted by frequency: with ranges of ids one worker would own most of
-    the labels and candidates. In a single process all rows are here, and every id is its own row.
-
-    Args:
-        workers: Those that share the classes.
-        num_classes: C.
-        site: The name of the head, for collectives.
+    The site is the name of the head, for collectives.
     """
 
     def __init__(self, workers: Workers, num_classes: int, site: str) -> None:
         self.workers = workers
         self.num_classes = num_classes
-        self._site = site
-        self.num_rows = len(range(workers.rank, num_classes, workers.size))
-        self.share = self.num_rows / num_classes
+        self.site = site
         self.shard = ClassShard(workers.rank, workers.size, num_classes)
+        self.num_rows = self.shard.num_rows
+        self.share = self.num_rows / num_classes
 
     def of(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of classes; -1 for padding and for classes of other workers."""
-        if self.workers.alone:
-            return ids
-        here = tf.equal(ids % self.workers.size, self.workers.rank) & (ids >= 0)
-        return tf.where(here, ids // self.workers.size, tf.constant(-1, ids.dtype))
+        return self.shard.row_of(ids)
 
     def own(self, ids: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns those candidates of which the rows are here, and values beside them.
@@ -50,7 +49,7 @@ class ClassRows:
             ids: `[S]`: those of other workers are left out. `[N, S]`: they become -1.
             *values: Like `ids`.
         """
-        if self.workers.alone:
+        if self.shard.is_whole:
             return (ids, *values)
         here = self.of(ids) >= 0
         if ids.shape.rank == 1:
@@ -60,12 +59,51 @@ class ClassRows:
             *(tf.where(here, x, tf.zeros_like(x)) for x in values),
         )
 
+    def of_owners(self, ids: tf.Tensor, values: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns `[N, K, ...]` what those workers have that have the rows of classes `[N, K]`.
+
+        Over several workers it is 0 at padding.
+        """
+        if self.shard.is_whole:
+            return values
+        shape = tf.concat([tf.shape(ids), tf.ones([tf.rank(values) - 2], tf.int32)], axis=0)
+        here = tf.reshape(self.of(ids) >= 0, shape)
+        values = tf.where(here, values, tf.zeros_like(values))
+        return self.workers.sum(values, f"{self.site}/{name}")
+
     def mean(self, variable: Any) -> tf.Tensor:
         """Returns the mean over all classes of W or b, of which the rows here are given."""
         mean = mean_of_rows(variable)
-        if self.workers.alone:
+        if self.shard.is_whole:
             return mean
-        return self.workers.sum(self.share * mean, f"{self._site}/mean_of_rows")
+        return self.workers.sum(self.share * mean, f"{self.site}/mean_of_rows")
+
+    def all_logits(
+        self, logits: Callable[[], tf.Tensor], hidden: tf.Tensor, dtype: str
+    ) -> tf.Tensor:
+        """Returns logits `[N, C]`, where they are.
+
+        Over several workers they are nowhere, and whoever reads them gets an error. Nobody does in
+        a graph, where TensorFlow leaves out what nothing reads.
+        """
+        if self.shard.is_whole:
+            return logits()
+
+        def refuse(_: Any) -> Any:
+            raise RuntimeError(_NO_LOGITS)
+
+        if tf.executing_eagerly():
+            refuse(hidden)
+        nothing = tf.numpy_function(refuse, [tf.shape(hidden)], tf.as_dtype(dtype), stateful=False)
+        return tf.ensure_shape(nothing, [hidden.shape[0], self.num_classes])
+
+    def thinned(
+        self, selection: SoftmaxSelection, log_z: tf.Tensor, num_selected: int
+    ) -> SoftmaxSelection:
+        """Returns what is kept by the log Z of all classes, of what is kept by that of the rows."""
+        if self.shard.is_whole:
+            return selection
+        return selection.thinned(log_z, least_weight(num_selected, self.num_classes))
 
     def exact(self, hidden: tf.Tensor, kernel: Any, bias: Any, labels: tf.Tensor) -> StreamedLogits:
         """Returns exact statistics over all classes, without the best ones: as `streamed_logits`.
@@ -76,12 +114,12 @@ class ClassRows:
             bias: Those of b, or None.
             labels: `[N, K]` ids, the same on all workers.
         """
-        if self.workers.alone:
+        if self.shard.is_whole:
             return streamed_logits(hidden, kernel, bias, labels, k=0)
         wide = tf.cast(hidden, tf.float64 if kernel.dtype == "float64" else tf.float32)
         none = tf.zeros([0], tf.int64)
         here = candidate_logits(kernel, bias, wide, self.of(labels), none).true_logits
-        name = f"{self._site}/exact"
+        name = f"{self.site}/exact"
         targets = self._sum_if_any(here, f"{name}_targets")
         own = streamed_logits(
             hidden, kernel, bias, labels, k=0, target_scores=targets, shard=self.shard
@@ -101,10 +139,8 @@ class ClassRows:
         none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
         few = min(k, self.num_rows)
         own = streamed_logits(hidden, kernel, bias, none, k=few, shard=self.shard)
-        if self.workers.alone:
-            return own
-        logsumexp = self.workers.log_sum_exp(own.logsumexp, f"{self._site}/top_log_sum")
-        if k == 0:
+        logsumexp = self.workers.log_sum_exp(own.logsumexp, f"{self.site}/top_log_sum")
+        if k == 0 or self.shard.is_whole:
             return own._replace(logsumexp=logsumexp)
         scores, ids = self._best_of_all(own.top_scores, own.top_ids, k)
         return own._replace(logsumexp=logsumexp, top_scores=scores, top_ids=ids)
@@ -112,24 +148,19 @@ class ClassRows:
     def best_of(
         self, hidden: tf.Tensor, kernel: Any, bias: Any, ids: tf.Tensor, k: int
     ) -> TopScores:
-        """Returns each example's k best of some classes: as `top_candidates`, ties by lower id.
+        """Returns each example's k best, k >= 1, of some classes: as `top_candidates`.
 
-        Args:
-            hidden: `[N, D]`, the same on all workers.
-            kernel: The rows of W that are here.
-            bias: Those of b, or None.
-            ids: `[N, S]`, without repeats: those candidates whose rows are here; else -1.
-            k: The number of classes, at least 1.
+        They are `[N, S]` without repeats: those whose rows are here, and -1.
         """
-        few = min(k, ids.shape[1])
-        own = top_candidates(kernel, bias, hidden, self.of(ids), few)
-        found = own.ids >= 0
-        own_ids = tf.where(found, self.shard.class_of(own.ids), self.num_classes)
+        if self.shard.is_whole:
+            return top_candidates(kernel, bias, hidden, ids, k)
+        own = top_candidates(kernel, bias, hidden, self.of(ids), min(k, ids.shape[1]))
+        own_ids = tf.where(own.ids >= 0, self.shard.class_of(own.ids), self.num_classes)
         scores, best = self._best_of_all(own.scores, own_ids, k)
         return TopScores(
             scores,
             tf.where(best < self.num_classes, best, tf.constant(-1, tf.int64)),
-            self.workers.log_sum_exp(own.log_partition, f"{self._site}/found_log_sum"),
+            self.workers.log_sum_exp(own.log_partition, f"{self.site}/found_log_sum"),
         )
 
     def _best_of_all(
@@ -141,8 +172,8 @@ class ClassRows:
         lowest = scores.dtype.as_numpy_dtype("-inf")
         scores = tf.pad(scores, missing, constant_values=lowest)
         ids = tf.pad(ids, missing, constant_values=self.num_classes)
-        scores = _side_by_side(self.workers.gather(scores, f"{self._site}/top_scores"))
-        ids = _side_by_side(self.workers.gather(ids, f"{self._site}/top_ids"))
+        scores = _side_by_side(self.workers.gather(scores, f"{self.site}/top_scores"))
+        ids = _side_by_side(self.workers.gather(ids, f"{self.site}/top_ids"))
         by_id = tf.argsort(ids, axis=1)
         scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
         # Of equal scores the first one is the one with the lower id.
