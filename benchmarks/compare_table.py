@@ -18,8 +18,7 @@ from typing import Any
 
 import harness
 
-from tfx_largeout.compare.results import CurvePoint
-from tfx_largeout.compare.summary import time_to_reach
+from tfx_largeout.compare.results import CurvePoint, time_to_reach
 
 _REFERENCE = "full_softmax"
 

@@ -23,8 +23,7 @@ from typing import Any
 
 import harness
 
-from tfx_largeout.compare.results import HeadResult
-from tfx_largeout.compare.summary import time_to_reach
+from tfx_largeout.compare.results import HeadResult, time_to_reach
 
 OURS = "complementary_sum"
 _HELD_OUT = 0.08

@@ -28,10 +28,9 @@ import keras
 import numpy as np
 
 from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.results import CurvePoint
+from tfx_largeout.compare.results import CurvePoint, time_to_reach
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.summary import time_to_reach
-from tfx_largeout.compare.supervisor import Supervisor
+from tfx_largeout.compare.timed_fit import Supervisor
 from tfx_largeout.compare.training import build_model
 from tfx_largeout.datasets import SparseExamples
 
@@ -126,7 +125,7 @@ def curve_of(
     """Trains until the target or the end of the budget; returns the evaluations."""
     keras.utils.set_random_seed(settings.training.seed)
     keras.backend.clear_session()
-    model = build_model(settings, train)
+    model, _ = build_model(settings, train)
     batch = settings.training.batch_size
     batches = train.dataset(batch, shuffle=True, seed=0, drop_remainder=True)
     test_batches = test.dataset(batch)
@@ -136,15 +135,14 @@ def curve_of(
         values = model.evaluate(test_batches, verbose=0, return_dict=True)
         return {name: value for name, value in values.items() if name != "loss"}
 
-    def on_point(point: CurvePoint) -> None:
-        curve.append(point)
-        if point.precision_at_1 >= target:
-            model.stop_training = True
+    def send(**told: Any) -> None:
+        if "point" in told:
+            curve.append(CurvePoint(**told["point"]))
+            if curve[-1].precision_at_1 >= target:
+                model.stop_training = True
 
-    supervisor = Supervisor(
-        settings.training, len(train) // batch, evaluate, on_point, lambda *_: None
-    )
-    model.fit(batches, epochs=1000, shuffle=False, verbose=0, callbacks=[supervisor])
+    supervisor = Supervisor(settings.training, len(train) // batch, evaluate, send)
+    supervisor.fit(model, {"x": batches, "shuffle": False})
     return curve
 
 

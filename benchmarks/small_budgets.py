@@ -44,8 +44,8 @@ import keras
 import numpy as np
 
 import tfx_largeout as tlo
-from tfx_largeout.compare.data import WORDNET, find_files, load
-from tfx_largeout.compare.settings import DataSettings
+from tfx_largeout.compare.data import find_files, load
+from tfx_largeout.compare.settings import WORDNET, DataSettings
 
 OUTPUT = harness.RESULTS / "small_budgets.csv"
 BATCH, HIDDEN, SEED = 512, 128, 0

@@ -12,9 +12,9 @@ from compare.conftest import needs_two_optimizers
 
 from tfx_largeout.compare import cli
 from tfx_largeout.compare.cli import main
+from tfx_largeout.compare.comparison import OutputFolder
 from tfx_largeout.compare.head_options import without_unused
 from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
-from tfx_largeout.compare.output_folder import OutputFolder
 from tfx_largeout.compare.peers import PEERS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from compare.points import make_curve
 
-from tfx_largeout.compare.summary import time_to_reach
+from tfx_largeout.compare.results import time_to_reach
 
 # (epoch, seconds, P@1)
 CURVE = make_curve([(0, 0, 0.0), (1, 10, 0.2), (2, 20, 0.1), (4, 40, 0.5)])

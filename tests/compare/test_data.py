@@ -66,7 +66,7 @@ def test_examples_without_labels_are_left_out_and_counted(tmp_path):
     rows = "0 0:1\n 1:5\n3 2:1\n4 1:1\n"
     events = []
     files = write(tmp_path, "4 3 5\n" + rows, "2 3 5\n 0:1\n1 1:2\n")
-    train, test = load(files, lambda event, **fields: events.append((event, fields["text"])))
+    train, test = load(files, lambda **told: events.extend(told.items()))
     assert train.label_ids.tolist() == [0, 3, 4]
     assert train.feature_ids.tolist() == [0, 2, 1]
     assert (test.label_ids.tolist(), test.feature_ids.tolist()) == ([1], [1])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import struct_pb2
 
-from tfx_largeout.compare.event_file import EventFile
+from tfx_largeout.compare.timed_fit import EventFile
 
 
 def read_events(folder):

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 
+from tfx_largeout.compare.head_builders import HeadBuilder
 from tfx_largeout.compare.head_options import HEAD_OPTIONS, choose_options, fitted
 from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
 from tfx_largeout.losses import SoftmaxCrossentropy
@@ -67,7 +68,7 @@ def test_defaults_go_with_few_classes(row):
         **{name: 40 for name in NUMBERS if defaults.get(name, 0) > 40},
         **{name: defaults[name] * 40 / 139_536 for name in row.in_proportion},
     }
-    built, loss = row.build(40, np.arange(40), 0, options)
+    built, loss = row.make(HeadBuilder(40, np.arange(40), 0, options))
     hidden = np.random.default_rng(0).standard_normal([3, 8]).astype("float32")
     logits = np.float64(built(hidden))
     log_z = np.log(np.exp(logits).sum(axis=1))
@@ -96,7 +97,7 @@ def test_defaults_in_proportion_to_the_classes():
 def test_spherical_softmaxes_train_on_few_classes(name):
     row = head_row(name)
     options = fitted(row.default_options, row.default_options, 40, row.in_proportion)
-    head, loss = row.build(40, np.arange(40), 0, options)
+    head, loss = row.make(HeadBuilder(40, np.arange(40), 0, options))
     model = keras.Sequential([keras.Input([8]), head])
     model.compile(keras.optimizers.Adam(options["trunk_learning_rate"]), loss)
     x = np.random.default_rng(0).standard_normal([200, 8])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from variants import cases_of, product
 
+from tfx_largeout.compare.head_builders import HeadBuilder
 from tfx_largeout.compare.head_options import HASH_FAMILIES, fitted
 from tfx_largeout.compare.head_table import HEAD_TABLE, head_row
 from tfx_largeout.metrics import PrecisionAtK
@@ -22,7 +23,7 @@ def train(row, **options):
         options["head_learning_rate"] = 1.0  # the default is for thousands of times more classes
     counts = np.arange(NUM_CLASSES)[::-1]  # the last class has no example
     options = fitted(options, row.default_options, NUM_CLASSES)
-    head, loss = row.build(NUM_CLASSES, counts, seed=1, options=options)
+    head, loss = row.make(HeadBuilder(NUM_CLASSES, counts, seed=1, options=options))
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(8), head])
     model.compile(keras.optimizers.Adam(0.05), loss=loss, metrics=[PrecisionAtK(1)])
     x = np.random.default_rng(0).normal(size=[32, 4]).astype(np.float32)

@@ -12,28 +12,28 @@ import pytest
 from tfx_largeout.compare import comparison
 from tfx_largeout.compare import job as job_module
 from tfx_largeout.compare.cli import main
-from tfx_largeout.compare.earlier_run import EarlierRun
-from tfx_largeout.compare.job import Job, run_job
-from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.comparison import OutputFolder
+from tfx_largeout.compare.job import EarlierRun, Job, run_job
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings
 
 WORKER = """
 import json, sys
 head = json.load(sys.stdin)["head"]
-def send(event, **fields):
-    print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
-send("ready", batch_size=6, steps_per_epoch=10, parameters=3, implementation="none",
+def send(**told):
+    print(json.dumps({"peak_bytes": 5, **told}), flush=True)
+send(stage="training", batch_size=6, steps_per_epoch=10, parameters=3, implementation="none",
      data={"classes": 4})
-send("note", text="the shared library is missing")
+send(note="the shared library is missing")
 for step in (0, 5):
     names = ["precision_at_1", "precision_at_3", "precision_at_5"]
     names += ["ps_precision_at_1", "exact_loss"]
     point = {"step": step, "epoch": step / 10, "seconds": step, "train_loss": float(sys.argv[1])}
-    send("point", point={**point, **dict.fromkeys(names, step / 10)})
+    point = {**point, **dict.fromkeys(names, step / 10)}
+    send(point=point, steps=step, seconds=step)
 if head == "tf_nce":
-    send("failed", error="ValueError: no", data_at_fault=False)
+    send(status="failed", error="ValueError: no")
 else:
-    send("done", step=5, seconds=5.0)
+    send(status="done", steps=5, seconds=5.0)
 """
 
 

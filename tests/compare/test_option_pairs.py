@@ -89,9 +89,9 @@ def compare(tiny, tmp_path, monkeypatch, capsys):
             return message
         job, points = jobs.pop(), []
 
-        def send(event, **fields):
-            if event == "point":
-                points.append({k: v for k, v in fields["point"].items() if k != "seconds"})
+        def send(**told):
+            if "point" in told:
+                points.append({k: v for k, v in told["point"].items() if k != "seconds"})
 
         chosen, events = job.chosen[head], str(tmp_path / "events")
         settings = WorkerSettings(head, job.heads[head], job.data, job.training, events, chosen)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.comparison import OutputFolder
 
 
 @pytest.fixture

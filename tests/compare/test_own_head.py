@@ -7,10 +7,10 @@ import pytest
 
 import tfx_largeout as tlo
 from tfx_largeout.compare.data import find_files, load
-from tfx_largeout.compare.own_head import find_row, load_function
+from tfx_largeout.compare.head_builders import HeadBuilder
+from tfx_largeout.compare.head_table import head_and_loss, head_row, load_function
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
 from tfx_largeout.compare.training import train
-from tfx_largeout.compare.usual_loss import head_and_loss
 
 MODULE = """
 import tfx_largeout as tlo
@@ -35,20 +35,20 @@ def own_module(tmp_path, monkeypatch):
 
 def test_a_head_of_the_current_folder_is_trained(own_module, tiny_data, tmp_path):
     function = f"{own_module}:mine"
-    row = find_row("mine", function)
+    row = head_row("mine", function)
     data = DataSettings(None, *find_files(str(tiny_data)))
     training = TrainingSettings(None, 1, 1, batch_size=100, hidden=8)
     events = str(tmp_path / "events")
     settings = WorkerSettings("mine", row.options, data, training, events, function=function)
     sent = []
-    train(settings, *load(data), lambda event, **fields: sent.append(event))
-    assert sent[-1] == "done"
+    train(settings, *load(data), lambda **told: sent.append(told))
+    assert sent[-1]["status"] == "done"
 
 
 def test_a_function_that_returns_something_else_is_named(own_module):
-    build = find_row("number", f"{own_module}:number").build
+    row = head_row("number", f"{own_module}:number")
     with pytest.raises(TypeError, match=r"'module_of_a_user:number' must return .*; got 7"):
-        build(7, [1] * 7, 0, {})
+        row.make(HeadBuilder(7, [1] * 7, 0, {}))
 
 
 def test_a_module_that_breaks_is_named_with_its_error(tmp_path, monkeypatch):

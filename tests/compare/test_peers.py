@@ -10,6 +10,7 @@ import pytest
 
 from tfx_largeout.compare.data import find_files, load
 from tfx_largeout.compare.peers import PEERS, precision, train_peer
+from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.settings import DataSettings
 from tfx_largeout.datasets import tf_idf
 
@@ -23,14 +24,14 @@ def examples(tiny_data):
 def test_a_peer_learns_and_tells(name, examples):
     if not PEERS[name].installed:
         pytest.skip(f"{PEERS[name].package} is not installed")
-    events = []
-    train_peer(name, *examples, lambda event, **fields: events.append({"event": event, **fields}))
-    assert [event["event"] for event in events] == ["ready", "point", "note", "done"]
-    assert events[0]["data"]["classes"] == 200
-    point = events[1]["point"]
-    assert point["precision_at_1"] > 0.4  # chance: 0.01
-    assert point["exact_loss"] is None
-    assert 0 <= point["seconds"] == events[3]["seconds"]
+    result = HeadResult(name, {})
+    train_peer(name, *examples, lambda **told: result.take(told))
+    assert (result.stage, result.status, len(result.notes)) == ("training", "done", 1)
+    assert result.data["classes"] == 200
+    (point,) = result.curve
+    assert point.precision_at_1 > 0.4  # chance: 0.01
+    assert point.exact_loss is None
+    assert 0 <= point.seconds == result.seconds
 
 
 @pytest.mark.skipif(not PEERS["omikuji"].installed, reason="omikuji is not installed")
@@ -64,10 +65,10 @@ def test_neighbors_are_those_of_the_formula(examples):
 
 def test_neighbors_are_looked_for_by_as_many_examples_as_time_allows(examples, monkeypatch):
     monkeypatch.setattr("tfx_largeout.compare.peers._MOST_PAIRS", 640 * 7)
-    events = []
-    train_peer("tf_idf_neighbors", *examples, lambda event, **fields: events.append(fields))
-    assert events[0]["data"]["test_examples"] == 7
-    assert "of 7 test examples" in events[2]["text"]
+    result = HeadResult("tf_idf_neighbors", {})
+    train_peer("tf_idf_neighbors", *examples, lambda **told: result.take(told))
+    assert result.data["test_examples"] == 7
+    assert "of 7 test examples" in result.notes[0]
 
 
 def dense(examples):

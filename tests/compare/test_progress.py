@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from tfx_largeout.compare.progress import Progress
+from tfx_largeout.compare.job import Progress
 from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.settings import TrainingSettings
 

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from tfx_largeout.compare.runner import DataError, run_head
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
+from tfx_largeout.compare.worker import DataError, run_head
 
 PROLOGUE = """
 import json, os, signal, sys, time
 settings = json.load(sys.stdin)
-def send(event, **fields):
-    print(json.dumps({"event": event, "peak_bytes": 5, **fields}), flush=True)
-send("ready", steps_per_epoch=10, parameters=3, implementation="none",
+def send(**told):
+    print(json.dumps({"peak_bytes": 5, **told}), flush=True)
+send(stage="training", steps_per_epoch=10, parameters=3, implementation="none",
      data={"classes": 4})
-send("progress", step=7, seconds=1.5, loss=2.5)
+send(steps=7, seconds=1.5, loss=2.5)
 """
 
 
@@ -34,7 +34,7 @@ def test_a_worker_that_ends_well(tmp_path):
     result = run(
         tmp_path,
         "assert settings['head'] == 'tf_nce' and settings['training']['batch_size'] == 512\n"
-        "send('done', step=20, seconds=4.0)",
+        "send(status='done', steps=20, seconds=4.0)",
         lambda result, loss: losses.append(loss),
     )
     assert (result.status, result.error) == ("done", None)
@@ -45,16 +45,14 @@ def test_a_worker_that_ends_well(tmp_path):
 
 def test_stages_and_notes(tmp_path):
     stages = []
-    script = (
-        "send('note', text='odd'); send('stage', text='reading'); send('done', step=1, seconds=1)"
-    )
+    script = "send(note='odd'); send(stage='reading'); send(status='done', steps=1, seconds=1)"
     result = run(tmp_path, script, lambda result, loss: stages.append(result.stage))
     assert stages == ["training", "training", "training", "reading", "reading"]
     assert result.notes == ["odd"]
 
 
 def test_a_worker_that_reports_an_error(tmp_path):
-    result = run(tmp_path, "send('failed', error='ValueError: no', data_at_fault=False); exit(1)")
+    result = run(tmp_path, "send(status='failed', error='ValueError: no'); exit(1)")
     assert (result.status, result.error, result.steps) == ("failed", "ValueError: no", 7)
 
 
@@ -73,7 +71,7 @@ def test_a_worker_that_crashes(tmp_path):
 
 def test_malformed_data_stop_everything(tmp_path):
     with pytest.raises(DataError, match=r"train\.txt:3: bad"):
-        run(tmp_path, "send('failed', error='train.txt:3: bad', data_at_fault=True); exit(1)")
+        run(tmp_path, "send(data_error='train.txt:3: bad'); exit(1)")
 
 
 @pytest.mark.thorough
@@ -99,7 +97,7 @@ def test_ctrl_c_ends_the_worker_and_keeps_its_progress(tmp_path):
     script = f"open({str(pid)!r}, 'w').write(str(os.getpid()))\n"
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        result = run(tmp_path, script + "send('progress', step=8, seconds=2, loss=1)\n"
+        result = run(tmp_path, script + "send(steps=8, seconds=2, loss=1)\n"
                      "time.sleep(60)", press_ctrl_c)  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, previous)

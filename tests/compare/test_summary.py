@@ -7,8 +7,7 @@ import json
 import pytest
 from compare.points import make_result
 
-from tfx_largeout.compare.results import CurvePoint, HeadResult
-from tfx_largeout.compare.summary import summarize
+from tfx_largeout.compare.results import CurvePoint, HeadResult, summarize
 
 FULL = make_result("full_softmax", [(0, 0, 0.0), (0.25, 30, 0.2), (0.5, 60, 0.4)])
 FAST = make_result("tf_nce", [(0, 0, 0.0), (5, 30, 0.3), (10, 60, 0.3)])

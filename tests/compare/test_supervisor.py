@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 
+from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import TrainingSettings
-from tfx_largeout.compare.supervisor import Supervisor
-from tfx_largeout.compare.training_clock import TrainingClock
+from tfx_largeout.compare.timed_fit import Supervisor, TrainingClock
 
 STEPS_PER_EPOCH = 5
 X = np.arange(10, dtype=np.float32)[:, np.newaxis]
@@ -29,9 +29,13 @@ def train(settings, learning_rate=0.0, clock=None):
             ["precision_at_1", "precision_at_3", "precision_at_5", "ps_precision_at_1"], 0.0
         ) | {"exact_loss": metrics[-1]}
 
-    supervisor = Supervisor(settings, STEPS_PER_EPOCH, evaluate, points.append, lambda *a: None)
+    def send(**told):
+        if "point" in told:
+            points.append(CurvePoint(**told["point"]))
+
+    supervisor = Supervisor(settings, STEPS_PER_EPOCH, evaluate, send)
     supervisor.clock = clock or supervisor.clock
-    model.fit(X, 0 * X, batch_size=2, shuffle=False, epochs=1000, verbose=0, callbacks=[supervisor])
+    supervisor.fit(model, {"x": X, "y": 0 * X, "batch_size": 2, "shuffle": False})
     return points
 
 

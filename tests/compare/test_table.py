@@ -5,7 +5,7 @@ import dataclasses
 
 from compare.points import make_result
 
-from tfx_largeout.compare.summary import summarize
+from tfx_largeout.compare.results import summarize
 from tfx_largeout.compare.table import format_table, html_table
 
 FULL = make_result("full_softmax", [(0, 0, 0.0), (0.5, 60, 0.1234)])

@@ -79,7 +79,7 @@ def test_rates_fall_by_the_schedule(tiny_data, tmp_path, monkeypatch, head, sche
     settings = settings_for(tiny_data, head, **few)
     training = TrainingSettings(None, 1, 1, batch_size=100, hidden=8, schedule=schedule)
     settings = dataclasses.replace(settings, training=training, events=str(tmp_path))
-    train(settings, *load(settings.data), lambda event, **fields: None)
+    train(settings, *load(settings.data), lambda **_: None)
     names = ["trunk", "head"][: len(optimizers)]
     if head == "complementary_sum":  # follows the trunk's
         assert len(names) == 1
@@ -99,8 +99,8 @@ def test_a_head_and_nearest_neighbors_together(tiny_data, tmp_path, classes, lea
         for each in load(settings.data)
     ]
     sent = {}
-    train(settings, *examples, lambda event, **fields: sent.update(deepcopy({event: fields})))
-    together, alone = sent["with_neighbors"]["point"], sent["point"]["point"]
+    train(settings, *examples, lambda **told: sent.update(deepcopy(told)))
+    together, alone = sent["with_neighbors"], sent["point"]
     assert together["precision_at_1"] > 0.5
     assert least < together["precision_at_5"] <= most  # two labels an example
     assert together["seconds"] > alone["seconds"] > 0 and together["exact_loss"] is None
@@ -125,21 +125,21 @@ def events_of_a_short_training(folder, events, batch_size):
     training = TrainingSettings(None, 2, 1, batch_size=batch_size, hidden=8)
     settings = dataclasses.replace(settings, training=training, events=str(events))
     sent = []
-    train(settings, *load(settings.data), lambda event, **fields: sent.append((event, fields)))
-    return [(event, fields) for event, fields in sent if event != "progress"]
+    train(settings, *load(settings.data), lambda **told: sent.append(told))
+    return [told for told in sent if told.keys() != {"steps", "seconds", "loss"}]
 
 
 @pytest.mark.parametrize(("batch_size", "steps_per_epoch"), [(100, 6), (1000, 1)])
 def test_only_whole_batches_if_there_is_one(tiny_data, tmp_path, batch_size, steps_per_epoch):
     events = events_of_a_short_training(tiny_data, tmp_path, batch_size)
-    events = [(event, fields) for event, fields in events if event != "note"]
-    assert [event for event, _ in events] == ["ready", "point", "point", "done"]
-    assert events[0][1]["steps_per_epoch"] == steps_per_epoch
-    assert events[-1][1]["step"] == 2 * steps_per_epoch
+    ready, first, second, done = (told for told in events if "note" not in told)
+    assert ready["steps_per_epoch"] == steps_per_epoch
+    assert [first["point"]["step"], second["point"]["step"]] == [0, 2 * steps_per_epoch]
+    assert (done["status"], done["steps"]) == ("done", 2 * steps_per_epoch)
 
 
 @pytest.mark.thorough
 def test_a_note_says_that_the_custom_ops_are_not_in_use(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
     (note, *_) = events_of_a_short_training(tiny_data, tmp_path, 1000)
-    assert note == ("note", {"text": "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"})
+    assert note == {"note": "custom ops switched off by TFX_LARGEOUT_FORCE_FALLBACK"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfx_largeout.compare.training_clock import TrainingClock
+from tfx_largeout.compare.timed_fit import TrainingClock
 
 
 class FakeTimer:

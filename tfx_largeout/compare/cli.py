@@ -5,32 +5,34 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from tfx_largeout.compare.data import WORDNET, find_files
-from tfx_largeout.compare.earlier_run import EarlierRun
+from tfx_largeout.compare.comparison import OutputFolder, describe_versions
+from tfx_largeout.compare.data import find_files
 from tfx_largeout.compare.head_options import (
     HEAD_OPTIONS,
     choose_options,
-    positive_integer,
-    positive_number,
     with_rates,
     without_unused,
 )
 from tfx_largeout.compare.head_table import DEFAULT_HEADS, HEAD_TABLE, head_row
-from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, Job, run_job
-from tfx_largeout.compare.machine import describe_versions
-from tfx_largeout.compare.output_folder import OutputFolder
-from tfx_largeout.compare.own_head import find_row, name_of
+from tfx_largeout.compare.job import EXIT_INTERRUPTED, EXIT_SUCCESS, EarlierRun, Job, run_job
 from tfx_largeout.compare.peers import PEERS
-from tfx_largeout.compare.runner import DataError
-from tfx_largeout.compare.settings import FEATURES, SCHEDULES, DataSettings, TrainingSettings
+from tfx_largeout.compare.settings import (
+    FEATURES,
+    WORDNET,
+    DataSettings,
+    TrainingSettings,
+    flag_of,
+    positive_integer,
+)
+from tfx_largeout.compare.worker import DataError
 from tfx_largeout.distribute.launcher import launch
 
 EXIT_USAGE = 2
-_ROWS = {row.name for row in HEAD_TABLE}
 _LONG: dict[str, Any] = {
     "heads": dict.fromkeys((*DEFAULT_HEADS, "sampled_softmax", "midx", "exact_softmax"), ""),
     "seeds": 3,
@@ -68,9 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             print(_list_heads())
             return EXIT_SUCCESS
-        return _compare(compare, arguments, _given(argv))
+        return _compare(arguments, _given(argv))
     except SystemExit as exit:
         return int(exit.code or 0)
+    except _UsageError as error:
+        print(f"{compare.prog}: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except DataError as error:
         print(f"\n{compare.prog}: the data can't be used: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -86,35 +91,47 @@ def _given(argv: Sequence[str] | None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
-def _compare(parser: _Parser, arguments: argparse.Namespace, given: dict[str, Any]) -> int:
+class _UsageError(Exception):
+    """Arguments are wrong, in one sentence."""
+
+
+@contextlib.contextmanager
+def _refusal(start: str) -> Iterator[None]:
+    """Makes the sentence of an error one on the arguments, which begins with their names."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise _UsageError(f"{start}{error}") from None
+
+
+def _compare(arguments: argparse.Namespace, given: dict[str, Any]) -> int:
     if arguments.overwrite and arguments.output is None:
-        parser.error("--overwrite must come with --output; got it alone")
-    if arguments.long:
-        for name, value in _LONG.items():
-            if name not in given:
-                setattr(arguments, name, value)
-    earlier = None
+        raise _UsageError("--overwrite must come with --output; got it alone")
+    others = _LONG if arguments.long else {}
     if arguments.add_to is not None:
-        earlier = _read_earlier(parser, arguments, given)
-    heads, chosen = _choose_heads(parser, arguments)
-    if earlier is None:
-        data_name, data = _choose_data(parser, arguments)
+        for name in ("output", "overwrite", "long"):
+            if name in given:
+                raise _UsageError(f"--{name} must not be given with --add-to; got both")
+        if "heads" not in given and "peers" not in given:
+            raise _UsageError("--add-to must come with --heads or --peers; got neither")
+        others = {"heads": {}, "peers": []}
+    vars(arguments).update({**others, **given})
+    if arguments.add_to is None:
+        earlier, flag, path = None, "--output ", arguments.output
+        data_name, data = _choose_data(arguments)
         training = _choose_training(arguments)
     else:
+        earlier, flag, path = _read_earlier(arguments, given), "--add-to ", arguments.add_to
         data_name, data, training = earlier.data_name, earlier.data, earlier.training
+    heads, chosen = _choose_heads(arguments, training)
     missing = () if "peers" in given or earlier else tuple(_peers_that_are(installed=False))
     functions = {name: function for name, function in arguments.heads.items() if function}
     job = Job(heads, data_name, data, training, tuple(arguments.peers), chosen, missing, functions)
-    _check_heads(parser, job)
-    flag = "--output" if earlier is None else "--add-to"
     with contextlib.ExitStack() as stack:
-        try:
-            path = arguments.output if earlier is None else arguments.add_to
+        with _refusal(flag):
             folder = OutputFolder(path, arguments.overwrite, add=earlier is not None)
             folder.make()
             stack.enter_context(folder.claimed())
-        except (OSError, ValueError) as error:
-            parser.error(f"{flag} {error}")
         try:
             return run_job(job, folder, open_page=arguments.open, earlier=earlier)
         except DataError:
@@ -122,125 +139,88 @@ def _compare(parser: _Parser, arguments: argparse.Namespace, given: dict[str, An
             raise
 
 
-def _read_earlier(
-    parser: _Parser, arguments: argparse.Namespace, given: dict[str, Any]
-) -> EarlierRun:
+def _read_earlier(arguments: argparse.Namespace, given: dict[str, Any]) -> EarlierRun:
     """Returns the run to which heads are added, without those that are trained again."""
-    for name in ("output", "overwrite", "long"):
-        if name in given:
-            parser.error(f"--{name} must not be given with --add-to; got both")
-    if "heads" not in given and "peers" not in given:
-        parser.error("--add-to must come with --heads or --peers; got neither")
-    for name in ("heads", "peers"):
-        if name not in given:
-            setattr(arguments, name, {} if name == "heads" else [])
-    try:
+    with _refusal("--add-to "):
         earlier = EarlierRun.read(OutputFolder(arguments.add_to, add=True).results_json)
-    except (OSError, ValueError) as error:
-        parser.error(f"--add-to {error}")
-    for name, value in given.items():
-        if earlier.has(name) and value != earlier.setting(name):
-            parser.error(
-                f"--{name.replace('_', '-')} must be left out with --add-to, or be that of the "
-                f"results there, {earlier.setting(name)!r}; got {value!r}"
+    for name, value in earlier.arguments.items():
+        if name in given and value != given[name]:
+            raise _UsageError(
+                f"{flag_of(name)} must be left out with --add-to, or be that of the results "
+                f"there, {value!r}; got {given[name]!r}"
             )
     for name in ("heads", "peers"):
-        try:
+        with _refusal(f"--{name} "):
             earlier = earlier.without(getattr(arguments, name))
-        except ValueError as error:
-            parser.error(f"--{name} {error}")
     return earlier
 
 
 def _choose_heads(
-    parser: _Parser, arguments: argparse.Namespace
+    arguments: argparse.Namespace, training: TrainingSettings
 ) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
-    """Returns the options of each head, and the names of those that were chosen."""
-    rows = {head: find_row(head, function) for head, function in arguments.heads.items()}
+    """Returns the options of each head, which go together, and the names of the chosen ones."""
+    rows = {head: head_row(head, function) for head, function in arguments.heads.items()}
     heads = {head: row.default_options for head, row in rows.items()}
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(heads, ())
     for option in HEAD_OPTIONS:
         used = {head: without_unused(options) for head, options in heads.items()}
         texts = getattr(arguments, option.name)
         if texts:
-            try:
+            with _refusal(""):
                 values = choose_options(option, texts, used)
-            except ValueError as error:
-                parser.error(str(error))
             for head, options in values.items():
                 heads[head].update(options)
                 chosen[head] += (option.name,)
-    return {
-        head: with_rates(without_unused(options), rows[head].default_options, chosen[head])
-        for head, options in heads.items()
-    }, chosen
+    for head, row in rows.items():
+        heads[head] = with_rates(without_unused(heads[head]), row.default_options, chosen[head])
+        if not arguments.heads[head]:  # what a function makes may be for these data alone
+            with _refusal(f"{head}: "):
+                row.check(heads[head], training)
+    return heads, chosen
 
 
-def _check_heads(parser: _Parser, job: Job) -> None:
-    """Refuses options that do not go together before the first head is trained."""
-    for head, options in job.heads.items():
-        if head in job.functions:  # what it makes may be for these data alone
-            continue
-        try:
-            head_row(head).check(options, job.training)
-        except ValueError as error:
-            parser.error(f"{head}: {error}")
-
-
-def _choose_data(parser: _Parser, arguments: argparse.Namespace) -> tuple[str, DataSettings]:
-    shipped = arguments.train is None and arguments.data in (None, *WORDNET)
-    features = arguments.features or FEATURES[not shipped]
+def _choose_data(arguments: argparse.Namespace) -> tuple[str, DataSettings]:
+    name, train, test = arguments.data, arguments.train, arguments.test
+    if (train is None) != (test is None):
+        given = "--test" if train is None else "--train"
+        raise _UsageError(f"--train and --test must be given together; got {given} alone")
+    wordnet = None
+    if train is not None:
+        if name is not None:
+            raise _UsageError("--data must not be given with --train and --test; got all three")
+        for flag, file in (("--train", train), ("--test", test)):
+            try:
+                open(file, "rb").close()
+            except OSError as error:
+                rule = f"{flag} must be a file that can be read"
+                raise _UsageError(f"{rule}; got {file!r} ({error.strerror})") from None
+        name = train
+    else:
+        name = name or next(iter(WORDNET))
+        wordnet = WORDNET.get(name)
+        if wordnet is None:
+            with _refusal("--data "):
+                train, test = find_files(name)
+    features = arguments.features or FEATURES[wordnet is None]
     rest = (features, arguments.propensity_a, arguments.propensity_b, arguments.hold_out)
-    if (arguments.train is None) != (arguments.test is None):
-        given = "--test" if arguments.train is None else "--train"
-        parser.error(f"--train and --test must be given together; got {given} alone")
-    if arguments.train is not None:
-        if arguments.data is not None:
-            parser.error("--data must not be given with --train and --test; got all three")
-        for flag, file in (("--train", arguments.train), ("--test", arguments.test)):
-            _check_readable(parser, flag, file)
-        return arguments.train, DataSettings(None, arguments.train, arguments.test, *rest)
-    name = arguments.data or next(iter(WORDNET))
-    if name in WORDNET:
-        return name, DataSettings(WORDNET[name], "", "", *rest)
-    try:
-        train, test = find_files(name)
-    except (OSError, ValueError) as error:
-        parser.error(f"--data {error}")
-    return name, DataSettings(None, train, test, *rest)
-
-
-def _check_readable(parser: _Parser, flag: str, file: str) -> None:
-    try:
-        with open(file, "rb"):
-            pass
-    except OSError as error:
-        parser.error(f"{flag} must be a file that can be read; got {file!r} ({error.strerror})")
+    return name, DataSettings(wordnet, train or "", test or "", *rest)
 
 
 def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
-    evaluations = arguments.evaluations
-    if evaluations is None:
-        evaluations = max(4, round(arguments.epochs or 0))
-    return TrainingSettings(
-        budget=None if arguments.epochs is not None else arguments.budget,
-        epochs=arguments.epochs,
-        evaluations=evaluations,
-        batch_size=arguments.batch_size,
-        hidden=arguments.hidden,
-        dropout=arguments.dropout,
-        schedule=arguments.schedule,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        seeds=arguments.seeds,
-    )
+    names = [field.name for field in dataclasses.fields(TrainingSettings)]
+    values = {name: getattr(arguments, name) for name in names}
+    if arguments.epochs is not None:
+        values["budget"] = None
+    if arguments.evaluations is None:
+        values["evaluations"] = max(4, round(arguments.epochs or 0))
+    return TrainingSettings(**values)
 
 
 def _list_heads() -> str:
     lines = []
     for row in HEAD_TABLE:
         options = without_unused(row.default_options)
-        defaults = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
+        defaults = " ".join(f"{flag_of(k)} {v}" for k, v in options.items())
         lines += [f"{row.name}", f"    {row.description}", f"    defaults: {defaults}"]
     lines.append("peers")
     for name, peer in PEERS.items():
@@ -273,11 +253,11 @@ def _heads(text: str) -> dict[str, str]:
     heads: dict[str, str] = {}
     for part in text.split(","):
         function = part if ":" in part else ""
-        name = name_of(part)
-        find_row(name, function)
+        name = part.rpartition(":")[2]
+        head_row(name, function)
         if name in heads:
             raise ValueError(f"must name each head once; got {text!r}")
-        if function and name in _ROWS:
+        if function and any(row.name == name for row in HEAD_TABLE):
             raise ValueError(f"must be a function of another name than a head has; got {part!r}")
         heads[name] = function
     return heads
@@ -302,22 +282,6 @@ def _peers(text: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"must name each peer once; got {text!r}")
     return names
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**31:
-        raise ValueError(f"must be an integer in [0, 2147483648); got {text!r}")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise ValueError(f"must be a number in [0, 1); got {text!r}")
-    return value
 
 
 def _count(text: str) -> int:
@@ -353,8 +317,8 @@ def _add_launch(commands: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    workers = {"type": _type(positive_integer), "metavar": "N", "help": "how many workers"}
-    add("--workers", required=True, **workers)
+    integer = _type(positive_integer)
+    add("--workers", required=True, type=integer, metavar="N", help="how many workers")
     add(
         "--restarts",
         type=_type(_count),
@@ -389,19 +353,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     length = parser.add_argument_group("how long").add_mutually_exclusive_group()
-    length.add_argument(
-        "--budget",
-        type=_type(positive_number),
-        default=25.0,
-        metavar="SECONDS",
-        help="training time of each head, without evaluation and compilation (default: 25)",
-    )
-    length.add_argument(
-        "--epochs",
-        type=_type(positive_number),
-        metavar="N",
-        help="instead: the same number of epochs for each head, may be a fraction",
-    )
+    _add_fields(length, TrainingSettings, "budget", "epochs")
 
     add(
         "--long",
@@ -420,68 +372,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--train", metavar="FILE", help="training examples, instead of --data")
     data.add_argument("--test", metavar="FILE", help="test examples, instead of --data")
-    data.add_argument(
-        "--features",
-        choices=FEATURES,
-        help="weights of the features: TF-IDF of log(1 + count), with rows of length 1, or as in "
-        f"the file (default: {FEATURES[0]} for {', '.join(WORDNET)}, else {FEATURES[1]})",
-    )
-    data.add_argument(
-        "--hold-out",
-        type=_type(_share),
-        default=0.0,
-        metavar="SHARE",
-        help="evaluate on this share of the training examples, which is held out, and not on the "
-        "test set (default: 0)",
-    )
-    data.add_argument("--propensity-a", type=_type(positive_number), default=0.55, metavar="A")
-    data.add_argument(
-        "--propensity-b",
-        type=_type(positive_number),
-        default=1.5,
-        metavar="B",
-        help="constants of the propensity model behind PSP@1 (default: 0.55, 1.5)",
-    )
+    _add_fields(data, DataSettings, "features", "hold_out", "propensity_a", "propensity_b")
 
     training = parser.add_argument_group("training, the same for all heads")
-    for flag, default, text in (
-        ("--batch-size", 512, "examples a step"),
-        ("--hidden", 256, "width of the trunk, one layer of ReLUs"),
-        ("--evaluations", None, "evaluations in training (default: 4, or one an epoch)"),
-    ):
-        more = "" if default is None else f" (default: {default})"
-        training.add_argument(
-            flag, type=_type(positive_integer), default=default, metavar="N", help=text + more
-        )
-    training.add_argument(
-        "--dropout",
-        type=_type(_share),
-        default=0.5,
-        metavar="SHARE",
-        help="share of the trunk's outputs that are left out in each step (default: 0.5)",
-    )
-    training.add_argument(
-        "--schedule",
-        choices=SCHEDULES,
-        default=SCHEDULES[0],
-        help="learning rates of trunk and head: down to 2%% in a line over the training, by its "
-        f"clock, or constant (default: {SCHEDULES[0]})",
-    )
-    training.add_argument(
-        "--workers",
-        type=_type(positive_integer),
-        default=1,
-        metavar="N",
-        help="processes over which the classes of each head are spread (default: 1)",
-    )
-    training.add_argument("--seed", type=_type(_seed), default=0, metavar="N", help="(default: 0)")
-    training.add_argument(
-        "--seeds",
-        type=_type(positive_integer),
-        default=1,
-        metavar="N",
-        help="train each head with N seeds, from --seed on, and report means (default: 1)",
-    )
+    names = ("batch_size", "hidden", "evaluations", "dropout", "schedule", "workers", "seed")
+    _add_fields(training, TrainingSettings, *names, "seeds")
 
     options = parser.add_argument_group(
         "options of heads",
@@ -489,7 +384,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "the defaults.",
     )
     for option in HEAD_OPTIONS:
-        options.add_argument(option.flag, action="append", metavar="[HEAD=]VALUE", help=option.help)
+        flag = flag_of(option.name)
+        options.add_argument(flag, action="append", metavar="[HEAD=]VALUE", help=option.help)
 
     output = parser.add_argument_group("results")
     output.add_argument(
@@ -506,3 +402,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--open", action="store_true", help="show comparison.html, all as one page, in a browser"
     )
+
+
+def _add_fields(group: Any, kind: Any, *names: str) -> None:
+    """Adds options that are fields of settings."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name in names:
+        given = dict(fields[name].metadata)
+        if "type" in given:
+            given["type"] = _type(given["type"])
+        group.add_argument(flag_of(name), **given)

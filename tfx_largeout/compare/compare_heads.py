@@ -16,14 +16,13 @@ from tfx_largeout.compare.compare_models import (
     check_name,
     compare_built,
     length_settings,
-    output_folder,
 )
 from tfx_largeout.compare.comparison import Comparison
+from tfx_largeout.compare.head_builders import HeadBuilder
 from tfx_largeout.compare.head_options import fitted
-from tfx_largeout.compare.head_table import head_row
-from tfx_largeout.compare.own_data import OwnData, own_data
-from tfx_largeout.compare.turns import say
-from tfx_largeout.compare.usual_loss import head_and_loss
+from tfx_largeout.compare.head_table import HeadRow, head_and_loss, head_row
+from tfx_largeout.compare.job import say
+from tfx_largeout.compare.own_data import own_data
 from tfx_largeout.models.replace_output import (
     graph_layers,
     output_layers,
@@ -94,20 +93,23 @@ def compare_heads(
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
-    makers = _makers(model, heads, dense.units, functools.partial(_counts, data, dense.units))
+
+    @functools.cache
+    def counts() -> Any:
+        say("Counting the labels.")
+        return data.label_counts(dense.units)
+
+    makers = _makers(model, DEFAULTS if heads is None else heads, dense.units, counts)
     if any(make is not None for make in makers.values()):
         for labels in (data, test):
             labels.check_ids(dense.units)
-    files = output_folder(output, overwrite)
     builders = {name: functools.partial(_with_head, model, make) for name, make in makers.items()}
-    return compare_built(builders, data, test, settings, files)
+    return compare_built(builders, data, test, settings, output, overwrite)
 
 
 def _makers(
     model: keras.Model, heads: Any, num_classes: int, counts: Callable[[], Any]
 ) -> dict[str, _Make | None]:
-    if heads is None:
-        return _default_makers(model, num_classes, counts())
     if isinstance(heads, Mapping):
         named = dict(heads)
     elif isinstance(heads, Sequence) and not isinstance(heads, str):
@@ -117,17 +119,14 @@ def _makers(
     if not named:
         raise ValueError("heads must have at least one; got none")
     makers: dict[str, _Make | None] = {}
-    known: Any = None
     for name, head in named.items():
         check_name("heads", name)
         if head == DENSE:
             makers[name] = None
+        elif head in DEFAULTS:
+            makers[name] = _default_makers(model, num_classes, counts())[head]
         elif isinstance(head, str):
-            if head not in DEFAULTS:
-                _check_row(head)
-            known = counts() if known is None else known
-            of_table = functools.partial(_of_table, head, num_classes, known)
-            makers[name] = _default_makers(model, num_classes, known).get(head, of_table)
+            makers[name] = functools.partial(_of_table, _row(head), num_classes, counts())
         elif callable(head) and not isinstance(head, head_classes.Head):
             makers[name] = functools.partial(_of_user, name, head, num_classes)
         else:
@@ -170,11 +169,6 @@ def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[s
     return dict(zip(DEFAULTS, (None, sampled, exact, tensorflow), strict=True))
 
 
-def _counts(data: OwnData, num_classes: int) -> Any:
-    say("Counting the labels.")
-    return data.label_counts(num_classes)
-
-
 def _row_optimizer(optimizer: Any) -> Any:
     """Returns the row optimizer that is like that of a model."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
@@ -185,18 +179,17 @@ def _row_optimizer(optimizer: Any) -> Any:
     return own(_DEFAULT_RATE if rate is None else float(rate))
 
 
-def _check_row(name: str) -> None:
+def _row(name: str) -> HeadRow:
     try:
-        head_row(name)
+        return head_row(name)
     except ValueError as error:
         raise ValueError(f"the name of a head, if not one of {list(DEFAULTS)}, {error}") from None
 
 
-def _of_table(name: str, num_classes: int, counts: Any, seed: int) -> tuple[Any, Any]:
-    row = head_row(name)
+def _of_table(row: HeadRow, num_classes: int, counts: Any, seed: int) -> tuple[Any, Any]:
     options = row.default_options
     options = fitted(options, options, num_classes, row.in_proportion)
-    return row.build(num_classes, counts, seed, options)
+    return row.make(HeadBuilder(num_classes, counts, seed, options))
 
 
 def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int) -> tuple[Any, Any]:

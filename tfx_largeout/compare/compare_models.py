@@ -9,30 +9,35 @@ import functools
 import gc
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
 from tfx_largeout.arguments import integer_argument, number_argument
-from tfx_largeout.compare.comparison import Comparison
-from tfx_largeout.compare.event_file import EventFile
+from tfx_largeout.compare.comparison import (
+    Comparison,
+    OutputFolder,
+    describe_machine,
+    describe_versions,
+)
 from tfx_largeout.compare.exact_evaluation import ExactEvaluation
-from tfx_largeout.compare.machine import describe_machine, describe_versions
-from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.job import run_name, say, take_turns
 from tfx_largeout.compare.own_data import OwnData, own_data
 from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import TrainingSettings
-from tfx_largeout.compare.timed_fit import timed_fit
-from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
+from tfx_largeout.compare.timed_fit import EventFile, Supervisor
+from tfx_largeout.compare.worker import OnChange
 from tfx_largeout.heads import Head
 from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 _SECONDS = 60.0
+# A compiled model that the user has, and may go on to train, or a function of a seed.
+_Model: TypeAlias = keras.Model | Callable[[int], keras.Model]
 
 
 def compare_models(
@@ -93,16 +98,13 @@ def compare_models(
     for name, model in models.items():
         _check(name, model, seeds)
     _check_weights_are_apart(models)
-    builders: dict[str, Callable[[int], keras.Model]] = {
-        name: functools.partial(_made, name, model) for name, model in models.items()
+    of_seed: dict[str, _Model] = {
+        name: model if isinstance(model, keras.Model) else functools.partial(_built, name, model)
+        for name, model in models.items()
     }
-    return compare_built(
-        builders,
-        *own_data(train, validation, batch_size),
-        length_settings(seconds, epochs, evaluations, seeds),
-        output_folder(output, overwrite),
-        [name for name, model in models.items() if isinstance(model, keras.Model)],
-    )
+    data = own_data(train, validation, batch_size)
+    settings = length_settings(seconds, epochs, evaluations, seeds)
+    return compare_built(of_seed, *data, settings, output, overwrite)
 
 
 def length_settings(
@@ -124,81 +126,58 @@ def length_settings(
     return TrainingSettings(seconds, epochs, evaluations, seeds=seeds)
 
 
-def output_folder(output: str | Path | None, overwrite: bool) -> OutputFolder:
-    """Returns the folder of the results, with nothing changed in it yet.
-
-    Raises:
-        ValueError: It can't be used.
-    """
-    try:
-        return OutputFolder(None if output is None else str(output), overwrite)
-    except ValueError as error:
-        message = str(error).replace("--overwrite", "overwrite=True")  # there a flag, here this
-        raise ValueError(f"output {message}") from None
-
-
 def compare_built(
-    builders: Mapping[str, Callable[[int], keras.Model]],
+    models: Mapping[str, _Model],
     train: OwnData,
     validation: OwnData,
     settings: TrainingSettings,
-    files: OutputFolder,
-    made: Collection[str] = (),
+    output: str | Path | None,
+    overwrite: bool,
 ) -> Comparison:
-    """Compares the compiled models that functions of a seed return: see `compare_models`.
-
-    Args:
-        builders: By name.
-        train: To train on.
-        validation: To evaluate on.
-        settings: How long to train, and how often to evaluate.
-        files: Where the results go.
-        made: Names of models that the user has, and may go on to train.
-    """
-    files.make()
-    configuration = {
-        "training": {
-            "seconds": settings.budget,
-            "epochs": settings.epochs,
-            "evaluations": settings.evaluations,
-            "seeds": settings.seeds,
-            "batch_size": train.batch_size,
-            "batches": train.batches,
-            "validation_batches": validation.batches,
-        },
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-    }
-    count = f"{len(builders)} model" + "s" * (len(builders) > 1)
-    comparison = Comparison(count, files, configuration)
-    length = f"{settings.epochs:g} epochs" if settings.budget is None else f"{settings.budget:g} s"
-    say(f"{count}, {length} of training each; evaluation is not counted.")
-    turns = []
-    for seed in range(settings.seeds):
-        for name, build in builders.items():
-            turn = run_name(name, seed, settings.seeds)
-            builds = name not in made
-            run = _Run(name, turn, build, builds, seed, train, validation, settings, files)
-            turns.append(Turn(turn, run.train))
+    """Compares compiled models, and those that functions of a seed return: see `compare_models`."""
     with contextlib.ExitStack() as stack:
         try:
+            files = OutputFolder(None if output is None else str(output), overwrite)
+            files.make()
             stack.enter_context(files.claimed())
         except ValueError as error:
-            raise ValueError(f"output {error}") from None
-        left = take_turns(turns, comparison, files, settings)
-    if comparison.results[-1].status == "interrupted":
-        say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
+            message = str(error).replace("--overwrite", "overwrite=True")  # there a flag, here this
+            raise ValueError(f"output {message}") from None
+        configuration = {
+            "training": {
+                "seconds": settings.budget,
+                "epochs": settings.epochs,
+                "evaluations": settings.evaluations,
+                "seeds": settings.seeds,
+                "batch_size": train.batch_size,
+                "batches": train.batches,
+                "validation_batches": validation.batches,
+            },
+            "machine": describe_machine(),
+            "versions": describe_versions(),
+        }
+        count = f"{len(models)} model" + "s" * (len(models) > 1)
+        comparison = Comparison(count, files, configuration)
+        epochs, seconds = settings.epochs, settings.budget
+        length = f"{epochs:g} epochs" if seconds is None else f"{seconds:g} s"
+        say(f"{count}, {length} of training each; evaluation is not counted.")
+        turns = []
+        for seed in range(settings.seeds):
+            for name, model in models.items():
+                turn = run_name(name, seed, settings.seeds)
+                run = _Run(name, turn, model, seed, train, validation, settings, files)
+                turns.append((turn, run.train))
+        take_turns(turns, comparison, settings)
     return comparison
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """The training of one model with one seed; where `builds`, nobody else has the model."""
+    """The training of one model with one seed."""
 
     name: str
     turn: str
-    build: Callable[[int], keras.Model]
-    builds: bool
+    model: _Model
     seed: int
     train_data: OwnData
     validation: OwnData
@@ -208,9 +187,10 @@ class _Run:
     def train(self, on_change: OnChange) -> HeadResult:
         """Builds and trains the model; whatever happens is in the result."""
         start = time.monotonic()
+        builds = not isinstance(self.model, keras.Model)  # so that nobody else has what is built
         result = HeadResult(self.name, {}, status="running", seed=self.seed)
         try:
-            with custom_gradients_forgotten() if self.builds else contextlib.nullcontext():
+            with custom_gradients_forgotten() if builds else contextlib.nullcontext():
                 self._fit(result, on_change)
         except KeyboardInterrupt:
             result.status = "interrupted"
@@ -218,14 +198,14 @@ class _Run:
             result.status = "failed"
             result.error = f"{type(error).__name__}: {root_message(str(error))}"
             self.files.log(self.turn).write_text(traceback.format_exc())
-        if self.builds:
+        if builds:
             gc.collect()
         result.wall_seconds = time.monotonic() - start
         return result
 
     def _fit(self, result: HeadResult, on_change: OnChange) -> None:
         keras.utils.set_random_seed(self.seed)
-        model = self.build(self.seed)
+        model = self.model if isinstance(self.model, keras.Model) else self.model(self.seed)
         result.options = _options(model)
         evaluation = ExactEvaluation(model)
         data = self.train_data
@@ -236,23 +216,23 @@ class _Run:
             result.parameters = model.count_params()
             return values
 
-        def send(event: str, **fields: Any) -> None:
-            on_change(result, result.take(event, fields))
+        def send(**told: Any) -> None:
+            on_change(result, result.take(told))
 
         send(
-            "ready",
+            stage="training",
             steps_per_epoch=data.batches,
             batch_size=data.batch_size,
             implementation=library.library_status(),
         )
         if library.load() is None:
-            send("note", text=library.library_status())
+            send(note=library.library_status())
         hyper_parameters = {"model": self.name, "seed": self.seed, **result.options}
         events = EventFile(str(self.files.tensorboard / self.turn), hyper_parameters)
         keras.utils.set_random_seed(self.seed)  # the same order, whatever the model has drawn
-        fit_arguments, batches = data.fit_arguments, data.batches
-        clock = timed_fit(model, fit_arguments, self.settings, batches, evaluate, send, events)
-        send("done", step=clock.steps, seconds=clock.seconds)
+        supervisor = Supervisor(self.settings, data.batches, evaluate, send, events)
+        clock = supervisor.fit(model, data.fit_arguments)
+        send(status="done", steps=clock.steps, seconds=clock.seconds)
 
 
 def _options(model: keras.Model) -> dict[str, Any]:
@@ -284,13 +264,10 @@ def _head_options(model: keras.Model) -> dict[str, Any]:
     return options
 
 
-def _made(name: str, model: Any, seed: int) -> keras.Model:
-    """Returns the model, or the one that a function builds."""
-    if isinstance(model, keras.Model):
-        return model
-    built = model()
-    _check_compiled(name, built)
-    return built
+def _built(name: str, build: Callable[[], keras.Model], seed: int) -> keras.Model:
+    model = build()
+    _check_compiled(name, model)
+    return model
 
 
 def check_name(of: str, name: Any) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tfx_largeout.compare.settings import DataSettings
+from tfx_largeout.compare.settings import WORDNET, DataSettings
 
-WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
 _MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # propensities need log N > 1; a head needs two
 
 
@@ -31,20 +30,13 @@ def find_files(folder: str) -> tuple[str, str]:
     return str(find_split(folder, "train")), str(find_split(folder, "test"))
 
 
-def _send_nothing(event: str, **fields: Any) -> None:
-    pass
-
-
-def load(settings: DataSettings, send: Callable[..., None] = _send_nothing) -> tuple[Any, Any]:
-    """Reads the data, without the examples that have no labels.
+def load(settings: DataSettings, send: Callable[..., None] = lambda **_: None) -> tuple[Any, Any]:
+    """Returns training and test examples, two `SparseExamples`, without those without labels.
 
     Args:
         settings: Which data.
-        send: `send(event, **fields)`, see `worker.py`: `stage` while a file is read, and a `note`
-            that says how many examples were left out.
-
-    Returns:
-        Training and test examples, two `SparseExamples`.
+        send: As in `worker.py`: gets a `stage` while a file is read, and a `note` that says how
+            many examples were left out.
 
     Raises:
         ValueError: A file is malformed, the two do not fit together, or there are too few examples
@@ -90,12 +82,22 @@ def _read(file: str, send: Callable[..., None]) -> Any:
     from tfx_largeout import datasets
 
     name = os.path.basename(file)
-    send("stage", text=f"reading {name}")
+    send(stage=f"reading {name}")
 
     def report(done: int, total: int) -> None:
-        send("stage", text=f"reading {name}: {done:,} of {total:,} examples")
+        send(stage=f"reading {name}: {done:,} of {total:,} examples")
 
     return datasets.read_xc(file, progress=report)
+
+
+def sizes(train: Any, test: Any) -> dict[str, int]:
+    """Returns what a report says of the data."""
+    return {
+        "train_examples": len(train),
+        "test_examples": len(test),
+        "features": train.num_features,
+        "classes": train.num_labels,
+    }
 
 
 def _only_labelled(what: str, examples: Any, at_least: int, send: Callable[..., None]) -> Any:
@@ -107,8 +109,5 @@ def _only_labelled(what: str, examples: Any, at_least: int, send: Callable[..., 
     left_out = len(examples) - len(labelled)
     if not left_out:
         return examples
-    send(
-        "note",
-        text=f"{left_out:,} of {len(examples):,} {what} examples have no labels: left out.",
-    )
+    send(note=f"{left_out:,} of {len(examples):,} {what} examples have no labels: left out.")
     return labelled

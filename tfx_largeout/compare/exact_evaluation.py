@@ -24,11 +24,7 @@ class ExactEvaluation(keras.Model):
     Labels are class ids, in any form of `normalize_labels`, or rows `[..., C]` as one-hot losses
     have them, of which those above 0 are labels. Example weights count.
 
-    Args:
-        model: A compiled model with one output.
-
-    Attributes:
-        num_classes: C, once there was an evaluation; before it 0.
+    The attribute `num_classes` is C, once there was an evaluation; before it 0.
     """
 
     def __init__(self, model: keras.Model) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
-from tfx_largeout import optimizers
+from tfx_largeout import indexes, optimizers
+from tfx_largeout.compare.settings import flag_of, positive_integer, positive_number
 
 ROW_OPTIMIZERS = {
     "row_adagrad": optimizers.RowAdagrad,
@@ -26,39 +26,16 @@ OPTIMIZERS = {
     **ROW_OPTIMIZERS,
 }
 BIASES = ("log_frequency", "uniform", "zeros")
-HASH_FAMILIES = ("dwta", "inner_product", "simhash", "wta")
+HASH_FAMILIES = {
+    "dwta": indexes.DWTAHash,
+    "inner_product": indexes.SimHash,
+    "simhash": indexes.SimHash,
+    "wta": indexes.WTAHash,
+}
 SAMPLERS = ("bernoulli", "log_uniform", "uniform", "unigram")
-_MOST = 2**31 - 1
 
 
-def positive_number(text: str) -> float:
-    """Parses a number above 0 that is one in float32, too."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not 0 < value < np.inf:
-        raise ValueError(f"must be a number above 0; got {text!r}")
-    limits = np.finfo(np.float32)
-    if not limits.tiny <= value <= limits.max:
-        raise ValueError(f"must be in [{limits.tiny:.2g}, {limits.max:.2g}]; got {text!r}")
-    return value
-
-
-def positive_integer(text: str) -> int:
-    """Parses an integer of at least 1 and at most 2^31 - 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise ValueError(f"must be an integer of at least 1; got {text!r}")
-    if value > _MOST:
-        raise ValueError(f"must be at most {_MOST}; got {text!r}")
-    return value
-
-
-def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+def one_of(choices: Collection[str]) -> Callable[[str], str]:
     """Returns a parser of one of `choices`."""
 
     def parse(text: str) -> str:
@@ -70,22 +47,11 @@ def one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
 
 class HeadOption(NamedTuple):
-    """An option that a head may have.
-
-    Attributes:
-        name: As in the rows of the table of heads.
-        parse: Turns text into a value; raises ValueError with the rule and the text.
-        help: One line.
-    """
+    """An option that a head may have; `parse` raises ValueError with the rule and the text."""
 
     name: str
     parse: Callable[[str], Any]
     help: str
-
-    @property
-    def flag(self) -> str:
-        """The flag of the command line."""
-        return "--" + self.name.replace("_", "-")
 
 
 SAME = "same"
@@ -93,7 +59,7 @@ _OF_ANOTHER_KIND = "by default that of --list, or of an optimizer of another kin
 HEAD_OPTIONS = (
     HeadOption(
         "trunk_optimizer",
-        one_of(tuple(OPTIMIZERS)),
+        one_of(OPTIMIZERS),
         f"optimizer of the trunk: {', '.join(OPTIMIZERS)}",
     ),
     HeadOption("trunk_learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
@@ -144,10 +110,7 @@ TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were chosen
 _NUMBERS_OF_CLASSES = {"num_sampled", "num_found", "num_selected", "num_words", "top_k"}
 # Where an option has this value, the other one counts for nothing. It comes after it, above.
 _VOID = {("head_optimizer", SAME): "head_learning_rate", ("backward", "all"): "num_selected"}
-_RATES = {
-    "trunk_optimizer": "trunk_learning_rate",
-    "head_optimizer": "head_learning_rate",
-}
+_RATES = {f"{part}_optimizer": f"{part}_learning_rate" for part in ("trunk", "head")}
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
@@ -161,11 +124,8 @@ def with_rates(
 ) -> dict[str, Any]:
     """Returns options of a head with the learning rates that suit optimizers of another kind.
 
-    Args:
-        options: The options of a head.
-        defaults: Its defaults. A rate among them holds for the optimizers that step as the one
-            among them does; another one gets the default of its own class.
-        chosen: Names of the options that the user chose.
+    A rate among the defaults holds for the optimizers that step as the one among them does; another
+    one gets the default of its own class, unless a rate was chosen.
     """
     rates = {
         rate: inspect.signature(OPTIMIZERS[options[name]]).parameters["learning_rate"].default
@@ -190,35 +150,25 @@ def fitted(
 ) -> dict[str, Any]:
     """Returns options whose defaults go with the number of classes; what the user chose stays.
 
-    Args:
-        options: The options of a head.
-        defaults: Their defaults, for the shipped data.
-        num_classes: C. Numbers of classes among the options are at most C.
-        in_proportion: Options that are in proportion to C.
-        chosen: Options that the user chose, be it at their defaults. Others that have another
-            value than the default count as chosen, too.
+    Numbers of classes become at most C; options that are `in_proportion` to C are scaled. What has
+    another value than the default counts as chosen, too.
     """
     untouched = {
         name: value
         for name, value in options.items()
         if name not in chosen and value == defaults[name]
     }
-    at_most = {
-        name: min(untouched[name], num_classes) for name in _NUMBERS_OF_CLASSES if name in untouched
-    }
     scaled = {
-        name: untouched[name] * num_classes / TUNED_CLASSES
-        for name in in_proportion
-        if name in untouched
+        name: value * num_classes / TUNED_CLASSES
+        for name, value in untouched.items()
+        if name in in_proportion
     }
-    return {**options, **at_most, **scaled}
+    return {**options, **at_most(untouched, num_classes), **scaled}
 
 
-def at_most_tuned(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns options whose numbers of classes are at most `TUNED_CLASSES`."""
-    most = {
-        name: min(options[name], TUNED_CLASSES) for name in _NUMBERS_OF_CLASSES & options.keys()
-    }
+def at_most(options: dict[str, Any], num_classes: int) -> dict[str, Any]:
+    """Returns options whose numbers of classes are at most `num_classes`."""
+    most = {name: min(options[name], num_classes) for name in _NUMBERS_OF_CLASSES & options.keys()}
     return {**options, **most}
 
 
@@ -233,33 +183,29 @@ def choose_options(
         defaults: The chosen heads, and the default options of each.
 
     Returns:
-        For each head that has the option and got a value, `{option name: value}`. A value for
-        one head goes before a value for all.
+        For each head that got a value, `{option name: value}`; that for one head alone goes first.
 
     Raises:
-        ValueError: One sentence with flag, rule and value; so where a value is given twice for one
-            head, or twice for all.
+        ValueError: A value is wrong, or given twice; one sentence with flag, rule and value.
     """
+    flag = flag_of(option.name)
     having = [head for head, options in defaults.items() if option.name in options]
     everywhere: dict[str, Any] = {}
     alone: dict[str, Any] = {}
     for text in ",".join(texts).split(","):
         head, equals, value = text.rpartition("=")
-        given = head in alone if equals else bool(everywhere)
-        if given:
+        if head in alone if equals else everywhere:
             whom = f"head {head}" if equals else "all heads"
-            raise ValueError(
-                f"{option.flag} must be given once for {whom}; got {','.join(texts)!r}"
-            )
+            raise ValueError(f"{flag} must be given once for {whom}; got {','.join(texts)!r}")
         if equals and head not in having:
             rule = f"must be for a chosen head that has this option ({', '.join(having) or 'none'})"
-            raise ValueError(f"{option.flag} {rule}; got {text!r}")
+            raise ValueError(f"{flag} {rule}; got {text!r}")
         if not having:
-            raise ValueError(f"{option.flag} must be an option of a chosen head; got {text!r}")
+            raise ValueError(f"{flag} must be an option of a chosen head; got {text!r}")
         try:
             parsed = option.parse(value)
         except ValueError as error:
-            raise ValueError(f"{option.flag} {error}") from None
+            raise ValueError(f"{flag} {error}") from None
         if equals:
             alone[head] = parsed
         else:

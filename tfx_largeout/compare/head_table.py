@@ -1,62 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of heads that can be compared. A new head adds a row."""
+"""The table of heads that can be compared. A new head adds a row; a user's own has one, too."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from tfx_largeout import losses, samplers
-from tfx_largeout.compare.head_builders import (
-    TRUNK,
-    candidate_sampling_options,
-    exact_softmax,
-    exact_top_k,
-    factored_options,
-    factored_spherical,
-    factored_taylor,
-    factored_zloss,
-    full_softmax,
-    hierarchical,
-    indexed,
-    indexed_options,
-    lsh_active_set,
-    midx,
-    midx_options,
-    row_options,
-    sampled,
-    sampled_options,
-    tf_nce,
-    tf_sampled_softmax,
-    wta_top_k,
-)
-from tfx_largeout.compare.head_options import SAME, TUNED_CLASSES, at_most_tuned
+from tfx_largeout import heads, losses, samplers
+from tfx_largeout.compare.head_builders import HeadBuilder
+from tfx_largeout.compare.head_options import SAME, TUNED_CLASSES, at_most
 from tfx_largeout.compare.settings import TrainingSettings
+from tfx_largeout.heads.tf_candidate_sampling import TFCandidateSamplingHead
 
 
 class HeadRow(NamedTuple):
     """A head, the loss it trains with, and what serves it best.
 
-    Attributes:
-        name: On the command line and in the results.
-        description: One line.
-        options: Its options (see `head_options.py`) and their defaults: the best that was found
-            for the shipped data (docs/compare.md has what was tried).
-        build: `build(num_classes, label_counts, seed, options)` returns head and loss.
-            `label_counts` `[C]`: the number of training examples of each class.
-        in_proportion: Options whose default is in proportion to the number of classes.
-        updates_itself: Whether the head has an optimizer of its own; else the model's has two parts
-            (`keras.optimizers.MultiOptimizer`), or trains all.
+    `options` (see `head_options.py`) have the best that was found for the shipped data
+    (docs/compare.md has what was tried); `make` returns head and loss.
     """
 
     name: str
     description: str
     options: dict[str, Any]
-    build: Callable[..., tuple[Any, Any]]
-    in_proportion: tuple[str, ...] = ()
+    make: Callable[[HeadBuilder], tuple[Any, Any]]
+    in_proportion: tuple[str, ...] = ()  # options whose default is in proportion to the classes
+    # Whether the head has an optimizer of its own; else the model's has two parts
+    # (`keras.optimizers.MultiOptimizer`), or trains all.
     updates_itself: bool = True
 
     @property
@@ -73,10 +49,6 @@ class HeadRow(NamedTuple):
 
         What depends on the number of classes or on workers is left to the head.
 
-        Args:
-            options: All options.
-            training: What all heads have in common.
-
         Raises:
             ValueError: One sentence with the option, the rule and the value.
         """
@@ -85,191 +57,223 @@ class HeadRow(NamedTuple):
                 f"head_optimizer must be {SAME} with a Keras older than 3.15, which has no "
                 f"MultiOptimizer; got {options['head_optimizer']!r} with Keras {keras.__version__}"
             )
+        options = at_most(options, TUNED_CLASSES)
         counts = np.ones(TUNED_CLASSES)
-        head, _ = self.build(len(counts), counts, training.seed, at_most_tuned(options))
+        head, _ = self.make(HeadBuilder(len(counts), counts, training.seed, options))
         index = getattr(head, "index", None)
         if index is not None:
             index.check_shape(head.num_classes, training.hidden)
 
 
+_TRUNK: dict[str, Any] = {
+    "trunk_optimizer": "row_rmsprop",
+    "trunk_learning_rate": 4e-3,
+    "neighbors": "no",
+}
+
+
+def _row(head_learning_rate: float, optimizer: str = "row_adam", **others: Any) -> dict[str, Any]:
+    rate = {"head_optimizer": optimizer, "head_learning_rate": head_learning_rate}
+    return {**_TRUNK, **rate, **others}
+
+
+def _sampled(sampler: str = "log_uniform", bias: str = "log_frequency") -> dict[str, Any]:
+    """Returns the options of a `SampledHead` with a static sampler."""
+    return _row(0.03, bias=bias, num_sampled=1500, sampler=sampler, candidates="shared")
+
+
+def _candidate_sampling(optimizer: str, rate: float, trunk_rate: float) -> dict[str, Any]:
+    """Returns the options of TensorFlow's two built-ins."""
+    return _row(
+        rate,
+        optimizer,
+        trunk_learning_rate=trunk_rate,
+        bias="log_frequency",
+        num_sampled=4000,
+        num_true=5,
+        sampler="log_uniform",
+    )
+
+
+_INDEXED = _row(
+    0.03,
+    bias="log_frequency",
+    num_found=1000,
+    num_sampled=1000,
+    sampler="log_uniform",
+    candidates="shared",
+    hash_family="inner_product",
+    hashes_per_table=6,
+    num_tables=50,
+)
+
 HEAD_TABLE = (
     HeadRow(
         "full_softmax",
         "DenseHead: the exact softmax over all classes",
-        {
-            **TRUNK,
-            "head_optimizer": "fused_adam",
-            "head_learning_rate": 0.02,
-            "bias": "log_frequency",
-        },
-        full_softmax,
+        _row(0.02, "fused_adam", bias="log_frequency"),
+        HeadBuilder.full_softmax,
         updates_itself=False,
     ),
     HeadRow(
         "exact_softmax",
         "ExactSoftmaxHead: the exact softmax, and an unbiased gradient of few rows",
-        {
-            **row_options(0.02),
-            "bias": "log_frequency",
-            "num_selected": 256,
-            "backward": "selected",
-            "products": "float32",
-        },
-        exact_softmax,
+        _row(0.02, bias="log_frequency", num_selected=256, backward="selected", products="float32"),
+        HeadBuilder.exact_softmax,
     ),
     HeadRow(
         "tf_sampled_softmax",
         "tf.nn.sampled_softmax_loss, with the best of Keras's SGD, Adagrad and Adam on its weights",
-        candidate_sampling_options("sgd", 200.0, 0.016),
-        tf_sampled_softmax,
+        _candidate_sampling("sgd", 200.0, 0.016),
+        HeadBuilder.tf_sampled_softmax,
         updates_itself=False,
     ),
     HeadRow(
         "tf_sampled_softmax_row_adam",
         "tf.nn.sampled_softmax_loss, with this package's RowAdam on its weights",
-        candidate_sampling_options("row_adam", 0.015, 0.008),
-        tf_sampled_softmax,
+        _candidate_sampling("row_adam", 0.015, 0.008),
+        HeadBuilder.tf_sampled_softmax,
         updates_itself=False,
     ),
     HeadRow(
         "tf_nce",
         "tf.nn.nce_loss, with the best of Keras's SGD, Adagrad and Adam on its weights",
-        candidate_sampling_options("sgd", 200.0, 0.016),
-        tf_nce,
+        _candidate_sampling("sgd", 200.0, 0.016),
+        HeadBuilder.tf_nce,
         updates_itself=False,
     ),
     HeadRow(
         "tf_nce_row_adam",
         "tf.nn.nce_loss, with this package's RowAdam on its weights",
-        candidate_sampling_options("row_adam", 0.015, 0.008),
-        tf_nce,
+        _candidate_sampling("row_adam", 0.015, 0.008),
+        HeadBuilder.tf_nce,
         updates_itself=False,
     ),
     HeadRow(
         "factored_zloss",
         "FactoredHead: the Z-loss over all classes, exactly",
-        factored_options(3.0),
-        factored_zloss,
+        {**_TRUNK, "head_learning_rate": 3.0},
+        HeadBuilder.factored_zloss,
     ),
     HeadRow(
         "factored_taylor",
         "FactoredHead: the Taylor softmax over all classes, exactly",
-        factored_options(3000.0),
-        factored_taylor,
+        {**_TRUNK, "head_learning_rate": 3000.0},
+        HeadBuilder.factored_taylor,
         in_proportion=("head_learning_rate",),
     ),
     HeadRow(
         "factored_spherical",
         "FactoredHead: the spherical softmax over all classes, exactly",
-        factored_options(1000.0),
-        factored_spherical,
+        {**_TRUNK, "head_learning_rate": 1000.0},
+        HeadBuilder.factored_spherical,
         in_proportion=("head_learning_rate",),
     ),
     HeadRow(
         "complementary_sum",
         "SampledHead: labels summed exactly, other classes by importance sampling",
-        {**sampled_options(0.03), "neighbors": "yes"},
-        sampled(losses.ComplementarySum),
+        {**_sampled(), "neighbors": "yes"},
+        lambda builder: builder.sampled(losses.ComplementarySum()),
     ),
     HeadRow(
         "complementary_bernoulli",
         "SampledHead: labels summed exactly, other classes by Bernoulli sampling",
-        sampled_options(0.03, "bernoulli"),
-        sampled(losses.ComplementarySum),
+        _sampled("bernoulli"),
+        lambda builder: builder.sampled(losses.ComplementarySum()),
     ),
     HeadRow(
         "sampled_softmax",
         "SampledHead: log Q corrected softmax over labels and candidates",
-        sampled_options(0.03),
-        sampled(losses.SampledSoftmax),
+        _sampled(),
+        lambda builder: builder.sampled(losses.SampledSoftmax()),
     ),
     HeadRow(
         "ranking",
         "SampledHead: labels before candidates, with the margin log(C - 1)",
-        sampled_options(0.03),
-        sampled(losses.Ranking),
+        _sampled(),
+        lambda builder: builder.sampled(losses.Ranking()),
     ),
     HeadRow(
         "noise_contrastive",
         "SampledHead: noise-contrastive estimation",
-        sampled_options(0.03, bias="uniform"),
-        sampled(losses.NoiseContrastive),
+        _sampled(bias="uniform"),
+        lambda builder: builder.sampled(losses.NoiseContrastive()),
     ),
     HeadRow(
         "blackout",
         "SampledHead: BlackOut, discriminating labels from candidates",
-        sampled_options(0.03),
-        sampled(losses.BlackOut),
+        _sampled(),
+        lambda builder: builder.sampled(losses.BlackOut()),
     ),
     HeadRow(
         "sampled_logistic",
         "SampledHead: logistic loss of labels and candidates, one against all",
-        sampled_options(0.03, bias="uniform"),
-        sampled(losses.SampledLogistic),
+        _sampled(bias="uniform"),
+        lambda builder: builder.sampled(losses.SampledLogistic()),
     ),
     HeadRow(
         "midx",
         "SampledHead: candidates from a softmax over coded rows of the weights",
-        midx_options(0.03),
-        midx,
+        _row(0.03, bias="log_frequency", num_sampled=100, num_words=64, candidates="own"),
+        HeadBuilder.midx,
     ),
     HeadRow(
         "lsh_embedding",
         "SampledHead: candidates whose weights share hash buckets with the hidden activations",
-        indexed_options(0.03),
-        indexed(samplers.LSHEmbedding),
+        _INDEXED,
+        lambda builder: builder.indexed(samplers.LSHEmbedding),
     ),
     HeadRow(
         "lsh_label",
         "SampledHead: candidates whose weights share hash buckets with those of the labels",
-        indexed_options(0.03),
-        indexed(samplers.LSHLabel),
+        _INDEXED,
+        lambda builder: builder.indexed(samplers.LSHLabel),
     ),
     HeadRow(
         "lsh_active_set",
         "SampledHead: softmax over labels and what shares hash buckets, without other classes",
-        {
-            **row_options(0.03),
-            "bias": "log_frequency",
-            "num_found": 1000,
-            "candidates": "own",
-            "hash_family": "dwta",
-            "hashes_per_table": 4,
-            "num_tables": 50,
-        },
-        lsh_active_set,
+        _row(
+            0.03,
+            bias="log_frequency",
+            num_found=1000,
+            candidates="own",
+            hash_family="dwta",
+            hashes_per_table=4,
+            num_tables=50,
+        ),
+        HeadBuilder.lsh_active_set,
     ),
     HeadRow(
         "wta_top_k",
         "SampledHead: softmax over labels and the best classes among those that an index finds",
-        {
-            **row_options(0.03),
-            "bias": "log_frequency",
-            "top_k": 100,
-            "num_found": 1000,
-            "hash_family": "wta",
-            "hashes_per_table": 3,
-            "num_tables": 200,
-        },
-        wta_top_k,
+        _row(
+            0.03,
+            bias="log_frequency",
+            top_k=100,
+            num_found=1000,
+            hash_family="wta",
+            hashes_per_table=3,
+            num_tables=200,
+        ),
+        HeadBuilder.wta_top_k,
     ),
     HeadRow(
         "exact_top_k",
         "SampledHead: softmax over labels and the best classes among all",
-        {**row_options(0.03), "bias": "log_frequency", "top_k": 100},
-        exact_top_k,
+        _row(0.03, bias="log_frequency", top_k=100),
+        HeadBuilder.exact_top_k,
     ),
     HeadRow(
         "hierarchical_two_level",
         "HierarchicalSoftmaxHead: first the cluster, then the class",
-        row_options(0.02),
-        hierarchical("two_level"),
+        _row(0.02),
+        lambda builder: builder.hierarchical("two_level"),
     ),
     HeadRow(
         "hierarchical_huffman",
         "HierarchicalSoftmaxHead: a binary decision at each node of a Huffman tree",
-        row_options(0.02),
-        hierarchical("huffman"),
+        _row(0.02),
+        lambda builder: builder.hierarchical("huffman"),
     ),
 )
 
@@ -282,14 +286,81 @@ DEFAULT_HEADS = (
 )
 
 
-def head_row(name: str) -> HeadRow:
-    """Returns the row of a head.
+_BY_NAME = {row.name: row for row in HEAD_TABLE}
+# The usual losses: that of the first class that a head is an instance of.
+_LOSSES = (
+    (TFCandidateSamplingHead, losses.TFCandidateSamplingLoss),
+    (heads.HierarchicalSoftmaxHead, losses.NegativeLogLikelihood),
+    (heads.FactoredHead, losses.ZLoss),
+    (heads.SampledHead, losses.ComplementarySum),
+    (heads.ExactSoftmaxHead, losses.SoftmaxCrossentropy),
+    (heads.DenseHead, losses.SoftmaxCrossentropy),
+)
+
+
+def head_row(name: str, function: str = "") -> HeadRow:
+    """Returns the row of a head; `function` is `package.module:function` for one of the user's own.
 
     Raises:
-        ValueError: There is no such head.
+        ValueError: There is no such head, or no such function.
     """
-    for row in HEAD_TABLE:
-        if row.name == name:
-            return row
-    names = ", ".join(row.name for row in HEAD_TABLE)
-    raise ValueError(f"must be one of {names}; got {name!r}")
+    if not function:
+        if name not in _BY_NAME:
+            raise ValueError(f"must be one of {', '.join(_BY_NAME)}; got {name!r}")
+        return _BY_NAME[name]
+    own = load_function(function)
+
+    def make(builder: HeadBuilder) -> tuple[Any, Any]:
+        made = own(builder.num_classes, builder.label_counts, builder.seed)
+        return head_and_loss(function, made)
+
+    return HeadRow(name, function, {**_TRUNK, "head_learning_rate": 0.03}, make)
+
+
+def load_function(text: str) -> Callable[..., Any]:
+    """Returns the function that `package.module:function` names; the current folder counts.
+
+    Raises:
+        ValueError: There is none, in one sentence.
+    """
+    module, _, name = text.rpartition(":")
+    if not module or not name.isidentifier():
+        raise ValueError(f"must be a name, or package.module:function; got {text!r}")
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"must name a module that can be imported; got {text!r} ({reason})"
+        ) from None
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:  # last, for what the function itself imports later
+            sys.path.append(folder)
+    if not hasattr(found, name):
+        raise ValueError(f"must name a function of the module; got {text!r}, where no {name} is")
+    function = getattr(found, name)
+    if not callable(function):
+        raise ValueError(f"must name a function; got {text!r}, which is {function!r}")
+    return function
+
+
+def head_and_loss(name: str, made: Any) -> tuple[Any, Any]:
+    """Returns head and loss of what the function `name` made: both, or a head of this package.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], heads.Head):
+        return made
+    if not isinstance(made, heads.Head):
+        raise TypeError(f"{name!r} must return (head, loss), or a head; got {made!r}")
+    for kind, loss in _LOSSES:
+        if isinstance(made, kind):
+            return made, loss()
+    raise TypeError(
+        f"{name!r} must return (head, loss) where the head has no usual loss; got a "
+        f"{type(made).__name__} alone"
+    )

@@ -1,52 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job: trains one head after the other, and reports."""
+"""The job: one head after the other is trained, with a line of progress, and reported."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
-from tfx_largeout.compare.comparison import Comparison
-from tfx_largeout.compare.earlier_run import EarlierRun
-from tfx_largeout.compare.machine import describe_machine, describe_versions
-from tfx_largeout.compare.output_folder import OutputFolder
+from tfx_largeout.compare.comparison import (
+    Comparison,
+    OutputFolder,
+    describe_machine,
+    describe_versions,
+)
 from tfx_largeout.compare.peers import PEERS
 from tfx_largeout.compare.results import HeadResult
-from tfx_largeout.compare.runner import WORKER, run_head
 from tfx_largeout.compare.settings import DataSettings, TrainingSettings, WorkerSettings
-from tfx_largeout.compare.turns import OnChange, Turn, run_name, say, take_turns
+from tfx_largeout.compare.worker import WORKER, OnChange, run_head
 
+_BAR_WIDTH = 20
 EXIT_SUCCESS, EXIT_FAILURE, EXIT_INTERRUPTED = 0, 1, 130
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to compare.
-
-    Attributes:
-        heads: Names of heads, and the options of each, in the order of training.
-        peers: Names of other methods (`peers.py`), which come after them.
-        missing_peers: Names of those that would come, were they installed.
-        functions: `package.module:function` of each head of the user's own.
-        chosen: Names of the options that the user chose, of each head.
-        data_name: What the user calls the data.
-        data: The data.
-        training: What all heads have in common.
-    """
+    """What to compare, in the order of training: heads with their options, then peers."""
 
     heads: dict[str, dict[str, Any]]
-    data_name: str
+    data_name: str  # what the user calls the data
     data: DataSettings
     training: TrainingSettings
     peers: tuple[str, ...] = ()
+    # Of each head, the names of the options that the user chose.
     chosen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    missing_peers: tuple[str, ...] = ()
+    missing_peers: tuple[str, ...] = ()  # those that would come, were they installed
+    # `package.module:function` of each head of the user's own.
     functions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+class EarlierRun(NamedTuple):
+    """A finished run, to which heads are added: what its `results.json` says."""
+
+    configuration: dict[str, Any]  # all but the results
+    data_name: str
+    data: DataSettings
+    training: TrainingSettings
+    results: list[HeadResult]
+
+    @classmethod
+    def read(cls, file: Path) -> EarlierRun:
+        """Reads a `results.json`.
+
+        Raises:
+            ValueError: It is none of `tfx-largeout compare`, as this version writes it.
+        """
+        try:
+            content = json.loads(file.read_bytes())
+            results = [HeadResult.from_json(fields) for fields in content.pop("heads")]
+            del content["summary"]
+            data = _all_fields(DataSettings, content["data"])
+            training = _all_fields(TrainingSettings, content["training"])
+            return cls(content, content["data_name"], data, training, results)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                "must be a folder with a results.json that this version of `tfx-largeout compare` "
+                f"has written; got {str(file.parent)!r} ({type(error).__name__}: {error})"
+            ) from None
+
+    def without(self, heads: Collection[str]) -> EarlierRun:
+        """Returns what is left when some heads are trained again.
+
+        Raises:
+            ValueError: One of them was trained to its end, with all seeds.
+        """
+        for head in heads:
+            statuses = {result.status for result in self.results if result.head == head}
+            if statuses == {"done"}:
+                raise ValueError(f"must be new to the results, or have failed there; got {head!r}")
+        return self._replace(results=[r for r in self.results if r.head not in heads])
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the command that say what data and training are."""
+        settings = {**dataclasses.asdict(self.data), **dataclasses.asdict(self.training)}
+        return {"data": self.data_name, **settings}
+
+
+def _all_fields(kind: Any, values: dict[str, Any]) -> Any:
+    """Makes settings, of which none may be missing: its default may have been another one."""
+    given = {field.name: values[field.name] for field in dataclasses.fields(kind)}
+    return kind(**{**values, **given})
 
 
 def run_job(
@@ -56,14 +105,9 @@ def run_job(
     open_page: bool = False,
     earlier: EarlierRun | None = None,
 ) -> int:
-    """Trains the heads, and reports: progress on standard error, the table on standard output.
+    """Trains the heads, each by the command `worker`, and reports to a folder that has been made.
 
-    Args:
-        job: What to compare.
-        files: Where the results go; the folders have been made.
-        worker: Command of the process that trains a head.
-        open_page: Whether to show the page of all results in a browser.
-        earlier: A run to which the heads are added, in its own folder.
+    Heads are added to those of an `earlier` run in its own folder.
 
     Returns:
         The exit code: 1 if a head failed, 130 after Ctrl-C, else 0.
@@ -78,44 +122,25 @@ def run_job(
         configuration, note = _added(configuration, earlier.configuration)
         results = earlier.results
     say(f"{job.data_name}: {_describe_length(job)}; evaluation is not counted.")
-    notes = [how_to_get(job.missing_peers)] if job.missing_peers else []
+    notes = []
+    if job.missing_peers:
+        packages = " ".join(PEERS[name].package for name in job.missing_peers)
+        notes.append(
+            f"Peers not installed: {', '.join(job.missing_peers)} (`pip install {packages}`, or in "
+            'a clone `pip install ".[peers]"`).'
+        )
     comparison = Comparison(job.data_name, files, configuration, results, notes)
     turns = []
     for name, settings in _all_settings(job, files):
         files.train_again(name)
-        train = functools.partial(_train, settings, files.log(name), worker, note)
-        turns.append(Turn(name, train))
-    left = take_turns(turns, comparison, files, job.training)
+        turns.append((name, functools.partial(_train, settings, files.log(name), worker, note)))
+    take_turns(turns, comparison, job.training)
     if open_page and not webbrowser.open(files.page_html.resolve().as_uri()):
         say(f"No browser was found to open {files.page_html}.")
     statuses = {result.status for result in comparison.results[len(results) :]}
     if "interrupted" in statuses:
-        say(f"Interrupted. Not trained: {', '.join(left) or 'none'}.")
         return EXIT_INTERRUPTED
     return EXIT_FAILURE if "failed" in statuses else EXIT_SUCCESS
-
-
-def _added(new: dict[str, Any], earlier: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the configuration of a run to which heads are added, and a note on these."""
-    note, where = "", ("machine", "versions")
-    if any(new[name] != earlier[name] for name in where):
-        machine, version = new["machine"], new["versions"]["tensorflow"]
-        about = f"{machine['processor']}, {machine['cores']} cores, TensorFlow {version}"
-        note = f"was trained later than the others, on another machine or other versions: {about}."
-    merged = {name: new[name] for name in ("chosen", "functions")}
-    merged = {name: {**earlier.get(name, {}), **values} for name, values in merged.items()}
-    peers = list(dict.fromkeys([*earlier["peers"], *new["peers"]]))
-    added_by = [*earlier.get("added_by", []), new["command"]]
-    return {**earlier, **merged, "peers": peers, "added_by": added_by}, note
-
-
-def how_to_get(peers: Sequence[str]) -> str:
-    """Says which peers are not installed, and how to get them."""
-    packages = " ".join(PEERS[name].package for name in peers)
-    return (
-        f"Peers not installed: {', '.join(peers)} (`pip install {packages}`, or in a clone "
-        '`pip install ".[peers]"`).'
-    )
 
 
 def _train(
@@ -125,6 +150,19 @@ def _train(
     if note:
         result.notes.append(f"{settings.head} {note}")
     return result
+
+
+def _added(new: dict[str, Any], earlier: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Returns the configuration of a run to which heads are added, and a note on these."""
+    note, where = "", ("machine", "versions")
+    if any(new[name] != earlier[name] for name in where):
+        machine, version = new["machine"], new["versions"]["tensorflow"]
+        about = f"{machine['processor']}, {machine['cores']} cores, TensorFlow {version}"
+        note = f"was trained later than the others, on another machine or other versions: {about}."
+    merged = {name: {**earlier.get(name, {}), **new[name]} for name in ("chosen", "functions")}
+    peers = list(dict.fromkeys([*earlier["peers"], *new["peers"]]))
+    added_by = [*earlier.get("added_by", []), new["command"]]
+    return {**earlier, **merged, "peers": peers, "added_by": added_by}, note
 
 
 def _all_settings(job: Job, files: OutputFolder) -> Iterator[tuple[str, WorkerSettings]]:
@@ -156,3 +194,134 @@ def _describe_length(job: Job) -> str:
     else:
         count += f", {job.training.budget:g} s of training each"
     return f"{count}; then {', '.join(job.peers)}" if job.peers else count
+
+
+def run_name(head: str, seed: int, seeds: int) -> str:
+    """Returns the name of the turn of a head, if there are several seeds of each."""
+    return head if seeds == 1 else f"{head}-seed{seed}"
+
+
+def take_turns(
+    turns: Sequence[tuple[str, Callable[[OnChange], HeadResult]]],
+    comparison: Comparison,
+    settings: TrainingSettings,
+) -> None:
+    """Trains, with progress on standard error, and prints the table on standard output.
+
+    A turn is what progress calls it, and a function that trains; an interrupted one is the last.
+    CSV and JSON are written anew after each, so that nothing is lost whatever happens. Files of an
+    earlier run are deleted once a training has begun.
+    """
+    progress = Progress(sys.stderr, settings, [name for name, _ in turns])
+
+    def on_change(result: HeadResult, loss: float | None) -> None:
+        if result.stage == "training":
+            comparison.begin()  # the data are good: now an earlier run's results may go
+        progress.update(result, loss)
+
+    left, interrupted = list(turns), False
+    while left and not interrupted:
+        name, train = left.pop(0)
+        progress.begin(name)
+        result = train(on_change)
+        comparison.begin()
+        progress.end(result)
+        comparison.results.append(result)
+        comparison.write()
+        interrupted = result.status == "interrupted"
+    print("", comparison, "", sep="\n", flush=True)
+    say(comparison.draw())
+    files = comparison.files
+    say(f"Results: {files.path}   (tensorboard --logdir {files.tensorboard})")
+    say(f"As one page: {files.page_html}")
+    if interrupted:
+        say(f"Interrupted. Not trained: {', '.join(name for name, _ in left) or 'none'}.")
+
+
+def say(text: str) -> None:
+    """Tells the user something on standard error."""
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Shows how far a head is: one of `heads`, whose names are all that `begin` will get.
+
+    On a terminal its line, with a bar, is rewritten with each event; elsewhere there is a new line
+    for each evaluation.
+    """
+
+    def __init__(self, stream: TextIO, settings: TrainingSettings, heads: list[str]) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._settings = settings
+        self._width = max(map(len, heads), default=0)
+        self._name = ""
+        self._num_points = 0
+        self._loss: float | None = None
+
+    def begin(self, head: str) -> None:
+        """Tells that a head's process starts."""
+        self._name, self._num_points, self._loss = f"{head:{self._width}}", 0, None
+        self._show(f"{self._name}  starting")
+
+    def update(self, result: HeadResult, loss: float | None) -> None:
+        """Shows a result that has changed, and the latest training loss."""
+        self._loss = self._loss if loss is None else loss
+        if self._live or len(result.curve) > self._num_points:
+            self._num_points = len(result.curve)
+            self._show(self._line(result))
+
+    def end(self, result: HeadResult) -> None:
+        """Leaves a last line behind."""
+        if result.status == "failed":
+            self._show(f"{self._name}  failed: {result.error}")
+        elif self._live:
+            self._show(self._line(result))
+        if self._live:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _line(self, result: HeadResult) -> str:
+        if not result.steps_per_epoch:  # of a peer, or before the first step
+            if not result.curve:
+                return f"{self._name}  {result.stage}"
+            precision = 100 * result.curve[-1].precision_at_1
+            return f"{self._name}  {result.seconds:.1f} s  P@1 {precision:.2f}%"
+        settings, seconds = self._settings, result.seconds
+        done = settings.fraction_done(result.steps, seconds, result.steps_per_epoch)
+        if settings.epochs is None:
+            share = f"{seconds:5.1f}/{settings.budget:g} s"
+        else:
+            share = f"{seconds:5.1f} s  epoch {result.epochs:.2f}/{settings.epochs:g}"
+        parts = [self._name]
+        if self._live:
+            full = round(min(done, 1.0) * _BAR_WIDTH)
+            parts.append(f"[{'#' * full:.<{_BAR_WIDTH}}]")
+            if done and seconds:
+                share += f", {seconds * max(1 / done - 1, 0):.0f} s left"
+        parts += [share, f"step {result.steps:,}"]
+        if settings.epochs is None:
+            parts.append(f"epoch {result.epochs:.2f}")
+        if self._loss is not None:
+            parts.append(f"loss {self._loss:.3f}")
+        if result.curve:
+            parts.append(f"P@1 {100 * result.curve[-1].precision_at_1:.2f}%")
+        if result.status == "interrupted":
+            parts.append("interrupted")
+        return "  ".join(parts)
+
+    def _show(self, line: str) -> None:
+        if self._live:
+            columns = _columns(self._stream)
+            self._stream.write(f"\r{line[: columns - 1]}\x1b[K")
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80

@@ -21,12 +21,9 @@ _KERAS_BATCH = 32
 class OwnData:
     """Examples to train on or to evaluate on, as `fit` and `evaluate` take them.
 
-    Args:
-        name: Of the argument, for errors.
-        data: A tuple `(x, y)` or `(x, y, weights)`; a `tf.data.Dataset`, a Keras `PyDataset`, or
-            another iterable of known length that begins anew each time, such as a data loader. A
-            data set that does not know its length is read once, to count its batches.
-        batch_size: Of arrays; Keras's 32 where it is None.
+    They are a tuple `(x, y)` or `(x, y, weights)`; a `tf.data.Dataset`, a Keras `PyDataset`, or
+    another iterable of known length that begins anew each time, such as a data loader. A data set
+    that does not know its length is read once, to count its batches. Errors name them `name`.
 
     Attributes:
         arguments: Those of `evaluate`.
@@ -40,8 +37,7 @@ class OwnData:
 
     def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
         self._name, self._data = name, data
-        self._is_arrays = isinstance(data, (tuple, list))
-        if self._is_arrays:
+        if _is_arrays(data):
             if len(data) not in (2, 3):
                 raise ValueError(f"{name} must be (x, y) or (x, y, weights); got {len(data)} parts")
             examples = _length(data[1])
@@ -60,9 +56,7 @@ class OwnData:
             if isinstance(data, tf.data.Dataset):  # Keras would look for its end by a step too many
                 length = tf.data.experimental.assert_cardinality(self.batches)
                 self.arguments = {"x": data.apply(length)}
-            self.batch_size = 0
-            if self.batches:
-                self.batch_size = _length(next(_labels_of(data)))
+            self.batch_size = _length(next(_labels_of(data))) if self.batches else 0
         if not self.batches:
             raise ValueError(f"{name} must have at least one batch; got none")
 
@@ -78,7 +72,7 @@ class OwnData:
         Raises:
             TypeError, ValueError: They are no class ids.
         """
-        labels = self._data[1] if self._is_arrays else next(_labels_of(self._data))
+        labels = next(_labels_of(self._data))
         if labels is None or isinstance(labels, dict):
             got = "none" if labels is None else f"those of {list(labels)}"
             raise ValueError(f"{self._name} must have labels of one output; got {got}")
@@ -96,17 +90,25 @@ class OwnData:
             TypeError, ValueError: They are no class ids.
         """
         counts = np.zeros(num_classes, np.int64)
-        for labels in [self._data[1]] if self._is_arrays else _labels_of(self._data):
+        for labels in _labels_of(self._data):
             counts += self._counts(labels, num_classes)
         return counts
 
     def _counts(self, labels: Any, num_classes: int) -> np.ndarray:
         try:
-            return _counts(labels, num_classes)
+            if not isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
+                labels = np.asarray(labels)
+                if _is_one_hot(labels, num_classes):
+                    return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
+            shape = [_length(labels)]
+            if isinstance(labels, np.ndarray) and labels.ndim > 2:
+                shape = labels.shape[:2]
+            ids = normalize_labels(labels, num_classes, tf.constant(shape)).ids.numpy()
         except TypeError as error:
             raise TypeError(f"{self._name}: {error}") from None
         except (ValueError, tf.errors.InvalidArgumentError) as error:
             raise ValueError(f"{self._name}: {root_message(str(error))}") from None
+        return np.bincount(ids[ids >= 0], minlength=num_classes)
 
 
 def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnData, OwnData]:
@@ -118,11 +120,12 @@ def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnDa
     if batch_size is not None:
         batch_size = integer_argument("batch_size", batch_size, at_least=1)
     pair = {"train": train, "validation": validation}
-    arrays = {name: isinstance(data, (tuple, list)) for name, data in pair.items()}
-    if not any(arrays.values()):
-        arrays = dict.fromkeys(arrays, True)
-    made = [OwnData(n, data, batch_size if arrays[n] else None) for n, data in pair.items()]
-    return made[0], made[1]
+    no_arrays = not any(map(_is_arrays, pair.values()))
+    made = (
+        OwnData(name, data, batch_size if no_arrays or _is_arrays(data) else None)
+        for name, data in pair.items()
+    )
+    return next(made), next(made)
 
 
 def _number_of_batches(name: str, data: Any) -> int:
@@ -145,8 +148,13 @@ def _number_of_batches(name: str, data: Any) -> int:
     return len(data)
 
 
+def _is_arrays(data: Any) -> bool:
+    return isinstance(data, (tuple, list))
+
+
 def _labels_of(data: Any) -> Iterator[Any]:
-    batches = data
+    """Yields the labels of each batch; those of arrays at once."""
+    batches = [data] if _is_arrays(data) else data
     if isinstance(data, keras.utils.PyDataset):
         batches = (data[number] for number in range(data.num_batches))
     for batch in batches:
@@ -170,15 +178,3 @@ def _is_one_hot(labels: Any, num_classes: int) -> bool:
     if num_classes <= 2 and labels.dtype.kind != "f":
         return False
     return bool(((labels >= 0) & (labels <= 1)).all())
-
-
-def _counts(labels: Any, num_classes: int) -> np.ndarray:
-    if not isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
-        labels = np.asarray(labels)
-        if _is_one_hot(labels, num_classes):
-            return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
-    shape = [_length(labels)]
-    if isinstance(labels, np.ndarray) and labels.ndim > 2:
-        shape = labels.shape[:2]
-    ids = normalize_labels(labels, num_classes, tf.constant(shape)).ids.numpy()
-    return np.bincount(ids[ids >= 0], minlength=num_classes)

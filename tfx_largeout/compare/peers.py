@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tfx_largeout.compare.data import sizes
 from tfx_largeout.compare.results import CurvePoint
 
 if TYPE_CHECKING:  # it takes longer to import than all the rest
@@ -32,13 +33,11 @@ _MOST_PAIRS = 5 * 10**9  # of a training and a test example that are compared, i
 class Peer(NamedTuple):
     """A method to compare with.
 
-    Attributes:
-        package: What it needs; empty if nothing.
-        train: `train(examples)` returns `predict(examples)`, which returns the K best classes of
-            each example, `[N, K]`, -1 where it has fewer.
+    `train(examples)` returns `predict(examples)`, which returns the K best classes of each example,
+    `[N, K]`, -1 where it has fewer.
     """
 
-    package: str
+    package: str  # what it needs; empty if nothing
     train: Callable[[SparseExamples], Callable[[SparseExamples], np.ndarray]]
 
     @property
@@ -64,22 +63,15 @@ def train_peer(
     if not peer.package:
         test = test.take(np.arange(min(len(test), max(1, _MOST_PAIRS // len(train)))))
         about = f"labels of the 100 nearest training examples, of {len(test):,} test examples,"
-    data = {
-        "train_examples": len(train),
-        "test_examples": len(test),
-        "features": train.num_features,
-        "classes": train.num_labels,
-    }
-    send("ready", steps_per_epoch=0, parameters=0, implementation=peer.description, data=data)
+    data = sizes(train, test)
+    send(stage="training", implementation=peer.description, data=data)
     start = time.perf_counter()
     predict = peer.train(train)
     seconds = time.perf_counter() - start
-    found = precision(predict(test), test)
-    names = {f"precision_at_{k}": found[k] for k in _CUTOFFS}
-    point = CurvePoint(0, 0.0, seconds, None, **names)
-    send("point", point=dataclasses.asdict(point))
-    send("note", text=f"{name}: {about} {seconds:.1f} s of training, on log TF-IDF features.")
-    send("done", step=0, seconds=seconds)
+    point = CurvePoint(0, 0.0, seconds, None, *precision(predict(test), test).values())
+    note = f"{name}: {about} {seconds:.1f} s of training, on log TF-IDF features."
+    send(point=dataclasses.asdict(point), seconds=seconds, note=note)
+    send(status="done")
 
 
 def precision(ids: np.ndarray, examples: SparseExamples) -> dict[int, float]:
@@ -134,14 +126,13 @@ def tf_idf_neighbors(train: SparseExamples) -> Callable[[SparseExamples], np.nda
     """The labels of the 100 nearest examples, weighted by exp(cosine / 0.1); trains nothing."""
     from tfx_largeout.models.example_vectors import nearest, shares, stored_arrays
 
-    stored = stored_arrays("x", [_sparse_tensor(train, range(len(train)))])
+    stored = stored_arrays("x", [features for features, _ in train.dataset(len(train))])
     number = min(_NEIGHBORS, len(train))
 
     def predict(test: SparseExamples) -> np.ndarray:
         found = []
-        for start in range(0, len(test), _ROWS):
-            rows = range(start, min(start + _ROWS, len(test)))
-            cosines, near = nearest("x", stored, _sparse_tensor(test, rows), len(train), number)
+        for features, _ in test.dataset(_ROWS):
+            cosines, near = nearest("x", stored, features, len(train), number)
             weights = shares(cosines, _TEMPERATURE).numpy()
             found += [_best_labels(train, *row) for row in zip(near.numpy(), weights, strict=True)]
         return _rows(found)
@@ -175,17 +166,6 @@ def _pairs(examples: SparseExamples, i: int) -> list[tuple[int, float]]:
     row = slice(*examples.feature_splits[i : i + 2])
     ids, values = examples.feature_ids[row], examples.feature_values[row]
     return list(zip(ids.tolist(), values.tolist(), strict=True))
-
-
-def _sparse_tensor(examples: SparseExamples, rows: range) -> Any:
-    import tensorflow as tf
-
-    splits = examples.feature_splits[rows.start : rows.stop + 1]
-    row = np.repeat(np.arange(len(rows)), np.diff(splits))
-    entries = slice(splits[0], splits[-1])
-    indices = np.stack([row, examples.feature_ids[entries]], axis=1)
-    shape = [len(rows), examples.num_features]
-    return tf.SparseTensor(indices, examples.feature_values[entries], shape)
 
 
 def _write(examples: SparseExamples, file: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfx_largeout.compare.results import HeadResult
-from tfx_largeout.compare.summary import by_head
+from tfx_largeout.compare.results import HeadResult, by_head
 
 HOW_TO_GET_PLOTS = (
     "No plots: matplotlib is not installed; get it with `pip install matplotlib`, or in a clone "
@@ -30,16 +29,13 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     """Draws P@1, P@5 and the exact loss, each against seconds of training and examples seen.
 
     Both axes are logarithmic, so that the untrained model is not there. Of several seeds there is
-    the mean, in a band from the least to the most.
-
-    Args:
-        results: Those without a trained point are left out; without any, there is no picture.
-        title: The title of the picture.
-        path: A `.png` file.
+    the mean, in a band from the least to the most. Results without a trained point are left out;
+    without any others there is no picture.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
+    from cycler import cycler
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -53,8 +49,9 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     for row, (field, name, scale) in zip(panels, _ROWS, strict=True):
         row[0].set_ylabel(f"{name}, test set")
         for panel, against in zip(row, ("seconds", "examples"), strict=True):
-            for index, (head, runs) in enumerate(heads.items()):
-                _draw(panel, index, head, runs, against, field, scale)
+            panel.set_prop_cycle(cycler(linestyle=_DASHES) * cycler(color=_COLORS))
+            for head, runs in heads.items():
+                _draw(panel, head, runs, against, field, scale)
             if timed:
                 panel.set_xscale("log", nonpositive="mask")
                 panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -72,13 +69,7 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
 
 
 def _draw(
-    panel: Any,
-    index: int,
-    head: str,
-    runs: Sequence[HeadResult],
-    against: str,
-    field: str,
-    scale: float,
+    panel: Any, head: str, runs: Sequence[HeadResult], against: str, field: str, scale: float
 ) -> None:
     length = min(len(run.curve) for run in runs)  # two evaluations may have come at once
     curves = [
@@ -89,21 +80,12 @@ def _draw(
         np.array([[_value(run, point, name) for point in points] for run, points in curves])
         for name in (against, field)
     )
-    place, values, color = places.mean(axis=0), scale * values, _COLORS[index % len(_COLORS)]
-    panel.plot(
-        place,
-        values.mean(axis=0),
-        color=color,
-        linestyle=_DASHES[index // len(_COLORS) % len(_DASHES)],
-        marker="o",
-        markersize=3.5,
-        linewidth=1.8,
-        label=head,
-    )
+    place, values = places.mean(axis=0), scale * values
+    style = {"marker": "o", "markersize": 3.5, "linewidth": 1.8}
+    (line,) = panel.plot(place, values.mean(axis=0), label=head, **style)
     if len(runs) > 1:
-        panel.fill_between(
-            place, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2, linewidth=0
-        )
+        band = {"color": line.get_color(), "alpha": 0.2, "linewidth": 0}
+        panel.fill_between(place, values.min(axis=0), values.max(axis=0), **band)
 
 
 def _value(run: HeadResult, point: Any, name: str) -> float:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained, and how: the whole job and one head's part of it."""
+"""What is trained, and how: the whole job and one head's part of it.
+
+The fields of `DataSettings` and `TrainingSettings` that are made by `_option` are options of the
+command, with the words of its help.
+"""
 
 from __future__ import annotations
 
@@ -7,105 +11,164 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
+WORDNET = {"wordnet/hyper": "hyper", "wordnet/lemma": "lemma"}
 FEATURES = ("tf_idf", "counts")
 SCHEDULES = ("linear", "constant")
+_MOST = 2**31 - 1
+
+
+def positive_number(text: str) -> float:
+    """Parses a number above 0 that is one in float32, too."""
+    value = _number(text)
+    if not 0 < value < np.inf:
+        raise ValueError(f"must be a number above 0; got {text!r}")
+    limits = np.finfo(np.float32)
+    if not limits.tiny <= value <= limits.max:
+        raise ValueError(f"must be in [{limits.tiny:.2g}, {limits.max:.2g}]; got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def positive_integer(text: str) -> int:
+    """Parses an integer of at least 1 and at most 2^31 - 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ValueError(f"must be an integer of at least 1; got {text!r}")
+    if value > _MOST:
+        raise ValueError(f"must be at most {_MOST}; got {text!r}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise ValueError(f"must be a number in [0, 1); got {text!r}")
+    return value
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MOST:
+        raise ValueError(f"must be an integer in [0, 2147483648); got {text!r}")
+    return int(text)
+
+
+def _option(value: Any, help: str | None, **arguments: Any) -> Any:
+    """Returns a field with its default, and the arguments that argparse gets for it."""
+    metadata = {"default": value, "help": help, **arguments}
+    return dataclasses.field(default=value, metadata=metadata)
+
+
+def flag_of(name: str) -> str:
+    """Returns the flag of an option of the command."""
+    return "--" + name.replace("_", "-")
+
+
+_COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
-    """Which examples, and how their features are weighted.
+    """Which examples, and how their features are weighted."""
 
-    Attributes:
-        wordnet: Which of the shipped sets, `"hyper"` or `"lemma"`; None for files of the user.
-        train: File of the training examples, where `wordnet` is None.
-        test: File of the test examples, likewise.
-        features: `"tf_idf"` (TF-IDF weights of log(1 + count), rows of length 1) or `"counts"` (as
-            in the file).
-        propensity_a: A of the propensity model behind PSP@1.
-        propensity_b: B of it.
-        hold_out: Share of the training examples to evaluate on, in place of the test examples; 0
-            for none.
-    """
-
-    wordnet: str | None = "hyper"
-    train: str = ""
+    wordnet: str | None = "hyper"  # which of the shipped sets; None for files of the user
+    train: str = ""  # those files
     test: str = ""
-    features: str = "tf_idf"
-    propensity_a: float = 0.55
-    propensity_b: float = 1.5
-    hold_out: float = 0.0
+    features: str = _option(
+        FEATURES[0],
+        "weights of the features: TF-IDF of log(1 + count), with rows of length 1, or as in "
+        f"the file (default: {FEATURES[0]} for {', '.join(WORDNET)}, else {FEATURES[1]})",
+        choices=FEATURES,
+        default=None,
+    )
+    propensity_a: float = _option(0.55, None, type=positive_number, metavar="A")
+    propensity_b: float = _option(
+        1.5,
+        "constants of the propensity model behind PSP@1 (default: 0.55, 1.5)",
+        type=positive_number,
+        metavar="B",
+    )
+    hold_out: float = _option(
+        0.0,
+        "evaluate on this share of the training examples, which is held out, and not on the "
+        "test set (default: 0)",
+        type=_share,
+        metavar="SHARE",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """What all heads have in common.
+    """What all heads have in common. Of `budget` and `epochs`, the one that counts is not None."""
 
-    Attributes:
-        budget: Seconds of training for each head; None where `epochs` counts.
-        epochs: Epochs for each head, may be a fraction; None where `budget` counts.
-        evaluations: How often each head is evaluated while it trains, the end included.
-        batch_size: Examples a step, B.
-        hidden: Width of the trunk, D.
-        dropout: Share of the trunk's outputs that are left out in each step, in [0, 1).
-        schedule: Of the learning rates of trunk and head: `"linear"` (down to 2% at the end of the
-            training) or `"constant"`.
-        seed: The seed of the initial weights, the order of the examples and the candidates.
-        workers: Processes over which the classes of each head are spread, R.
-        seeds: How many seeds each head is trained with: `seed`, and those that follow it.
-    """
-
-    budget: float | None = 25.0
-    epochs: float | None = None
-    evaluations: int = 4
-    batch_size: int = 512
-    hidden: int = 256
-    dropout: float = 0.5
-    schedule: str = "linear"
-    seed: int = 0
-    workers: int = 1
-    seeds: int = 1
-
-    def total_steps(self, steps_per_epoch: int) -> int | None:
-        """The number of steps where epochs count, else None."""
-        return None if self.epochs is None else max(1, round(self.epochs * steps_per_epoch))
+    budget: float | None = _option(
+        25.0,
+        "training time of each head, without evaluation and compilation (default: 25)",
+        type=positive_number,
+        metavar="SECONDS",
+    )
+    epochs: float | None = _option(
+        None,
+        "instead: the same number of epochs for each head, may be a fraction",
+        type=positive_number,
+        metavar="N",
+    )
+    evaluations: int = _option(
+        4, "evaluations in training (default: 4, or one an epoch)", **_COUNT, default=None
+    )
+    batch_size: int = _option(512, "examples a step (default: 512)", **_COUNT)
+    hidden: int = _option(256, "width of the trunk, one layer of ReLUs (default: 256)", **_COUNT)
+    dropout: float = _option(
+        0.5,
+        "share of the trunk's outputs that are left out in each step (default: 0.5)",
+        type=_share,
+        metavar="SHARE",
+    )
+    schedule: str = _option(
+        SCHEDULES[0],
+        "learning rates of trunk and head: down to 2%% in a line over the training, by its "
+        f"clock, or constant (default: {SCHEDULES[0]})",
+        choices=SCHEDULES,
+    )
+    seed: int = _option(0, "(default: 0)", type=_seed, metavar="N")
+    workers: int = _option(
+        1, "processes over which the classes of each head are spread (default: 1)", **_COUNT
+    )
+    seeds: int = _option(
+        1, "train each head with N seeds, from --seed on, and report means (default: 1)", **_COUNT
+    )
 
     def fraction_done(self, steps: int, seconds: float, steps_per_epoch: int) -> float:
         """How much of the training is over: 1 at its end."""
-        total = self.total_steps(steps_per_epoch)
-        if total is not None:
-            return steps / total
+        if self.epochs is not None:
+            return steps / max(1, round(self.epochs * steps_per_epoch))
         return seconds / self.budget if self.budget else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSettings:
-    """All that a worker needs to train one head.
+    """All that a worker needs to train one head."""
 
-    Attributes:
-        head: Name in the table of heads.
-        options: All options of the head: the defaults of its row, and what the user chose.
-        data: The data.
-        training: What all heads have in common.
-        events: Folder of the TensorBoard run.
-        chosen: Names of the options that the user chose.
-        function: `package.module:function` of a head of the user's own.
-    """
-
-    head: str
-    options: dict[str, Any]
+    head: str  # its name in the table of heads
+    options: dict[str, Any]  # all: the defaults of its row, and what the user chose
     data: DataSettings
     training: TrainingSettings
-    events: str
-    chosen: tuple[str, ...] = ()
-    function: str = ""
+    events: str  # folder of the TensorBoard run
+    chosen: tuple[str, ...] = ()  # names of the options that the user chose
+    function: str = ""  # `package.module:function` of a head of the user's own
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> WorkerSettings:
         """The inverse of `dataclasses.asdict`."""
-        return cls(
-            **{
-                **fields,
-                "data": DataSettings(**fields["data"]),
-                "training": TrainingSettings(**fields["training"]),
-            }
-        )
+        data, training = DataSettings(**fields["data"]), TrainingSettings(**fields["training"])
+        return cls(**{**fields, "data": data, "training": training})

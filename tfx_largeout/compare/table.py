@@ -5,26 +5,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from tfx_largeout.compare.summary import SummaryRow
+from tfx_largeout.compare.results import SummaryRow
 
 _GAP = "  "
 _NONE = "-"
 
 
-class _Column(NamedTuple):
-    head: tuple[str, str]
-    text: Callable[[SummaryRow], str]
-
-
 def format_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
-    """Returns the table as plain text, with a note for everything in it that needs one.
-
-    Args:
-        rows: Of the table.
-        notes: Further sentences below it.
-    """
+    """Returns the table as plain text, with a note for all that needs one, and `notes`."""
     heads, cells = _columns(rows)
     lines = list(zip(*heads, strict=True))
     widths = [max(map(len, column)) for column in zip(*lines, *cells, strict=True)]
@@ -55,18 +44,18 @@ def html_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
 
 def _columns(rows: Sequence[SummaryRow]) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Returns the heads of the columns that say anything, two lines each, and the cells by row."""
-    texts = [[column.text(row) for row in rows] for column in _COLUMNS]
-    kept = [place for place, column in enumerate(texts) if set(column) != {_NONE}]
-    heads = [_COLUMNS[place].head for place in kept]
-    return heads, [list(row) for row in zip(*(texts[place] for place in kept), strict=True)]
+    heads, texts = [], []
+    for head, text in _COLUMNS:
+        column = [text(row) for row in rows]
+        if set(column) != {_NONE}:
+            heads.append(head)
+            texts.append(column)
+    return heads, [list(row) for row in zip(*texts, strict=True)]
 
 
 def _align(cells: Sequence[str], widths: list[int]) -> str:
-    first, *others = [
-        cell.rjust(width) if index else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return _GAP.join([first, *others]).rstrip()
+    others = map(str.rjust, cells[1:], widths[1:])
+    return _GAP.join([cells[0].ljust(widths[0]), *others]).rstrip()
 
 
 def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
@@ -118,22 +107,20 @@ def _epoch(row: SummaryRow) -> str:
     return mark + _figures(row.seconds_per_epoch)
 
 
-_COLUMNS = (
-    _Column(("", "head"), lambda row: row.head),
-    _Column(("", "steps"), lambda row: str(row.steps) if row.steps else _NONE),
-    _Column(("ms a", "step"), lambda row: _figures(row.ms_per_step)),
-    _Column(("s an", "epoch"), _epoch),
-    _Column(("speed", "up"), lambda row: _figures(row.speed_up)),
-    _Column(("", "P@1"), lambda row: _percent(row.precision_at_1, row.precision_at_1_spread)),
-    _Column(("", "P@3"), lambda row: _percent(row.precision_at_3, row.precision_at_3_spread)),
-    _Column(("", "P@5"), lambda row: _percent(row.precision_at_5, row.precision_at_5_spread)),
-    _Column(
-        ("", "PSP@1"), lambda row: _percent(row.ps_precision_at_1, row.ps_precision_at_1_spread)
-    ),
-    _Column(("", "loss"), lambda row: _number(row.exact_loss, 3, row.exact_loss_spread)),
-    _Column(("s to", "50%"), lambda row: _figures(row.seconds_to_50)),
-    _Column(("s to", "90%"), lambda row: _figures(row.seconds_to_90)),
-    _Column(("train", "s"), lambda row: _figures(row.seconds or None)),
-    _Column(("total", "s"), lambda row: _figures(row.wall_seconds or None)),
-    _Column(("peak", "MiB"), lambda row: _number(row.peak_memory_mib, 0)),
+_COLUMNS: tuple[tuple[tuple[str, str], Callable[[SummaryRow], str]], ...] = (
+    (("", "head"), lambda row: row.head),
+    (("", "steps"), lambda row: str(row.steps) if row.steps else _NONE),
+    (("ms a", "step"), lambda row: _figures(row.ms_per_step)),
+    (("s an", "epoch"), _epoch),
+    (("speed", "up"), lambda row: _figures(row.speed_up)),
+    (("", "P@1"), lambda row: _percent(row.precision_at_1, row.precision_at_1_spread)),
+    (("", "P@3"), lambda row: _percent(row.precision_at_3, row.precision_at_3_spread)),
+    (("", "P@5"), lambda row: _percent(row.precision_at_5, row.precision_at_5_spread)),
+    (("", "PSP@1"), lambda row: _percent(row.ps_precision_at_1, row.ps_precision_at_1_spread)),
+    (("", "loss"), lambda row: _number(row.exact_loss, 3, row.exact_loss_spread)),
+    (("s to", "50%"), lambda row: _figures(row.seconds_to_50)),
+    (("s to", "90%"), lambda row: _figures(row.seconds_to_90)),
+    (("train", "s"), lambda row: _figures(row.seconds or None)),
+    (("total", "s"), lambda row: _figures(row.wall_seconds or None)),
+    (("peak", "MiB"), lambda row: _number(row.peak_memory_mib, 0)),
 )

@@ -1,26 +1,160 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The child process that trains one head, alone or as one of several workers.
+"""One head is trained in a process of its own, or in as many as there are workers: both ends.
 
-It reads its `WorkerSettings` as JSON from standard input and writes events, one JSON object a line,
-to standard output: `stage` while it reads the data, `options` if they are not those that it was
-given, `ready`, then `progress` and `point` in turn, then `done`; or `failed`. A `note` is a
-sentence for the reader of the results, at any time.
+The child reads its `WorkerSettings` as JSON from standard input and writes what changes of its
+`HeadResult`, one JSON object a line, to standard output: values of fields by name, at times the
+mean `loss` since the last evaluation; a `note` and a `point` of the curve are added to the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
 
+from tfx_largeout.compare.data import load
+from tfx_largeout.compare.peers import PEERS, train_peer
+from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import WorkerSettings
+from tfx_largeout.distribute import connect
+from tfx_largeout.distribute.launcher import free_addresses, worker_environment
 
-Send = Callable[..., None]
+# With -m, Python would look in the current folder first: in a clone it would find the source tree,
+# which has no shared library, and not the installed package. The worker looks where we look.
+_WORKER_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[1:]
+from tfx_largeout.compare.worker import main
+sys.exit(main())
+"""
+WORKER = (sys.executable, "-c", _WORKER_PROGRAM, *sys.path)
+_SECONDS_TO_END = 5.0
+# Errors that tell of nothing but another worker that has failed.
+_OF_ANOTHER_WORKER = ("UnavailableError", "DeadlineExceededError")
+# Called after each event with the result so far, and the training loss if the event has one.
+OnChange = Callable[[HeadResult, float | None], None]
+
+
+class DataError(Exception):
+    """The data can't be read: no head will get any further."""
+
+
+def run_head(
+    settings: WorkerSettings, log: Path, on_change: OnChange, command: Sequence[str] = WORKER
+) -> HeadResult:
+    """Trains one head. Ctrl-C ends that; the result then has what came before.
+
+    Of several workers the first one tells what happens. The file `log` gets their standard error,
+    and appears when they have ended; until then it has the suffix `.part`.
+
+    Raises:
+        DataError: The data are at fault, in one sentence.
+    """
+    result = HeadResult(settings.head, dict(settings.options), seed=settings.training.seed)
+    start, others = time.monotonic(), ""
+    with _open_log(log) as errors, contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(process) for process in _start(command, settings, errors)]
+        try:
+            for process in processes:
+                _tell(process, settings)
+            _follow(processes[0], result, on_change)
+            for rank, process in enumerate(processes[1:], start=1):
+                if process.poll() and not others:
+                    others = f"worker {rank}: {_describe_exit(process.returncode)}"
+        except KeyboardInterrupt:
+            result.status = "interrupted"
+        finally:
+            _end(processes)
+    if result.status == "running":
+        result.status = "failed"
+        result.error = f"{others or _describe_exit(processes[0].returncode)}; see {log}"
+    elif others and (result.error or "").startswith(_OF_ANOTHER_WORKER):
+        result.error = f"{others}; see {log}"
+    result.wall_seconds = time.monotonic() - start
+    return result
+
+
+@contextlib.contextmanager
+def _open_log(log: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name at the end, or goes where the data are at fault."""
+    unfinished = log.with_suffix(".part")
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+    except DataError:
+        unfinished.unlink()
+        raise
+    unfinished.replace(log)
+
+
+def _start(
+    command: Sequence[str], settings: WorkerSettings, errors: BinaryIO
+) -> Iterator[subprocess.Popen[str]]:
+    """Starts the workers. What others than the first one tell is not read."""
+    addresses = free_addresses(settings.training.workers)
+    for rank in range(len(addresses)):
+        environment = dict(os.environ)
+        if len(addresses) > 1:
+            environment = worker_environment(addresses, rank)
+        # In a session of its own, Ctrl-C reaches the worker through us alone.
+        yield subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if rank else subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+        )
+
+
+def _tell(process: subprocess.Popen[str], settings: WorkerSettings) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says more
+        json.dump(dataclasses.asdict(settings), process.stdin)
+        process.stdin.close()
+
+
+def _follow(process: subprocess.Popen[str], result: HeadResult, on_change: OnChange) -> None:
+    assert process.stdout is not None
+    result.status = "running"
+    for line in process.stdout:
+        told = json.loads(line)
+        if "data_error" in told:
+            raise DataError(told["data_error"])
+        on_change(result, result.take(told))
+    process.wait()
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    end = time.monotonic() + _SECONDS_TO_END
+    for process in processes:
+        try:
+            process.wait(max(end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"the process ended early with exit code {code}"
+    name = signal.Signals(-code).name
+    reason = ", perhaps for want of memory" if name == "SIGKILL" else ""
+    return f"the process was killed by {name}{reason}"
 
 
 def main() -> int:
@@ -29,43 +163,40 @@ def main() -> int:
     settings = WorkerSettings.from_json(json.load(sys.stdin))
     try:
         _run(settings, send)
+    except DataError as error:
+        traceback.print_exc()
+        send(data_error=str(error))
     except BaseException as error:
         traceback.print_exc()
-        send("failed", error=_one_sentence(error), data_at_fault=isinstance(error, _DataError))
-        return 1
-    return 0
+        send(status="failed", error=f"{type(error).__name__}: {root_message(str(error))}")
+    else:
+        return 0
+    return 1
 
 
-class _DataError(Exception):
-    """The data are at fault, not the head."""
-
-
-def _run(settings: WorkerSettings, send: Send) -> None:
-    from tfx_largeout.compare import data
-    from tfx_largeout.compare.peers import PEERS, train_peer
+def _run(settings: WorkerSettings, send: Callable[..., None]) -> None:
+    # Not above: it takes longer to import than all the rest, which the other end does not need.
     from tfx_largeout.compare.training import train
-    from tfx_largeout.distribute import connect
 
     if settings.training.workers > 1:
         connect()
     try:
-        train_examples, test_examples = data.load(settings.data, send)
+        examples = load(settings.data, send)
     except (OSError, ValueError) as error:
-        raise _DataError(str(error)) from error
+        raise DataError(str(error)) from error
     if settings.head in PEERS:
-        train_peer(settings.head, train_examples, test_examples, send)
+        train_peer(settings.head, *examples, send)
     else:
-        train(settings, train_examples, test_examples, send)
+        train(settings, *examples, send)
 
 
-def _open_channel() -> Send:
+def _open_channel() -> Callable[..., None]:
     """Returns what sends an event. Whatever else is printed goes to standard error."""
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
-    def send(event: str, **fields: Any) -> None:
-        fields = {"event": event, **fields, "peak_bytes": _peak_bytes()}
-        channel.write(json.dumps(fields) + "\n")
+    def send(**told: Any) -> None:
+        channel.write(json.dumps({**told, "peak_bytes": _peak_bytes()}) + "\n")
 
     return send
 
@@ -80,9 +211,3 @@ def _peak_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
-
-def _one_sentence(error: BaseException) -> str:
-    if isinstance(error, _DataError):
-        return str(error)
-    return f"{type(error).__name__}: {root_message(str(error))}"
