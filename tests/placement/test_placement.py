@@ -19,6 +19,7 @@ from samplers import samplers_table
 from samplers.drawing import labels_of, weights_of
 from variants import cases_of
 
+import tfx_largeout as tlo
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import row_update
@@ -199,3 +200,47 @@ def test_what_a_step_waits_for_is_counted():
     assert count_waits(graph_of(by_hand, x)) == {"Assert": 1, "Where": 1, "If": 1, "While": 0}
     assert count_waits(graph_of(by_checks, x)) == {"Assert": 0, "Where": 0, "If": 1, "While": 0}
     assert [node.type for node in nodes_of(graph_of(by_checks, x))].count("Assert") == 2
+
+
+INDEXES = {
+    "hash": lambda: tlo.indexes.HashIndex(tlo.indexes.WTAHash(), num_tables=3, first_period=2),
+    "inner_product": lambda: tlo.indexes.HashIndex(
+        tlo.indexes.SimHash(), num_tables=3, similarity="inner_product", max_drift=0.1
+    ),
+    "midx": lambda: tlo.indexes.InvertedMultiIndex(4),
+    "midx_rounds": lambda: tlo.indexes.InvertedMultiIndex(4, codebook_rounds=3),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_indexes_follow_w_on_the_gpu(name):
+    index, kernel = INDEXES[name](), tf.Variable(np.eye(CLASSES, WIDTH, dtype=np.float32) + 1)
+    index.rebuild(kernel)
+
+    @tf.function
+    def update(touched):
+        index.update(kernel, None, touched)
+
+    graphs = [
+        update.get_concrete_function(tf.TensorSpec([None], tf.int64)).graph,
+        tf.function(lambda: index.rebuild(kernel)).get_concrete_function().graph,
+    ]
+    nodes = [node for graph in graphs for node in host_nodes(graph)]
+    assert [node for node in nodes if (node.place, node.op) not in ON_HOST] == []
+
+
+def test_a_table_that_input_and_output_share_is_on_the_gpu():
+    words = keras.Input([4], dtype="int32")
+    table = tlo.layers.RowEmbedding(CLASSES, WIDTH)
+    head = tlo.heads.TiedSampledHead(table, tlo.samplers.Uniform(20))
+    model = keras.Model(words, head(keras.layers.Flatten()(table(words)[:, :1])))
+    model.compile(tlo.optimizers.RowAdam(0.1), tlo.losses.ComplementarySum())
+    model.optimizer.build(model.trainable_variables)
+    batch = tf.zeros([EXAMPLES, 4], tf.int32), tf.zeros([EXAMPLES], tf.int64)
+    for step in (model.train_step, model.test_step):
+        graph = (
+            tf.function(lambda x, y, step=step: step((x, y))).get_concrete_function(*batch).graph
+        )
+        nodes = host_nodes(graph)
+        assert [node for node in nodes if (node.place, node.op) not in ON_HOST] == []
+        assert not host_variables(graph)

@@ -78,6 +78,8 @@ def prunable_gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
 def scatter_update(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> None:
     """Writes rows of a variable in place."""
+    if variable.dtype == tf.bool:
+        ids = tf.cast(ids, tf.int32)  # a GPU writes bool by int32 alone
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)
 
 
