@@ -28,9 +28,14 @@ class ModelRate:
     """
 
     def __init__(self, head: Any) -> None:
-        self._head = head
+        # TensorFlow keeps functions that a graph calls, such as `_warn`, for good.
+        self._head_behind = weakref.ref(head)
         self._optimizer: Any = lambda: None
         self._warned = False
+
+    @property
+    def _head(self) -> Any:
+        return self._head_behind()
 
     def meet(self, optimizer: Any) -> None:
         """Takes notice of the optimizer whose step the head's belongs to; None: there is none.
