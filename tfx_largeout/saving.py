@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
+_PACKAGE = "tfx_largeout"
+
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ConstantArray(keras.initializers.Constant):
@@ -85,21 +87,23 @@ def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str,
 def kept_arguments(made: Any, base: type) -> dict[str, Any]:
     """Returns the arguments that an object keeps under their names, for its `get_config`.
 
-    They are those of its class, and where that takes `**kwargs` those of the next one, up to
-    `base`, whose own are left out. Arrays come packed, objects of Keras serialized.
+    They are those of its class of this package, and where that takes `**kwargs` those of the next
+    one, up to `base`, whose own are left out. A class outside of the package adds its own
+    arguments in a `get_config` of its own. Arrays come packed, objects of Keras serialized.
     """
     config: dict[str, Any] = {}
     for kind in type(made).__mro__:
         if kind is base:
             break
-        if "__init__" not in vars(kind):
+        if "__init__" not in vars(kind) or kind.__module__.partition(".")[0] != _PACKAGE:
             continue
         parameters = inspect.signature(vars(kind)["__init__"]).parameters.values()
-        for name in (parameter.name for parameter in parameters):
-            value = getattr(made, name, None)
-            if hasattr(made, name) and not inspect.ismethod(value):
-                config[name] = _plain(value)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        takes_others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        for name in names[1:]:
+            if hasattr(made, name):
+                config[name] = _plain(getattr(made, name))
+        if not takes_others:
             break
     return config
 

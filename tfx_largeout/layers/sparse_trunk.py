@@ -58,6 +58,7 @@ class SparseDense(keras.layers.Dense):
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
+        *others: Any,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -66,6 +67,7 @@ class SparseDense(keras.layers.Dense):
             use_bias,
             get_initializer(kernel_initializer),
             get_initializer(bias_initializer),
+            *others,
             autocast=False,
             **kwargs,
         )

@@ -8,6 +8,7 @@ import re
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout import heads
@@ -106,9 +107,15 @@ class HeadLoss(keras.losses.Loss):
         name = name or _WORDS.sub("_", type(self).__name__).lower()
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.ignore_class = class_argument("ignore_class", ignore_class)
-        self.class_weights = class_weights_argument(class_weights)
+        self._class_weights = class_weights_argument(class_weights)
         with tf.init_scope():  # an eager tensor: graphs capture it and do not copy it
-            self._weights = None if self.class_weights is None else tf.constant(self.class_weights)
+            weights = self._class_weights
+            self._weights = None if weights is None else tf.constant(weights)
+
+    @property
+    def class_weights(self) -> np.ndarray | None:
+        """The weights of classes `[C]` that the loss was made with."""
+        return self._class_weights
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.

@@ -81,6 +81,8 @@ class RowOptimizer(OptimizerHooks):
     @property
     def rule(self) -> RowRule:
         """What a step does to a row."""
+        if not self.method:
+            raise NotImplementedError(f"{type(self).__name__} must name a `method` or write `rule`")
         numbers = tuple(float(getattr(self, name)) for name in self.hyperparameters)
         return RowRule(self.method, numbers, self.row_weight_decay, self.row_clip_norm)
 
