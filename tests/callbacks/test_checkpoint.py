@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import warnings
@@ -803,3 +804,17 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_stays(tmp_path, monkeypa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_where_a_class_is_does_not_count():
+    head = tlo.heads.SampledHead(9, tlo.samplers.Uniform(3), tlo.optimizers.RowAdam(0.1))
+    model = keras.Sequential([keras.Input([2]), head])
+    model.compile("sgd", tlo.losses.ComplementarySum())
+    state = ModelState(model)
+    facts = json.loads(json.dumps(state.facts()))
+    [[kind, text]] = facts["heads"]
+    for key, value, fits in [("module", "another.file", True), ("class_name", "RowSGD", False)]:
+        config = json.loads(text)
+        config["optimizer"][key] = value
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="RowSGD"):
+            state.check({**facts, "heads": [[kind, json.dumps(config)]]})

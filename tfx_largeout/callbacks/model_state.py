@@ -25,6 +25,7 @@ from tfx_largeout.tensorflow_internals import is_stateful
 _FREE = frozenset(
     ("name", "seed", "dtype", "trainable", "learning_rate", "initial_log_partition")
     + ("kernel_initializer", "bias_initializer", "build_config", "shared_object_id")
+    + ("module",)  # where a class is: that may move, and its name stays
 )
 
 
@@ -86,6 +87,8 @@ class ModelState:
     def check(self, facts: dict[str, Any]) -> None:
         """Raises a ValueError if a state, with these facts, is that of another model."""
         here = self.facts()
+        heads = [[kind, _without_free(json.loads(config))] for kind, config in facts["heads"]]
+        facts = {**facts, "heads": heads}
         for what in ("variables", "heads"):
             own = [_tuple(item) for item in here[what]]
             there = [_tuple(item) for item in facts[what]]
@@ -178,7 +181,11 @@ def _read(variable: tf.Variable) -> np.ndarray:
 
 
 def _configuration(head: Head) -> list[str]:
-    return [type(head).__name__, json.dumps(_meaning(head.get_config()), sort_keys=True)]
+    return [type(head).__name__, _without_free(head.get_config())]
+
+
+def _without_free(config: Any) -> str:
+    return json.dumps(_meaning(config), sort_keys=True)
 
 
 def _meaning(config: Any) -> Any:

@@ -94,8 +94,10 @@ class EarlierRun(NamedTuple):
 
 def _all_fields(kind: Any, values: dict[str, Any]) -> Any:
     """Makes settings, of which none may be missing: its default may have been another one."""
-    given = {field.name: values[field.name] for field in dataclasses.fields(kind)}
-    return kind(**{**values, **given})
+    missing = {field.name for field in dataclasses.fields(kind)} - values.keys()
+    if missing:
+        raise KeyError(", ".join(sorted(missing)))
+    return kind(**values)
 
 
 def run_job(
