@@ -10,7 +10,7 @@ import tensorflow as tf
 from ops.hash_index_cases import numbers_of
 from oracles import hash_index as oracle
 
-from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
+from tfx_largeout.indexes import DWTAHash, HashIndex, InvertedMultiIndex, SimHash, WTAHash
 
 CLASSES, WIDTH = 60, 16
 
@@ -450,3 +450,33 @@ def test_ranges_count_for_the_most_buckets(hashes, message):
 def test_length_ranges_must_be_a_few(ranges):
     with pytest.raises(ValueError, match=r"length_ranges must be .*; got"):
         of_inner_products(length_ranges=ranges)
+
+
+def test_as_many_ranges_of_lengths_as_there_may_be():
+    assert of_inner_products(length_ranges=32).length_ranges == 32
+
+
+def test_how_full_the_tables_are():
+    index = built_index(tf.Variable(rows(0)), num_tables=4, hashes_per_table=2)
+    sizes = np.diff(numbers_of(index.starts), axis=1)
+    health = {name: float(x) for name, x in index.health(tf.Variable(rows(0))).items()}
+    assert health["occupied"] == pytest.approx(np.mean(sizes > 0))
+    assert 0 < health["occupied"] < 1
+    assert health["largest_bucket"] == pytest.approx(sizes.max() / CLASSES)
+
+
+def test_what_follows_from_w_may_begin_anew():
+    kernel = tf.Variable(rows(0))
+    index, never = built_index(kernel), HashIndex()
+    never.build(kernel.shape)
+    index.start_anew()
+    check_same(index, state(never))
+
+
+def test_defaults_are_those_of_the_documentation():
+    config = HashIndex().get_config()
+    documented = {"hashes_per_table": 6, "num_tables": 50, "first_period": 50, "growth": 1.1}
+    documented |= {"max_drift": None, "similarity": "angle", "length_ranges": 4}
+    documented |= {"max_per_bucket": 256, "seed": 0}
+    assert {name: config[name] for name in documented} == documented
+    assert InvertedMultiIndex().num_words == 64
