@@ -101,7 +101,8 @@ def kept_arguments(made: Any, base: type) -> dict[str, Any]:
         takes_others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         for name in names[1:]:
-            if hasattr(made, name):
+            # Each once: to Keras, an object that is written twice is one that two objects share.
+            if name not in config and hasattr(made, name):
                 config[name] = _plain(getattr(made, name))
         if not takes_others:
             break

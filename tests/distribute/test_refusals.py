@@ -23,7 +23,7 @@ EXPECTED = {
     "few_classes": r"ValueError: num_classes must be at least the number of workers",
     "trunk": r"ValueError: the number of shared weights of the model .* by worker",
     "optimizer": r"ValueError: the optimizer of the model must be the same on all workers",
-    "no_data_parallel": r"ValueError: the optimizer of the model .* tlo.distribute.DataParallel",
+    "no_data_parallel": r"ValueError: .*the optimizer of the model .* tlo.distribute.DataParallel",
     "batches": r"ValueError: the number of batches .* got \[3, 2\] by worker",
     "batch_sizes": r"ValueError: the batch size .* of shard must .* got \[9, 10\] by worker",
     "dtype": r"ValueError: the kind of elements of shard must be the same on all workers",

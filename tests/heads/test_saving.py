@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+
 import keras
 import numpy as np
 import pytest
@@ -66,3 +69,24 @@ def test_compiled_models_load_in_a_new_process(tmp_path):
     np.savez(tmp_path / "data.npz", x=x, y=y, **values)
     done = run_child(tmp_path, "-c", LOAD, str(tmp_path), *heads)
     assert done.stdout.strip() == "loaded 4", done.stderr[-2000:]
+
+
+def test_no_object_of_a_head_counts_as_shared(tmp_path):
+    """Keras would number it by its place in memory, which is another one in each process."""
+    head = tlo.heads.SampledHead(
+        CLASSES, tlo.samplers.Uniform(5), tlo.optimizers.RowSGD(0.1), kernel_initializer="ones"
+    )
+    keras.Sequential([keras.Input([WIDTH]), head]).save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as file:
+        model = json.loads(file.read("config.json"))
+    assert shared_in(model["config"]["layers"][-1]["config"]) <= {"DTypePolicy"}  # Keras's own
+
+
+def shared_in(config):
+    """The classes of objects in a configuration that have a number of those that are shared."""
+    found = set()
+    if isinstance(config, dict):
+        found = {config["class_name"]} if "shared_object_id" in config else set()
+        config = list(config.values())
+    parts = config if isinstance(config, list) else []
+    return found.union(*map(shared_in, parts))
