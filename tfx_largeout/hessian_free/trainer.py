@@ -220,7 +220,9 @@ class Trainer:
 
         def meet(phase: int) -> float:
             longest = _longest_step(model, self._state.learning_rate)
-            check_alike(workers, phase, model, self._state.iteration, longest)
+            workers.pick(_with_nobody, check_alike)(
+                workers, phase, model, self._state.iteration, longest
+            )
             return longest
 
         model.stop_training = False
@@ -289,7 +291,7 @@ class Trainer:
         }
 
     def _begin(self, workers: Workers, model: keras.Model, objective: Objective) -> None:
-        same_start(workers, model, self.get_state)
+        workers.pick(_with_nobody, same_start)(workers, model, self.get_state)
         state, theta = self._state, objective.read()
         if state.parameters is not None and state.parameters.shape != theta.shape:
             raise ValueError(
@@ -424,6 +426,10 @@ def _learning_rate(model: keras.Model) -> float | None:
     """Returns the rate of the model's optimizer, which callbacks set; None where there is none."""
     rate = getattr(model.optimizer, "learning_rate", None)
     return None if rate is None else float(keras.ops.convert_to_numpy(rate))
+
+
+def _with_nobody(*_: Any) -> None:
+    """One process agrees with itself: no weight is read or set for that."""
 
 
 def _longest_step(model: keras.Model, first_rate: float | None) -> float:

@@ -69,27 +69,26 @@ def load_gpu_kernels() -> bool:
     if _has_gpu_kernels is None:
         asked = os.environ.get(_SWITCH, "")
         path = _GPU_LIBRARY if asked in ("", "0", "1") else Path(asked)
-        if asked == "0" or (not asked and not path.exists()) or load() is None:
-            _has_gpu_kernels = False
-            return False
-        try:
-            tf.load_library(str(path))
-        except (tf.errors.NotFoundError, OSError) as error:
-            if asked:
-                raise RuntimeError(
-                    f"{_SWITCH} must be 0, 1 or the path of the library of GPU kernels, which a "
-                    f"build with nvcc makes; got {asked!r}: {error}"
-                ) from error
-            warnings.warn(
-                f"tfx_largeout's GPU kernels can't be loaded ({error}): {_REBUILD}. {_SLOWER}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            _has_gpu_kernels = False
-            return False
-        _has_gpu_kernels = True
-        keep_float32()
+        wanted = asked != "0" and (bool(asked) or path.exists()) and load() is not None
+        _has_gpu_kernels = wanted and _load_gpu_library(path, asked)
+        if _has_gpu_kernels:
+            keep_float32()
     return _has_gpu_kernels
+
+
+def _load_gpu_library(path: Path, asked: str) -> bool:
+    try:
+        tf.load_library(str(path))
+    except (tf.errors.NotFoundError, OSError) as error:
+        if asked:
+            raise RuntimeError(
+                f"{_SWITCH} must be 0, 1 or the path of the library of GPU kernels, which a build "
+                f"with nvcc makes; got {asked!r}: {error}"
+            ) from error
+        message = f"tfx_largeout's GPU kernels can't be loaded ({error}): {_REBUILD}. {_SLOWER}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return False
+    return True
 
 
 def library_status() -> str:
