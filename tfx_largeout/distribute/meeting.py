@@ -118,13 +118,9 @@ def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
     Raises:
         tf.errors.InvalidArgumentError: They differ. Raised on all workers.
     """
-    sums = [
-        sum_of_bits(tf.convert_to_tensor(variable), place)
-        for place, variable in enumerate(variables)
-    ]
-    if not sums:
+    if not variables:
         return
-    heard = workers.gather(tf.add_n(sums), "trunk/check")
+    heard = workers.gather(bits_of(variables), "trunk/check")
     tf.debugging.Assert(
         tf.reduce_all(heard == heard[0]),
         [
@@ -135,6 +131,12 @@ def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
         ],
         summarize=64,
     )
+
+
+def bits_of(variables: Sequence[Any]) -> tf.Tensor:
+    """Returns the sum of `sum_of_bits` over Keras variables, at least one: their places count."""
+    values = map(tf.convert_to_tensor, variables)
+    return tf.add_n([sum_of_bits(value, place) for place, value in enumerate(values)])
 
 
 def sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.distribute.meeting import agree, meet, sum_of_bits, together
+from tfx_largeout.distribute.meeting import agree, bits_of, meet, together
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.heads.base import Head
 from tfx_largeout.hessian_free.examples import Examples
@@ -103,10 +103,9 @@ def check_alike(
 
     The longest step must be the same too, and all at the same phase and iteration (see `meet`).
     """
-    weights = [tf.convert_to_tensor(variable) for variable in model.weights]
-    bits = tf.add_n([sum_of_bits(value, place) for place, value in enumerate(weights)])
     (longest_bits,) = struct.unpack("q", struct.pack("d", longest))
-    heard = meet(workers, phase, SITE, iteration, numbers=[bits, longest_bits]).numpy()
+    numbers = [bits_of(model.weights), longest_bits]
+    heard = meet(workers, phase, SITE, iteration, numbers=numbers).numpy()
     for name, said in zip(("weights", "the longest step"), heard.T.tolist(), strict=True):
         if len(set(said)) > 1:
             raise RuntimeError(
