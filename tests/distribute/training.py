@@ -173,6 +173,7 @@ LOSSES = {
     "sampled_softmax": tlo.losses.SampledSoftmax,
     "sampled_logistic": tlo.losses.SampledLogistic,
     "negative_sampling": tlo.losses.NegativeSampling,
+    "gbce": tlo.losses.GeneralizedBCE,
     "negative_sum": lambda: tlo.losses.NegativeSampling("sum"),
     "noise_contrastive": lambda: tlo.losses.NoiseContrastive("learned"),
     "noise_without_hits": lambda: tlo.losses.NoiseContrastive(5.0, remove_accidental_hits=True),

@@ -181,6 +181,7 @@ LOSSES = [
     tlo.losses.ActiveSetSoftmax,
     tlo.losses.BlackOut,
     tlo.losses.ComplementarySum,
+    tlo.losses.GeneralizedBCE,
     tlo.losses.ImportanceSampling,
     LearnedLogPartition,
     tlo.losses.NegativeSampling,

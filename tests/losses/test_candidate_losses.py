@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -36,6 +37,8 @@ LOSSES = {
     ),
     "negative_mean": (losses.NegativeSampling, {}, oracle.negative_sampling),
     "negative_sum": (losses.NegativeSampling, {"negatives": "sum"}, oracle.negative_sampling),
+    "gbce": (losses.GeneralizedBCE, {}, oracle.generalized_bce),
+    "gbce_calibrated": (losses.GeneralizedBCE, {"calibration": 1.0}, oracle.generalized_bce),
     "black_out": (losses.BlackOut, {}, oracle.black_out),
     "sampled_softmax": (losses.SampledSoftmax, {}, oracle.sampled_softmax),
     "active_set": (losses.ActiveSetSoftmax, {}, oracle.active_set_softmax),
@@ -211,6 +214,34 @@ def test_with_all_classes_sampled_logistic_is_one_against_all():
     np.testing.assert_allclose(
         losses.SampledLogistic().from_statistics(statistics), expected, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("calibration", [0.0, 0.6, 1.0])
+def test_with_all_classes_gbce_is_one_against_all(calibration):
+    logits, statistics = all_classes(np.random.default_rng(2), [[7], [0], [5]])
+    targets = np.eye(CLASSES)[[7, 0, 5]]
+    expected = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits).numpy().sum(axis=1)
+    loss = losses.GeneralizedBCE(calibration)
+    np.testing.assert_allclose(loss.from_statistics(statistics), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("calibration", [1.0, 0.0])
+def test_calibrated_gbce_learns_the_probability_of_the_label(calibration):
+    """Where sigmoid(o) = p, the mean gradient over all labels and sets of 4 negatives is 0."""
+    p = np.random.default_rng(0).dirichlet(np.ones(CLASSES))
+    draws = [
+        (label, negatives)
+        for label in range(CLASSES)
+        for negatives in itertools.combinations(sorted({*range(CLASSES)} - {label}), 4)
+    ]
+    labels, ids = (np.array(part) for part in zip(*draws, strict=True))
+    logits = np.tile(np.log(p) - np.log1p(-p), (len(draws), 1))
+    statistics = statistics_of(logits, labels[:, None], ids, np.zeros(CLASSES))
+    of_example = -gammas(losses.GeneralizedBCE(calibration), statistics)
+    mean = (p[labels, None] * of_example).sum(axis=0) / (len(draws) / CLASSES)
+    rate = 4 / (CLASSES - 1)
+    beta = 1 - calibration * (1 - rate)
+    np.testing.assert_allclose(mean, (rate - beta) * p * (1 - p), atol=1e-6)
 
 
 def test_ranking_is_the_complementary_sum_of_one_uniform_negative():
@@ -391,6 +422,8 @@ def test_config_round_trip(name):
         (lambda: losses.Ranking(kind="square"), "kind must be one of .* got 'square'"),
         (lambda: losses.NoiseContrastive("taught"), "log_partition must be .* got 'taught'"),
         (lambda: losses.NoiseContrastive(float("inf")), "log_partition must be .* got inf"),
+        (lambda: losses.GeneralizedBCE(1.5), r"calibration must be a .* got 1.5"),
+        (lambda: losses.GeneralizedBCE(None), "calibration must be a .* got None"),
         (lambda: losses.NegativeSampling("max"), "negatives must be one of .* got 'max'"),
     ],
 )

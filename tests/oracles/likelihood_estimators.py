@@ -101,6 +101,17 @@ def negative_sampling(example, negatives_weigh="mean", over_labels=np.mean):
     return over_labels(refused.sum() - log_sigmoid(example.true_logits))
 
 
+def generalized_bce(example, calibration=0.75, over_labels=np.mean):
+    """Petrov and Macdonald 2023, without the division by 1 + the number of negatives."""
+    logits, _ = negatives(example)
+    rate = logits.size / (example.num_classes - example.true_logits.size)
+    beta = 1 - calibration  # the limit of the next line for a rate of 0
+    if rate:
+        beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
+    log_power = beta * log_sigmoid(example.true_logits)
+    return over_labels(-log_power - log_sigmoid(-logits).sum())
+
+
 def black_out(example, over_labels=np.mean):
     logits, expected = negatives(example)
     others = logits - np.log(expected)  # log of q_d u_d

@@ -5,6 +5,7 @@ from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.losses.black_out import BlackOut
 from tfx_largeout.losses.candidate_loss import CandidateLoss
 from tfx_largeout.losses.discrimination import (
+    GeneralizedBCE,
     NegativeSampling,
     NoiseContrastive,
     Ranking,
@@ -35,6 +36,7 @@ __all__ = [
     "BlackOut",
     "CandidateLoss",
     "ComplementarySum",
+    "GeneralizedBCE",
     "HeadLoss",
     "ImportanceSampling",
     "LambdaSphericalLoss",

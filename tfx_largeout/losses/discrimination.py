@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, number_or
+from tfx_largeout.arguments import choice_argument, number_argument, number_or
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     corrected_candidates,
@@ -108,6 +108,55 @@ class NegativeSampling(CandidateLoss):
         if self.negatives == "mean":
             return raised + mean_over_negatives(statistics, lowered)
         return raised + sum_over_candidates(statistics, statistics.negatives, lowered)
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class GeneralizedBCE(CandidateLoss):
+    """Generalised binary cross-entropy, gBCE: negative sampling without its overconfidence.
+
+    loss = mean_{y in Y} beta softplus(-o_y) + sum_{d in N(x)} softplus(o_d)
+
+    beta = alpha (t (1 - 1/alpha) + 1/alpha),  alpha = |N(x)| / (C - |Y|)
+
+    Few negatives make sigmoid(o) too large for the best classes, which can then hardly be told
+    apart: the label is always looked at, another class with the sampling rate alpha alone. The
+    power beta of sigmoid(o_y) makes up for that: with t = 1 (then beta = alpha) the optimum of
+    sigmoid(o_y) is the label's probability, with t = 0 (beta = 1) the loss is
+    `NegativeSampling("sum")`, and with all classes as negatives it is the binary cross-entropy
+    whatever t. The rate is that of the candidates that the sampler gave, hits aside; the claim is
+    for uniform ones: of others, logits are lowered by the log of how often a class is drawn.
+
+    Args:
+        calibration: t, in [0, 1]. Default 0.75, which the paper recommends.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+
+    Raises:
+        ValueError: `calibration` is no number in [0, 1].
+
+    Deviations:
+        The paper divides by 1 + |N(x)|, which optimizers such as Adam do not notice.
+
+    References:
+        Petrov and Macdonald 2023, gSASRec: reducing overconfidence in sequential recommendation
+        trained with negative sampling, eq. 11 and section 4.
+    """
+
+    sums_over_workers: ClassVar[bool] = True
+
+    def __init__(self, calibration: float = 0.75, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.calibration = number_argument("calibration", calibration, at_least=0, at_most=1)
+
+    def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        labels, negatives = statistics.labels, statistics.negatives
+        dtype = statistics.candidate_logits.dtype
+        number = sum_over_candidates(statistics, negatives, tf.ones(tf.shape(negatives), dtype))
+        others = statistics.num_classes - tf.cast(labels.counts, dtype)
+        rate = tf.math.divide_no_nan(number, others)
+        beta = 1 - self.calibration * (1 - rate)
+        raised = beta * labels.mean(tf.math.softplus(-statistics.true_logits))
+        lowered = tf.math.softplus(statistics.candidate_logits)
+        return raised + sum_over_candidates(statistics, negatives, lowered)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
