@@ -199,6 +199,14 @@ HEADS = [
         _sgd,
     ),
     Row(
+        "sampled_in_batch",
+        lambda classes, **kw: tlo.heads.SampledHead(
+            classes, tlo.samplers.InBatch(queue=1), tlo.optimizers.RowAdam(0.05), seed=3, **kw
+        ),
+        tlo.losses.SampledSoftmax,
+        _sgd,
+    ),
+    Row(
         "sampled_index",
         lambda classes, **kw: tlo.heads.SampledHead(
             classes,

@@ -236,6 +236,7 @@ TRIED = {
     "exact_softmax_sampler": lambda: model_of(sampled(sampler=tlo.samplers.ExactSoftmaxSampler(5))),
     "midx": lambda: model_of(sampled(sampler=tlo.samplers.MIDX(5, 3))),
     "inverted_multi_index": lambda: model_of(sampled(index=tlo.indexes.InvertedMultiIndex(3))),
+    "in_batch": lambda: model_of(sampled(sampler=tlo.samplers.InBatch())),
     "other_index": other_index,
     "logits": lambda: model_of(sampled()).predict(X, verbose=0),
     "eager": lambda: fit(model_of(sampled(), run_eagerly=True)),

@@ -36,6 +36,7 @@ EXPECTED = {
     "exact_softmax_sampler": r"RuntimeError: a head whose candidates .*ExactSoftmaxSampler.*, must",
     "midx": r"RuntimeError: a head whose candidates .*MIDX.*, must",
     "inverted_multi_index": r"RuntimeError: a head with an index of all classes, <Inverted.*, must",
+    "in_batch": r"RuntimeError: a head with an index of all classes, <LabelIntervals.*, must",
     "other_index": r"RuntimeError: .*index must be that of the head, .* 2 workers",
     "logits": r"a head whose classes are spread over workers has no logits of all classes",
     "eager": r"a head whose classes are spread over workers has no logits of all classes",

@@ -67,3 +67,21 @@ def expected_count(probability, tries):
     density = np.exp((tries - 1) * np.log(tau) - tau - math.lgamma(tries))
     weight = 1 / -np.expm1(-probability * tau)
     return 1 / (np.sum(density * weight) * (tau[1] - tau[0]))
+
+
+def label_intervals(batches, num_classes, decay):
+    """Yi and others 2019, algorithm 2: B of each class after each of the batches of labels.
+
+    With a = max(decay, 1/n) at the n-th appearance, in the place of a fixed one; step 1 is the
+    first. Classes that were never a label have B = 0.
+    """
+    last, interval, appearances = (np.zeros(num_classes) for _ in range(3))
+    after = []
+    for step, batch in enumerate(batches, 1):
+        for label in set(batch):
+            appearances[label] += 1
+            share = max(decay, 1 / appearances[label])
+            interval[label] = (1 - share) * interval[label] + share * (step - last[label])
+            last[label] = step
+        after.append(interval.copy())
+    return after

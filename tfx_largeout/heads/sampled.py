@@ -179,6 +179,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         candidates, _ = residuals
         touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
         self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
+        self.index.note(labels)
 
     def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
         super().start_from(kernel, bias)

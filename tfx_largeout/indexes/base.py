@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.keras_internals import asks_for_shapes
+from tfx_largeout.labels import Labels
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import TopScores
@@ -139,7 +140,7 @@ class Index(OverRows):
     """What follows W while it is trained, and is asked which classes a step should look at.
 
     A head calls `spread` and `build` when it is built, `build_once` before each draw, and `update`
-    at the end of each step.
+    and `note` at the end of each step.
 
     To add one, write `build`, which sets `_shape` and adds a weight `clock`, 0 until `rebuild` has
     run; `rebuild`, `update` and `health`; and `check_shape` if not every W will do.
@@ -181,6 +182,9 @@ class Index(OverRows):
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
         """Takes note of the rows `[n]` that a step changed; -1 is skipped."""
         raise NotImplementedError
+
+    def note(self, labels: Labels) -> None:
+        """Takes note of the labels of a step. By default it does nothing."""
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well it serves, scalars."""

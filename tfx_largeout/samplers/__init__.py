@@ -6,6 +6,7 @@ from tfx_largeout.samplers.bernoulli import Bernoulli
 from tfx_largeout.samplers.distribution_sampler import LogUniform, Uniform, Unigram
 from tfx_largeout.samplers.exact_softmax_sampler import ExactSoftmaxSampler
 from tfx_largeout.samplers.exact_top_k import ExactTopK
+from tfx_largeout.samplers.in_batch import InBatch
 from tfx_largeout.samplers.lsh import LSHEmbedding, LSHLabel
 from tfx_largeout.samplers.midx import MIDX
 from tfx_largeout.samplers.tf_sampler import TFSampler
@@ -17,6 +18,7 @@ __all__ = [
     "Candidates",
     "ExactSoftmaxSampler",
     "ExactTopK",
+    "InBatch",
     "LSHEmbedding",
     "LSHLabel",
     "LogUniform",

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InBatch: the labels of a batch are the candidates of all its examples."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.indexes.base import Index
+from tfx_largeout.indexes.label_intervals import LabelIntervals
+from tfx_largeout.labels import Labels
+from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where_labels
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class InBatch(Sampler):
+    """The different labels of a batch, and of earlier ones if wanted: nothing is drawn.
+
+        E_c = 1 - (1 - 1 / B_c)^(1 + queue)
+
+    is the probability that one of these batches has class c, B_c being the mean number of steps
+    from a batch with c to the next, as `LabelIntervals` estimates it from the stream of batches: no
+    counts are needed, and changes are followed. Frequent classes come as negatives more often, and
+    dividing by E (`SampledSoftmax`, `ComplementarySum`) makes up for that. Of each example, those
+    candidates that are its own labels are hits, which losses leave out.
+
+    A class that is no label is no candidate: a class that is rare, or new, learns late what it is
+    not. For uniform ones besides, take another sampler.
+
+    The `LabelIntervals` are the index of the head, which makes them, counts each step of training,
+    and saves them. The rows of W are those of now for the labels of earlier batches, too.
+
+    Cost: O(n log n) for n labels in the batch; with a queue, O(C) comparisons.
+
+    Args:
+        queue: Of how many earlier batches labels are candidates, too. Default 0.
+        decay: Of the `LabelIntervals` that a head makes. Default 0.01.
+
+    Raises:
+        TypeError: When the head is made: its index is another one than `LabelIntervals`.
+        ValueError: An argument is out of range.
+        RuntimeError: When the head is built, over several workers.
+
+    References:
+        Yi and others 2019, Sampling-bias-corrected neural modeling for large corpus item
+        recommendations, section 3 and algorithm 2.
+    """
+
+    needs_index: ClassVar[bool] = True
+    per_example: ClassVar[bool] = False
+
+    def __init__(self, queue: int = 0, decay: float = 0.01) -> None:
+        self.queue = integer_argument("queue", queue, at_least=0)
+        self.decay = number_argument("decay", decay, above=0, at_most=1)
+
+    def default_index(self) -> LabelIntervals:
+        return LabelIntervals(self.decay)
+
+    def check_index(self, index: Index | None) -> None:
+        if not isinstance(index, LabelIntervals):
+            raise TypeError(f"index must be LabelIntervals for InBatch; got {index!r}")
+
+    def draw(
+        self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
+    ) -> Candidates:
+        stream: LabelIntervals = weights.index
+        now = stream.arrivals(labels)
+        log_expected = self._log_expected(now.intervals)
+        ids, of_ids = now.ids, tf.where(now.ids < 0, 0.0, log_expected)
+        if self.queue:
+            earlier, intervals = stream.earlier(self.queue, without=ids)
+            ids = tf.concat([ids, earlier], axis=0)
+            of_ids = tf.concat([of_ids, self._log_expected(intervals)], axis=0)
+        of_labels = tf.gather(log_expected, now.places)
+        return Candidates(ids, of_ids, where_labels(labels, of_labels))
+
+    def _log_expected(self, intervals: tf.Tensor) -> tf.Tensor:
+        """Returns log E; B may be 1 or, of padding, below."""
+        missed = tf.math.log1p(-1 / tf.maximum(intervals, 1 + 1e-6))  # log of 1 - 1/B
+        return tf.math.log(-tf.math.expm1((1 + self.queue) * missed))
