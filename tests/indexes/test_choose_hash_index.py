@@ -201,6 +201,7 @@ ARRAYS = problem(200, 20)
         ({"recall": None}, ValueError, "either recall or num_found must be given; got"),
         ({"num_found": 5}, ValueError, "either recall or num_found must be given; got"),
         ({"recall": 0}, ValueError, "recall must be a finite number above 0 and at most 1; got 0"),
+        ({"recall": -0.5}, ValueError, "recall must be .* above 0 and at most 1; got -0.5"),
         ({"recall": 1.1}, ValueError, "recall must be .* at most 1; got 1.1"),
         (
             {"recall": None, "num_found": 0},
