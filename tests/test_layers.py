@@ -21,6 +21,7 @@ LAYERS = (
     "tensorflow_internals",
     "run_time_checks",
     "labels",
+    "class_filter",
     "example_weights",
     "distribute",
     "statistics",

@@ -92,6 +92,13 @@ def at_most_classes(
         )
 
 
+def flag_argument(name: str, value: Any) -> bool:
+    """Returns True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+    return value
+
+
 def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
     """Returns one of a few names."""
     if not isinstance(value, str) or value not in choices:

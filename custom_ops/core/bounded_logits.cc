@@ -88,7 +88,8 @@ RowLogits::RowLogits(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa
            false,
            0,
            inputs.shard.first,
-           inputs.shard.stride};
+           inputs.shard.stride,
+           nullptr};
 }
 
 }  // namespace tfx::core

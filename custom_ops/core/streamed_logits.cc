@@ -47,6 +47,7 @@ class StreamedLogitsRun {
   void Run() {
     TakeMemory();
     PackPanels();
+    if (in_.filter != nullptr) SortExcluded();
     pass_ = {panels_.data(),
              static_cast<int64_t>(panels_.size()),
              {in_.weights.kernel, in_.weights.bias, in_.weights.is_bfloat16, in_.rounds,
@@ -56,7 +57,8 @@ class StreamedLogitsRun {
              keeper_.has_value(),
              keeper_ ? in_.keep->epsilon : 0,
              in_.shard.first,
-             in_.shard.stride};
+             in_.shard.stride,
+             in_.filter == nullptr ? nullptr : &filter_};
     ComputeTargets();
     VisitClasses();
     execution_.ForRanges(merging_workers_, in_.batch,
@@ -85,6 +87,7 @@ class StreamedLogitsRun {
           execution_.Filled<int32_t>(lanes_ * in_.num_labels, 0),
           execution_.Take<ScoredClass>(in_.batch * in_.k),
           execution_.Filled<float>(lanes_, -kInfinity),
+          in_.filter == nullptr ? nullptr : execution_.Filled<int64_t>(lanes_, 0),
           execution_.Filled<float>(lanes_, 0),
           CopiesRows() ? execution_.Take<float>(block_rows * in_.weights.width) : nullptr,
           execution_.Take<float>(block_rows),
@@ -97,6 +100,26 @@ class StreamedLogitsRun {
     merging_workers_ = execution_.WorkersFor(
         in_.batch, 50 * num_chunks_ + 100 * num_workers_ * (in_.k + in_.num_labels));
     best_ = execution_.Take<ScoredClass>(merging_workers_ * num_workers_ * in_.k);
+  }
+
+  // Makes rows of the classes that are excluded.
+  void SortExcluded() {
+    const ClassFilter& of_classes = *in_.filter;
+    const int64_t number = of_classes.num_excluded;
+    int32_t* rows = execution_.Take<int32_t>(in_.batch * number);
+    filter_ = {rows, number, of_classes.groups, of_classes.wanted};
+    execution_.ForRanges(execution_.WorkersFor(in_.batch, 50 * number), in_.batch,
+                         [&](int64_t begin, int64_t end, int) {
+                           for (int64_t b = begin; b < end; ++b) {
+                             int32_t* own = rows + b * number;
+                             for (int64_t i = 0; i < number; ++i) {
+                               const int64_t id = of_classes.excluded[b * number + i];
+                               const int64_t row = in_.shard.RowOf(id);
+                               own[i] = row < 0 ? INT32_MAX : static_cast<int32_t>(row);
+                             }
+                             std::sort(own, own + number);
+                           }
+                         });
   }
 
   // Transposes h into panels of examples, and labels with them.
@@ -237,13 +260,16 @@ class StreamedLogitsRun {
   void MergeHeaps(int64_t b, ScoredClass* best) const {
     ScoredClass* end = best;
     for (int64_t w = 0; w < num_workers_; ++w) {
-      end = std::copy_n(workers_[w].heaps + b * in_.k, std::min(in_.k, workers_[w].classes_seen),
-                        end);
+      const StreamedLogitsWorker& worker = workers_[w];
+      const int64_t size = worker.sizes != nullptr ? worker.sizes[b]
+                                                   : std::min(in_.k, worker.classes_seen);
+      end = std::copy_n(worker.heaps + b * in_.k, size, end);
     }
-    std::partial_sort(best, best + in_.k, end, RanksAbove);
+    const int64_t number = std::min<int64_t>(in_.k, end - best);
+    std::partial_sort(best, best + number, end, RanksAbove);
     for (int64_t i = 0; i < in_.k; ++i) {
-      out_.top_scores[b * in_.k + i] = best[i].score;
-      out_.top_ids[b * in_.k + i] = in_.shard.ClassOf(best[i].id);
+      out_.top_scores[b * in_.k + i] = i < number ? best[i].score : -kInfinity;
+      out_.top_ids[b * in_.k + i] = i < number ? in_.shard.ClassOf(best[i].id) : -1;
     }
   }
 
@@ -262,6 +288,7 @@ class StreamedLogitsRun {
   float* rows_;                    // [target_workers, D]
   ScoredClass* best_;              // [merging_workers, num_workers, k]
   std::optional<LogitKeeper> keeper_;
+  RowFilter filter_;  // where there is one
   StreamedLogitsPass pass_;
 };
 

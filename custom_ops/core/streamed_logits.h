@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/candidate_batch.h"
+#include "core/class_filter.h"
 #include "core/class_shard.h"
 #include "core/execution.h"
 #include "core/logit_keeper.h"
@@ -25,6 +26,7 @@ struct StreamedLogitsInputs {
   ClassShard shard;            // which classes the rows of W are
   const float* target_scores;  // [B, K]: the labels' logits, where shards find them; or null
   const KeepRule* keep;        // what is kept of the softmax; or null: nothing
+  const ClassFilter* filter;   // which classes may be among the best k; or null: all
 };
 
 struct StreamedLogitsOutputs {
@@ -43,11 +45,14 @@ struct StreamedLogitsOutputs {
 // given. With these, ranks are the number of classes here that rank above the scores, and add up
 // over shards; a label never ranks above itself, however its score was rounded.
 //
+// Where fewer than k classes may be among the best, -infinity and -1 follow. The logsumexp is that
+// of all classes in any case.
+//
 // NaN: the logsumexp is NaN if a logit of the example is, else +infinity if one is; it is -infinity
 // if all are and where C = 0. For ranks and the best k, a NaN logit counts as -infinity.
 //
 // Cost: 2 B C D FLOP; W is read from memory once; memory
-// O(B (D + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
+// O(B (D + E + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
 // 10^6.
 //
 // REQUIRES: 0 <= k <= C < 2^31; labels are at least -1; shard.num_rows is C.

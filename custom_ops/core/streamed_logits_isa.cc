@@ -152,6 +152,49 @@ void OfferBest(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_cl
   }
 }
 
+// Whether a filter lets a row be among the best of an example.
+bool MayBeFound(const RowFilter& filter, int64_t example, int32_t row) {
+  if (filter.groups != nullptr) {
+    const int32_t group = filter.groups[row], wanted = filter.wanted[example];
+    if (group < 0 || (wanted >= 0 && group != wanted)) return false;
+  }
+  const int32_t* first = filter.excluded + example * filter.num_excluded;
+  int64_t size = filter.num_excluded;
+  while (size > 0) {  // the first one that is not below the row
+    const int64_t half = size / 2;
+    const bool is_below = first[half] < row;
+    first = is_below ? first + half + 1 : first;
+    size = is_below ? size - half - 1 : half;
+  }
+  return first == filter.excluded + (example + 1) * filter.num_excluded || *first != row;
+}
+
+// As OfferBest, of what a filter lets through.
+void OfferFiltered(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_class,
+                   const Panel& panel, int v, const StreamedLogitsPass& pass,
+                   StreamedLogitsWorker* worker) {
+  const int64_t first_lane = panel.first_lane + v * kLanes, k = pass.k;
+  const uint32_t higher = Greater(max_of_slab, Load(worker->thresholds + first_lane));
+  for (uint32_t lanes = UsedLanes(panel, v); lanes != 0; lanes &= lanes - 1) {
+    const int lane = __builtin_ctz(lanes);
+    const int64_t example = first_lane + lane;
+    int64_t size = worker->sizes[example];
+    if (size == k && (higher >> lane & 1) == 0) continue;
+    ScoredClass* heap = worker->heaps + example * k;
+    float threshold = worker->thresholds[example];
+    for (int i = 0; i < num_rows; ++i) {
+      const ScoredClass candidate = {o[i][lane], static_cast<int32_t>(first_class + i)};
+      if (size == k && !(candidate.score > threshold)) continue;
+      if (!MayBeFound(*pass.filter, example, candidate.id)) continue;
+      OfferToHeap(candidate, heap, size, k);
+      if (size < k) ++size;
+      if (size == k) threshold = OrderKey(heap[0].score);
+    }
+    worker->sizes[example] = size;
+    worker->thresholds[example] = threshold;
+  }
+}
+
 // Each bit of the result depends on all of x.
 TFX_INLINE uint32_t Scrambled(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -238,7 +281,12 @@ void VisitBlock(const StreamedLogitsPass& pass, const Panel& panel, const void* 
         AddExponentials(o, size, &running[v], [](int, Floats) {});
       }
       CountAboveTargets(o, size, max, first_class + row, panel, v, counts);
-      if (pass.k > 0) OfferBest(o, size, max, first_class + row, panel, v, pass.k, worker);
+      if (pass.k == 0) continue;
+      if (pass.filter != nullptr) {
+        OfferFiltered(o, size, max, first_class + row, panel, v, pass, worker);
+      } else {
+        OfferBest(o, size, max, first_class + row, panel, v, pass.k, worker);
+      }
     }
   }
   for (int v = 0; v < kVectors; ++v) {

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "core/class_filter.h"
 #include "core/for_sets.h"
 #include "core/kept_logits.h"
 #include "core/logit_operands.h"
@@ -37,6 +38,7 @@ struct StreamedLogitsPass {
   float epsilon;         // see core/kept_logits.h
   int64_t first_class;   // the class of row 0
   int64_t class_stride;  // from row to row
+  const RowFilter* filter;  // or null
 };
 
 // What one worker collects over the chunks of classes that it gets, in rising order.
@@ -46,6 +48,7 @@ struct StreamedLogitsWorker {
   int32_t* counts;       // [lanes, K] by panel as [K, lanes]: classes above each target
   ScoredClass* heaps;    // [B, k]
   float* thresholds;     // by lane: order key of the worst class in a full heap
+  int64_t* sizes;        // by lane, of heaps; null without a filter, where they follow from classes
   float* lost;           // by lane: what rounding took from the sum of the chunk
   float* rows;           // [rows_of_block, D]: rows that are not multiplied as they are in memory
   float* biases;         // [rows_of_block]

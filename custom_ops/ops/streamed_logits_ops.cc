@@ -47,6 +47,22 @@ absl::Status ResourceShapeFn(InferenceContext* c) {
   return SetOutputs(c, c->Dim(kernel, 1));
 }
 
+absl::Status FilteredShapeFn(InferenceContext* c) {
+  ShapeHandle hidden, excluded, unused;
+  DimensionHandle batch;
+  int64_t k;
+  TF_RETURN_IF_ERROR(c->GetAttr("k", &k));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &hidden));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 2, &excluded));
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(hidden, 0), c->Dim(excluded, 0), &batch));
+  for (int vector : {2, 4, 5}) TF_RETURN_IF_ERROR(c->WithRank(c->input(vector), 1, &unused));
+  for (int scalar : {6, 7, 8}) TF_RETURN_IF_ERROR(c->WithRank(c->input(scalar), 0, &unused));
+  c->set_output(0, c->Vector(batch));
+  c->set_output(1, c->Matrix(batch, k));
+  c->set_output(2, c->Matrix(batch, k));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // The op, with W as a tensor or the handle of a variable.
@@ -110,5 +126,43 @@ kernel: handle of a variable W of type dtype, [C, D].
 )doc");
 
 #undef TFX_STREAMED_LOGITS
+
+REGISTER_OP("TfxFilteredTopK")
+    .Input("hidden: float")
+    .Input("kernel: resource")
+    .Input("bias: dtype")
+    .Input("excluded: int64")
+    .Input("groups: int32")
+    .Input("wanted: int32")
+    .Input("first_class: int64")
+    .Input("class_stride: int64")
+    .Input("num_classes: int64")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("k: int >= 0")
+    .Output("logsumexp: float")
+    .Output("top_scores: float")
+    .Output("top_ids: int64")
+    .SetIsStateful()
+    .SetShapeFn(FilteredShapeFn)
+    .Doc(R"doc(
+The logsumexp of TfxResourceStreamedLogits, and the best k of the classes that each example may find.
+
+These are the classes that it does not exclude, of the group that it wants. Where there are fewer than
+k, -infinity and -1 follow. The logsumexp is that of all classes.
+
+hidden: h, [B, D].
+kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
+bias: b, [C], or [0] for none.
+excluded: [B, E] class ids, in [-1, num_classes), padded with -1.
+groups: the group of each row, [C], -1 for rows that are never found; or [0]: all may be.
+wanted: [B], the group, -1 for any; or [0] where there are no groups.
+first_class: [], as TfxStreamedLogits.
+class_stride: [], as TfxStreamedLogits.
+num_classes: [], as TfxStreamedLogits.
+k: how many of the best classes to return, at most C.
+logsumexp: [B].
+top_scores: [B, k], falling, ties by lower id.
+top_ids: [B, k].
+)doc");
 
 }  // namespace tfx

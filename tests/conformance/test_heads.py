@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conformance.heads_table import HEADS, class_of, first_of_a_class
+from oracles import class_filter
 from oracles import softmax as oracle
 from variants import cases_of, each_once, product, thorough
 
@@ -386,6 +387,23 @@ def test_top_k_layer_gives_probabilities(row):
     np.testing.assert_allclose(
         scores, np.take_along_axis(probabilities, ids.numpy(), axis=-1), rtol=1e-4
     )
+
+
+@every_head
+def test_top_k_without_excluded_classes(row):
+    x, _ = examples()
+    model = functional(row)
+    seen = np.random.default_rng(3).integers(-1, CLASSES, [len(x), 20])
+    allow, category = np.arange(2, CLASSES, 2), np.arange(len(x)) % 3
+    categories = np.arange(CLASSES) % 3
+    top = tlo.top_k_model(model, 5, exclude=True, allow=allow, categories=categories)
+    scores, ids = top.predict([x, seen, category], verbose=0)
+    groups = np.where(np.isin(np.arange(CLASSES), allow), categories, -1)
+    logits = all_logits(row, model, x)
+    may = class_filter.findable(CLASSES, seen, groups, category)
+    want_scores, want_ids = class_filter.best(logits, may, 5)
+    np.testing.assert_array_equal(ids, want_ids)
+    np.testing.assert_allclose(scores, want_scores, rtol=1e-4, atol=1e-5)
 
 
 # Labels, weights, masks

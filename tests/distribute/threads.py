@@ -375,6 +375,29 @@ def check_exact_statistics_with_ties():
         np.testing.assert_array_equal(top.scores, best.scores[rank::SIZE])
 
 
+def check_top_k_of_classes_that_may_be_found():
+    rng = np.random.default_rng(5)
+    seen = rng.integers(-1, training.CLASSES, [len(H), 30])
+    category, categories = np.arange(len(H)) % 3, np.arange(training.CLASSES) % 3
+    few = range(1, training.CLASSES, 7)
+
+    def run(workers):
+        head = training.dense()
+        head.build((None, training.WIDTH))
+        own = slice(workers.rank, None, workers.size)
+        h, exclude = tf.constant(H[own]), seen[own, : 30 - workers.rank]
+        layers = tlo.TopK(head, 9), tlo.TopK(head, 60, allow=few, categories=categories)
+        return *layers[0](h, exclude=exclude), *layers[1](h, exclude, category[own])
+
+    for rank in range(SIZE):
+        seen[rank::SIZE, 30 - rank :] = -1
+    expected = run(ALONE)
+    assert (expected[3] < 0).any()
+    for rank, found in enumerate(on_all(run, SIZE)):
+        for own, of_all in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, of_all[rank::SIZE], rtol=1e-6)
+
+
 def check_dense_weights():
     dense = np.cos(np.arange(training.CLASSES * training.WIDTH)).reshape(training.CLASSES, -1)
 

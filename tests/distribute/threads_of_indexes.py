@@ -118,6 +118,23 @@ def check_top_k_by_an_index():
             np.testing.assert_allclose(own_scores, scores[rank::SIZE], rtol=1e-6)
 
 
+def check_top_k_by_an_index_without_excluded_classes():
+    seen = np.random.default_rng(5).integers(-1, training.CLASSES, [len(H), 30])
+
+    def run(workers):
+        head = training.looking("shared")
+        head.build((None, training.WIDTH))
+        layer = tlo.TopK(head, 5, index=head.index, num_found=training.CLASSES)
+        own = slice(workers.rank, None, workers.size)
+        return layer(tf.constant(H[own]), exclude=seen[own])
+
+    scores, ids = run(ALONE)
+    assert not any(set(found) & set(out) for found, out in zip(ids.numpy(), seen, strict=True))
+    for rank, (own_scores, own_ids) in enumerate(on_all(run, SIZE)):
+        np.testing.assert_array_equal(own_ids, ids[rank::SIZE])
+        np.testing.assert_allclose(own_scores, scores[rank::SIZE], rtol=1e-6)
+
+
 def check_an_index_of_all_rows_gives_way():
     """Loaded with what one process has saved, it is over rows that no worker has."""
     kernel = tf.Variable(tf.random.normal([training.CLASSES, training.WIDTH]))

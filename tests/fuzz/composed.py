@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from fuzz.calls import Call, Outcome, run
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
@@ -19,6 +20,7 @@ from tfx_largeout.ops.exact.bounded_top_k import (
     bounded_top_k,
     probed_top_k,
 )
+from tfx_largeout.ops.exact.filtered_top_k import filtered_top_k
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.softmax_selection import softmax_selection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
@@ -290,6 +292,34 @@ def _probed_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callabl
     )
 
 
+def _filtered_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
+    hidden, kernel, bias, excluded, groups, wanted, *numbers = inputs.values()
+    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say(bias.dtype == kernel.dtype and excluded.dtype == tf.int64)
+    _say(groups.dtype == wanted.dtype == tf.int32)
+    # The function takes a filter that fits for granted.
+    _say(hidden.shape.rank == excluded.shape.rank == kernel.shape.rank == 2)
+    _say(groups.shape.rank == wanted.shape.rank == 1 and len(excluded) == len(hidden))
+    has_groups = len(groups) > 0
+    _say(not has_groups or (len(groups) == kernel.shape[0] and len(wanted) == len(hidden)))
+    bias = None if bias.shape == [0] else bias
+    allowed = ClassFilter(excluded, *((groups, wanted) if has_groups else (None, None)))
+
+    def call() -> Any:
+        top = filtered_top_k(
+            hidden,
+            kernel,
+            bias,
+            attributes["k"],
+            allowed,
+            shard=_shard(*numbers),
+            implementation="composed",
+        )
+        return top.log_partition, top.scores, top.ids
+
+    return call
+
+
 def _streamed_logits(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, kernel, bias, labels, scores, *numbers = inputs.values()
     scores = None if scores.shape == [0, 0] else scores
@@ -320,6 +350,7 @@ _FUNCTIONS = {
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
     "TfxFactoredUpdate": _factored_update,
+    "TfxFilteredTopK": _filtered_top_k,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxMultiIndexDraws": _multi_index_draws,

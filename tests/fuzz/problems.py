@@ -440,6 +440,20 @@ def _resource_streamed_logits(rng: Rng) -> Call:
     return _streamed_logits(rng, "TfxResourceStreamedLogits")
 
 
+def _filtered_top_k(rng: Rng) -> Call:
+    call = _streamed_logits(rng, "TfxResourceStreamedLogits")
+    inputs = dict(call.inputs)
+    del inputs["target_scores"]
+    shard = {name: inputs.pop(name) for name in ("first_class", "class_stride", "num_classes")}
+    order = ("hidden", "kernel", "bias")
+    inputs = {**{name: inputs[name] for name in order}, "excluded": inputs["labels"]}
+    batch, rows = len(inputs["hidden"]), len(inputs["kernel"].values)
+    has_groups = rng.random() < 0.5
+    inputs["groups"] = rng.integers(-1, 3, rows if has_groups else 0).astype(np.int32)
+    inputs["wanted"] = rng.integers(-1, 3, batch if has_groups else 0).astype(np.int32)
+    return Call("TfxFilteredTopK", {**inputs, **shard}, call.attributes)
+
+
 def _instruction_set(rng: Rng) -> Call:
     return Call("TfxInstructionSet", {}, {})
 
@@ -459,6 +473,7 @@ PROBLEMS: dict[str, Callable[[Rng], Call]] = {
     "TfxFactoredSettle": _factored_settle,
     "TfxFactoredStatistics": _factored_statistics,
     "TfxFactoredUpdate": _factored_update,
+    "TfxFilteredTopK": _filtered_top_k,
     "TfxHashCodes": _hash_codes,
     "TfxHashIndexUpdate": _hash_index_update,
     "TfxInstructionSet": _instruction_set,

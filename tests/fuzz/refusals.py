@@ -367,6 +367,20 @@ def _of_bounded_top_k(op: str) -> list[Refusal]:
     ]
 
 
+def _of_filtered_top_k(op: str) -> list[Refusal]:
+    return [
+        Refusal(op, "hidden", _without_columns, "hidden must "),
+        Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank"),
+        Refusal(op, "bias", lambda b: b[1:], "bias must "),
+        Refusal(op, "k", _to(_LARGE), "k must be .*1099511627776"),
+        Refusal(op, "excluded", _put((0, 0), 10**6), "excluded must be .*1000000"),
+        Refusal(op, "excluded", lambda e: e[1:], "excluded must be .*the B of hidden", False),
+        Refusal(op, "groups", lambda g: g[1:], "groups must have one entry", False),
+        Refusal(op, "wanted", lambda w: w[1:], "wanted must have one entry", False),
+        *_of_shard(op),
+    ]
+
+
 def _of_probed_top_k(op: str) -> list[Refusal]:
     return [
         Refusal(op, "classes", lambda c: c[:, 1:], "classes must be "),
@@ -418,6 +432,8 @@ REFUSALS = [
     *_of_bucket_candidates("TfxBucketCandidates"),
     *_of_streamed_logits("TfxStreamedLogits"),
     *_of_streamed_logits("TfxResourceStreamedLogits"),
+    *_of_filtered_top_k("TfxFilteredTopK"),
+    *_of_handles("TfxFilteredTopK", "kernel"),
     *_of_bounded_top_k("TfxBoundedTopK"),
     *_of_bounded_top_k("TfxProbedTopK"),
     *_of_probed_top_k("TfxProbedTopK"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.ops.exact.ranks_from_logits import count_above, order_keys
 from tfx_largeout.ops.sorted_search import lower_bound
 
@@ -132,7 +133,9 @@ def target_ranks(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     return tf.where(labels >= 0, ranks, -1)
 
 
-def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+def best_classes(
+    sweep: Sweep, k: int, allowed: ClassFilter | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the k highest log-probabilities, falling, and their classes; ties by lower id.
 
     Stops where the bound of what is left is below the k best of all examples.
@@ -142,10 +145,13 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     Args:
         sweep: Over all classes.
         k: 0 <= k <= C.
+        allowed: What each example may find. Default: all classes. Where there are fewer than k,
+            -inf and -1 follow.
 
     Returns:
         `[N, k]` and `[N, k]` int64.
     """
+    none_left = tf.constant(tf.int64.max)  # behind all ids
     batch = tf.shape(sweep.hidden)[0]
     lowest = tf.constant(float("-inf"), sweep.hidden.dtype)
 
@@ -163,8 +169,13 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     ) -> tuple[tf.Tensor, ...]:
         by_id = tf.argsort(classes)  # then the lower position is the lower id
         values = tf.transpose(tf.gather(values, by_id))
+        ids_of_block = tf.broadcast_to(tf.gather(classes, by_id), tf.shape(values, tf.int64))
+        if allowed is not None:
+            hidden = allowed.hides(ids_of_block)
+            values = tf.where(hidden, lowest, values)
+            ids_of_block = tf.where(hidden, none_left, ids_of_block)
         best = _best_columns(values, k)
-        block_ids = tf.gather(tf.gather(classes, by_id), best)
+        block_ids = tf.gather(ids_of_block, best, batch_dims=1)
         scores = tf.concat([scores, tf.gather(values, best, batch_dims=1)], axis=1)
         scores, ids = _best_pairs(scores, tf.concat([ids, block_ids], axis=1), k)
         least = tf.reduce_min(order_keys(scores[:, -1:]))
@@ -173,6 +184,7 @@ def best_classes(sweep: Sweep, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     none, matrix = tf.zeros([batch, 0], sweep.hidden.dtype), tf.TensorShape([None, None])
     start, shapes = (lowest, none, tf.cast(none, tf.int64)), (tf.TensorShape([]), matrix, matrix)
     _, scores, ids = _over_blocks(sweep, body, start, goes_on, shapes)
+    ids = tf.where(tf.equal(ids, none_left), tf.constant(-1, tf.int64), ids)
     shape = [sweep.hidden.shape[0], k]
     return tf.ensure_shape(scores, shape), tf.ensure_shape(ids, shape)
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
@@ -193,12 +194,14 @@ class Head(keras.layers.Layer):
         """The number of the training step, if the head counts them, else 0."""
         return 0
 
-    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
 
         Args:
             hidden: `[N, D]`, floating: this worker's examples.
             k: The number of classes, 0 <= k <= C.
+            allowed: Which classes each example may find; given only where these are not all. Where
+                there are fewer than k, -inf and -1 follow. The log partition is that of all.
         """
         raise NotImplementedError
 

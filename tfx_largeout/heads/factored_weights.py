@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.meeting import AGREE, meet
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_over_workers import FactoredOverWorkers
@@ -50,12 +51,11 @@ class FactoredWeights(DenseWeights):
         targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
         return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
 
-    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
-        batch = whole_hidden(self, hidden)
+    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+        batch, allowed = whole_hidden(self, hidden, allowed)
         u_hidden, shift = self._settled(batch.hidden)
-        exact = self.rows.best(u_hidden, self.state.v, None, k)
-        scores = exact.top_scores + shift[:, tf.newaxis]
-        top = (scores, exact.top_ids, exact.logsumexp + shift)
+        exact = self.rows.best(u_hidden, self.state.v, None, k, allowed)
+        top = (exact.scores + shift[:, tf.newaxis], exact.ids, exact.log_partition + shift)
         return TopScores(*(batch.of_this_worker(values) for values in top))
 
     def settle(self) -> None:

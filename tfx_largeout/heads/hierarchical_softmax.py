@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.class_trees import (
     ClassTree,
     HuffmanTree,
@@ -223,9 +224,10 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         sweep = self.class_tree.sweep(self.tables, self._of_this_tree(hidden))
         return sum_of_log_probabilities(sweep) / self.num_classes
 
-    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
+    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
         wide = self._of_this_tree(hidden)
-        scores, ids = best_classes(self.class_tree.sweep(self.tables, wide, best_first=True), k)
+        sweep = self.class_tree.sweep(self.tables, wide, best_first=True)
+        scores, ids = best_classes(sweep, k, allowed)
         return TopScores(scores, ids, tf.zeros_like(wide[:, 0]))
 
     def check_saved(self, store: Any) -> None:

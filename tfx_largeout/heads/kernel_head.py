@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import whole_hidden
@@ -93,15 +94,21 @@ class KernelHead(DenseWeights):
         mean = tf.linalg.matvec(tf.cast(hidden, self.statistics_dtype), mean_kernel)
         return mean if self.bias is None else mean + self.rows.mean(self.bias)
 
-    def top_k(self, hidden: tf.Tensor, k: int) -> TopScores:
-        batch = whole_hidden(self, hidden)
-        exact = self.rows.best(batch.hidden, self.kernel, self.bias, k)
-        scores = soft_capped(exact.top_scores, self.soft_cap)
-        top = (scores, exact.top_ids, self._log_partition(exact.logsumexp, batch.hidden))
+    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+        batch, allowed = whole_hidden(self, hidden, allowed)
+        exact = self.rows.best(batch.hidden, self.kernel, self.bias, k, allowed)
+        scores = soft_capped(exact.scores, self.soft_cap)
+        if allowed is not None:
+            scores = tf.where(exact.ids < 0, exact.scores, scores)  # -inf for no class
+        top = (scores, exact.ids, self._log_partition(exact.log_partition, batch.hidden))
         return TopScores(*(batch.of_this_worker(values) for values in top))
 
     def best_found(
-        self, hidden: tf.Tensor, find: Callable[[tf.Tensor], tf.Tensor], k: int
+        self,
+        hidden: tf.Tensor,
+        find: Callable[[tf.Tensor], tf.Tensor],
+        k: int,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
         """Returns the k best of the classes that `find` gives, by their exact logits.
 
@@ -110,9 +117,13 @@ class KernelHead(DenseWeights):
             find: Gets h of the examples of all workers, `[N, D]` float32; returns classes
                 `[N, S]`, of several workers those whose rows are here, then -1.
             k: The number of classes. Where fewer are found, -inf and -1 follow.
+            allowed: What each may find. Default: all classes.
         """
-        batch = whole_hidden(self, hidden)
+        batch, allowed = whole_hidden(self, hidden, allowed)
         found = find(tf.cast(batch.hidden, tf.float32))
+        if allowed is not None:
+            found = tf.cast(found, tf.int64)
+            found = tf.where(allowed.hides(found), tf.constant(-1, tf.int64), found)
         best = self.rows.best_of(batch.hidden, self.kernel, self.bias, found, k)
         return TopScores(*map(batch.of_this_worker, best))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.data_parallel import DataParallel
 from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
 from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
@@ -72,11 +73,24 @@ def local_examples(
     return (phase, step), (labels.ids, sample_weight, mask)
 
 
-def whole_hidden(head: Any, hidden: tf.Tensor) -> GlobalBatch:
-    """Returns the examples of all workers, without labels, for the best classes of each."""
-    no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+def whole_hidden(
+    head: Any, hidden: tf.Tensor, allowed: ClassFilter | None = None
+) -> tuple[GlobalBatch, ClassFilter | None]:
+    """Returns the examples of all workers, without labels, for the best classes of each.
+
+    And what these may find, if it is said.
+    """
+    ids = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+    if allowed is not None:
+        wanted = tf.fill(tf.shape(hidden)[:1], -1) if allowed.wanted is None else allowed.wanted
+        ids = tf.concat([tf.cast(wanted, tf.int64)[:, tf.newaxis], allowed.excluded], axis=1)
     hidden = tf.cast(hidden, head.statistics_dtype)
-    return gather_examples(head.workers, head.name, TOP_K, 0, hidden, no_labels)
+    batch = gather_examples(head.workers, head.name, TOP_K, 0, hidden, ids)
+    if allowed is None:
+        return batch, None
+    of_all = batch.label_ids
+    wanted = None if allowed.wanted is None else tf.cast(of_all[:, 0], tf.int32)
+    return batch, allowed._replace(excluded=of_all[:, 1:], wanted=wanted)
 
 
 def check_optimizer(head: Any, model: Any) -> None:

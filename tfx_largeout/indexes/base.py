@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.keras_internals import asks_for_shapes
 from tfx_largeout.labels import Labels
@@ -119,6 +120,7 @@ class SearchIndex(OverRows):
         *,
         num_found: int | None = None,
         with_partition: bool = False,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
         """Returns the k best classes of each example, by falling score; -inf and -1 where missing.
 
@@ -128,6 +130,7 @@ class SearchIndex(OverRows):
             k: The number of classes, 0 <= k <= C.
             num_found: How many classes get their exact logits, where an index finds them first.
             with_partition: Whether `log_partition` is asked for: over all classes, or those found.
+            allowed: Which classes each example may find. Default: all.
 
         Raises:
             ValueError: The index was built for a W of another shape; `num_found` is above C.

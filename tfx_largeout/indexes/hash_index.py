@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.base import HOST, Index, SearchIndex, filled
 from tfx_largeout.indexes.found_by_all import first_of_each, most_voted
@@ -286,6 +287,7 @@ class HashIndex(Index, SearchIndex):
         *,
         num_found: int | None = None,
         with_partition: bool = False,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
         """As `SearchIndex`: the best of the first `num_found` classes in the buckets of h.
 
@@ -305,7 +307,7 @@ class HashIndex(Index, SearchIndex):
         def find(hidden: tf.Tensor) -> tf.Tensor:
             return self.candidates(hidden, most, tf.constant(SEARCH_SEED), per_example=True)
 
-        return head.best_found(hidden, find, k)
+        return head.best_found(hidden, find, k, allowed)
 
     def most_found(self, k: int, num_found: int | None) -> int:
         """Returns how many classes a search for k of them finds at most.

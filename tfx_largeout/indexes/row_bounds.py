@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.indexes.base import HOST, SearchIndex, filled
 from tfx_largeout.ops.exact.bounded_top_k import (
     CLASSES_OF_BLOCK,
@@ -48,15 +49,27 @@ class QuantizedRows(SearchIndex):
         *,
         num_found: int | None = None,
         with_partition: bool = False,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
-        """As `SearchIndex`; by the exact pass with a partition, and over several workers."""
+        """As `SearchIndex`; by the exact pass with a partition, and over several workers.
+
+        And where it is not known how many classes more than k have to be found: with groups, or
+        examples that exclude an unknown number.
+        """
         is_over_rows = head.rows.shard.is_whole  # of several workers, each has others
         if is_over_rows:
             self.check_built_for(head.kernel)
         if with_partition or not is_over_rows:
-            return head.top_k(hidden, k)
-        best = self.top_k(hidden, head.kernel, head.bias, k)
-        return TopScores(best.top_scores, best.top_ids, None)
+            return head.top_k(hidden, k) if allowed is None else head.top_k(hidden, k, allowed)
+        if allowed is None:
+            best = self.top_k(hidden, head.kernel, head.bias, k)
+            return TopScores(best.top_scores, best.top_ids, None)
+        num_excluded = allowed.excluded.shape[1]
+        if allowed.groups is not None or num_excluded is None:
+            return head.top_k(hidden, k, allowed)
+        more = min(k + num_excluded, head.num_classes)
+        best = self.top_k(hidden, head.kernel, head.bias, more)
+        return TopScores(*allowed.best_left(best.top_scores, best.top_ids, k), None)
 
     def top_k(self, hidden: Any, kernel: Any, bias: Any, k: int) -> BoundedTopK:
         """Returns the k best classes of each example, k <= C, for h `[N, D]`."""

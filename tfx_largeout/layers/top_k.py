@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import flag_argument, integer_argument
+from tfx_largeout.class_filter import ClassFilter, Findable
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import SearchIndex
 from tfx_largeout.keras_internals import flat_layers
+from tfx_largeout.saving import pack_array, unpack_array
 from tfx_largeout.statistics import TopScores
 
 # This key marks the configuration of an index that is the head's own.
@@ -34,6 +36,8 @@ class _Search(keras.layers.Layer):
         activation: str | None,
         index: SearchIndex | None,
         num_found: int | None,
+        allow: Any,
+        categories: Any,
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # a model casts its inputs itself, or does not
@@ -51,18 +55,29 @@ class _Search(keras.layers.Layer):
                 f"got {num_found}"
             )
         self.index, self.num_found = index, num_found
+        self.findable = Findable.of(allow, categories)
+        self._groups: Any = None  # of all classes, once it is known how many they are
 
     def _check_numbers(self, num_classes: int) -> None:
         for name, value in (("k", self.k), ("num_found", self.num_found)):
             if value is not None and value > num_classes:
                 raise ValueError(f"{name} must be at most num_classes={num_classes}; got {value}")
+        if self._groups is None:
+            groups = self.findable.groups(num_classes)
+            with tf.init_scope():
+                self._groups = None if groups is None else tf.constant(groups)
 
-    def best_classes(self, output: HeadOutput) -> tuple[tf.Tensor, tf.Tensor]:
+    def best_classes(
+        self, output: HeadOutput, exclude: Any = None, category: Any = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
         head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
+        allowed = self.findable.filter(
+            self._groups, head.num_classes, output.hidden, exclude, category
+        )
         if self.index is None:
-            top = head.top_k(hidden, self.k)
+            top = _exact_best(head, hidden, self.k, allowed)
         else:
             top = self.index.search(
                 with_rows(head),
@@ -70,6 +85,7 @@ class _Search(keras.layers.Layer):
                 self.k,
                 num_found=self.num_found,
                 with_partition=self.activation == "softmax",
+                allowed=allowed,
             )
         return output.unflatten(activated(top, self.activation)), output.unflatten(top.ids)
 
@@ -86,13 +102,19 @@ class _Search(keras.layers.Layer):
                 index = {_OF_HEAD: layer.name}
         arguments = {name: getattr(self, name) for name in ("k", "activation", "num_found")}
         owner = keras.saving.serialize_keras_object(owner)
+        for name, ids in self.findable._asdict().items():
+            arguments[name] = None if ids is None else pack_array(ids)
         return {**super().get_config(), self._of: owner, "index": index, **arguments}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         owner = keras.saving.deserialize_keras_object(config[cls._of])
         index = _index_of_config(config["index"], flat_layers(owner))
-        return cls(**{**config, cls._of: owner, "index": index})
+        config = {**config, cls._of: owner, "index": index}
+        for name in Findable._fields:
+            if isinstance(config.get(name), str):
+                config[name] = unpack_array(config[name])
+        return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -115,6 +137,14 @@ class TopK(_Search):
     missing. It does not follow W either, and all classes are looked at with `activation="softmax"`.
     Where several workers have the classes, both give way to the exact pass.
 
+    Who may be found: the call argument `exclude` has class ids of each example that are not, such
+    as what a user has seen; `allow` and `categories` say it for all. Where fewer than k classes are
+    left, scores of -inf (0 with an activation) and ids of -1 follow. Scores don't change by it:
+    probabilities are those among all C classes. Without an index the result is exact, by the same
+    pass. A `HashIndex` leaves out what it finds and may not; a `RowBounds` or an `InvertedFile`
+    looks for k + E classes, and gives way to the exact pass for `allow`, `categories`, and where
+    E is not known when the graph is made (ragged ids).
+
     Cost: O(B C D) time; memory independent of C. With a `HashIndex` O(B `num_found` D).
 
     Args:
@@ -128,14 +158,24 @@ class TopK(_Search):
             `index.rebuild(head.kernel, head.bias)`. Default None: exact.
         num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
             1,000 or 10 k, the greater, or C.
+        allow: Class ids, a list, a set or an array: no other class is found. Default None: all.
+        categories: `[C]` integers of at least 0, the category of each class: an example finds those
+            of its `category` alone. Default None: there are none.
         **kwargs: `name`, `dtype`, as for any Keras layer.
+
+    Call arguments:
+        inputs: h, `[..., D]`.
+        exclude: None, or integers `[..., E]`, ids padded with -1, ragged or sparse.
+        category: With `categories`: integers `[...]`; -1 finds classes of any. None without.
 
     Raises:
         TypeError: `head` is not a head, or `index` is no index; at the first call: the head has no
-            W to find rows of.
+            W to find rows of. Ids are not integers.
         ValueError: `k`, `activation` or `num_found` is out of range, or `num_found` is given with
-            an index that is no `HashIndex`; at the first call: the index was built for a W of
-            another shape.
+            an index that is no `HashIndex`; `allow` is empty or out of range, there are not C
+            `categories`; at the first call: the index was built for a W of another shape; of
+            `category` and `categories` there is one alone.
+        tf.errors.InvalidArgumentError: An excluded id or a category is out of range.
         RuntimeError: At the first call: `index` was not built; or it is a `HashIndex` and not the
             head's own, where several workers have the classes.
 
@@ -152,9 +192,11 @@ class TopK(_Search):
         activation: str | None = None,
         index: SearchIndex | None = None,
         num_found: int | None = None,
+        allow: Any = None,
+        categories: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(k, activation, index, num_found, **kwargs)
+        super().__init__(k, activation, index, num_found, allow, categories, **kwargs)
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
         self._check_numbers(head.num_classes)
@@ -165,8 +207,11 @@ class TopK(_Search):
         if not self.head.built:
             self.head.build(input_shape)
 
-    def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return self.best_classes(HeadOutput(self.head, inputs, training=False))
+    def call(
+        self, inputs: tf.Tensor, exclude: Any = None, category: Any = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        output = HeadOutput(self.head, inputs, training=False)
+        return self.best_classes(output, exclude, category)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -182,13 +227,34 @@ class TopKModel(_Search, keras.Model):
         activation: str | None = None,
         index: SearchIndex | None = None,
         num_found: int | None = None,
+        exclude: bool = False,
+        allow: Any = None,
+        categories: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(k, activation, index, num_found, **kwargs)
+        super().__init__(k, activation, index, num_found, allow, categories, **kwargs)
         self.model = model
+        self.exclude = flag_argument("exclude", exclude)
 
     def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        return self.best_classes(output_of_model(self.model, inputs))
+        more = ["exclude"] * self.exclude
+        more += ["category"] * (self.findable.categories is not None)
+        if not more:
+            return self.best_classes(output_of_model(self.model, inputs))
+        if not isinstance(inputs, (list, tuple)) or len(inputs) != 1 + len(more):
+            got = f"{len(inputs)} inputs" if isinstance(inputs, (list, tuple)) else "one input"
+            raise ValueError(f"inputs must be a list [x, {', '.join(more)}]; got {got}")
+        inputs, *given = inputs
+        output = output_of_model(self.model, inputs)
+        return self.best_classes(output, **dict(zip(more, given, strict=True)))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "exclude": self.exclude}
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """None where there are several inputs: by their shapes Keras can't build a model again."""
+        has_more = self.exclude or self.findable.categories is not None
+        return None if has_more else super().get_build_config()
 
 
 def top_k_model(
@@ -197,11 +263,18 @@ def top_k_model(
     activation: str | None = None,
     index: SearchIndex | None = None,
     num_found: int | None = None,
+    exclude: bool = False,
+    allow: Any = None,
+    categories: Any = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
 
     `top_k_model(model, 5).predict(x)` returns `(scores, ids)`, both `[N, 5]`. It shares the weights
     of `model`, so that it may be made once and used while `model` goes on training.
+
+    With `exclude=True` or `categories` the model has more inputs, in a list behind that of `model`:
+    `predict([x, seen])`, `predict([x, seen, category])`. In a `tf.data.Dataset` they are a tuple in
+    a tuple, `((x, seen),)`.
 
     Args:
         model: A model (Functional, Sequential, subclassed) whose only output is a head's.
@@ -209,12 +282,15 @@ def top_k_model(
         activation: As `TopK`.
         index: As `TopK`.
         num_found: As `TopK`.
+        exclude: Whether there is an input `exclude`, as that of a call of `TopK`. Default False.
+        allow: As `TopK`.
+        categories: As `TopK`; there is then an input `category`, too.
 
     Raises:
         TypeError: `model` does not end in a head. Raised at the first call. Else as `TopK`.
-        ValueError: As `TopK`.
+        ValueError: As `TopK`; inputs are not as many as there have to be.
     """
-    return TopKModel(model, k, activation, index, num_found)
+    return TopKModel(model, k, activation, index, num_found, exclude, allow, categories)
 
 
 def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
@@ -250,6 +326,10 @@ def activated(top: TopScores, activation: str | None) -> tf.Tensor:
         scores = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
         return tf.where(top.ids < 0, tf.zeros_like(scores), scores)
     return tf.sigmoid(top.scores) if activation == "sigmoid" else top.scores
+
+
+def _exact_best(head: Head, hidden: tf.Tensor, k: int, allowed: ClassFilter | None) -> TopScores:
+    return head.top_k(hidden, k) if allowed is None else head.top_k(hidden, k, allowed)
 
 
 def with_rows(head: Head) -> KernelHead:

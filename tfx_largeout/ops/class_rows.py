@@ -8,9 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits, top_candidates
+from tfx_largeout.ops.exact.filtered_top_k import filtered_top_k
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection, least_weight
@@ -131,19 +133,34 @@ class ClassRows:
             target_ranks=tf.where(labels >= 0, above, -1),
         )
 
-    def best(self, hidden: tf.Tensor, kernel: Any, bias: Any, k: int) -> StreamedLogits:
+    def best(
+        self,
+        hidden: tf.Tensor,
+        kernel: Any,
+        bias: Any,
+        k: int,
+        allowed: ClassFilter | None = None,
+    ) -> TopScores:
         """Returns the k best of all classes, ties by lower id: as `streamed_logits`.
+
+        With a filter, also the same on all workers, those that it lets through: as
+        `filtered_top_k`.
 
         Args and cost: as `exact`; R k numbers an example are gathered.
         """
-        none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
         few = min(k, self.num_rows)
-        own = streamed_logits(hidden, kernel, bias, none, k=few, shard=self.shard)
-        logsumexp = self.workers.log_sum_exp(own.logsumexp, f"{self.site}/top_log_sum")
+        if allowed is None:
+            none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
+            all_of_it = streamed_logits(hidden, kernel, bias, none, k=few, shard=self.shard)
+            own = TopScores(all_of_it.top_scores, all_of_it.top_ids, all_of_it.logsumexp)
+        else:
+            if allowed.groups is not None:
+                allowed = allowed._replace(groups=self.shard.own(allowed.groups))
+            own = filtered_top_k(hidden, kernel, bias, few, allowed, shard=self.shard)
+        logsumexp = self.workers.log_sum_exp(own.log_partition, f"{self.site}/top_log_sum")
         if k == 0 or self.shard.is_whole:
-            return own._replace(logsumexp=logsumexp)
-        scores, ids = self._best_of_all(own.top_scores, own.top_ids, k)
-        return own._replace(logsumexp=logsumexp, top_scores=scores, top_ids=ids)
+            return own._replace(log_partition=logsumexp)
+        return TopScores(*self._best_of_all(own.scores, own.ids, k), logsumexp)
 
     def best_of(
         self, hidden: tf.Tensor, kernel: Any, bias: Any, ids: tf.Tensor, k: int
@@ -155,18 +172,20 @@ class ClassRows:
         if self.shard.is_whole:
             return top_candidates(kernel, bias, hidden, ids, k)
         own = top_candidates(kernel, bias, hidden, self.of(ids), min(k, ids.shape[1]))
-        own_ids = tf.where(own.ids >= 0, self.shard.class_of(own.ids), self.num_classes)
-        scores, best = self._best_of_all(own.scores, own_ids, k)
+        own_ids = tf.where(own.ids >= 0, self.shard.class_of(own.ids), -1)
         return TopScores(
-            scores,
-            tf.where(best < self.num_classes, best, tf.constant(-1, tf.int64)),
+            *self._best_of_all(own.scores, own_ids, k),
             self.workers.log_sum_exp(own.log_partition, f"{self.site}/found_log_sum"),
         )
 
     def _best_of_all(
         self, scores: tf.Tensor, ids: tf.Tensor, k: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the k best `[N, k]` of those of all workers, of which each has up to k."""
+        """Returns the k best `[N, k]` of those of all workers, of which each has up to k.
+
+        Where there are fewer, -inf and -1 stand behind them, here and there.
+        """
+        ids = tf.where(ids < 0, tf.constant(self.num_classes, tf.int64), ids)
         # Behind all classes, where this worker has fewer than k.
         missing = [[0, 0], [0, k - scores.shape[1]]]
         lowest = scores.dtype.as_numpy_dtype("-inf")
@@ -178,7 +197,8 @@ class ClassRows:
         scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
         # Of equal scores the first one is the one with the lower id.
         best = tf.math.top_k(order_keys(scores), k).indices
-        return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
+        scores, ids = (tf.gather(x, best, batch_dims=1) for x in (scores, ids))
+        return scores, tf.where(ids < self.num_classes, ids, tf.constant(-1, tf.int64))
 
     def _sum_if_any(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers of `[N, K]`, where K may be 0."""

@@ -46,4 +46,4 @@ class ExactTopK(Sampler):
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
         best = weights.rows.best(hidden, weights.kernel, weights.bias, self.k)
-        return Candidates.certain(best.top_ids, labels)
+        return Candidates.certain(best.ids, labels)

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.large_logits import without_logits
@@ -280,8 +280,7 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
         raise ValueError(f"index must be None, 'ivf' or a HashIndex; got {options.index!r}")
     activation_argument(options.activation)
     choice_argument("rows", options.rows, DTYPES)
-    if not isinstance(options.rescore, bool):
-        raise ValueError(f"rescore must be True or False; got {options.rescore!r}")
+    flag_argument("rescore", options.rescore)
     if options.rescore and options.rows == "float32":
         raise ValueError("rescore must be False with rows='float32', which are exact; got True")
     for name in ("num_lists", "num_probed"):

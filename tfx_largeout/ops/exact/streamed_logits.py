@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.keras_internals import variable_behind
 from tfx_largeout.ops.checks import check_equal, check_shape, require_rank
@@ -91,13 +92,12 @@ def streamed_logits(
     Raises:
         LookupError: A gradient is asked for.
     """
-    kernel, bias = _unwrap(kernel), None if bias is None else _unwrap(bias)
-    hidden, labels = tf.convert_to_tensor(hidden), _as_labels(labels)
-    _check(hidden, kernel, bias, labels, k)
-    compute_dtype = tf.float64 if kernel.dtype == tf.float64 else tf.float32
-    hidden = tf.cast(hidden, compute_dtype)
+    kernel, labels = _unwrap(kernel), _as_labels(labels)
+    hidden, bias = exact_inputs(hidden, kernel, bias, k)
+    require_rank("labels", labels, 2)
+    _check_dimension("labels", "[B, K] with the B of hidden", labels.shape[0], hidden.shape[0])
     if target_scores is not None:
-        target_scores = tf.cast(target_scores, compute_dtype)
+        target_scores = tf.cast(target_scores, hidden.dtype)
         require_rank("target_scores", target_scores, 2)
         rule = "[B, K] as the labels"
         with after([check_shape("target_scores", rule, target_scores, tf.shape(labels))]):
@@ -161,13 +161,11 @@ def _custom_op(
     return module.tfx_streamed_logits(hidden, kernel, bias, labels, scores, *shard, k=k)
 
 
-def _check(
-    hidden: tf.Tensor,
-    kernel: tf.Tensor | tf.Variable,
-    bias: tf.Tensor | tf.Variable | None,
-    labels: tf.Tensor,
-    k: int,
-) -> None:
+def exact_inputs(
+    hidden: Any, kernel: tf.Tensor | tf.Variable, bias: Any, k: int
+) -> tuple[tf.Tensor, tf.Tensor | tf.Variable | None]:
+    """Returns h in the dtype to compute in, and b, checked: as `streamed_logits`."""
+    hidden, bias = tf.convert_to_tensor(hidden), None if bias is None else _unwrap(bias)
     if not hidden.dtype.is_floating:
         raise TypeError(f"hidden must be floating; got dtype {hidden.dtype.name}")
     if kernel.dtype not in _KERNEL_DTYPES:
@@ -178,17 +176,17 @@ def _check(
         raise TypeError(
             f"bias must have the dtype of kernel, {kernel.dtype.name}; got {bias.dtype.name}"
         )
-    for name, tensor in (("hidden", hidden), ("kernel", kernel), ("labels", labels)):
+    for name, tensor in (("hidden", hidden), ("kernel", kernel)):
         require_rank(name, tensor, 2)
     num_classes, width = kernel.shape
     _check_dimension("hidden", "[B, D] with the D of kernel", hidden.shape[1], width)
-    _check_dimension("labels", "[B, K] with the B of hidden", labels.shape[0], hidden.shape[0])
     if bias is not None:
         require_rank("bias", bias, 1)
         _check_dimension("bias", "[C] with the C of kernel", bias.shape[0], num_classes)
     integer_argument("k", k, at_least=0)
     if num_classes is not None and k > num_classes:
         raise ValueError(f"k must be at most num_classes={num_classes}; got {k}")
+    return tf.cast(hidden, tf.float64 if kernel.dtype == tf.float64 else tf.float32), bias
 
 
 def _check_dimension(name: str, rule: str, got: int | None, want: int | None) -> None:
@@ -237,10 +235,21 @@ def streamed_logits_composed(
     )
 
 
+def best_by_blocks(
+    blocks: LogitBlocks, k: int, allowed: ClassFilter
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns log Z of all rows, and scores and rows of the best k that a filter lets through."""
+    none = tf.zeros([tf.shape(blocks.hidden)[0], 0], tf.int64)
+    with after(_input_checks(blocks, none, k)):
+        blocks = blocks._replace(hidden=tf.identity(blocks.hidden))
+    logsumexp, _, scores, ids = _first_sweep(blocks, none, k, allowed)
+    return logsumexp, scores, ids
+
+
 def _first_sweep(
-    blocks: LogitBlocks, label_rows: tf.Tensor, k: int
+    blocks: LogitBlocks, label_rows: tf.Tensor, k: int, allowed: ClassFilter | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns log Z, target logits, and scores and rows of the best k."""
+    """Returns log Z, target logits, and scores and rows of the best k, of those allowed."""
     dtype, batch = blocks.hidden.dtype, tf.shape(blocks.hidden)[:1]
 
     def visit(start, end, logits, result):  # type: ignore[no-untyped-def]
@@ -256,11 +265,23 @@ def _first_sweep(
         targets = tf.where(here, tf.gather(logits, columns, batch_dims=1), targets)
 
         if k > 0:
-            best = _best_columns(logits, tf.minimum(k, end - start))
-            scores = tf.concat([scores, tf.gather(logits, best, batch_dims=1)], axis=1)
-            ids = tf.concat([ids, best + first], axis=1)
+            keys = order_keys(logits)
+            if allowed is not None:  # of what may be found, -inf is above that of what may not
+                keys = allowed.masked(tf.maximum(keys, dtype.min), start, end)
+            best = _best_columns(keys, tf.minimum(k, end - start))
+            found = tf.gather(logits, best, batch_dims=1)
+            best_ids = best + first
+            if allowed is not None:
+                hidden = tf.gather(keys, best, batch_dims=1) < dtype.min
+                found = tf.where(hidden, tf.constant(float("-inf"), dtype), found)
+                best_ids = tf.where(hidden, tf.constant(-1, tf.int64), best_ids)
+            scores = tf.concat([scores, found], axis=1)
+            ids = tf.concat([ids, best_ids], axis=1)
             # Earlier blocks stand first, so the lower position is the lower id here too.
-            best = _best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
+            keys = order_keys(scores)
+            if allowed is not None:
+                keys = tf.where(ids < 0, keys, tf.maximum(keys, dtype.min))
+            best = _best_columns(keys, tf.minimum(k, tf.shape(scores)[1]))
             scores = tf.gather(scores, best, batch_dims=1)
             ids = tf.gather(ids, best, batch_dims=1)
         return logsumexp, targets, scores, ids
@@ -290,8 +311,8 @@ def _rank_sweep(
     return blocks.fold(visit, none, tf.TensorShape([None, None]))
 
 
-def _best_columns(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.math.top_k(order_keys(logits), k).indices, tf.int64)
+def _best_columns(keys: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.math.top_k(keys, k).indices, tf.int64)
 
 
 def _input_checks(blocks: LogitBlocks, labels: tf.Tensor, k: int) -> list[Check | None]:
