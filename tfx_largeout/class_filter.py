@@ -72,6 +72,29 @@ class ClassFilter(NamedTuple):
         return (groups >= 0) & ((wanted < 0) | tf.equal(groups, wanted))
 
 
+NEVER = 2**62
+"""The rank of a label that may not be found."""
+
+
+def ranks_without(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
+    """Returns ranks `[N, K]` among all classes as those without some, of ranks `[N, E]`; -1: none.
+
+    It takes away how many of these are better; a label that is one of them has the rank `NEVER`.
+
+    Cost: O(N (K + E) log E).
+    """
+    last = tf.constant(tf.int64.max)
+    ordered = tf.pad(tf.where(excluded < 0, last, excluded), [[0, 0], [0, 1]], constant_values=last)
+    ordered = tf.sort(ordered, axis=1)
+    is_first = tf.pad(ordered[:, 1:] != ordered[:, :-1], [[0, 0], [1, 0]], constant_values=True)
+    number = tf.cumsum(tf.cast(is_first, tf.int64), axis=1, exclusive=True)
+    places = tf.searchsorted(ordered, ranks)
+    is_excluded = tf.equal(tf.gather(ordered, places, batch_dims=1), ranks)
+    left = ranks - tf.gather(number, places, batch_dims=1)
+    left = tf.where(is_excluded, tf.constant(NEVER, tf.int64), left)
+    return tf.where(ranks < 0, ranks, left)
+
+
 class Findable(NamedTuple):
     """The classes that may be found by all examples, checked arguments `allow` and `categories`.
 

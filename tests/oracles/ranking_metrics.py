@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking metrics in plain Python, straight from their definitions.
 
-`scores` is `[N, C]`; `labels` a list of N lists of class ids, in which -1 is padding and repeats
-count once; `weights` a list of N numbers, or None for ones. Each row is sorted in full. A row
-without labels is left out.
+`scores` is `[N, C]`, and may be a masked array: masked classes may not be found; `labels` a list of N
+lists of class ids, in which -1 is padding and repeats count once; `weights` a list of N numbers, or
+None for ones. Each row is sorted in full. A row without labels is left out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Weights = Sequence[float] | None
 
 
 def ranking(row: np.ndarray) -> list[int]:
-    """Class ids by falling score, ties by lower id."""
-    return sorted(range(len(row)), key=lambda c: (-float(row[c]), c))
+    """Class ids by falling score, ties by lower id; without those that are masked."""
+    ids = np.flatnonzero(~np.ma.getmaskarray(row)).tolist()
+    return sorted(ids, key=lambda c: (-float(row[c]), c))
 
 
 def _label_set(row: Sequence[int]) -> set[int]:
@@ -68,7 +69,7 @@ def mean_reciprocal_rank(scores: np.ndarray, labels: Labels, weights: Weights = 
     values = []
     for row, ids in zip(scores, labels, strict=True):
         relevant = _label_set(ids)
-        value = None
+        value = 0.0 if relevant else None
         for place, c in enumerate(ranking(row), start=1):
             if c in relevant:
                 value = 1 / place

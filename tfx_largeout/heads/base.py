@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.class_filter import ClassFilter, excluded_ids, ranks_without
 from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
@@ -97,7 +97,9 @@ class Head(keras.layers.Layer):
         self.width: int = width
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def call(
+        self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
+    ) -> tf.Tensor:
         """Returns the logits `[..., C]`, carrying what a loss or a metric needs.
 
         Args:
@@ -105,6 +107,9 @@ class Head(keras.layers.Layer):
             training: True in a training step: the loss then asks for training statistics. False:
                 everything is exact, and nothing is updated. None (default), as a subclassed model
                 leaves it whose `call` has no `training`: True where a gradient tape records.
+            exclude: None, or integers `[..., E]`, class ids padded with -1 or ragged, such as what
+                a user has seen. The logits and the loss are as without; metrics with
+                `filtered=True`, `top_k_model` and `export` leave these classes out.
 
         Raises:
             TypeError: h is not a dense tensor of floats.
@@ -134,7 +139,7 @@ class Head(keras.layers.Layer):
                 warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits, inputs)
         metrics_look = serve_metrics(model) and training
-        setattr(logits, HEAD_OUTPUT, HeadOutput(self, inputs, training, metrics_look))
+        setattr(logits, HEAD_OUTPUT, HeadOutput(self, inputs, training, metrics_look, exclude))
         return logits
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -175,9 +180,11 @@ class Head(keras.layers.Layer):
         """Returns the mean of all logits of h `[N, D]`, `[N]`, exactly and in bounded memory."""
         raise NotImplementedError
 
-    def whole_batch(self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any) -> Any:
+    def whole_batch(
+        self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
+    ) -> Any:
         """Returns what `HeadOutput.over_workers` does, where there are several workers."""
-        return whole_batch(output, y_true, sample_weight, mask)
+        return whole_batch(output, y_true, sample_weight, mask, filtered)
 
     @property
     def logits_dtype(self) -> str:
@@ -315,12 +322,19 @@ class HeadOutput:
         ignored_by_loss: The one that the loss ignores which looked at this output last, or None.
         metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
         is_asked: Whether a `HeadLoss` has asked for statistics.
+        exclude: The classes that each example excludes, as given to the call; or None.
     """
 
     def __init__(
-        self, head: Head, hidden: tf.Tensor, training: bool, metrics_look: bool = False
+        self,
+        head: Head,
+        hidden: tf.Tensor,
+        training: bool,
+        metrics_look: bool = False,
+        exclude: Any = None,
     ) -> None:
         self.head = head
+        self.exclude = exclude
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
@@ -328,8 +342,8 @@ class HeadOutput:
         self._views: dict[int, HeadOutput] = {}
         self.metrics_look = metrics_look
         self.is_asked = False
-        self._kept: dict[tuple[int, int], tuple[Any, ExactStatistics]] = {}
-        self._whole: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._kept: dict[tuple[int, int, bool], tuple[Any, ExactStatistics]] = {}
+        self._whole: dict[tuple[int, int, bool], tuple[Any, ...]] = {}
 
     @property
     def batch_rank(self) -> int:
@@ -392,10 +406,16 @@ class HeadOutput:
         if ignore_class is None:
             return self
         if ignore_class not in self._views:
-            view = HeadOutput(self.head, self.hidden, self.training)
+            view = HeadOutput(self.head, self.hidden, self.training, exclude=self.exclude)
             view.ignore_class = ignore_class
             self._views[ignore_class] = view
         return self._views[ignore_class]
+
+    def excluding(self, exclude: Any) -> HeadOutput:
+        """Returns the output of the call with another `exclude`."""
+        view = HeadOutput(self.head, self.hidden, self.training, self.metrics_look, exclude)
+        view.is_asked, view.ignored_by_loss = self.is_asked, self.ignored_by_loss
+        return view
 
     @property
     def is_trained_by_logits(self) -> bool:
@@ -409,7 +429,7 @@ class HeadOutput:
             whole._exact(y_true, keep=True)
 
     def over_workers(
-        self, y_true: Any, sample_weight: Any, mask: Any
+        self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
     ) -> tuple[HeadOutput, Any, Any, Any]:
         """Returns the output for the examples of all workers, and what belongs to them.
 
@@ -421,32 +441,71 @@ class HeadOutput:
             y_true: Labels, in any form of `normalize_labels`.
             sample_weight: None, or weights as `example_weights` takes them.
             mask: None, or a mask likewise.
+            filtered: Whether `exclude` goes along. Default False.
 
         Returns:
             The output, labels, weights and mask.
         """
-        of_all = self.head.workers.pick(lambda *given: (self, *given), self._of_all_workers)
-        return of_all(y_true, sample_weight, mask)
+
+        def alone(*given: Any) -> tuple[HeadOutput, Any, Any, Any]:
+            return (self, *given)
+
+        def several(*given: Any) -> tuple[HeadOutput, Any, Any, Any]:
+            return self._of_all_workers(*given, filtered)
+
+        return self.head.workers.pick(alone, several)(y_true, sample_weight, mask)
 
     def _of_all_workers(
-        self, y_true: Any, sample_weight: Any, mask: Any
+        self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> tuple[HeadOutput, Any, Any, Any]:
-        key = (id(y_true), id(tf.compat.v1.get_default_graph()))
+        key = (id(y_true), id(tf.compat.v1.get_default_graph()), filtered)
         given = (y_true, sample_weight)  # kept, so that an id stays its own
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
-            whole = self.head.whole_batch(self, y_true, sample_weight, mask)
+            whole = self.head.whole_batch(self, y_true, sample_weight, mask, filtered)
             self._whole.setdefault(key, (given, whole))
         output, labels, weights, mask = whole
         return output, labels, None if sample_weight is None else weights, mask
 
-    def _exact(self, y_true: Any, keep: bool = False) -> ExactStatistics:
+    def filtered_statistics(self, y_true: Any) -> ExactStatistics:
+        """Returns the exact statistics with ranks among the classes that are not excluded.
+
+        A label that is excluded has the rank `NEVER`. Those who ask share a pass, as in
+        `statistics`, in which excluded classes are ranked beside the labels: O(N E C) more.
+
+        Raises:
+            ValueError: The head was called without `exclude`.
+        """
+        return self._exact(y_true, filtered=True)
+
+    @property
+    def excluded(self) -> tf.Tensor:
+        """`[N, E]` int64, the classes that each example excludes, padded with -1, checked.
+
+        Raises:
+            ValueError: The head was called without `exclude`.
+        """
+        if self.exclude is None:
+            raise ValueError(
+                "filtered must be False unless it is said which classes each example excludes, by "
+                f"head(h, exclude=...) in the model; got a call of {self.head.name!r} without it"
+            )
+        return excluded_ids(self.exclude, self.head.num_classes, self.hidden)
+
+    def _exact(self, y_true: Any, keep: bool = False, filtered: bool = False) -> ExactStatistics:
         eager = tf.executing_eagerly()
-        key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()))
+        key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()), filtered)
         if key in self._kept and not (eager and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
-        exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
+        ids = tf.concat([labels.ids, self.excluded], axis=1) if filtered else labels.ids
+        asked = labels._replace(ids=ids)
+        exact = self.head.statistics(ExactStatistics, hidden, asked, training=False)
+        if filtered:
+            number = tf.shape(labels.ids)[1]
+            ranks = ranks_without(exact.target_ranks[:, :number], exact.target_ranks[:, number:])
+            logits = exact.target_logits[:, :number]
+            exact = ExactStatistics(labels, logits, exact.log_partition, ranks)
         if keep or isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels)):
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)

@@ -47,16 +47,22 @@ def workers_of(head: Any, width: int) -> Workers:
 
 
 def whole_batch(
-    output: Any, y_true: Any, sample_weight: Any, mask: Any
+    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
     """As `HeadOutput.over_workers` of several. NotImplementedError: the labels have values."""
     head = output.head
-    when, of_labels = local_examples(output, y_true, sample_weight, mask)
+    when, (ids, *others) = local_examples(output, y_true, sample_weight, mask)
+    if filtered:  # classes that are excluded go along with the labels, above all of them
+        excluded = output.excluded
+        ids = tf.concat([ids, tf.where(excluded < 0, excluded, excluded + _ANY_CLASS)], axis=1)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
-    batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
+    batch = gather_examples(head.workers, head.name, *when, hidden, ids, *others)
+    is_excluded, none = batch.label_ids >= _ANY_CLASS, tf.constant(-1, tf.int64)
     # Checked here, so that all workers refuse a label that one of them has.
-    labels = normalize_labels(batch.label_ids, head.num_classes)
+    labels = normalize_labels(tf.where(is_excluded, none, batch.label_ids), head.num_classes)
     whole = type(output)(head, batch.hidden, output.training)
+    if filtered:
+        whole.exclude = tf.where(is_excluded, batch.label_ids - _ANY_CLASS, none)
     return whole, labels, batch.weights, batch.mask
 
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import flag_argument, integer_argument
-from tfx_largeout.class_filter import ClassFilter, Findable
+from tfx_largeout.class_filter import ClassFilter, Findable, excluded_ids
 from tfx_largeout.heads.base import Head, HeadOutput, head_output
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
@@ -73,6 +73,11 @@ class _Search(keras.layers.Layer):
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
         head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
+        if output.exclude is not None:  # of what the model itself leaves out
+            every = [output.excluded]
+            if exclude is not None:
+                every.append(excluded_ids(exclude, head.num_classes, output.hidden))
+            exclude = output.unflatten(tf.concat(every, axis=1))
         allowed = self.findable.filter(
             self._groups, head.num_classes, output.hidden, exclude, category
         )

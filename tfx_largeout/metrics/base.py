@@ -10,11 +10,12 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import class_argument
+from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import normalize_labels
-from tfx_largeout.ops.exact.ranks_from_logits import ranks_from_logits
+from tfx_largeout.ops.exact.ranks_from_logits import order_keys, ranks_from_logits
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -85,19 +86,50 @@ class ExactMetric(keras.metrics.Metric):
                 these.
             tf.errors.InvalidArgumentError: A label is out of range, or the numbers of rows differ.
         """
+        self.add_batch(y_true, y_pred, sample_weight)
+
+    def add_batch(
+        self,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any,
+        filtered: bool = False,
+        exclude: Any = None,
+    ) -> None:
+        """As `update_state`; `filtered`: by the ranks without what each example excludes.
+
+        That is `exclude`, or what the head was called with.
+        """
         y_pred = tf.convert_to_tensor(y_pred)
         output, mask = head_output(y_pred), mask_of(y_pred)
+        if output is not None and exclude is not None:
+            output = output.excluding(exclude)
         skips = output is not None and output.training and not self.during_training
         if output is None or (output.is_trained_by_logits and not skips):
-            statistics, batch = statistics_of_logits(y_true, y_pred, self.ignore_class), y_pred
+            exclude = exclude if output is None else output.exclude
+            if filtered and exclude is None:
+                raise ValueError(
+                    "filtered must be False unless it is said which classes each example excludes; "
+                    "got logits without them: call a head as head(h, exclude=...), or update_state "
+                    "with exclude"
+                )
+            exclude = exclude if filtered else None
+            statistics = statistics_of_logits(y_true, y_pred, self.ignore_class, exclude)
+            batch = y_pred
         elif skips:
             self._skips_in = _present_graph()
             return
         else:
             output = output.for_metric(self.ignore_class)
-            output, y_true, sample_weight, mask = output.over_workers(y_true, sample_weight, mask)
+            output, y_true, sample_weight, mask = output.over_workers(
+                y_true, sample_weight, mask, filtered
+            )
+            if filtered:
+                statistics = output.filtered_statistics(y_true)
+            else:
+                statistics = output.statistics(ExactStatistics, y_true)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
-            statistics, batch = output.statistics(ExactStatistics, y_true), output.hidden
+            batch = output.hidden
         statistics = statistics.of_positive_targets
         numerator, denominator = self.example_ratio(statistics)
         weights = example_weights(batch, sample_weight, mask)
@@ -137,9 +169,11 @@ class ExactMetric(keras.metrics.Metric):
 
 
 def statistics_of_logits(
-    y_true: Any, logits: tf.Tensor, ignore_class: int | None = None
+    y_true: Any, logits: tf.Tensor, ignore_class: int | None = None, exclude: Any = None
 ) -> ExactStatistics:
     """Computes from logits `[..., C]` what a head would give in evaluation, in O(N C K).
+
+    With `exclude`, integers `[..., E]`, as filtered.
 
     The batch dimensions are flattened to N; the dtype is float32 or, for float64 logits, float64.
     """
@@ -154,11 +188,19 @@ def statistics_of_logits(
         flat = tf.cast(flat, tf.float32)
     labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1], ignore_class)
     target_logits = tf.gather(flat, labels.safe_ids, batch_dims=1)
+    if exclude is None:
+        ranks = ranks_from_logits(flat, labels.ids)
+    else:
+        allowed = ClassFilter(excluded_ids(exclude, num_classes, logits))
+        keys = allowed.masked(tf.maximum(order_keys(flat), flat.dtype.min), 0, num_classes)
+        ranks = ranks_from_logits(keys, labels.ids)
+        is_out = labels.mask & allowed.hides(labels.ids)
+        ranks = tf.where(is_out, tf.constant(NEVER, tf.int64), ranks)
     return ExactStatistics(
         labels,
         tf.where(labels.mask, target_logits, tf.zeros_like(target_logits)),
         tf.reduce_logsumexp(flat, axis=-1),
-        ranks_from_logits(flat, labels.ids),
+        ranks,
     )
 
 

@@ -93,6 +93,7 @@ class PSPrecisionAtK(MetricAtK):
         b: The propensity model's B, positive. Default 1.5.
         name: Default `ps_precision_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
+        filtered: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         TypeError: `label_counts` are not integers.
@@ -117,8 +118,9 @@ class PSPrecisionAtK(MetricAtK):
         name: str | None = None,
         dtype: Any = None,
         ignore_class: int | None = None,
+        filtered: bool = False,
     ) -> None:
-        super().__init__(k, during_training, name, dtype, ignore_class)
+        super().__init__(k, during_training, name, dtype, ignore_class, filtered)
         weights = 1 / propensities(label_counts, num_examples, a, b)
         self.label_counts = np.array(label_counts, np.int64)
         self.num_examples = int(num_examples)
@@ -127,7 +129,9 @@ class PSPrecisionAtK(MetricAtK):
         with tf.init_scope():  # an eager tensor: graphs capture it and do not copy it
             self._inverse_propensities = tf.constant(weights)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, exclude: Any = None
+    ) -> None:
         y_pred = tf.convert_to_tensor(y_pred)
         output = head_output(y_pred)
         num_classes = y_pred.shape[-1] if output is None else output.head.num_classes
@@ -136,7 +140,7 @@ class PSPrecisionAtK(MetricAtK):
                 f"label_counts must have one entry a class ({num_classes}); "
                 f"got {self.label_counts.size}"
             )
-        super().update_state(y_true, y_pred, sample_weight)
+        super().update_state(y_true, y_pred, sample_weight, exclude)
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the gain and the best attainable gain of each example."""

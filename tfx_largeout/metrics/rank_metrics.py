@@ -9,12 +9,47 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import flag_argument, integer_argument
+from tfx_largeout.class_filter import NEVER
 from tfx_largeout.metrics.base import ExactMetric
 from tfx_largeout.statistics import ExactStatistics
 
 
-class MetricAtK(ExactMetric):
+class RankMetric(ExactMetric):
+    """A metric that is computed from the ranks of the labels alone.
+
+    Args:
+        filtered: Whether ranks are those among the classes that an example does not exclude: a
+            class that it does exclude takes no place, and a label that is excluded is never found,
+            but counts as a label. Which these are says the model, by `head(h, exclude=...)`. It
+            takes an exact pass of its own, which all filtered metrics share. Default False.
+        others: As `ExactMetric`.
+    """
+
+    def __init__(
+        self,
+        during_training: bool = False,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        filtered: bool = False,
+    ) -> None:
+        super().__init__(during_training, name, dtype, ignore_class)
+        self.filtered = flag_argument("filtered", filtered)
+
+    def update_state(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, exclude: Any = None
+    ) -> None:
+        """As `ExactMetric`; with `exclude`, integers `[..., E]`, filtered by these classes."""
+        filtered = self.filtered or exclude is not None
+        self.add_batch(y_true, y_pred, sample_weight, filtered, exclude)
+
+    def get_config(self) -> dict[str, Any]:
+        more = {"filtered": True} if self.filtered else {}
+        return {**super().get_config(), **more}
+
+
+class MetricAtK(RankMetric):
     """A metric of the k best classes, computed from the ranks of the labels alone."""
 
     stem: str
@@ -26,9 +61,11 @@ class MetricAtK(ExactMetric):
         name: str | None = None,
         dtype: Any = None,
         ignore_class: int | None = None,
+        filtered: bool = False,
     ) -> None:
         k = integer_argument("k", k, at_least=1)
-        super().__init__(during_training, name or f"{self.stem}_at_{k}", dtype, ignore_class)
+        name = name or f"{self.stem}_at_{k}"
+        super().__init__(during_training, name, dtype, ignore_class, filtered)
         self.k = k
 
     def hits(self, statistics: ExactStatistics) -> tf.Tensor:
@@ -58,6 +95,7 @@ class PrecisionAtK(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `precision_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
+        filtered: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -90,6 +128,7 @@ class RecallAtK(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `recall_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
+        filtered: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -122,6 +161,7 @@ class NDCG(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `ndcg_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
+        filtered: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -147,7 +187,7 @@ class NDCG(MetricAtK):
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class MeanReciprocalRank(ExactMetric):
+class MeanReciprocalRank(RankMetric):
     """The reciprocal place of the best-ranked label, averaged over the examples.
 
     For the label set `Y` of an example and the rank `r_l` of label `l` (0 is best):
@@ -158,7 +198,7 @@ class MeanReciprocalRank(ExactMetric):
 
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
-    Args: As `metrics.base.ExactMetric`. The name is `mean_reciprocal_rank` by default.
+    Args: As `metrics.rank_metrics.RankMetric`. The name is `mean_reciprocal_rank` by default.
     """
 
     default_name = "mean_reciprocal_rank"
@@ -166,7 +206,8 @@ class MeanReciprocalRank(ExactMetric):
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the reciprocal rank and 1 for each example."""
         reciprocals = 1 / tf.cast(statistics.target_ranks + 1, tf.float64)
+        is_found = statistics.labels.mask & (statistics.target_ranks < NEVER)
         # reduce_max over no labels (K = 0) is -inf, hence the zero.
-        found = tf.where(statistics.labels.mask, reciprocals, tf.zeros_like(reciprocals))
+        found = tf.where(is_found, reciprocals, tf.zeros_like(reciprocals))
         best = tf.maximum(tf.reduce_max(found, axis=1), 0.0)
         return best, tf.ones_like(best)
