@@ -298,10 +298,10 @@ def _filtered_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Calla
     _say(bias.dtype == kernel.dtype and excluded.dtype == tf.int64)
     _say(groups.dtype == wanted.dtype == tf.int32)
     # The function takes a filter that fits for granted.
-    _say(hidden.shape.rank == excluded.shape.rank == kernel.shape.rank == 2)
+    _say(hidden.shape.rank == excluded.shape.rank == 2)
     _say(groups.shape.rank == wanted.shape.rank == 1 and len(excluded) == len(hidden))
     has_groups = len(groups) > 0
-    _say(not has_groups or (len(groups) == kernel.shape[0] and len(wanted) == len(hidden)))
+    _say(not has_groups or (groups.shape == kernel.shape[:1] and len(wanted) == len(hidden)))
     bias = None if bias.shape == [0] else bias
     allowed = ClassFilter(excluded, *((groups, wanted) if has_groups else (None, None)))
 

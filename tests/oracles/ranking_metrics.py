@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking metrics in plain Python, straight from their definitions.
 
-`scores` is `[N, C]`, and may be a masked array: masked classes may not be found; `labels` a list of N
-lists of class ids, in which -1 is padding and repeats count once; `weights` a list of N numbers, or
+`scores` is `[N, C]`, and may be a masked array: masked classes can not be found; `labels` a list of
+N lists of class ids, in which -1 is padding and repeats count once; `weights` a list of N numbers, or
 None for ones. Each row is sorted in full. A row without labels is left out.
 """
 
