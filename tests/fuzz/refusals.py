@@ -370,7 +370,7 @@ def _of_bounded_top_k(op: str) -> list[Refusal]:
 def _of_filtered_top_k(op: str) -> list[Refusal]:
     return [
         Refusal(op, "hidden", _without_columns, "hidden must "),
-        Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank"),
+        Refusal(op, "kernel", lambda w: w[0], "kernel.* must have rank", False),
         Refusal(op, "bias", lambda b: b[1:], "bias must "),
         Refusal(op, "k", _to(_LARGE), "k must be .*1099511627776"),
         Refusal(op, "excluded", _put((0, 0), 10**6), "excluded must be .*1000000"),

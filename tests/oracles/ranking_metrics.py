@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranking metrics in plain Python, straight from their definitions.
 
-`scores` is `[N, C]`, and may be a masked array: masked classes can not be found; `labels` a list of
-N lists of class ids, in which -1 is padding and repeats count once; `weights` a list of N numbers, or
-None for ones. Each row is sorted in full. A row without labels is left out.
+`scores` is `[N, C]`, and may be a masked array, of classes that may not be found; `labels` a list
+of N lists of class ids, in which -1 is padding and repeats count once; `weights` a list of N
+numbers, or None for ones. Each row is sorted in full. A row without labels is left out.
 """
 
 from __future__ import annotations
