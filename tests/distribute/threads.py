@@ -20,6 +20,7 @@ from tfx_largeout.distribute.meeting import END_OF_FIT as END
 from tfx_largeout.distribute.meeting import EVALUATE, TRAIN, agree, meet
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.heads import over_workers
+from tfx_largeout.heads.base import HeadOutput
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.losses import CandidateLoss
@@ -396,6 +397,25 @@ def check_top_k_of_classes_that_may_be_found():
     for rank, found in enumerate(on_all(run, SIZE)):
         for own, of_all in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, of_all[rank::SIZE], rtol=1e-6)
+
+
+def check_filtered_ranks():
+    seen = np.random.default_rng(5).integers(-1, training.CLASSES, [len(H), 30])
+    seen[::3, 0] = np.asarray(Y).reshape(len(H), -1)[::3, 0]
+
+    def run(workers, make):
+        head = make()
+        head.build((None, training.WIDTH))
+        own = slice(workers.rank, None, workers.size)
+        output = HeadOutput(head, tf.constant(H[own]), training=False, exclude=seen[own])
+        whole, labels, *_ = output.over_workers(Y[own], None, None, filtered=True)
+        return whole.filtered_statistics(labels).target_ranks
+
+    for make in (training.dense, training.factored):
+        expected = run(ALONE, make)
+        for found in on_all(lambda w, m=make: run(w, m), SIZE):
+            of_rank = [expected[rank::SIZE] for rank in range(SIZE)]
+            np.testing.assert_array_equal(found, np.concatenate(of_rank))
 
 
 def check_dense_weights():

@@ -335,6 +335,7 @@ class HeadOutput:
     ) -> None:
         self.head = head
         self.exclude = exclude
+        self.excluded_of_all: tf.Tensor | None = None  # where examples are those of all workers
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
@@ -451,7 +452,7 @@ class HeadOutput:
             return (self, *given)
 
         def several(*given: Any) -> tuple[HeadOutput, Any, Any, Any]:
-            return self._of_all_workers(*given, filtered)
+            return self._of_all_workers(given[0], given[1], given[2], filtered)
 
         return self.head.workers.pick(alone, several)(y_true, sample_weight, mask)
 
@@ -485,6 +486,8 @@ class HeadOutput:
         Raises:
             ValueError: The head was called without `exclude`.
         """
+        if self.excluded_of_all is not None:
+            return self.excluded_of_all
         if self.exclude is None:
             raise ValueError(
                 "filtered must be False unless it is said which classes each example excludes, by "

@@ -254,9 +254,11 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         no_labels = Labels(tf.zeros([tf.shape(hidden)[0], 0], tf.int64))
         return self._values(hidden, no_labels)[2] / self.num_classes
 
-    def whole_batch(self, output: Any, y_true: Any, sample_weight: Any, mask: Any) -> Any:
+    def whole_batch(
+        self, output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
+    ) -> Any:
         """As `Head`; examples stay where they are."""
-        return whole_batch_of_parts(output, y_true, sample_weight, mask)
+        return whole_batch_of_parts(output, y_true, sample_weight, mask, filtered)
 
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         bias, kernel_shape = None, (self.num_classes, self.width)

@@ -22,8 +22,8 @@ from tfx_largeout.distribute.global_batch import Parts, gather_labels
 from tfx_largeout.distribute.meeting import check_alike
 from tfx_largeout.distribute.row_routes import RowRoutes
 from tfx_largeout.heads.base import HeadOutput
-from tfx_largeout.heads.over_workers import local_examples
-from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.heads.over_workers import labels_of_all, local_examples
+from tfx_largeout.labels import Labels
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows, settle
@@ -205,17 +205,17 @@ class OutputOfParts(HeadOutput):
 
 
 def whole_batch_of_parts(
-    output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any
+    output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
 ) -> tuple[OutputOfParts, Labels, tf.Tensor | None, tf.Tensor | None]:
     """As `whole_batch`, with h left where it is."""
     head = output.head
-    when, of_labels = local_examples(output, y_true, sample_weight, mask)
+    when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     batch = gather_labels(head.workers, head.name, *when, *of_labels)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     # The gradient is times R, as that of `gather_examples` is.
     own = _some_rows(hidden, batch.kept, head.workers.size)
-    labels = normalize_labels(batch.label_ids, head.num_classes)
     whole = OutputOfParts(head, own, output.training, batch.parts)
+    labels, whole.excluded_of_all = labels_of_all(head, batch.label_ids, filtered)
     return whole, labels, batch.weights, batch.mask
 
 

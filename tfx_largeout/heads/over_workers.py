@@ -51,23 +51,16 @@ def whole_batch(
 ) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
     """As `HeadOutput.over_workers` of several. NotImplementedError: the labels have values."""
     head = output.head
-    when, (ids, *others) = local_examples(output, y_true, sample_weight, mask)
-    if filtered:  # classes that are excluded go along with the labels, above all of them
-        excluded = output.excluded
-        ids = tf.concat([ids, tf.where(excluded < 0, excluded, excluded + _ANY_CLASS)], axis=1)
+    when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
-    batch = gather_examples(head.workers, head.name, *when, hidden, ids, *others)
-    is_excluded, none = batch.label_ids >= _ANY_CLASS, tf.constant(-1, tf.int64)
-    # Checked here, so that all workers refuse a label that one of them has.
-    labels = normalize_labels(tf.where(is_excluded, none, batch.label_ids), head.num_classes)
+    batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
     whole = type(output)(head, batch.hidden, output.training)
-    if filtered:
-        whole.exclude = tf.where(is_excluded, batch.label_ids - _ANY_CLASS, none)
+    labels, whole.excluded_of_all = labels_of_all(head, batch.label_ids, filtered)
     return whole, labels, batch.weights, batch.mask
 
 
 def local_examples(
-    output: Any, y_true: Any, sample_weight: Any, mask: Any
+    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[tuple[int, Any], tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]]:
     """Returns phase and step, as `meet`; label ids, weights and mask as `gather_examples`."""
     labels = _local_labels(output, y_true)
@@ -76,7 +69,25 @@ def local_examples(
     if mask is not None:
         mask = example_weights(output.hidden, None, mask) != 0
     phase, step = (TRAIN, output.head.step_number) if output.training else (EVALUATE, 0)
-    return (phase, step), (labels.ids, sample_weight, mask)
+    ids = labels.ids
+    if filtered:  # what is excluded goes along with the labels, above all of them
+        excluded = output.excluded
+        ids = tf.concat([ids, tf.where(excluded < 0, excluded, excluded + _ANY_CLASS)], axis=1)
+    return (phase, step), (ids, sample_weight, mask)
+
+
+def labels_of_all(
+    head: Any, label_ids: tf.Tensor, filtered: bool
+) -> tuple[Labels, tf.Tensor | None]:
+    """Returns the labels, and what is excluded, of ids as `local_examples` sends them.
+
+    Checked here, so that all workers refuse a label that one of them has.
+    """
+    if not filtered:
+        return normalize_labels(label_ids, head.num_classes), None
+    is_excluded, none = label_ids >= _ANY_CLASS, tf.constant(-1, tf.int64)
+    labels = normalize_labels(tf.where(is_excluded, none, label_ids), head.num_classes)
+    return labels, tf.where(is_excluded, label_ids - _ANY_CLASS, none)
 
 
 def whole_hidden(
