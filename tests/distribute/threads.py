@@ -393,7 +393,7 @@ def check_top_k_of_classes_that_may_be_found():
     for rank in range(SIZE):
         seen[rank::SIZE, 30 - rank :] = -1
     expected = run(ALONE)
-    assert (expected[3] < 0).any()
+    assert np.any(expected[3] < 0)
     for rank, found in enumerate(on_all(run, SIZE)):
         for own, of_all in zip(found, expected, strict=True):
             np.testing.assert_allclose(own, of_all[rank::SIZE], rtol=1e-6)
@@ -415,7 +415,7 @@ def check_filtered_ranks():
         expected = run(ALONE, make)
         for found in on_all(lambda w, m=make: run(w, m), SIZE):
             of_rank = [expected[rank::SIZE] for rank in range(SIZE)]
-            np.testing.assert_array_equal(found, np.concatenate(of_rank))
+            np.testing.assert_array_equal(found[:, :3], np.concatenate(of_rank))
 
 
 def check_dense_weights():
