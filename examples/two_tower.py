@@ -1,128 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A two-tower recommender: a network of what a user did, and a vector of each item.
+"""A two-tower recommender: a network of what a user had, and a vector of each item.
 
-The tower of users takes what is known of a user, as a sparse vector, through a layer and two cross
-layers of keras-rs. The tower of items is the rows of a `SampledHead`, which trains them on
-candidates by popularity; the score is an inner product. Retrieval is `TopK`: exact, in one pass
-over the items. `--export` also writes a SavedModel for servers.
+The tower of users takes the items that a user had, as a sparse vector without their order, through
+a layer and two cross layers of keras-rs. The tower of items is the rows of a `SampledHead`, whose
+candidates are what other users of the batch had next, in `--queue` earlier batches too, or items by
+popularity; the score is an inner product. Data, split and measures are those of next_item.py: each
+item of training is learned from those before it, the best epoch is chosen on the item before the
+last, and the last one is ranked once. `--export` also writes a SavedModel for servers.
 
     pip install keras-rs
-    python examples/two_tower.py path/to/gowalla
+    python examples/two_tower.py path/to/beauty
     tensorboard --logdir runs/two_tower
-
-The data is a folder in the format of the extreme classification repository: for each user, the
-items to find as labels, and what is known as features. Without one: the shipped WordNet, where
-words of a definition stand for what a user did.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
 from pathlib import Path
 from typing import Any
 
+import histories as data
 import keras
 import keras_rs
 import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read_xc, tf_idf
+from tfx_largeout.datasets import SparseExamples
+
+CHOSEN_BY = "val_ndcg_at_10"
 
 
-def load(folder: str | None) -> tuple[SparseExamples, ...]:
-    """Returns users to train on, those with items to find, and all users to test on."""
-    if folder is None:
-        train, test = load_wordnet("hyper")
-    else:
-        train, test = (read_xc(str(find_split(folder, split))) for split in ("train", "test"))
-    return tf_idf(with_items(train), test)
+def examples_of(
+    before: list[np.ndarray], items: np.ndarray | None, num_classes: int
+) -> SparseExamples:
+    """Returns examples: the items that came before, a vector of length 1; and the next, if any."""
+    known = [np.unique(row[row > 0]) for row in before]
+    sizes = np.array([len(row) for row in known])
+    labels = np.zeros(0, int) if items is None else items
+    return SparseExamples(
+        feature_splits=np.append(0, np.cumsum(sizes)),
+        feature_ids=np.concatenate(known),
+        feature_values=np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes),
+        label_splits=np.arange(len(known) + 1) * (items is not None),
+        label_ids=labels,
+        num_features=num_classes,
+        num_labels=num_classes,
+    )
 
 
-def with_items(users: SparseExamples) -> SparseExamples:
-    return users.take(np.flatnonzero(np.diff(users.label_splits)))
+def to_train_on(histories: data.Histories, length: int) -> SparseExamples:
+    """Returns an example for each item of training but a user's first."""
+    places = [(items, i) for items in histories.train for i in range(1, len(items))]
+    before = [items[max(i - length, 0) : i] for items, i in places]
+    return examples_of(before, np.array([items[i] for items, i in places]), histories.num_classes)
 
 
-def build_model(users: SparseExamples, arguments: Any) -> keras.Model:
-    known = keras.Input([users.num_features], sparse=True, name="known")
+def build_model(counts: np.ndarray, arguments: Any, steps: int) -> keras.Model:
+    known = keras.Input([len(counts)], sparse=True, name="known")
     first = tlo.layers.SparseDense(arguments.width, activation="relu")(known)
     first = keras.layers.Dropout(arguments.dropout)(first)
     crossed = first
     for _ in range(2):
         crossed = keras_rs.layers.FeatureCross()(first, crossed)
-    counts = users.label_counts() + 1
-    rate = keras.optimizers.schedules.CosineDecay(
-        arguments.learning_rate, arguments.epochs * (len(users) // arguments.batch_size), alpha=0.01
-    )
+    number = min(arguments.candidates, len(counts) - 1)
+    sampler = {
+        "in-batch": lambda: tlo.samplers.InBatch(arguments.queue),
+        "popularity": lambda: tlo.samplers.Unigram(counts, number, power=0.5, first_id=1),
+    }[arguments.negatives]()
+    rate = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
     items = tlo.heads.SampledHead(
-        users.num_labels,
-        tlo.samplers.Unigram(
-            counts, min(arguments.candidates, users.num_labels), power=0.5, per_example=True
-        ),
+        len(counts),
+        sampler,
         tlo.optimizers.RowAdam(2 * arguments.learning_rate),  # falls with the model's
-        bias_initializer=tlo.initializers.LogFrequency(counts),
+        bias_initializer=tlo.initializers.LogFrequency(counts + 1),
         name="items",
     )
     model = keras.Model(known, items(crossed))
-    model.compile(
-        tlo.optimizers.FusedAdam(rate),
-        loss=tlo.losses.ComplementarySum(),
-        metrics=[tlo.metrics.RecallAtK(20), tlo.metrics.NDCG(20)],
-    )
+    model.compile(tlo.optimizers.FusedAdam(rate), loss=tlo.losses.SampledSoftmax())
     return model
+
+
+def measure(model: keras.Model, histories: data.Histories, part: str) -> dict[str, float]:
+    """Returns the measures of `data.evaluate` on a part."""
+
+    def scores(seen: np.ndarray) -> np.ndarray:
+        users = examples_of(list(seen), None, histories.num_classes)
+        inputs, _ = next(iter(users.dataset(len(seen))))
+        return model.predict_on_batch(inputs)
+
+    before, items, _ = histories.held_out(part)
+    return data.evaluate(scores, before, items, histories.counts)
+
+
+class Validation(keras.callbacks.Callback):
+    """Measures each epoch on the validation items."""
+
+    def __init__(self, histories: data.Histories) -> None:
+        super().__init__()
+        self.histories = histories
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for name, value in measure(self.model, self.histories, "validation").items():
+            logs["val_" + name.lower().replace("@", "_at_")] = value
 
 
 def similar_items(model: keras.Model, item: int, k: int) -> np.ndarray:
     """Returns the k items whose vectors are nearest by cosine."""
     vectors = keras.utils.normalize(np.asarray(model.get_layer("items").kernel))
     order = np.argsort(-(vectors @ vectors[item]), kind="stable")
-    return order[order != item][:k]
+    return order[(order != item) & (order > 0)][:k]
 
 
 def parse(command_line: list[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", help="default: the shipped WordNet")
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("data", type=Path, help="a file, or a folder with one: see histories.py")
+    parser.add_argument("--negatives", choices=("in-batch", "popularity"), default="in-batch")
+    parser.add_argument("--queue", type=int, default=4, help="earlier batches of candidates")
+    parser.add_argument("--candidates", type=int, default=1000, help="by popularity")
+    parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--candidates", type=int, default=100, help="of each user")
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--length", type=int, default=50, help="items of a history that count")
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--users", type=int, help="only the first ones, of each part")
-    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--k", type=int, default=20, help="how many the export finds")
     parser.add_argument("--output", type=Path, default=Path("runs/two_tower"))
     parser.add_argument("--export", type=Path, help="a new folder for a SavedModel")
     return parser.parse_args(command_line)
 
 
-def main(command_line: list[str] | None = None) -> dict[str, list[float]]:
-    """Trains, writes the best items of each test user, and returns the history."""
+def main(command_line: list[str] | None = None) -> dict[str, Any]:
+    """Trains and tests; returns what it writes to results.json."""
     arguments = parse(command_line)
-    keras.utils.set_random_seed(1)
-    train, test = (
-        users.take(np.arange(len(users))[: arguments.users]) for users in load(arguments.folder)
-    )
-    if len(train) < arguments.batch_size:
-        raise SystemExit(
-            f"--batch-size must be at most {len(train)}, the users to train on; "
-            f"got {arguments.batch_size}"
-        )
-    model = build_model(train, arguments)
+    histories = data.load(arguments.data)
+    keras.utils.set_random_seed(arguments.seed)
+    train = to_train_on(histories, arguments.length)
+    steps = arguments.epochs * -(-len(train) // arguments.batch_size)
+    model = build_model(histories.counts, arguments, steps)
+    start = time.perf_counter()
     history = model.fit(
-        train.dataset(arguments.batch_size, shuffle=True, drop_remainder=True),
-        validation_data=with_items(test).dataset(arguments.batch_size),
+        train.dataset(arguments.batch_size, shuffle=True),
         epochs=arguments.epochs,
         shuffle=False,  # the data set does it
-        callbacks=[keras.callbacks.TensorBoard(arguments.output)],
+        callbacks=[
+            Validation(histories),
+            keras.callbacks.TensorBoard(arguments.output),
+            keras.callbacks.EarlyStopping(
+                CHOSEN_BY, mode="max", patience=arguments.epochs, restore_best_weights=True
+            ),
+        ],
         verbose=2,
     ).history
-    retrieval = tlo.top_k_model(model, arguments.k)
-    scores, ids = retrieval.predict(test.dataset(arguments.batch_size), verbose=0)
-    np.savez(arguments.output / "retrieved.npz", scores=scores, ids=ids)
-    print(f"like item 0 are items {similar_items(model, 0, 5).tolist()}")
+    results = {
+        "head": f"two-tower, {arguments.negatives}",
+        "seed": arguments.seed,
+        "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
+        "seconds": round(time.perf_counter() - start, 1),
+        **{part: measure(model, histories, part) for part in ("validation", "test")},
+    }
     if arguments.export is not None:
         tlo.export(model, arguments.export, k=arguments.k)
-    return history
+    best = int(histories.ids[1])
+    print(f"like item {best} are items {histories.ids[similar_items(model, 1, 5)].tolist()}")
+    (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    for part in ("validation", "test"):
+        print(f"{part}:", *(f"{name} {value:.4f}" for name, value in results[part].items()))
+    return results
 
 
 if __name__ == "__main__":
