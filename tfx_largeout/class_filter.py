@@ -39,7 +39,17 @@ class ClassFilter(NamedTuple):
         hidden = (ids < 0) | tf.equal(tf.gather(ordered, places, batch_dims=1), ids)
         if self.groups is None:
             return hidden
-        return hidden | ~self._wants(tf.gather(self.groups, tf.maximum(ids, 0)))
+        return hidden | ~self.wants(ids)
+
+    def of_examples(self, begin: tf.Tensor, end: tf.Tensor) -> ClassFilter:
+        """Returns the filter of the examples in [begin, end)."""
+        wanted = None if self.wanted is None else self.wanted[begin:end]
+        return ClassFilter(self.excluded[begin:end], self.groups, wanted)
+
+    def wants(self, ids: tf.Tensor) -> tf.Tensor:
+        """Says which classes `[N, n]` are of the group of their example; there are groups."""
+        groups = tf.convert_to_tensor(self.groups)
+        return self._wants(tf.gather(groups, tf.maximum(ids, 0)))
 
     def masked(self, scores: tf.Tensor, start: Any, end: Any) -> tf.Tensor:
         """Returns scores `[N, n]` of the classes in [start, end), -inf where not to be found."""

@@ -73,16 +73,9 @@ class _Search(keras.layers.Layer):
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
         head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
-        if output.exclude is not None:  # of what the model itself leaves out
-            every = [output.excluded]
-            if exclude is not None:
-                every.append(excluded_ids(exclude, head.num_classes, output.hidden))
-            exclude = output.unflatten(tf.concat(every, axis=1))
-        allowed = self.findable.filter(
-            self._groups, head.num_classes, output.hidden, exclude, category
-        )
+        allowed = filter_of(output, self.findable, self._groups, exclude, category)
         if self.index is None:
-            top = _exact_best(head, hidden, self.k, allowed)
+            top = exact_best(head, hidden, self.k, allowed)
         else:
             top = self.index.search(
                 with_rows(head),
@@ -333,7 +326,24 @@ def activated(top: TopScores, activation: str | None) -> tf.Tensor:
     return tf.sigmoid(top.scores) if activation == "sigmoid" else top.scores
 
 
-def _exact_best(head: Head, hidden: tf.Tensor, k: int, allowed: ClassFilter | None) -> TopScores:
+def filter_of(
+    output: HeadOutput, findable: Findable, groups: Any, exclude: Any, category: Any
+) -> ClassFilter | None:
+    """Returns what the examples of an output may find, also by what its head was called with.
+
+    Args and errors: as `Findable.filter`.
+    """
+    num_classes = output.head.num_classes
+    if output.exclude is not None:
+        every = [output.excluded]
+        if exclude is not None:
+            every.append(excluded_ids(exclude, num_classes, output.hidden))
+        exclude = output.unflatten(tf.concat(every, axis=1))
+    return findable.filter(groups, num_classes, output.hidden, exclude, category)
+
+
+def exact_best(head: Head, hidden: tf.Tensor, k: int, allowed: ClassFilter | None) -> TopScores:
+    """Returns the k best classes of a head that its examples may find, exactly."""
     return head.top_k(hidden, k) if allowed is None else head.top_k(hidden, k, allowed)
 
 

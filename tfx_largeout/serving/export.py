@@ -15,15 +15,16 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument
+from tfx_largeout.class_filter import ClassFilter, Findable
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.large_logits import without_logits
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.keras_internals import flat_layers
-from tfx_largeout.layers.top_k import activated, activation_argument, output_of_model
+from tfx_largeout.layers.top_k import activated, activation_argument, filter_of, output_of_model
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
 from tfx_largeout.serving.serving_inputs import ServingInputs
-from tfx_largeout.serving.stored_rows import DTYPES
+from tfx_largeout.serving.stored_rows import DTYPES, variable
 
 DEFAULT, WITH_NUM_PROBED = "serving_default", "with_num_probed"
 NUM_PROBED = "num_probed"  # the input of the latter
@@ -45,6 +46,9 @@ def export(
     num_lists: int | None = None,
     num_probed: int | None = None,
     num_found: int | None = None,
+    exclude: bool = False,
+    allow: Any = None,
+    categories: Any = None,
     seed: int = 0,
     input_signature: Any = None,
 ) -> None:
@@ -102,6 +106,11 @@ def export(
             say. Default: a sixteenth of the lists, all tables.
         num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
             1,000 or 10 k, the greater, or C.
+        exclude: Whether a request says which classes it may not find, in an input `exclude`
+            `[..., E]` int64 behind those of the model: ids padded with -1, E of any size, 0 as
+            well. Default False. What the model's own head excludes is left out in any case.
+        allow: As `TopK`.
+        categories: As `TopK`; a request then has an input `category` `[...]` int64, too, -1: any.
         seed: Of k-means: the same one gives the same lists.
         input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,
             nested as there. Needed for a model that is neither functional nor sequential.
@@ -126,18 +135,26 @@ def export(
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3 (hash tables).
     """
     path = Path(folder).resolve()  # a link stays, and what it points to is written
+    findable, flag = Findable.of(allow, categories), flag_argument("exclude", exclude)
+    more = [*["exclude"] * flag, *["category"] * (findable.categories is not None)]
     options = _checked_options(
         SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, num_found, seed)
     )
     _check_model(model)
     _check_free(path)
     inputs = ServingInputs(model, input_signature)
-    if options.index is not None and NUM_PROBED in [spec.name for spec in inputs.specs]:
+    names_of_inputs = [spec.name for spec in inputs.specs]
+    taken = [*more, *[NUM_PROBED] * (options.index is not None)]
+    if set(taken) & set(names_of_inputs):
         raise ValueError(
-            f"inputs must have other names than {NUM_PROBED!r} with an index, whose requests have "
-            f"one of that name; got {[spec.name for spec in inputs.specs]}"
+            f"inputs must have other names than {', '.join(map(repr, taken))}, which requests have "
+            f"besides; got {names_of_inputs}"
         )
-    head = _head_of(model, inputs)
+    head, batch_rank = _head_of(model, inputs)
+    allowed_of = _filter_of(findable, more, head.num_classes)
+    inputs_of_filter = [
+        tf.TensorSpec([None] * (batch_rank + (name == "exclude")), tf.int64, name) for name in more
+    ]
     checked = None if names is None else _checked_names(names, head.num_classes)
     searcher = searcher_of(head, options)
     with _unfinished_beside(path) as unfinished:
@@ -147,7 +164,10 @@ def export(
             archive.track(table)
         if class_names is not None:
             archive.track(class_names)
-        for name, endpoint in _endpoints(model, inputs, searcher, options, class_names).items():
+        endpoints = _endpoints(
+            model, inputs, searcher, options, class_names, inputs_of_filter, allowed_of
+        )
+        for name, endpoint in endpoints.items():
             endpoint.get_concrete_function()
             archive.add_endpoint(name, endpoint)
         archive.write_out(str(unfinished / "model"), verbose=False)
@@ -175,10 +195,14 @@ def _endpoints(
     searcher: Searcher,
     options: SearchOptions,
     names: tf.lookup.StaticHashTable | None,
+    inputs_of_filter: list[tf.TensorSpec],
+    allowed_of: Callable[..., ClassFilter | None],
 ) -> dict[str, Any]:
     def answer(tensors: Sequence[tf.Tensor], num_probed: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        output = _output_of(model, inputs, tensors)
-        best = searcher.best(output.flat_hidden, num_probed)
+        number = len(inputs.specs)
+        output = _output_of(model, inputs, tensors[:number])
+        allowed = allowed_of(output, tensors[number:])
+        best = searcher.best(output.flat_hidden, num_probed, allowed)
         found = {"scores": activated(best, options.activation), "ids": best.ids}
         if best.log_partition is not None:
             found["log_partition"] = best.log_partition
@@ -203,13 +227,30 @@ def _endpoints(
             return answer(tensors[:-1], tf.identity(tensors[-1]))
 
     def endpoint(function: Callable[..., Any], *more: tf.TensorSpec) -> Any:
-        return tf.function(function, input_signature=[*inputs.specs, *more], autograph=False)
+        return tf.function(
+            function, input_signature=[*inputs.specs, *inputs_of_filter, *more], autograph=False
+        )
 
     endpoints = {DEFAULT: endpoint(by_default)}
     if searcher.most_probed is not None:
         number = tf.TensorSpec([], tf.int32, NUM_PROBED)
         endpoints[WITH_NUM_PROBED] = endpoint(with_num_probed, number)
     return endpoints
+
+
+def _filter_of(
+    findable: Findable, names: list[str], num_classes: int
+) -> Callable[[HeadOutput, Sequence[tf.Tensor]], ClassFilter | None]:
+    """Returns what gives the filter for an output and the inputs of these names."""
+    groups = findable.groups(num_classes)
+    kept = None if groups is None else variable(groups)
+
+    def allowed(output: HeadOutput, tensors: Sequence[tf.Tensor]) -> ClassFilter | None:
+        given = {"exclude": None, "category": None, **dict(zip(names, tensors, strict=True))}
+        table = None if kept is None else tf.convert_to_tensor(kept)
+        return filter_of(output, findable, table, **given)
+
+    return allowed
 
 
 def _names_table(names: list[str], path: Path) -> tf.lookup.StaticHashTable:
@@ -233,8 +274,9 @@ def _output_of(
         return output_of_model(model, inputs.packed(tensors))
 
 
-def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
-    heads = []
+def _head_of(model: keras.Model, inputs: ServingInputs) -> tuple[Head, int]:
+    """Returns the head of a model, and how many batch dimensions its outputs have."""
+    outputs: list[HeadOutput] = []
 
     # First with logits: a tf.function in the model keeps what it traces, and would go on giving
     # none. It is refused here, as the head's output loses what rides on it there.
@@ -246,13 +288,13 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> Head:
     @tf.function(input_signature=inputs.specs, autograph=False)
     def trace(*tensors: tf.Tensor) -> tf.Tensor:
         output = _output_of(model, inputs, tensors)
-        heads.append(output.head)
+        outputs.append(output)
         return output.hidden
 
     plain.get_concrete_function()
     _check_ops(trace.get_concrete_function())
-    _refuse_several(heads[0].workers)
-    return heads[0]
+    _refuse_several(outputs[0].head.workers)
+    return outputs[0].head, outputs[0].batch_rank
 
 
 def _tables_below(model: keras.Model, head: Head) -> list[Any]:

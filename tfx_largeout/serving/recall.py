@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import Findable
 from tfx_largeout.heads.base import examples_that_count
-from tfx_largeout.layers.top_k import output_of_logits
+from tfx_largeout.layers.top_k import exact_best, filter_of, output_of_logits
 from tfx_largeout.serving.serving_inputs import ServingInputs
 
 _BATCH = 256
@@ -23,12 +24,14 @@ def recall(
     data: Any,
     num_probed: int | None = None,
     input_signature: Any = None,
+    allow: Any = None,
 ) -> float:
     """Returns the share of the k best classes that an exported model finds: its recall@k.
 
     recall@k = mean over examples of |ids exported & ids of the k best classes by `model`| / k
 
-    Positions that a Keras mask leaves out don't count.
+    Positions that a Keras mask leaves out don't count. Inputs `exclude` and `category` of the export
+    are -1: it is measured where all classes, or those of `allow`, may be found.
 
     Cost: two passes over the examples, one of them exact: O(N C D).
 
@@ -39,6 +42,7 @@ def recall(
             `tf.data.Dataset.from_tensor_slices` takes.
         num_probed: How many lists or tables to look into. Default: as the exported model does.
         input_signature: As for `export`.
+        allow: As for `export`.
 
     Raises:
         ValueError: There is no example that counts; `data` is nested otherwise than the model's
@@ -58,13 +62,18 @@ def recall(
         )
     approximate = loaded.signatures[name]
     more = {} if num_probed is None else {"num_probed": tf.constant(num_probed, tf.int32)}
+    asked = {"exclude", "category"} & set(approximate.structured_input_signature[1])
+    findable = Findable.of(allow, None)
     k = approximate.structured_outputs["ids"].shape[-1]
 
     @tf.function(reduce_retracing=True)
     def exact(x: Any) -> tuple[tf.Tensor, tf.Tensor]:
         logits = model(x, training=False)
         output = output_of_logits(logits)
-        best = output.head.top_k(output.flat_hidden, k).ids
+        groups = findable.groups(output.head.num_classes)
+        groups = None if groups is None else tf.constant(groups)
+        allowed = filter_of(output, findable, groups, None, None)
+        best = exact_best(output.head, output.flat_hidden, k, allowed).ids
         return output.unflatten(best), examples_that_count(logits, output)
 
     inputs = ServingInputs(model, input_signature)
@@ -73,8 +82,10 @@ def recall(
     shares = []
     for batch in data:
         x = batch[0] if isinstance(batch, tuple) else batch
-        found = approximate(**inputs.flat(x), **more)["ids"].numpy()
         best, counts = (tensor.numpy() for tensor in exact(x))
+        nobody = tf.fill([*best.shape[:-1], 1], tf.constant(-1, tf.int64))
+        none = {name: nobody if name == "exclude" else nobody[..., 0] for name in asked}
+        found = approximate(**inputs.flat(x), **more, **none)["ids"].numpy()
         is_found = (best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1)
         shares.append(is_found.reshape(-1, k)[counts])
     if not any(map(len, shares)):

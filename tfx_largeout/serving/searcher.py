@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.row_lists import default_num_lists, default_num_probed
-from tfx_largeout.layers.top_k import is_of, with_rows
+from tfx_largeout.layers.top_k import exact_best, is_of, with_rows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.serving.stored_indexes import (
     HashLookup,
@@ -52,7 +53,8 @@ class SearchOptions:
 class Searcher(NamedTuple):
     """The k best classes of h, in TensorFlow's own ops."""
 
-    best: Callable[[tf.Tensor, tf.Tensor | None], TopScores]  # of h [N, D], and num_probed
+    # Of h [N, D], num_probed, and what may be found.
+    best: Callable[..., TopScores]
     most_probed: int | None = None  # how many lists or tables there are; None: all are looked at
     num_probed: int | None = None  # how many of them are looked into, if nothing is said
 
@@ -60,11 +62,13 @@ class Searcher(NamedTuple):
 def _tree_searcher(head: HierarchicalSoftmaxHead, options: SearchOptions) -> Searcher:
     """The search of a tree, whose log-probabilities are no products of W and h."""
 
-    def best(hidden: tf.Tensor, _: tf.Tensor | None) -> TopScores:
+    def best(
+        hidden: tf.Tensor, _: tf.Tensor | None, allowed: ClassFilter | None = None
+    ) -> TopScores:
         for weight in (weight for table in head.tables.values() for weight in table):
             if weight is not None:  # what is read by its handle alone would not be written
                 bare_variable(weight).read_value()
-        top = head.top_k(hidden, options.k)
+        top = exact_best(head, hidden, options.k, allowed)
         scores, sums = (tf.cast(each, tf.float32) for each in (top.scores, top.log_partition))
         return TopScores(scores, top.ids, sums if options.activation == "softmax" else None)
 
@@ -98,9 +102,11 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
     exact = store_rows(kernel, bias, "float32") if options.rescore else None
     num_best = min(_SCORED_AGAIN * options.k, num_classes) if options.rescore else options.k
 
-    def best(hidden: tf.Tensor, num_probed: tf.Tensor | None) -> TopScores:
+    def best(
+        hidden: tf.Tensor, num_probed: tf.Tensor | None, allowed: ClassFilter | None = None
+    ) -> TopScores:
         queries, shift = scores.query(hidden)
-        top = parts.best(queries, num_best, options.activation == "softmax", num_probed)
+        top = parts.best(queries, num_best, options.activation == "softmax", num_probed, allowed)
         if exact is not None:
             top = scored_again(queries, exact, top, options.k)
         sums = None if top.log_partition is None else top.log_partition + shift

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.indexes.row_lists import make_row_lists, rows_and_biases
@@ -45,7 +46,12 @@ class StoredLists(NamedTuple):
         return int(self.ids.shape[1])
 
     def best(
-        self, queries: tf.Tensor, k: int, log_partition: bool, num_probed: tf.Tensor
+        self,
+        queries: tf.Tensor,
+        k: int,
+        log_partition: bool,
+        num_probed: tf.Tensor,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
         """Returns the k best classes of the `num_probed` lists nearest to each query.
 
@@ -63,7 +69,13 @@ class StoredLists(NamedTuple):
         batch = tf.shape(queries)[0]
         logits = tf.reshape(self._logits(queries, lists), [batch, num_probed * self.length])
         sums = tf.reduce_logsumexp(logits, axis=1) if log_partition else None
-        most = tf.minimum(k, num_probed * self.length)
+        most = k
+        if allowed is not None:
+            most += tf.shape(allowed.excluded)[1]
+        if allowed is not None and allowed.groups is not None:
+            every = tf.reshape(tf.gather(tf.convert_to_tensor(self.ids), lists), tf.shape(logits))
+            logits = tf.where(allowed.wants(every), logits, -_INFINITY)
+        most = tf.minimum(most, num_probed * self.length)
         columns = best_of_many_columns(logits, most)
         scores = tf.gather(logits, columns, batch_dims=1)
         # Ids are looked up of what is found alone: those of all lists would take more memory than
@@ -72,7 +84,10 @@ class StoredLists(NamedTuple):
         ids = tf.gather_nd(
             tf.convert_to_tensor(self.ids), tf.stack([found, columns % self.length], axis=-1)
         )
-        return TopScores(*best_of_any_order(scores, tf.cast(ids, tf.int64), k), sums)
+        ids = tf.cast(ids, tf.int64)
+        if allowed is None:
+            return TopScores(*best_of_any_order(scores, ids, k), sums)
+        return TopScores(*allowed.best_left(*best_of_any_order(scores, ids, most), k), sums)
 
     def _logits(self, queries: tf.Tensor, lists: tf.Tensor) -> tf.Tensor:
         """Returns the logits of some lists for each query, `[B P, length]`, for lists `[B, P]`."""
@@ -130,7 +145,12 @@ class HashLookup:
         self._of_turn = max(_BLOCK_ELEMENTS // max(visited, num_found * rows.width), 1)
 
     def best(
-        self, queries: tf.Tensor, k: int, log_partition: bool, num_probed: tf.Tensor
+        self,
+        queries: tf.Tensor,
+        k: int,
+        log_partition: bool,
+        num_probed: tf.Tensor,
+        allowed: ClassFilter | None = None,
     ) -> TopScores:
         """Returns the k best classes of those found in `num_probed` tables, ties by lower id.
 
@@ -149,7 +169,8 @@ class HashLookup:
         codes = tf.where(places < num_probed, codes, -1)  # of the tables that are read
 
         def part(begin: tf.Tensor, end: tf.Tensor) -> TopScores:
-            return self._best_of_block(hashed[begin:end], codes[begin:end], k)
+            own = None if allowed is None else allowed.of_examples(begin, end)
+            return self._best_of_block(hashed[begin:end], codes[begin:end], k, own)
 
         results = [(tf.float32, [None, k]), (tf.int64, [None, k]), (tf.float32, [None])]
         count = tf.shape(queries)[0]
@@ -162,7 +183,9 @@ class HashLookup:
             tf.where(is_finite, sums, nan) if log_partition else None,
         )
 
-    def _best_of_block(self, queries: tf.Tensor, codes: tf.Tensor, k: int) -> TopScores:
+    def _best_of_block(
+        self, queries: tf.Tensor, codes: tf.Tensor, k: int, allowed: ClassFilter | None
+    ) -> TopScores:
         order = BucketOrder(*(tf.constant(each) for each in self._order))
         found = bucket_candidates(
             self._index.tables,
@@ -174,6 +197,8 @@ class HashLookup:
             num_ranges=self._index.num_ranges,
             implementation="composed",
         ).ids
+        if allowed is not None:
+            found = tf.where(allowed.hides(found), tf.constant(-1, tf.int64), found)
         none = tf.constant(tf.int64.max)
         ids = tf.sort(tf.where(found < 0, none, found), axis=1)  # so ties go to the lower id
         is_found = ids < none

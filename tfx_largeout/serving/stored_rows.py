@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.statistics import TopScores
 
@@ -82,7 +83,14 @@ class StoredColumns:
         self.bias = None if rows.bias is None else variable(self._in_blocks(rows.bias))
         self.scale = None if rows.scale is None else variable(self._in_blocks(rows.scale))
 
-    def best(self, queries: tf.Tensor, k: int, log_partition: bool, _: Any) -> TopScores:
+    def best(
+        self,
+        queries: tf.Tensor,
+        k: int,
+        log_partition: bool,
+        _: Any,
+        allowed: ClassFilter | None = None,
+    ) -> TopScores:
         """Returns the k best of all classes for queries `[B, D]` float32, ties by lower id.
 
         Cost: O(B C D) time; memory for a few blocks of 2^22 numbers, or of 64 classes.
@@ -95,8 +103,9 @@ class StoredColumns:
         def body(start, scores, ids, *sums):  # type: ignore[no-untyped-def]
             end = tf.minimum(start + block, self._end_of_block(start))
             logits = self._logits_between(queries, start, end)
-            best = best_of_many_columns(logits, tf.minimum(k, end - start))
-            scores = tf.concat([scores, tf.gather(logits, best, batch_dims=1)], axis=1)
+            found = logits if allowed is None else allowed.masked(logits, start, end)
+            best = best_of_many_columns(found, tf.minimum(k, end - start))
+            scores = tf.concat([scores, tf.gather(found, best, batch_dims=1)], axis=1)
             ids = tf.concat([ids, tf.cast(best + start, tf.int64)], axis=1)
             # Earlier blocks stand first, so that the lower position is the lower id here, too.
             best = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
@@ -117,6 +126,8 @@ class StoredColumns:
         )
         for each in (scores, ids):
             each.set_shape([queries.shape[0], k])  # no op, as LiteRT has none for it
+        if allowed is not None:
+            scores, ids = allowed.best_left(scores, ids, k)
         return TopScores(scores, ids, tf.cast(sums[0], tf.float32) if sums else None)
 
     def _end_of_block(self, start: tf.Tensor) -> tf.Tensor:
@@ -172,7 +183,9 @@ def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
     return tf.gather(best, places // _GROUP, batch_dims=1) * _GROUP + places % _GROUP
 
 
-def best_of_any_order(scores: tf.Tensor, ids: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+def best_of_any_order(
+    scores: tf.Tensor, ids: tf.Tensor, k: int | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the k best scores and their ids, ties by lower id, -1 last; -inf where too few."""
     missing = [[0, 0], [0, tf.maximum(k - tf.shape(ids)[1], 0)]]
     scores = tf.pad(scores, missing, constant_values=-_INFINITY)
