@@ -135,7 +135,7 @@ def two_inputs(*names):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("x", "num_probed"), "inputs must have other names than 'num_probed' with an index"),
+        (("x", "num_probed"), "inputs must have other names than 'num_probed', which"),
         (("x", "left-hand"), "inputs must have names that arguments may have in Python; got 'left"),
         (("x", "class"), "inputs must have names that arguments may have in Python; got 'class'"),
     ],
