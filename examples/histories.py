@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users did, in order of time: files of it, its three parts, and ranking by it.
+"""What users did, in order of time: files of it, and its three parts.
 
 Two formats are read, plain or compressed (.xz, .gz, .bz2), fields parted by blanks, tabs or commas,
 empty lines and lines that begin with # left out. Ids are integers of at least 1:
@@ -19,7 +19,7 @@ import bz2
 import gzip
 import lzma
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -172,51 +172,3 @@ def by_length(rows: list[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
     order = np.argsort([len(row) for row in rows], kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
-
-
-def evaluate(
-    scores_of: Callable[[np.ndarray], np.ndarray],
-    before: list[np.ndarray],
-    items: np.ndarray,
-    counts: np.ndarray,
-    k: int = 10,
-    batch_size: int = 512,
-) -> dict[str, float]:
-    """Ranks the whole catalogue for each user, without what came before, and measures it.
-
-    An item that came before and comes again is ranked nevertheless. Ties go by lower class.
-
-    Args:
-        scores_of: Gets histories, padded, and returns scores `[n, C]`.
-        before: Of each user what came before.
-        items: `[n]` the item that came next.
-        counts: `[C]` how often each class is in training.
-        k: How many items are recommended. Default 10.
-        batch_size: Users at a time. Default 512.
-
-    Returns:
-        HIT@k and NDCG@k for 5, 10 and 20, and MRR, means over users; the coverage, the share of the
-        catalogue that is recommended to somebody; and the popularity, how often what is recommended
-        is in training on average.
-    """
-    ranks = np.zeros(len(items), int)
-    recommended = np.zeros(len(counts), int)
-    for users in by_length(before, batch_size):
-        seen = padded([before[u] for u in users])
-        scores = np.array(scores_of(seen), np.float32)
-        own = np.take_along_axis(scores, items[users, np.newaxis], axis=1)
-        np.put_along_axis(scores, seen, -np.inf, axis=1)
-        scores[:, 0] = -np.inf
-        before_own = np.arange(scores.shape[1]) < items[users, np.newaxis]
-        ranks[users] = ((scores > own) | ((scores == own) & before_own)).sum(axis=1)
-        best = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
-        best = best[np.isfinite(np.take_along_axis(scores, best, axis=1))]
-        recommended += np.bincount(best, minlength=len(counts))
-    result: dict[str, float] = {}
-    for cut in (5, 10, 20):
-        result[f"HIT@{cut}"] = float(np.mean(ranks < cut))
-        result[f"NDCG@{cut}"] = float(np.mean((ranks < cut) / np.log2(ranks + 2)))
-    result["MRR"] = float(np.mean(1 / (ranks + 1)))
-    result[f"coverage@{k}"] = float(np.mean(recommended[1:] > 0))
-    result[f"popularity@{k}"] = float((recommended * counts).sum() / max(recommended.sum(), 1))
-    return result

@@ -26,11 +26,10 @@ import keras
 import keras_rs
 import numpy as np
 import tensorflow as tf
+from ranking import CHOSEN_BY, Ranking, Validation, say
 
 import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples
-
-CHOSEN_BY = "val_ndcg_at_10"
 
 
 def examples_of(
@@ -58,7 +57,8 @@ def to_train_on(histories: data.Histories, length: int) -> SparseExamples:
     return examples_of(before, np.array([items[i] for items, i in places]), histories.num_classes)
 
 
-def build_model(counts: np.ndarray, arguments: Any, steps: int) -> keras.Model:
+def build_model(counts: np.ndarray, arguments: Any, steps: int) -> tuple[keras.Model, Ranking]:
+    """Returns the model that is trained, and the measures of one that leaves out what was had."""
     known = keras.Input([len(counts)], sparse=True, name="known")
     first = tlo.layers.SparseDense(arguments.width, activation="relu")(known)
     first = keras.layers.Dropout(arguments.dropout)(first)
@@ -78,33 +78,24 @@ def build_model(counts: np.ndarray, arguments: Any, steps: int) -> keras.Model:
         bias_initializer=tlo.initializers.LogFrequency(counts + 1),
         name="items",
     )
-    model = keras.Model(known, items(crossed))
-    model.compile(tlo.optimizers.FusedAdam(rate), loss=tlo.losses.SampledSoftmax())
-    return model
+    model, loss = keras.Model(known, items(crossed)), tlo.losses.SampledSoftmax()
+    model.compile(tlo.optimizers.FusedAdam(rate), loss=loss)
+    had = keras.Input([None], dtype="int64", name="had")
+    ranked = keras.Model([known, had], items(crossed, exclude=had))
+    return model, Ranking(ranked, loss, counts)
 
 
-def measure(model: keras.Model, histories: data.Histories, part: str) -> dict[str, float]:
-    """Returns the measures of `data.evaluate` on a part."""
-
-    def scores(seen: np.ndarray) -> np.ndarray:
-        users = examples_of(list(seen), None, histories.num_classes)
-        inputs, _ = next(iter(users.dataset(len(seen))))
-        return model.predict_on_batch(inputs)
-
+def held_out(histories: data.Histories, part: str, batch_size: int = 512) -> tf.data.Dataset:
+    """Returns batches of ((what a user had, its ids behind a 0), the item that came next)."""
     before, items, _ = histories.held_out(part)
-    return data.evaluate(scores, before, items, histories.counts)
+    examples = examples_of(before, items, histories.num_classes)
 
+    def with_ids(known: tf.SparseTensor, item: Any) -> Any:
+        rows, ids = tf.unstack(known.indices, axis=1)
+        had = tf.RaggedTensor.from_value_rowids(ids, rows, tf.shape(item, tf.int64)[0])
+        return (known, tf.pad(had.to_tensor(), [[0, 0], [1, 0]])), item
 
-class Validation(keras.callbacks.Callback):
-    """Measures each epoch on the validation items."""
-
-    def __init__(self, histories: data.Histories) -> None:
-        super().__init__()
-        self.histories = histories
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        for name, value in measure(self.model, self.histories, "validation").items():
-            logs["val_" + name.lower().replace("@", "_at_")] = value
+    return examples.dataset(batch_size).map(with_ids)
 
 
 def similar_items(model: keras.Model, item: int, k: int) -> np.ndarray:
@@ -140,14 +131,14 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
     keras.utils.set_random_seed(arguments.seed)
     train = to_train_on(histories, arguments.length)
     steps = arguments.epochs * -(-len(train) // arguments.batch_size)
-    model = build_model(histories.counts, arguments, steps)
+    model, ranking = build_model(histories.counts, arguments, steps)
     start = time.perf_counter()
     history = model.fit(
         train.dataset(arguments.batch_size, shuffle=True),
         epochs=arguments.epochs,
         shuffle=False,  # the data set does it
         callbacks=[
-            Validation(histories),
+            Validation(ranking, held_out(histories, "validation")),
             keras.callbacks.TensorBoard(arguments.output),
             keras.callbacks.EarlyStopping(
                 CHOSEN_BY, mode="max", patience=arguments.epochs, restore_best_weights=True
@@ -160,15 +151,14 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
         "seed": arguments.seed,
         "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
         "seconds": round(time.perf_counter() - start, 1),
-        **{part: measure(model, histories, part) for part in ("validation", "test")},
+        **{part: ranking(held_out(histories, part)) for part in ("validation", "test")},
     }
     if arguments.export is not None:
         tlo.export(model, arguments.export, k=arguments.k)
     best = int(histories.ids[1])
     print(f"like item {best} are items {histories.ids[similar_items(model, 1, 5)].tolist()}")
     (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    for part in ("validation", "test"):
-        print(f"{part}:", *(f"{name} {value:.4f}" for name, value in results[part].items()))
+    say(results)
     return results
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples' reader of what users did, its parts, and its ranking, against plain Python."""
+"""The examples' reader of what users did, and its parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib.util
 import lzma
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 FILE = Path(__file__).parents[2] / "examples" / "histories.py"
@@ -94,48 +93,3 @@ def test_a_folder_has_one_file(tmp_path):
     broken = written(tmp_path, lzma.compress(b"1 2 3 4")[:-9], "d.xz")
     with pytest.raises(SystemExit, match=r"d\.xz: must be text, plain or compressed as its name"):
         histories.load(broken)
-
-
-def ranked(scores, before, item):
-    """The classes, best first, without what came before, the item itself aside; no class 0."""
-    left = [c for c in range(1, len(scores)) if c not in before or c == item]
-    return sorted(left, key=lambda c: (-scores[c], c))
-
-
-def random_ranking(seed):
-    """Scores of which some are alike, histories of 0 to 5 of 12 classes, and what came next."""
-    rng = np.random.default_rng(seed)
-    table = rng.integers(0, 6, (50, 13)) + rng.random((50, 13), "float32") * (seed % 2)
-    before = [rng.integers(1, 13, rng.integers(6)) for _ in table]
-    return table, before, rng.integers(1, 13, len(table))
-
-
-def score_by_history(table, before):
-    """Histories are handed over in another order: each is found by what is in it."""
-    rows = {tuple(row[row > 0]): scores for row, scores in zip(before, table, strict=True)}
-    return lambda seen: np.array([rows[tuple(row[row > 0])] for row in seen])
-
-
-@pytest.mark.parametrize(("batch_size", "seed"), [(7, 0), (512, 1)])
-def test_ranking_by_its_definition(batch_size, seed):
-    """With an even seed many scores are alike."""
-    table, before, items = random_ranking(seed)
-    _, first = np.unique([",".join(map(str, row)) for row in before], return_index=True)
-    table, before, items = table[first], [before[i] for i in first], items[first]
-    counts = np.arange(13)
-    order = [ranked(*one) for one in zip(table, before, items, strict=True)]
-    ranks = np.array([row.index(item) for row, item in zip(order, items, strict=True)])
-    scores_of = score_by_history(table, before)
-    found = histories.evaluate(scores_of, before, items, counts, k=3, batch_size=batch_size)
-    for k in (5, 10, 20):
-        assert found[f"HIT@{k}"] == pytest.approx(np.mean(ranks < k))
-        gains = [1 / np.log2(rank + 2) if rank < k else 0 for rank in ranks]
-        assert found[f"NDCG@{k}"] == pytest.approx(np.mean(gains))
-    assert found["MRR"] == pytest.approx(np.mean(1 / (ranks + 1)))
-    if seed % 2:  # else it is open which of those alike are recommended
-        best = [
-            [c for c in row if c not in had][:3] for row, had in zip(order, before, strict=True)
-        ]
-        best = np.concatenate(best)
-        assert found["coverage@3"] == np.unique(best).size / 12
-        assert found["popularity@3"] == pytest.approx(best.mean())

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recommenders of the next item, side by side: heads of ours, and peers, on the same split.
+
+    python benchmarks/recommenders.py path/to/beauty exact in-batch --seeds 1 2 3
+    python benchmarks/recommenders.py path/to/beauty popularity-alone item-knn
+    python benchmarks/recommenders.py path/to/beauty als bpr --python path/to/python
+
+Each row of results/recommenders.csv is one training by examples/next_item.py with its defaults but
+for what is given here, or one peer. What a peer is trained with or chosen by never is a test item;
+for the test it has the items of validation as well, since these came before. `als` and `bpr` are
+those of `implicit`, in a Python that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+import histories as data  # noqa: E402
+
+Scores = Callable[[np.ndarray], np.ndarray]  # of histories `[n, T]`, padded with 0: `[n, C]`
+NEVER = 2**62  # the rank of what can't be found
+
+
+def evaluate(
+    scores_of: Scores,
+    before: list[np.ndarray],
+    items: np.ndarray,
+    counts: np.ndarray,
+    k: int = 10,
+    batch_size: int = 512,
+) -> dict[str, float]:
+    """Measures what examples/ranking.py does, in NumPy, with scores of all classes in memory.
+
+    Ties go by lower class. An item that came before is never found.
+
+    Args:
+        scores_of: Gets histories, padded, and returns scores `[n, C]`.
+        before: Of each user what came before.
+        items: `[n]` the item that came next.
+        counts: `[C]` how often each class is in training.
+        k: How many items are recommended. Default 10.
+        batch_size: Users at a time. Default 512.
+    """
+    ranks = np.zeros(len(items), int)
+    recommended = np.zeros(len(counts), int)
+    for users in data.by_length(before, batch_size):
+        seen = data.padded([before[u] for u in users])
+        scores = np.array(scores_of(seen), np.float32)
+        own = np.take_along_axis(scores, items[users, np.newaxis], axis=1)
+        np.put_along_axis(scores, seen, -np.inf, axis=1)
+        scores[:, 0] = -np.inf
+        before_own = np.arange(scores.shape[1]) < items[users, np.newaxis]
+        ranks[users] = ((scores > own) | ((scores == own) & before_own)).sum(axis=1)
+        ranks[users] = np.where((seen == items[users, np.newaxis]).any(axis=1), NEVER, ranks[users])
+        best = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
+        best = best[np.isfinite(np.take_along_axis(scores, best, axis=1))]
+        recommended += np.bincount(best, minlength=len(counts))
+    result: dict[str, float] = {}
+    for cut in (5, 10, 20):
+        result[f"HIT@{cut}"] = float(np.mean(ranks < cut))
+        result[f"NDCG@{cut}"] = float(np.mean((ranks < cut) / np.log2(ranks + 2)))
+    result["MRR"] = float(np.mean(1 / (ranks + 1)))
+    result[f"coverage@{k}"] = float(np.mean(recommended[1:] > 0))
+    result[f"popularity@{k}"] = float((recommended * counts).sum() / max(recommended.sum(), 1))
+    return result
+
+
+def popularity(before: list[np.ndarray], counts: np.ndarray) -> Scores:
+    """Items by how often they are in training."""
+    return lambda seen: np.broadcast_to(counts, (len(seen), len(counts)))
+
+
+def item_knn(before: list[np.ndarray], counts: np.ndarray, neighbors: int = 100) -> Scores:
+    """Sums of the cosines of items over who had them, for the nearest of each item had."""
+    pairs = np.concatenate([_pairs(np.unique(items)) for items in before])
+    codes, both = np.unique(pairs[:, 0] * len(counts) + pairs[:, 1], return_counts=True)
+    first, second = codes // len(counts), codes % len(counts)
+    had = np.bincount(np.concatenate([np.unique(items) for items in before]), None, len(counts))
+    cosines = both / np.sqrt(had[first] * had[second])
+    order = np.lexsort((-cosines, first))
+    first, second, cosines = first[order], second[order], cosines[order]
+    starts = np.searchsorted(first, np.arange(len(counts) + 1))
+
+    def scores(seen: np.ndarray) -> np.ndarray:
+        result = np.zeros((len(seen), len(counts)), np.float32)
+        for row, items in zip(result, seen, strict=True):
+            for item in items[items > 0]:
+                near = slice(starts[item], min(starts[item] + neighbors, starts[item + 1]))
+                row[second[near]] += cosines[near]
+        return result
+
+    return scores
+
+
+def _pairs(items: np.ndarray) -> np.ndarray:
+    one, two = (x.ravel() for x in np.meshgrid(items, items))
+    return np.stack([one, two], axis=1)[one != two]
+
+
+def factors(kind: str, before: list[np.ndarray], counts: np.ndarray) -> Scores:
+    """ALS or BPR of `implicit`, 64 wide, with its defaults."""
+    import implicit
+    from scipy.sparse import csr_matrix
+
+    rows = np.repeat(np.arange(len(before)), [len(items) for items in before])
+    cells = np.ones(len(rows), np.float32), (rows, np.concatenate(before))
+    matrix = csr_matrix(cells, shape=(len(before), len(counts)))
+    maker = {
+        "als": lambda: implicit.als.AlternatingLeastSquares(factors=64, random_state=1),
+        "bpr": lambda: implicit.bpr.BayesianPersonalizedRanking(factors=64, random_state=1),
+    }
+    model = maker[kind]()
+    model.fit(matrix, show_progress=False)
+    number = {tuple(items): i for i, items in enumerate(before)}
+
+    def scores(seen: np.ndarray) -> np.ndarray:
+        users = [number[tuple(items[items > 0])] for items in seen]
+        return model.user_factors[users] @ model.item_factors.T
+
+    return scores
+
+
+PEERS = {
+    "popularity-alone": popularity,
+    "item-knn": item_knn,
+    "als": lambda *given: factors("als", *given),
+    "bpr": lambda *given: factors("bpr", *given),
+}
+
+
+def measure_peer(name: str, folder: Path) -> dict[str, Any]:
+    """Returns what the example returns, for a peer."""
+    histories = data.load(folder)
+    results: dict[str, Any] = {"head": name, "seed": 1, "epoch": 0}
+    for part in ("validation", "test"):
+        start = time.perf_counter()
+        before, items, _ = histories.held_out(part)
+        scores = PEERS[name](before, histories.counts)
+        results["seconds"] = round(time.perf_counter() - start, 1)
+        results[part] = evaluate(scores, before, items, histories.counts)
+    return results
+
+
+def measure_head(name: str, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
+    """Returns what the example returns."""
+    import next_item
+
+    with tempfile.TemporaryDirectory() as output:
+        command = [str(folder), "--head", name, "--seed", str(seed), "--output", output, *options]
+        return next_item.main(command)
+
+
+def row_of(results: dict[str, Any], folder: Path, options: list[str]) -> dict[str, Any]:
+    """Returns a row of the CSV."""
+    row = {"data": folder.name, "method": results["head"], "options": " ".join(options)}
+    row |= {name: results[name] for name in ("seed", "epoch", "seconds")}
+    for part in ("validation", "test"):
+        for name, value in results[part].items():
+            row[f"{part}_{name.lower().replace('@', '_at_')}"] = round(value, 5)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("methods", nargs="+", help="heads of next_item.py, or peers")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--python", help="of an environment with implicit, for als and bpr")
+    parser.add_argument("--as-json", action="store_true", help="prints a peer's results, no CSV")
+    arguments, options = parser.parse_known_args()
+    for method in arguments.methods:
+        if arguments.as_json:
+            print(json.dumps(measure_peer(method, arguments.data)))
+            continue
+        from harness import RESULTS, append_row, machine
+
+        for seed in [1] if method in PEERS else arguments.seeds:
+            if method not in PEERS:
+                results = measure_head(method, arguments.data, seed, options)
+            elif arguments.python and method in ("als", "bpr"):
+                command = [arguments.python, __file__, str(arguments.data), method, "--as-json"]
+                child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                results = json.loads(child.stdout.splitlines()[-1])
+            else:
+                results = measure_peer(method, arguments.data)
+            row = row_of(results, arguments.data, options) | machine()
+            append_row(RESULTS / "recommenders.csv", row)
+
+
+if __name__ == "__main__":
+    main()
