@@ -22,6 +22,7 @@ from tfx_largeout.keras_internals import (
     graph_of,
     in_train_step,
     is_functional,
+    loss_given,
     made_by,
     mask_of,
     metrics_given,
@@ -158,10 +159,12 @@ def test_masks_and_metrics():
     masked = keras.layers.Masking()(tf.ones((1, 2, 3)))
     assert mask_of(masked) is not None, "_keras_mask"
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    assert metrics_given(model) is None
+    assert metrics_given(model) is None and loss_given(model) is None
     model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
     compiled, given = metrics_given(model)
     assert given == ["mae", "mse"], "_compile_metrics, _user_metrics"
+    compiled_loss, losses = loss_given(model)
+    assert losses == ["mse"] and callable(compiled_loss.call), "_compile_loss, _user_loss"
     compiled.build(tf.ones((1, 2)), tf.ones((1, 2)))
     metric = keras.metrics.SparseTopKCategoricalAccuracy(3)
     function = keras.metrics.sparse_top_k_categorical_accuracy

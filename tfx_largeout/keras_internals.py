@@ -202,6 +202,15 @@ def metrics_given(model: Any) -> tuple[Any, list[Any]] | None:
     return compiled, keras.tree.flatten(given)
 
 
+def loss_given(model: Any) -> tuple[Any, list[Any]] | None:
+    """Returns what computes the loss of a compiled model, and the losses as `compile` got them.
+
+    No public name has them: `_compile_loss`, `_user_loss`.
+    """
+    compiled = getattr(model, "_compile_loss", None)
+    return None if compiled is None else (compiled, keras.tree.flatten(compiled._user_loss))
+
+
 def averaged_function(metric: Any) -> Any:
     """Returns the function of y_true and y_pred that a metric averages, if it is one: `_fn`."""
     update = type(metric).update_state

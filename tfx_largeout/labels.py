@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one normal form of labels: class ids `[N, K]`, padded with -1."""
+"""The one normal form of labels: class ids `[N, K]`, padded with -1, and maybe a value for each."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.run_time_checks import Check, after
@@ -17,10 +19,10 @@ class Labels(NamedTuple):
 
     Attributes:
         ids: `[N, K]` int64, class ids, -1 where an example has fewer than K labels.
-        values: `[N, K]` float, the target value of each label, or None where the labels came
-            without. What stands at padding has no meaning.
-        weights: `[N, K]` float, how much each label counts among those of its example, or None:
-            all alike. What stands at padding has no meaning.
+        values: `[N, K]` float, the target value of each label, 0 at padding, or None where the
+            labels came without. A loss says what values are to it: targets, or probabilities.
+        weights: `[N, K]` float, the weights of the labels' classes, or None: all are 1. What stands
+            at padding has no meaning.
     """
 
     ids: tf.Tensor
@@ -43,6 +45,13 @@ class Labels(NamedTuple):
         return tf.math.count_nonzero(self.mask, axis=-1)
 
     @property
+    def mass(self) -> tf.Tensor | None:
+        """`[N]` float64: the sum of the values of each example; None where there are none."""
+        if self.values is None:
+            return None
+        return tf.reduce_sum(tf.cast(self.values, tf.float64), axis=-1)
+
+    @property
     def mean_weight(self) -> tf.Tensor | None:
         """`[N]`: the mean of the weights of each example's labels; None where there are none."""
         return None if self.weights is None else self._replace(weights=None).mean(self.weights)
@@ -54,25 +63,89 @@ class Labels(NamedTuple):
             return self
         return self._replace(ids=tf.where(self.values > 0, self.ids, PADDING))
 
+    def are_largest(self, counted: tf.Tensor) -> tf.Tensor:
+        """Returns `[N, K]` bool: True for the one of an example's `counted` of the largest value.
+
+        Of equals it is the lowest id, as the argmax of all classes is; all, where there are none.
+        """
+        if self.values is None:
+            return counted
+        values = tf.where(counted, self.values, self.values.dtype.min)
+        counted &= tf.equal(values, tf.reduce_max(values, axis=-1, keepdims=True))
+        ids = tf.where(counted, self.ids, tf.int64.max)
+        return counted & tf.equal(ids, tf.reduce_min(ids, axis=-1, keepdims=True))
+
     def where(self, kept: tf.Tensor) -> Labels:
         """Returns those of the examples for which `kept`, `[N]` bool, is True."""
         return Labels(*(None if part is None else tf.boolean_mask(part, kept) for part in self))
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of `values` over each example's labels, as they are weighted.
+        """Returns the mean of `values` over each example's labels.
+
+        A label counts as much as its target value times its weight say; all alike without both.
 
         Args:
             values: `[N, K]` float, a value a label. What stands at padding is ignored.
 
         Returns:
-            `[N]` float; 0 for an example without labels, or of which all have a weight of 0.
+            `[N]` float; 0 for an example without labels, or of which none counts.
         """
-        if self.weights is None:
+        shares = [tf.cast(x, values.dtype) for x in (self.values, self.weights) if x is not None]
+        if not shares:
             total = tf.reduce_sum(tf.where(self.mask, values, 0), axis=-1)
             return tf.math.divide_no_nan(total, tf.cast(self.counts, values.dtype))
-        weights = tf.where(self.mask, tf.cast(self.weights, values.dtype), 0)
-        total = tf.reduce_sum(tf.where(weights > 0, weights * values, 0), axis=-1)
-        return tf.math.divide_no_nan(total, tf.reduce_sum(weights, axis=-1))
+        share = tf.where(self.mask, functools.reduce(tf.multiply, shares), 0)
+        total = tf.reduce_sum(tf.where(share > 0, share * values, 0), axis=-1)
+        return tf.math.divide_no_nan(total, tf.reduce_sum(share, axis=-1))
+
+
+class SoftLabels:
+    """Ids and a value for each, as one object: to Keras a leaf, where a pair would be two outputs.
+
+    Attributes:
+        ids, values: What `normalize_labels` takes as a pair, of the same shape.
+    """
+
+    def __init__(self, ids: Any, values: Any) -> None:
+        self.ids, self.values = map(_as_tensor, (ids, values))
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """That of the ids."""
+        return self.ids.shape
+
+    @property
+    def dtype(self) -> tf.DType:
+        """That of the ids."""
+        return self.ids.dtype
+
+
+def soft_labels(y_true: Any, must_be: bool = False) -> SoftLabels | None:
+    """Returns labels that came with values, one for each id; None for labels of another form.
+
+    Args:
+        y_true: A pair of ids and values, or a dict of "ids" and "probabilities".
+        must_be: Whether any two parts are a pair. Default False: only if the second one is of
+            floats, as a list of two rows of ids is none.
+    """
+    if isinstance(y_true, SoftLabels):
+        return y_true
+    if isinstance(y_true, dict) and y_true.keys() == {"ids", "probabilities"}:
+        return SoftLabels(y_true["ids"], y_true["probabilities"])
+    is_pair = type(y_true) in (tuple, list) and len(y_true) == 2
+    return SoftLabels(*y_true) if is_pair and (must_be or _has_floats(y_true[1])) else None
+
+
+def _as_tensor(x: Any) -> Any:
+    return x if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)) else tf.convert_to_tensor(x)
+
+
+def _has_floats(part: Any) -> bool:
+    try:
+        part = part if hasattr(part, "dtype") else np.asarray(part)
+    except ValueError:  # rows of different lengths
+        return False
+    return len(part.shape) > 0 and tf.as_dtype(part.dtype).is_floating
 
 
 def normalize_labels(
@@ -87,12 +160,15 @@ def normalize_labels(
     | `tf.RaggedTensor` | `[B, None]` |
     | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
     | `tf.SparseTensor` of *floats*: the targets themselves, ids are its columns | `[B, C]` |
+    | a pair of ids, in one of the first four forms, and floats of the same shape, a value each | |
+    | a dict of such `"ids"` and `"probabilities"` | |
 
     With hidden activations `[B, T, D]` the same holds for each position of a dense tensor: `[B, T]`
     is one label a position, `[B, T, K]` several. The batch dimensions come out flattened to N.
 
     Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
-    of an example are a set: an id that a row repeats becomes padding from its second time on.
+    of an example are a set: an id that a row repeats becomes padding from its second time on. With
+    values of its own it is refused. What value stands at padding does not matter.
 
     Cost: O(N K log K).
 
@@ -105,23 +181,47 @@ def normalize_labels(
         ignore_class: An id, of a class or not, that is read as -1. Default None: no other one.
 
     Returns:
-        `Labels` with ids `[N, K]` int64, and values only if targets were given.
+        `Labels` with ids `[N, K]` int64, and values only if there were some.
 
     Raises:
         TypeError: The labels are None, or not integers that fit into int64 (nor sparse targets).
-        ValueError: The rank fits no form, sparse targets do not have C columns, or there is an
-            `ignore_class` with them.
-        tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`. An id is neither
-            in [0, C) nor -1; the first such id is named with its example and position. The labels
-            are an indicator matrix: C columns, in which nothing but 0 and 1 stands (of a sparse
-            one: nothing but 1). Raised when the graph runs.
+            Values of a pair are no floats, or the dict has other keys.
+        ValueError: The rank fits no form, sparse targets do not have C columns or come with an
+            `ignore_class`, or ids and values have other shapes.
+        tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`, or ids and
+            values have other shapes. An id is neither in [0, C) nor -1; the first such id is named
+            with its example and position. A value is not finite, or an id that has one stands twice
+            in a row. The labels are an indicator matrix: C columns, in which nothing but 0 and 1
+            stands (of a sparse one: nothing but 1). Raised when the graph runs.
     """
+    labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
+    return _checked(labels, num_classes, checks)
+
+
+def read_labels(
+    y_true: Any, num_classes: int, batch_shape: Any, ignore_class: int | None
+) -> Labels:
+    """As `normalize_labels`, without a look at which ids and values there are."""
+    labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
+    with after(checks):
+        return _identity(labels)
+
+
+def _read(
+    y_true: Any, num_classes: int, batch_shape: Any, ignore_class: int | None
+) -> tuple[Labels, list[Check | None]]:
     if batch_shape is not None:
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
     if y_true is None:
         raise TypeError("labels must be integer class ids that fit into int64; got None")
-    if not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor)):
-        y_true = tf.convert_to_tensor(y_true)
+    if (soft := soft_labels(y_true)) is not None:
+        labels, checks = _from_pair(soft, batch_shape)
+        return _without(labels, ignore_class), checks
+    if isinstance(y_true, dict):
+        raise TypeError(
+            f"labels in a dict must be those of 'ids' and 'probabilities'; got {[*y_true]}"
+        )
+    y_true = _as_tensor(y_true)
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         if ignore_class is not None:
             raise ValueError(
@@ -130,19 +230,107 @@ def normalize_labels(
             )
         return _from_targets(y_true, num_classes, batch_shape)
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
-    ids = _to_dense(y_true, batch_rank)
+    ids = _to_dense(_as_int64(y_true), batch_rank, PADDING)
     checks = [_check_batch_shape(ids, batch_shape)]
     ids = _flatten_batch(ids, batch_rank)
     is_sparse = isinstance(y_true, tf.SparseTensor)
     checks.append(_check_no_indicators(ids, num_classes, is_sparse))
+    return _without(Labels(ids), ignore_class), checks
+
+
+def _without(labels: Labels, ignore_class: int | None) -> Labels:
+    """Reads an id as padding, and values at padding as 0."""
+    ids, values = labels.ids, labels.values
     if ignore_class is not None:
         ids = tf.where(ids == ignore_class, tf.constant(PADDING, tf.int64), ids)
-    checks.append(_check_range(ids, num_classes))
+    if values is not None:
+        values = tf.where(ids == PADDING, tf.zeros_like(values), values)
+    return Labels(ids, values)
+
+
+def _checked(labels: Labels, num_classes: int, checks: list[Check | None]) -> Labels:
+    ids, values = labels.ids, labels.values
+    distinct, checks = _drop_repeats(ids), [*checks, _check_range(ids, num_classes)]
+    if values is None:
+        labels = Labels(distinct)
+    else:
+        rule = "labels: the values of ids (probabilities, or targets) must be finite; got"
+        checks.append(_check_each(tf.math.is_finite(values), rule, values))
+        rule = "labels: an id that has a value must stand once in an example; got another id"
+        checks.append(_check_each(tf.equal(distinct, ids), rule, ids))
     with after(checks):
-        return Labels(_drop_repeats(tf.identity(ids)))
+        return _identity(labels)
 
 
-def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) -> Labels:
+def _identity(labels: Labels) -> Labels:
+    return Labels(*(None if part is None else tf.identity(part) for part in labels))
+
+
+def check_probabilities(labels: Labels, asked_by: str) -> Labels:
+    """Returns labels whose values `asked_by` takes for probabilities, once they can be.
+
+    Raises:
+        tf.errors.InvalidArgumentError: One is negative, or those of an example add up to more than
+            1 by more than rounding (1e-3, or the dtype's epsilon). Raised when the graph runs.
+    """
+    values: Any = labels.values
+    mass: Any = labels.mass
+    most = 1 + (2**-7 if values.dtype == tf.bfloat16 else 1e-3)
+    rule = f"{asked_by}: the probabilities of an example's labels must"
+    checks = [
+        _check_each(values >= 0, f"{rule} be at least 0; got", values),
+        _check_each(mass <= most, f"{rule} add up to at most 1; got", mass),
+    ]
+    with after(checks):
+        return _identity(labels)
+
+
+def _from_pair(pair: SoftLabels, batch_shape: Any) -> tuple[Labels, list[Check | None]]:
+    """Reads ids, and a value for each."""
+    ids, values = _as_int64(pair.ids), pair.values
+    if not values.dtype.is_floating:
+        raise TypeError(
+            f"the values of ids (probabilities) must be floating; got dtype {values.dtype.name}"
+        )
+    rule = "labels: ids and their values (probabilities) must have the same form and shape"
+    forms = [_form(ids), _form(values)]
+    if forms[0] != forms[1] or not ids.shape.is_compatible_with(values.shape):
+        raise ValueError(f"{rule}; got {forms[0]} {ids.shape} and {forms[1]} {values.shape}")
+    if isinstance(ids, tf.SparseTensor):
+        ids, values = tf.sparse.reorder(ids), tf.sparse.reorder(values)
+    same = [_equal(*parts) for parts in zip(_layout(ids), _layout(values), strict=True)]
+    batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
+    got = [_extent(ids), "and", _extent(values)]
+    with after([Check(tf.reduce_all(same), lambda: [f"{rule}, row by row; got", *got])]):
+        ids, values = tf.nest.map_structure(tf.identity, (ids, values), expand_composites=True)
+    ids, values = _to_dense(ids, batch_rank, PADDING), _to_dense(values, batch_rank, 0)
+    checks = [_check_batch_shape(ids, batch_shape)]
+    return Labels(_flatten_batch(ids, batch_rank), _flatten_batch(values, batch_rank)), checks
+
+
+def _extent(x: Any) -> tf.Tensor:
+    return x.bounding_shape() if isinstance(x, tf.RaggedTensor) else tf.shape(x)
+
+
+def _form(x: Any) -> str:
+    composite = isinstance(x, (tf.RaggedTensor, tf.SparseTensor))
+    return f"a {type(x).__name__}" if composite else "a dense tensor"
+
+
+def _layout(x: Any) -> list[tf.Tensor]:
+    if isinstance(x, tf.RaggedTensor):
+        return list(x.nested_row_splits)
+    return [x.indices, x.dense_shape] if isinstance(x, tf.SparseTensor) else [tf.shape(x)]
+
+
+def _equal(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    same = tf.raw_ops.Equal(x=left, y=right, incompatible_shape_error=False)
+    return tf.equal(tf.size(left), tf.size(right)) & tf.reduce_all(same)
+
+
+def _from_targets(
+    targets: tf.SparseTensor, num_classes: int, batch_shape: Any
+) -> tuple[Labels, list[Check | None]]:
     """Reads `[B, C]` targets: an id and a value for each entry that is there."""
     static_rank = None if batch_shape is None else batch_shape.shape[0]
     if targets.shape.rank != 2 or targets.shape[1] not in (None, num_classes):
@@ -166,22 +354,21 @@ def _from_targets(targets: tf.SparseTensor, num_classes: int, batch_shape: Any) 
         return ragged.to_tensor(padding)
 
     ids, values = padded(columns, tf.constant(PADDING, tf.int64)), padded(targets.values, 0.0)
-    with after([_check_batch_shape(ids, batch_shape), _check_range(ids, num_classes)]):
-        return Labels(tf.identity(ids), values)
+    return Labels(ids, values), [_check_batch_shape(ids, batch_shape)]
 
 
-def _to_dense(y_true: Any, batch_rank: int) -> tf.Tensor:
+def _to_dense(y_true: Any, batch_rank: int, padding: int) -> tf.Tensor:
     if isinstance(y_true, tf.Tensor):
-        return _as_int64(y_true)
+        return y_true
     if y_true.shape.rank not in (None, batch_rank + 1):  # one that is not known is checked later
         raise ValueError(
             f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
             f"got shape {y_true.shape}"
         )
-    y_true = _as_int64(y_true)
+    filler = tf.constant(padding, y_true.dtype)
     if isinstance(y_true, tf.RaggedTensor):
-        return y_true.to_tensor(PADDING)
-    return tf.sparse.to_dense(tf.sparse.reorder(y_true), default_value=PADDING)
+        return y_true.to_tensor(filler)
+    return tf.sparse.to_dense(tf.sparse.reorder(y_true), default_value=filler)
 
 
 def _as_int64(y_true: Any) -> Any:
@@ -229,16 +416,20 @@ def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
 
 
 def _check_range(ids: tf.Tensor, num_classes: int) -> Check:
-    bad = (ids < PADDING) | (ids >= num_classes)
     rule = f"labels: each id must be at least 0 and less than {num_classes}, or -1 for padding"
+    hint = "(another id for padding: ignore_class of the loss and of the metric)"
+    return _check_each((ids >= PADDING) & (ids < num_classes), f"{rule}; got id", ids, hint)
+
+
+def _check_each(holds: tf.Tensor, rule: str, values: tf.Tensor, *hint: str) -> Check:
+    """Checks that something holds for each of `[N, K]` or `[N]`; else names the first other one."""
+    place = "at [example of the batch, position]" if holds.shape.rank == 2 else "in example"
 
     def message() -> list[Any]:
-        first = tf.where(bad)[:1]
-        place = "at [example of the batch, position]"
-        hint = "(another id for padding: ignore_class of the loss and of the metric)"
-        return [f"{rule}; got id", tf.gather_nd(ids, first), place, first, hint]
+        first = tf.where(~holds)[:1]
+        return [rule, tf.gather_nd(values, first), place, first, *hint]
 
-    return Check(~tf.reduce_any(bad), message)
+    return Check(tf.reduce_all(holds), message)
 
 
 def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> Check | None:

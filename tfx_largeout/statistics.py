@@ -48,12 +48,14 @@ class MeanLogitStatistics(NamedTuple):
     Attributes:
         labels, target_logits, log_partition: As `SoftmaxStatistics`.
         mean_logit: `[N]` float32, 1/C sum_c o_c.
+        num_classes: C.
     """
 
     labels: Labels
     target_logits: tf.Tensor
     log_partition: tf.Tensor
     mean_logit: tf.Tensor
+    num_classes: int
 
 
 class SphericalStatistics(NamedTuple):
@@ -173,6 +175,7 @@ class ExactStatistics(NamedTuple):
         """Returns the softmax cross-entropy of each example, `[N]`.
 
         log Z - 1/|Y| sum_{c in Y} o_c: the target distribution is spread evenly over the labels Y.
+        Where they have values, it is in proportion to those.
         """
         return self.log_partition - self.labels.mean(self.target_logits)
 

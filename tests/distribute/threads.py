@@ -247,6 +247,24 @@ def check_labels_that_are_left_out():
         HEADS["sampled"]: tlo.losses.ComplementarySum(**options),
         training.factored: tlo.losses.TaylorSoftmax(**options),
     }
+    compare_losses(kinds, labels)
+
+
+def check_soft_labels():
+    """Ids with probabilities, some examples without: as in one process."""
+    p = (np.random.default_rng(3).random(Y.shape) / 3).astype("float32")
+    labels = np.where(np.arange(9)[:, np.newaxis] == 4, -1, Y), p
+    kinds = {
+        HEADS["sampled"]: tlo.losses.SampledSoftmax(),
+        training.exact: tlo.losses.SoftmaxCrossentropy(remaining="spread"),
+        training.factored: tlo.losses.TaylorSoftmax(),
+        functools.partial(training.factored): tlo.losses.SquaredError(),
+    }
+    compare_losses(kinds, labels)
+
+
+def compare_losses(kinds, labels):
+    """The loss of a step and the exact one of each worker's examples, as in one process."""
 
     def run(workers, make, loss):
         head, metric = make(), tlo.metrics.ExactLoss()
@@ -255,7 +273,10 @@ def check_labels_that_are_left_out():
 
         @tf.function(autograph=False)
         def ask():
-            h, y = tf.constant(H[part]), tf.constant(labels[part])
+            h, y = (
+                tf.constant(H[part]),
+                tf.nest.map_structure(lambda x: tf.constant(x[part]), labels),
+            )
             logits = head(h, training=False)
             exact = loss(y, logits)
             metric.update_state(y, logits)

@@ -167,7 +167,9 @@ def test_sparse_targets_are_refused_where_values_mean_nothing():
     head = tlo.heads.FactoredHead(CLASSES, 0.1)
     targets = tf.sparse.from_dense(np.eye(CLASSES, dtype="float32")[:2])
     with pytest.raises(TypeError, match="must get integer class ids as labels; got sparse targets"):
-        tlo.losses.TaylorSoftmax()(targets, head(np.ones((2, WIDTH), "float32"), training=True))
+        tlo.losses.LambdaSphericalLoss(lambda s: s.sum_of_logits)(
+            targets, head(np.ones((2, WIDTH), "float32"), training=True)
+        )
 
 
 def test_sparse_targets_of_another_length_are_refused():

@@ -365,6 +365,77 @@ def _adam_of(name: str, value: Any) -> Any:
 _IDS = "integer class ids that fit into int64; got"
 _INDICATORS = f"a matrix with {CLASSES} columns, one a class, and no value above 1"
 _ONES = tf.sparse.from_dense(np.eye(CLASSES, dtype="int64")[:EXAMPLES])
+
+
+def soft(row: Row) -> bool:
+    return row.make_loss().takes_values is not None
+
+
+def _soft(case: Case, p: Any = 0.25, **changed: Any) -> tuple[np.ndarray, Any]:
+    """Two ids an example, with probabilities; id and p of the second one of example 1 as given."""
+    ids = np.stack([case.y, (case.y + 1) % CLASSES], axis=1)
+    probabilities = np.full(ids.shape, 0.5, "float32")
+    ids[1, 1] = changed.get("c", ids[1, 1])
+    probabilities[1, 1] = p
+    return ids, probabilities
+
+
+def _with_soft(make: Callable[[Case], Any], graph: bool = False) -> Callable[[Case], Any]:
+    return lambda case: case.fit(make(case), graph=graph)
+
+
+SOFT_LABELS: list[tuple[str, Callable[[Case], Any], Any, str]] = [
+    (
+        "more than 1",
+        _with_soft(lambda case: _soft(case, p=0.6), graph=True),
+        REFUSED,
+        r"(?s)add up to at most 1; got.*1\.1.*in example.*1",
+    ),
+    (
+        "a negative one",
+        _with_soft(lambda case: _soft(case, p=-0.25)),
+        REFUSED,
+        r"(?s)be at least 0; got.*-0.25.*position.*1, 1",
+    ),
+    ("NaN", _with_soft(lambda case: _soft(case, p=np.nan)), REFUSED, "(?s)be finite; got.*nan"),
+    ("infinity", _with_soft(lambda case: _soft(case, p=np.inf)), REFUSED, "(?s)be finite; got"),
+    (
+        "an id of C",
+        _with_soft(lambda case: _soft(case, c=CLASSES)),
+        REFUSED,
+        f"(?s)less than {CLASSES}.*got id.*{CLASSES}",
+    ),
+    (
+        "an id twice in a row",
+        _with_soft(lambda case: _soft(case, c=case.y[1])),
+        REFUSED,
+        r"(?s)stand once in an example.*position.*1, 1",
+    ),
+    (
+        "ids of floats",
+        _with_soft(lambda case: (_soft(case)[0].astype("float32"), _soft(case)[1])),
+        TypeError,
+        f"{_IDS} dtype float",
+    ),
+    (
+        "probabilities of integers",
+        _with_soft(lambda case: (_soft(case)[0], np.ones((EXAMPLES, 2), int))),
+        TypeError,
+        "probabilities.* must be floating; got dtype int",
+    ),
+    (
+        "another number of each",
+        _with_soft(lambda case: (_soft(case)[0], _soft(case)[1][:, :1])),
+        ValueError,
+        "the same form and shape; got a dense tensor",
+    ),
+    (
+        "probabilities of rank 1",
+        _with_soft(lambda case: (_soft(case)[0], _soft(case)[1][:, 0])),
+        ValueError,
+        "the same form and shape; got a dense tensor",
+    ),
+]
 LABELS = [
     Misuse("labels of floats", _labels([0.0] * EXAMPLES), TypeError, f"{_IDS} dtype float"),
     Misuse(
@@ -438,13 +509,31 @@ LABELS = [
         REFUSED,
         _INDICATORS,
     ),
+    *(
+        Misuse(f"soft labels: {what}", act, error, message, soft)
+        for what, act, error, message in SOFT_LABELS
+    ),
+    Misuse(
+        "soft labels in evaluate: a negative probability",
+        lambda case: case.model.evaluate(case.x, _soft(case, p=-0.5), verbose=0),
+        REFUSED,
+        r"(?s)be at least 0; got.*-0.5",
+        soft,
+    ),
+    Misuse(
+        "soft labels for a loss to which they mean nothing",
+        lambda case: case.fit(_soft(case)),
+        TypeError,
+        "must get integer class ids as labels; got sparse targets or soft labels",
+        lambda row: not soft(row),
+    ),
     Misuse(
         "sparse targets of too few columns",
         lambda case: case.fit_batches(
             case.x, tf.cast(tf.sparse.slice(_ONES, [0, 0], [EXAMPLES, 3]), tf.float32)
         ),
         (ValueError, TypeError),
-        r"\[B, C\] with C = 24|which only losses such as",
+        r"\[B, C\] with C = 24",
     ),
 ]
 

@@ -26,6 +26,30 @@ def targets(label_lists, num_classes, smoothing=0.0):
     return result
 
 
+def soft_targets(id_lists, probability_lists, num_classes, remaining="ignore"):
+    """Returns [N, C]: the probabilities of ids, and what they leave of 1 nowhere, or spread."""
+    result = np.zeros((len(id_lists), num_classes))
+    for row, ids, probabilities in zip(result, id_lists, probability_lists, strict=True):
+        others = np.setdiff1d(np.arange(num_classes), ids)
+        if remaining == "spread" and len(ids) and others.size:
+            row[others] = max(1 - np.sum(probabilities, dtype=np.float64), 0) / others.size
+        row[np.asarray(ids, int)] = probabilities
+    return result
+
+
+def smoothed(targets, smoothing):
+    """Returns targets [N, C] but for a share that is even over all classes."""
+    return (1 - smoothing) * targets + smoothing / targets.shape[1]
+
+
+def cross_entropy_of(targets, hidden, kernel, bias):
+    """Returns [N]: -sum_c t_c log softmax(W h + b)_c, and its gradients by h, W and b as a sum."""
+    log_p = log_softmax(logits(hidden, kernel, bias))
+    g = targets.sum(axis=1, keepdims=True) * np.exp(log_p) - targets
+    by = g @ np.asarray(kernel, np.float64), g.T @ np.asarray(hidden, np.float64), g.sum(axis=0)
+    return -(targets * log_p).sum(axis=1), by
+
+
 def cross_entropy(hidden, kernel, bias, label_lists, smoothing=0.0):
     """Returns [N]: -sum_c t_c log softmax(W h + b)_c, t as `targets`."""
     log_p = log_softmax(logits(hidden, kernel, bias))

@@ -212,7 +212,11 @@ class ProbedBatch(NamedTuple):
         logits = model(x, training=False)
         output = output_of(logits, KernelHead, "a head with W and b", asked_by)
         output.head.refuse_soft_cap(asked_by)
-        labels = output.for_loss(model.loss.ignore_class).labels(y).positive
+        labels = output.for_loss(model.loss.ignore_class).labels(y)
+        if labels.values is not None:
+            raise TypeError(
+                f"{asked_by} needs class ids as labels; got labels with values, such as soft labels"
+            )
         counts = examples_that_count(logits, output) & (labels.counts > 0)
         rule = f"{asked_by} needs at least one example with a label; got"
         with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):

@@ -73,8 +73,9 @@ class OwnData:
             TypeError, ValueError: They are no class ids.
         """
         labels = next(_labels_of(self._data))
-        if labels is None or isinstance(labels, dict):
-            got = "none" if labels is None else f"those of {list(labels)}"
+        if labels is None or isinstance(labels, (dict, tuple)):
+            several = list(labels) if isinstance(labels, dict) else "several, or soft labels"
+            got = "none" if labels is None else f"those of {several}"
             raise ValueError(f"{self._name} must have labels of one output; got {got}")
         if _is_one_hot(labels, num_classes):
             raise ValueError(

@@ -22,6 +22,7 @@ class GlobalBatch(NamedTuple):
     weights: tf.Tensor | None  # [N]
     mask: tf.Tensor | None  # [N] bool
     own: tf.Tensor | None  # [n], where those of this worker stand; None: they are all there are
+    label_values: tf.Tensor | None = None  # [N, K], of the dtype of h
 
     def of_this_worker(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the part of `values` `[N, ...]` that belongs to this worker's examples."""
@@ -36,6 +37,7 @@ class GatheredLabels(NamedTuple):
     mask: tf.Tensor | None  # [N] bool
     parts: Parts  # whose each example is
     kept: tf.Tensor | None  # [n], which of this worker's rows are its examples; None: all
+    label_values: tf.Tensor | None  # [N, K] float64
 
 
 def gather_examples(
@@ -47,6 +49,7 @@ def gather_examples(
     label_ids: tf.Tensor,
     weights: tf.Tensor | None = None,
     mask: tf.Tensor | None = None,
+    label_values: tf.Tensor | None = None,
 ) -> GlobalBatch:
     """Gathers examples. Two collectives: where all are, and then everything in one tensor.
 
@@ -58,10 +61,11 @@ def gather_examples(
     `GlobalBatch`: on all workers or on none, of any K. Alone, the batch is what is given.
     """
     if workers.alone:
-        return GlobalBatch(hidden, label_ids, weights, mask, None)
+        return GlobalBatch(hidden, label_ids, weights, mask, None, label_values)
     sent = tf.stop_gradient(hidden)
-    found, parts, real = _gathered(workers, site, (phase, step), sent, label_ids, weights, mask)
-    every, label_ids, weights, mask = found
+    of_labels = label_ids, weights, mask, label_values
+    found, parts, real = _gathered(workers, site, (phase, step), sent, *of_labels)
+    every, label_ids, weights, mask, label_values = found
     if real is not None:
         parts.keep(tf.where(real)[:, 0])
 
@@ -74,7 +78,7 @@ def gather_examples(
 
         return tf.identity(every), gradient
 
-    return GlobalBatch(everywhere(hidden), label_ids, weights, mask, parts.own)
+    return GlobalBatch(everywhere(hidden), label_ids, weights, mask, parts.own, label_values)
 
 
 def gather_labels(
@@ -85,19 +89,20 @@ def gather_labels(
     label_ids: tf.Tensor,
     weights: Any,
     mask: Any,
+    label_values: Any,
 ) -> GatheredLabels:
     """As `gather_examples` of several workers, where h stays with its worker."""
     no_hidden = tf.zeros([tf.shape(label_ids)[0], 0], tf.float64)
-    when = phase, step
-    found, parts, real = _gathered(workers, site, when, no_hidden, label_ids, weights, mask)
+    of_labels = label_ids, weights, mask, label_values
+    found, parts, real = _gathered(workers, site, (phase, step), no_hidden, *of_labels)
     kept = None
     if real is not None:
         kept = tf.where(tf.gather(real, parts.own))[:, 0]
         ranks = tf.boolean_mask(parts.ranks, real)
         sizes = tf.math.unsorted_segment_sum(tf.ones_like(ranks), ranks, workers.size)
         parts = Parts(workers, sizes)
-    _, label_ids, weights, mask = found
-    return GatheredLabels(label_ids, weights, mask, parts, kept)
+    _, label_ids, weights, mask, label_values = found
+    return GatheredLabels(label_ids, weights, mask, parts, kept, label_values)
 
 
 def _gathered(
@@ -108,14 +113,15 @@ def _gathered(
     label_ids: tf.Tensor,
     weights: tf.Tensor | None,
     mask: tf.Tensor | None,
+    label_values: tf.Tensor | None,
 ) -> tuple[tuple[Any, ...], Parts, tf.Tensor | None]:
-    """Returns h, labels, weights and mask of all; who has sent what; what of it stays, None: all.
+    """Returns h, label ids, weights, mask and values of all; whose they are; what stays, None: all.
 
     All of it is sent as whole numbers of the same bits.
     """
     width, dtype = hidden.shape[1], hidden.dtype
     rows, num_labels = tf.unstack(tf.shape(label_ids, tf.int64))
-    form = 2 * (weights is not None) + (mask is not None)
+    form = 4 * (label_values is not None) + 2 * (weights is not None) + (mask is not None)
     heard = meet(workers, when[0], site, when[1], form, [rows, num_labels])
     most = tf.reduce_max(heard[:, 1])
     if width == 0:
@@ -125,12 +131,15 @@ def _gathered(
         columns.append(_bits(tf.cast(weights, dtype)[:, tf.newaxis]))
     if mask is not None:
         columns.append(tf.cast(mask, tf.int32)[:, tf.newaxis])
-    columns.append(_bits(tf.pad(label_ids, [[0, 0], [0, most - num_labels]], constant_values=-1)))
+    ends = list(itertools.accumulate((column.shape[1] for column in columns), initial=0))
+    missing = [[0, 0], [0, most - num_labels]]
+    columns.append(_bits(tf.pad(label_ids, missing, constant_values=-1)))
+    if label_values is not None:
+        columns.append(_bits(tf.pad(tf.cast(label_values, dtype), missing)))
 
     parts = Parts(workers, heard[:, 0])
     every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
-    ends = list(itertools.accumulate((column.shape[1] for column in columns[:-1]), initial=0))
-    real = all_weights = all_mask = None
+    real = all_weights = all_mask = all_values = None
     if weights is not None:
         all_weights = _numbers(every[:, ends[1] : ends[2]], dtype)[:, 0]
         real = ~_is_minus_zero(all_weights)
@@ -138,8 +147,11 @@ def _gathered(
     if mask is not None:
         all_mask = every[:, ends[-2]] != 0
     all_hidden = tf.ensure_shape(_numbers(every[:, : ends[1]], dtype), [None, width])
-    all_ids = _numbers(every[:, ends[-1] :], tf.int64)
-    return (all_hidden, all_ids, all_weights, all_mask), parts, real
+    first_value = ends[-1] + 2 * most
+    all_ids = _numbers(every[:, ends[-1] : first_value], tf.int64)
+    if label_values is not None:
+        all_values = _numbers(every[:, first_value:], dtype)
+    return (all_hidden, all_ids, all_weights, all_mask, all_values), parts, real
 
 
 class Parts:

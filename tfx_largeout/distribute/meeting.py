@@ -51,8 +51,8 @@ def meet(
     check = tf.debugging.Assert(
         tf.reduce_all(heard[:, :_SAME] == heard[:1, :_SAME]),
         [
-            "workers must all be at the same place; got [phase, head or call, step, weights and "
-            "mask] by worker",
+            "workers must all be at the same place; got [phase, head or call, step, weights, mask "
+            "and values of labels] by worker",
             heard[:, :_SAME],
             f"phases: {_PHASES}. At {site!r} here. Give all workers data sets of equally many "
             "batches, and let all of them call the same methods",

@@ -23,7 +23,7 @@ from tfx_largeout.heads.keras_losses_and_metrics import (
 from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
-from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
@@ -343,8 +343,8 @@ class HeadOutput:
         self._views: dict[int, HeadOutput] = {}
         self.metrics_look = metrics_look
         self.is_asked = False
-        self._kept: dict[tuple[int, int, bool], tuple[Any, ExactStatistics]] = {}
-        self._whole: dict[tuple[int, int, bool], tuple[Any, ...]] = {}
+        self._kept: dict[tuple[Any, int, bool], tuple[Any, ExactStatistics]] = {}
+        self._whole: dict[tuple[Any, int, bool], tuple[Any, ...]] = {}
 
     @property
     def batch_rank(self) -> int:
@@ -459,7 +459,7 @@ class HeadOutput:
     def _of_all_workers(
         self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> tuple[HeadOutput, Any, Any, Any]:
-        key = (id(y_true), id(tf.compat.v1.get_default_graph()), filtered)
+        key = (_ids_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
         given = (y_true, sample_weight)  # kept, so that an id stays its own
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
@@ -497,26 +497,27 @@ class HeadOutput:
 
     def _exact(self, y_true: Any, keep: bool = False, filtered: bool = False) -> ExactStatistics:
         eager = tf.executing_eagerly()
-        key = (id(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()), filtered)
+        key = (_ids_of(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()), filtered)
         if key in self._kept and not (eager and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         ids = tf.concat([labels.ids, self.excluded], axis=1) if filtered else labels.ids
-        asked = labels._replace(ids=ids)
+        asked = Labels(ids) if filtered else labels
         exact = self.head.statistics(ExactStatistics, hidden, asked, training=False)
         if filtered:
             number = tf.shape(labels.ids)[1]
             ranks = ranks_without(exact.target_ranks[:, :number], exact.target_ranks[:, number:])
             logits = exact.target_logits[:, :number]
             exact = ExactStatistics(labels, logits, exact.log_partition, ranks)
-        if keep or isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels)):
+        kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels)
+        if keep or isinstance(y_true, kinds):
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)
         return exact
 
     def _with_mean(self, exact: ExactStatistics) -> MeanLogitStatistics:
         mean = self.head.mean_logit(self.flat_hidden)
-        return without_gradient(MeanLogitStatistics(*exact[:3], mean))
+        return without_gradient(MeanLogitStatistics(*exact[:3], mean, self.head.num_classes))
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
         """Gives `values` `[N, ...]` the batch dimensions of h back."""
@@ -529,6 +530,12 @@ def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     shape = tf.concat([tf.shape(hidden)[:-1], tf.shape(values)[1:]], axis=0)
     static = hidden.shape[:-1].concatenate(values.shape[1:])
     return tf.ensure_shape(tf.reshape(values, shape), static)
+
+
+def _ids_of(y_true: Any) -> tuple[int, ...]:
+    """Says which object labels are: of soft ones the parts, of which Keras hands on a new pair."""
+    parts = (y_true.ids, y_true.values) if isinstance(y_true, SoftLabels) else (y_true,)
+    return tuple(map(id, parts))
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:

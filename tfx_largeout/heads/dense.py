@@ -72,7 +72,9 @@ class DenseHead(KernelHead):
             if kind is MeanLogitStatistics:
                 mean = self.rows.share * tf.reduce_mean(logits, axis=-1)
                 mean = self.workers.sum(mean, f"{self.name}/mean")
-                statistics = MeanLogitStatistics(labels, targets, log_partition, mean)
+                statistics = MeanLogitStatistics(
+                    labels, targets, log_partition, mean, self.num_classes
+                )
         return statistics if training else without_gradient(statistics)
 
     def _target_logits(

@@ -231,6 +231,17 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         of_mean = mean_gradient[:, tf.newaxis] * mean_kernel / self.workers.size
         return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
 
+    def as_statistics(
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
+    ) -> Any:
+        sizes = (self.num_classes,) if kind is MeanLogitStatistics else ()
+        return kind(labels, *values, *sizes)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "backward": self.backward_over}
 

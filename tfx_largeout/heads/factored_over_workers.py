@@ -215,7 +215,7 @@ def whole_batch_of_parts(
     # The gradient is times R, as that of `gather_examples` is.
     own = _some_rows(hidden, batch.kept, head.workers.size)
     whole = OutputOfParts(head, own, output.training, batch.parts)
-    labels, whole.excluded_of_all = labels_of_all(head, batch.label_ids, filtered)
+    labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
     return whole, labels, batch.weights, batch.mask
 
 

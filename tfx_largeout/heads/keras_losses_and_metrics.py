@@ -2,7 +2,7 @@
 """Keras's own losses and metrics behind a head.
 
 Losses that want probabilities are refused. Metrics come from a head's exact pass in place of all
-logits.
+logits. Labels with values, a pair to Keras, reach losses and metrics as one object.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from tfx_largeout.keras_internals import (
     in_train_step,
     is_functional,
     last_layer,
+    loss_given,
     mask_of,
     metrics_given,
     options_of_function,
 )
+from tfx_largeout.labels import Labels, soft_labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import ExactStatistics, SoftmaxStatistics
 
@@ -123,6 +125,7 @@ def serve_metrics(model: Any) -> bool:
         Whether one of the metrics looks at a training step: a loss then has exact statistics
         computed before the step changes W.
     """
+    _join_labels(model)
     found = metrics_given(model)
     if found is None:
         return False
@@ -132,6 +135,69 @@ def serve_metrics(model: Any) -> bool:
     if getattr(model, "train_function", None) is None:
         return False  # a loop of the user's own, which knows when it looks
     return any(map(_looks_at_training, given))
+
+
+def _join_labels(model: Any) -> None:
+    """Lets the losses of a model see ids and their values as labels of one output: `_joined`."""
+    found = loss_given(model)
+    if found is None or "call" in vars(found[0]):
+        return
+    compiled, losses = found
+    if not any(hasattr(loss, "trains_on") for loss in losses):
+        return
+
+    def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        joined = _joined(y_true, y_pred, sample_weight, compiled.output_names)
+        return type(compiled).call(compiled, joined[0], y_pred, joined[1])
+
+    compiled.call = call
+
+
+def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any]:
+    """Returns labels and weights as Keras has them of outputs, with `SoftLabels` for pairs.
+
+    An output that is one tensor has labels that are one, to Keras; a pair or a dict would be those
+    of two outputs. It gives both parts of such labels the weights of the example.
+    """
+    if not keras.tree.is_nested(y_true):
+        return y_true, weight
+    outputs = _parts(y_pred, names if isinstance(y_true, dict) else None)
+    soft = soft_labels(y_true, must_be=True) if len(outputs) == 1 else None
+    if soft is not None:
+        return soft, _only_weight(weight)
+    labels = _parts(y_true)
+    if len(labels) == len(outputs) == 1:  # whatever it is called
+        outputs = dict(zip(labels, outputs.values(), strict=True))
+    weights = _parts(weight)
+    if weights.keys() != labels.keys():
+        weights = dict.fromkeys(labels, weight)
+    pairs = {
+        key: _joined(part, outputs.get(key), weights[key], None) for key, part in labels.items()
+    }
+    y_true = _like(y_true, [of_output[0] for of_output in pairs.values()])
+    if keras.tree.is_nested(weight) and _parts(weight).keys() == labels.keys():
+        weight = _like(weight, [of_output[1] for of_output in pairs.values()])
+    return y_true, weight
+
+
+def _parts(x: Any, names: Any = None) -> dict[Any, Any]:
+    if isinstance(x, dict):
+        return x
+    parts = list(x) if isinstance(x, (list, tuple)) else [x]
+    keys = names if names and len(names) == len(parts) else range(len(parts))
+    return dict(zip(keys, parts, strict=True))
+
+
+def _like(x: Any, parts: list[Any]) -> Any:
+    return dict(zip(x, parts, strict=True)) if isinstance(x, dict) else type(x)(parts)
+
+
+def _only_weight(weight: Any) -> Any:
+    parts = keras.tree.flatten(weight) if keras.tree.is_nested(weight) else [weight]
+    rule = "sample_weight must be that of the examples, the same for ids and probabilities; got"
+    same = [tf.reduce_all(tf.equal(parts[0], part)) for part in parts[1:]]
+    with after([Check(tf.reduce_all(same), lambda: [rule, *parts])] if same else []):
+        return parts[0] if parts[0] is None else tf.identity(parts[0])
 
 
 def _looks_at_training(metric: Any) -> bool:
@@ -145,6 +211,7 @@ def _looks_at_training(metric: Any) -> bool:
 
 def _update_all(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
     """Updates the metrics of a model, once each of them can ask a head."""
+    y_true, sample_weight = _joined(y_true, y_pred, sample_weight, compiled.output_names)
     if not compiled.built:
         compiled.build(y_true, y_pred)
     for metric in compiled.metrics:
@@ -170,9 +237,18 @@ class _UpdateByHead:
         elif self._is_served():
             mask = mask_of(y_pred)
             self._by_head(output, y_true, sample_weight, mask)
+        elif soft_labels(y_true) is not None and not self._is_loss_of_head:
+            raise TypeError(
+                f"metric {self._metric.name!r} must get labels without values; got soft labels, "
+                "which accuracies, cross-entropies and tlo.metrics take"
+            )
         else:
             self._warn(output.head)
             self._as_keras(y_true, y_pred, sample_weight)
+
+    @property
+    def _is_loss_of_head(self) -> bool:
+        return hasattr(averaged_function(self._metric), "evaluates_on")
 
     def _as_keras(self, *arguments: Any) -> None:
         type(self._metric).update_state(self._metric, *arguments)
@@ -195,28 +271,21 @@ class _UpdateByHead:
                 "from_logits=True) or tlo.metrics.ExactLoss()."
             )
         ignored = options.get("ignore_class")
-        if ignored is not None and ignored < 0:
-            y_true = tf.where(tf.equal(y_true, ignored), tf.constant(-1, y_true.dtype), y_true)
-        seen = output.for_metric()
+        seen = output.for_metric(ignored if ignored is not None and ignored < 0 else None)
         output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
-        labels = exact.labels
-        rule = (
-            f"metric {metric.name!r}: each example must have at most one label, as Keras's metrics "
-            "have it; of several tlo.metrics, such as PrecisionAtK(1) and RecallAtK, are right. Got"
-        )
-        counts = labels.counts
-        several = Check(
-            tf.reduce_all(counts <= 1),
-            lambda: [rule, tf.reduce_max(counts), "labels in example", tf.argmax(counts)],
-        )
-        with after([several]):
-            counted = tf.identity(labels.mask)
+        labels, counted = exact.labels, exact.labels.mask
         if ignored is not None:
             counted &= labels.ids != ignored
-        has_label = tf.reduce_any(counted, axis=-1)
+        loss = tf.where(counted, exact.log_partition[:, tf.newaxis] - exact.target_logits, 0)
+        if labels.values is None:
+            with after([_at_most_one(metric, labels)]):
+                counted = tf.identity(counted)
+        else:  # a target distribution, of which rows of all classes would have the argmax
+            loss *= tf.cast(labels.values, loss.dtype)
+            counted = labels.are_largest(counted)
+        has_label, loss = tf.reduce_any(counted, axis=-1), tf.reduce_sum(loss, axis=-1)
         rank = tf.reduce_sum(tf.where(counted, exact.target_ranks, 0), axis=-1)
-        loss = exact.log_partition - tf.reduce_sum(tf.where(counted, exact.target_logits, 0), -1)
         values = of_rank(rank, loss, **options)
         weights = example_weights(output.hidden, sample_weight, mask)
         weights = tf.where(has_label, weights, 0)
@@ -224,8 +293,7 @@ class _UpdateByHead:
         keras.metrics.Mean.update_state(metric, values, weights)
 
     def _warn(self, head: Any) -> None:
-        is_loss_of_head = hasattr(averaged_function(self._metric), "evaluates_on")
-        if self._has_warned or is_loss_of_head:
+        if self._has_warned or self._is_loss_of_head:
             return
         self._has_warned = True
         name = self._metric.name
@@ -239,6 +307,18 @@ class _UpdateByHead:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _at_most_one(metric: Any, labels: Labels) -> Check:
+    rule = (
+        f"metric {metric.name!r}: each example must have at most one label, as Keras's metrics "
+        "have it; of several tlo.metrics, such as PrecisionAtK(1) and RecallAtK, are right. Got"
+    )
+    counts = labels.counts
+    return Check(
+        tf.reduce_all(counts <= 1),
+        lambda: [rule, tf.reduce_max(counts), "labels in example", tf.argmax(counts)],
+    )
 
 
 def _is_one_hot(y_true: Any, output: Any) -> bool:

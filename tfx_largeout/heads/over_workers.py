@@ -13,7 +13,7 @@ from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
 from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.labels import Labels, normalize_labels
+from tfx_largeout.labels import Labels, normalize_labels, read_labels
 
 _ANY_CLASS = 2**62
 
@@ -49,45 +49,46 @@ def workers_of(head: Any, width: int) -> Workers:
 def whole_batch(
     output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
-    """As `HeadOutput.over_workers` of several. NotImplementedError: the labels have values."""
+    """As `HeadOutput.over_workers` of several."""
     head = output.head
     when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
     whole = type(output)(head, batch.hidden, output.training)
-    labels, whole.excluded_of_all = labels_of_all(head, batch.label_ids, filtered)
+    labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
     return whole, labels, batch.weights, batch.mask
 
 
 def local_examples(
     output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
-) -> tuple[tuple[int, Any], tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]]:
-    """Returns phase and step, as `meet`; label ids, weights and mask as `gather_examples`."""
+) -> tuple[tuple[int, Any], tuple[tf.Tensor | None, ...]]:
+    """Returns phase and step, as `meet`; what labels are, as `gather_examples` takes it."""
     labels = _local_labels(output, y_true)
     if sample_weight is not None:
         sample_weight = example_weights(output.hidden, sample_weight, None)
     if mask is not None:
         mask = example_weights(output.hidden, None, mask) != 0
     phase, step = (TRAIN, output.head.step_number) if output.training else (EVALUATE, 0)
-    ids = labels.ids
+    ids, values = labels.ids, labels.values
     if filtered:  # what is excluded goes along with the labels, above all of them
         excluded = output.excluded
         ids = tf.concat([ids, tf.where(excluded < 0, excluded, excluded + _ANY_CLASS)], axis=1)
-    return (phase, step), (ids, sample_weight, mask)
+        if values is not None:
+            values = tf.concat([values, tf.zeros_like(excluded, values.dtype)], axis=1)
+    return (phase, step), (ids, sample_weight, mask, values)
 
 
-def labels_of_all(
-    head: Any, label_ids: tf.Tensor, filtered: bool
-) -> tuple[Labels, tf.Tensor | None]:
-    """Returns the labels, and what is excluded, of ids as `local_examples` sends them.
+def labels_of_all(head: Any, batch: Any, filtered: bool) -> tuple[Labels, tf.Tensor | None]:
+    """Returns the labels, and what is excluded, of what `local_examples` sends, gathered.
 
     Checked here, so that all workers refuse a label that one of them has.
     """
-    if not filtered:
-        return normalize_labels(label_ids, head.num_classes), None
-    is_excluded, none = label_ids >= _ANY_CLASS, tf.constant(-1, tf.int64)
-    labels = normalize_labels(tf.where(is_excluded, none, label_ids), head.num_classes)
-    return labels, tf.where(is_excluded, label_ids - _ANY_CLASS, none)
+    ids, values, excluded = batch.label_ids, batch.label_values, None
+    if filtered:
+        is_excluded, none = ids >= _ANY_CLASS, tf.constant(-1, tf.int64)
+        excluded = tf.where(is_excluded, ids - _ANY_CLASS, none)
+        ids = tf.where(is_excluded, none, ids)
+    return normalize_labels(ids if values is None else (ids, values), head.num_classes), excluded
 
 
 def whole_hidden(
@@ -127,10 +128,4 @@ def _local_labels(output: Any, y_true: Any) -> Labels:
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         classes = output.head.num_classes
     batch_shape = tf.shape(output.hidden)[:-1]
-    labels = normalize_labels(y_true, classes, batch_shape, output.ignore_class)
-    if labels.values is not None:
-        raise NotImplementedError(
-            "labels must be class ids where several workers train a model; got sparse targets "
-            "with values of their own"
-        )
-    return labels
+    return read_labels(y_true, classes, batch_shape, output.ignore_class)

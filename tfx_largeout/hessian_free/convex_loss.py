@@ -162,7 +162,13 @@ class _HeadSoftmax(_OfSoftmax):
 
     def _labels(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> Labels:
         output = _dense_output(y_pred).for_loss(self.loss.ignore_class)
-        return self.loss.checked(output.labels(y_true), output.head.num_classes)
+        labels = output.labels(y_true)
+        if labels.values is not None:
+            raise TypeError(
+                "labels must be class ids for Hessian-free training; got labels with values, such "
+                "as soft labels"
+            )
+        return self.loss.checked(labels, output.head.num_classes)
 
 
 _OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that `get` returns

@@ -18,7 +18,7 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
-from tfx_largeout.labels import Labels
+from tfx_largeout.labels import Labels, check_probabilities, soft_labels
 from tfx_largeout.losses.class_weights import (
     class_weights_argument,
     refuse_class_weight,
@@ -26,6 +26,8 @@ from tfx_largeout.losses.class_weights import (
 )
 from tfx_largeout.saving import kept_arguments, pack_array
 from tfx_largeout.statistics import CandidateStatistics, ExactStatistics, MeanLogitStatistics
+
+TARGETS, PROBABILITIES = "targets", "probabilities"  # what values of labels may be to a loss
 
 _WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -55,14 +57,21 @@ class HeadLoss(keras.losses.Loss):
     ignored: its loss and its gradient are 0, and a mean does not count it, just as where a Keras
     mask is False. Where no example of a batch has a label, the loss is 0. Two rules of Keras: a
     mean over the batch counts an example whose sample weight is 0, whatever its labels; with an
-    `ignore_class` it does not, if it has none. Sparse targets with values of their own are never
-    ignored: a row without entries is a target of zeros.
+    `ignore_class` it does not, if it has none.
+
+    Labels may come with a value each. To most losses these are probabilities p_y, soft labels, of
+    at most 1 in all, P: wherever a loss says mean_{y in Y} (or 1/|Y| sum) it is then
+    sum_y p_y / P, and the loss of the example is multiplied by P. So the cross-entropy is
+    -sum_y p_y log q_y, and what the labels leave of 1 is ignored. (`SquaredError` takes values for
+    its targets, and ignores no example that has some: one without entries is a target of zeros.)
 
     `class_weights` v multiply the loss of an example as a sample weight does, by w, and give each
     of its labels Y a share a_y in it. Wherever a loss says mean_{y in Y} (or 1/|Y| sum), it is then
     sum_y a_y:
 
         w = 1/|Y| sum_{y in Y} v_y,   a_y = v_y / sum_{y' in Y} v_y'
+
+    (of soft labels w = sum_y p_y v_y / P, a_y = p_y v_y / sum_{y' in Y} p_y' v_y').
 
     With one label an example that is what Keras's `fit(class_weight=...)` does. With several, it is
     1/|Y| sum_y v_y l_y for a loss 1/|Y| sum_y l_y. The weights also count in evaluation.
@@ -83,13 +92,15 @@ class HeadLoss(keras.losses.Loss):
         TypeError: `class_weights` are not numbers.
         ValueError: `ignore_class` is no integer, or `class_weights` are not `[C]`, or one of them
             is negative or not finite. In a call: they are not C, or there are class weights or an
-            ignored class with sparse targets.
+            ignored class with values that are targets.
     """
 
     # Of the class, or of an instance whose arguments say of what it is a function.
     trains_on: type = type(None)
     evaluates_on: type = ExactStatistics
-    takes_values: ClassVar[bool] = False  # whether targets may have values beside their ids
+    # What values of labels are to it: TARGETS, which it reads itself; PROBABILITIES, to a loss that
+    # is a mean over the labels; or None: it refuses them.
+    takes_values: ClassVar[str | None] = None
     # Whether `from_statistics` adds up over `workers` what it finds among candidates. Says so the
     # class that writes it: a loss of candidates that does not is refused over several workers.
     sums_over_workers: ClassVar[bool] = False
@@ -162,7 +173,7 @@ class HeadLoss(keras.losses.Loss):
             is_reduced = self.reduction not in (None, "none")
             return tf.zeros([] if is_reduced else tf.shape(y_pred)[:-1], self.dtype)
         output = self._output(y_pred)
-        mask = mask_of(y_pred)
+        mask, y_true = mask_of(y_pred), soft_labels(y_true) or y_true
         if sample_weight is not None:
             refuse_class_weight(y_true, output.batch_rank)
         with tf.name_scope(self.name):
@@ -209,6 +220,12 @@ class HeadLoss(keras.losses.Loss):
                 f"label_smoothing must be left out of {type(self).__name__}, as smoothing takes "
                 "the mean of all logits; SoftmaxCrossentropy has it, which trains "
                 f"{_listed(_heads_that_give(MeanLogitStatistics))}"
+            )
+        if "remaining" in arguments:
+            raise TypeError(
+                f"remaining must be left out of {type(self).__name__}, which ignores what the "
+                "probabilities of soft labels leave of 1; SoftmaxCrossentropy has it, as spreading "
+                "it takes the mean of all logits"
             )
         if "class_weight" in arguments:
             raise TypeError(
@@ -273,7 +290,7 @@ class HeadLoss(keras.losses.Loss):
 
     def counts(self, labels: Labels, weights: tf.Tensor | None) -> tf.Tensor | None:
         """Returns which examples a mean counts: `[N]` bool, or None for all."""
-        if labels.values is not None:  # targets, of which none may be other than 0
+        if labels.values is not None and self.takes_values == TARGETS:  # all may be 0
             return None
         has_label = tf.reduce_any(labels.mask, axis=-1)
         if weights is None or self.ignore_class is not None:
@@ -284,16 +301,40 @@ class HeadLoss(keras.losses.Loss):
         check = functools.partial(self.checked, num_classes=output.head.num_classes)
         statistics = output.statistics(self._kind(output), y_true, check)
         values = self.from_statistics(statistics) if output.training else self.exact(statistics)
-        return values, statistics.labels
+        labels = statistics.labels
+        if labels.values is not None and self.takes_values == PROBABILITIES:
+            values = self.of_probabilities(values, labels)
+        return values, labels
+
+    def of_probabilities(self, values: tf.Tensor, labels: Labels) -> tf.Tensor:
+        """Returns the losses `[N]` of soft labels, of those of shares p_y / P: P times these."""
+        return tf.cast(labels.mass, values.dtype) * values
 
     def checked(self, labels: Labels, num_classes: int) -> Labels:
         """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
-        if labels.values is not None and not self.takes_values:
-            raise TypeError(
-                f"{type(self).__name__} must get integer class ids as labels; got sparse targets "
-                "with values of their own, which only losses such as SquaredError take"
-            )
-        return labels if self._weights is None else weighted(labels, self._weights, num_classes)
+        if labels.values is not None:
+            name = type(self).__name__
+            if self.takes_values is None:
+                raise TypeError(
+                    f"{name} must get integer class ids as labels; got sparse targets or soft "
+                    "labels, whose values mean nothing to it. Losses to which they do: "
+                    f"{', '.join(_losses_that_take_values())}"
+                )
+            if self.takes_values == PROBABILITIES:
+                labels = check_probabilities(labels, name)
+            elif self.ignore_class is not None:
+                raise ValueError(
+                    "ignore_class must be None for targets with values of their own, which "
+                    f"{name} takes; got {self.ignore_class}. Leave them out of the targets."
+                )
+        if self._weights is None:
+            return labels
+        return weighted(labels, self._weights, num_classes, self.takes_values == TARGETS)
+
+
+def _losses_that_take_values() -> list[str]:
+    known = keras.saving.get_custom_objects().values()
+    return sorted({x.__name__ for x in known if getattr(x, "takes_values", None) is not None})
 
 
 def _describe(y_pred: Any) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.losses.base import PROBABILITIES
 from tfx_largeout.losses.candidate_loss import (
     NO_LOGIT,
     CandidateLoss,
@@ -43,6 +44,7 @@ class BlackOut(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         label = corrected_labels(statistics)

@@ -26,14 +26,16 @@ def class_weights_argument(class_weights: Any) -> np.ndarray | None:
     return class_counts(class_weights, "class_weights").astype(np.float64)
 
 
-def weighted(labels: Labels, class_weights: tf.Tensor, num_classes: int) -> Labels:
-    """Returns labels of C classes, each with the weight of its class; refuses targets."""
+def weighted(
+    labels: Labels, class_weights: tf.Tensor, num_classes: int, are_targets: bool
+) -> Labels:
+    """Returns labels of C classes with the weights of these; refuses values that are targets."""
     if class_weights.shape[0] != num_classes:
         raise ValueError(
             f"class_weights must have one number for each of the {num_classes} classes; got "
             f"{class_weights.shape[0]}"
         )
-    if labels.values is not None:
+    if labels.values is not None and are_targets:
         raise ValueError(
             "class_weights must be None for sparse targets with values of their own, which are "
             "compared with all classes. Give weights to the examples, by sample_weight."

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, number_argument, number_or
+from tfx_largeout.losses.base import PROBABILITIES
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     corrected_candidates,
@@ -54,6 +55,7 @@ class NoiseContrastive(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(
         self, log_partition: float | str = 0.0, remove_accidental_hits: bool = False, **kwargs: Any
@@ -97,6 +99,7 @@ class NegativeSampling(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(self, negatives: str = "mean", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -142,6 +145,7 @@ class GeneralizedBCE(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(self, calibration: float = 0.75, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -220,6 +224,7 @@ class Ranking(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(
         self, margin: float | str = _LIKELIHOOD_MARGIN, kind: str = "logistic", **kwargs: Any

@@ -8,6 +8,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.losses.base import PROBABILITIES
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
     candidate_cross_entropy,
@@ -43,6 +44,7 @@ class ComplementarySum(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         return candidate_cross_entropy(
@@ -73,6 +75,7 @@ class ImportanceSampling(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         drawn = tf.broadcast_to(statistics.candidate_ids >= 0, tf.shape(statistics.hits))
@@ -104,6 +107,7 @@ class SampledSoftmax(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         return candidate_cross_entropy(
@@ -129,6 +133,7 @@ class ActiveSetSoftmax(CandidateLoss):
     """
 
     sums_over_workers: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         return candidate_cross_entropy(

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
-from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.arguments import choice_argument, number_argument
+from tfx_largeout.labels import Labels
+from tfx_largeout.losses.base import PROBABILITIES, HeadLoss
 from tfx_largeout.statistics import (
     LogProbabilityStatistics,
     MeanLogitStatistics,
@@ -22,12 +23,15 @@ from tfx_largeout.statistics import (
 class SoftmaxCrossentropy(HeadLoss):
     """The exact softmax cross-entropy, for heads that give `SoftmaxStatistics`.
 
-    loss = log Z - (1 - eps) 1/|Y| sum_{c in Y} o_c - eps 1/C sum_c o_c + gamma (log Z)^2,
-    log Z = log sum_c exp(o_c)
+    loss = -sum_c ((1 - eps) t_c + eps / C) log q_c + gamma (log Z)^2,
+    log q_c = o_c - log Z,  log Z = log sum_c exp(o_c)
 
-    The target distribution is spread evenly over the labels Y of the example, but for a share eps,
-    which is spread evenly over all C classes (label smoothing, as in Keras's losses). It takes a
-    head that gives `MeanLogitStatistics`, as `DenseHead` and `ExactSoftmaxHead` do.
+    The target distribution t is spread evenly over the labels Y of the example, or is that of soft
+    labels: probabilities p_y of ids, as of a teacher's best classes. What these leave of 1,
+    1 - sum_y p_y, is ignored, or `remaining="spread"` evenly over the classes that are not among
+    the ids of the example (if there are none, ignored). A share eps of the target is spread evenly
+    over all C classes (label smoothing, as in Keras's losses). Spreading takes a head that gives
+    `MeanLogitStatistics`, as `DenseHead` and `ExactSoftmaxHead` do.
 
     The penalty keeps log Z near 0, which keeps the logits from drifting in low precision. Language
     models call it the z-loss; it has nothing to do with `ZLoss`.
@@ -41,22 +45,31 @@ class SoftmaxCrossentropy(HeadLoss):
     Args:
         log_partition_penalty: gamma, at least 0. Default 0.
         label_smoothing: eps, at least 0 and below 1. Default 0.
+        remaining: What becomes of that part of 1 which the probabilities of soft labels leave:
+            `"ignore"` (default) or `"spread"`. Labels without probabilities leave none.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
-        ValueError: `log_partition_penalty` or `label_smoothing` is no such number.
+        ValueError: `log_partition_penalty` or `label_smoothing` is no such number, or `remaining`
+            is neither.
 
     References:
         Chowdhery et al. 2022, PaLM: Scaling Language Modeling with Pathways, section 5 (gamma =
         1e-4).
         Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7
         (label smoothing, eps = 0.1).
+        Hinton, Vinyals, Dean 2015, Distilling the Knowledge in a Neural Network (soft labels).
     """
 
-    trains_on: type = SoftmaxStatistics  # with smoothing: MeanLogitStatistics
+    trains_on: type = SoftmaxStatistics  # where something is spread: MeanLogitStatistics
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(
-        self, log_partition_penalty: float = 0.0, label_smoothing: float = 0.0, **kwargs: Any
+        self,
+        log_partition_penalty: float = 0.0,
+        label_smoothing: float = 0.0,
+        remaining: str = "ignore",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.log_partition_penalty = number_argument(
@@ -65,21 +78,51 @@ class SoftmaxCrossentropy(HeadLoss):
         self.label_smoothing = number_argument(
             "label_smoothing", label_smoothing, at_least=0, below=1
         )
-        if self.label_smoothing:
+        self.remaining = choice_argument("remaining", remaining, ("ignore", "spread"))
+        if self.label_smoothing or self.remaining == "spread":
             self.trains_on = self.evaluates_on = MeanLogitStatistics
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
-        log_z, target = statistics.log_partition, statistics.labels.mean(statistics.target_logits)
+        labels, log_z = statistics.labels, statistics.log_partition
+        loss = log_z - labels.mean(statistics.target_logits)
+        if labels.values is not None:
+            mass = tf.cast(labels.mass, loss.dtype)
+            loss *= mass
+            if self.remaining == "spread":
+                loss += tf.maximum(1 - mass, 0) * _even_over_others(statistics)
         if self.label_smoothing:
-            target += self.label_smoothing * (statistics.mean_logit - target)
+            loss += self.label_smoothing * (log_z - statistics.mean_logit - loss)
         if not self.log_partition_penalty:
-            return log_z - target
-        return log_z - target + self.log_partition_penalty * log_z**2
+            return loss
+        return loss + self.log_partition_penalty * log_z**2
+
+    def of_probabilities(self, values: tf.Tensor, labels: Labels) -> tf.Tensor:
+        return values  # of all C classes already
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        if self.remaining == "ignore":  # a loss that is derived from this one need not take it
+            config.pop("remaining", None)
+        return config
 
     def _why_this_kind(self) -> str:
+        if self.remaining == "spread":
+            return "remaining='spread' takes the mean of all logits. "
         if not self.label_smoothing:
             return ""
         return f"label_smoothing={self.label_smoothing:g} takes the mean of all logits. "
+
+
+def _even_over_others(statistics: MeanLogitStatistics) -> tf.Tensor:
+    """Returns the cross-entropy of a target that is even over the classes that are no labels.
+
+    `[N]`, or 0 where all classes are labels.
+    """
+    labels, mean_logit = statistics.labels, statistics.mean_logit
+    number = statistics.num_classes - tf.cast(labels.counts, mean_logit.dtype)
+    of_labels = tf.reduce_sum(tf.where(labels.mask, statistics.target_logits, 0), axis=-1)
+    of_others = tf.math.divide_no_nan(statistics.num_classes * mean_logit - of_labels, number)
+    return tf.where(number > 0, statistics.log_partition - of_others, 0)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -90,12 +133,13 @@ class NegativeLogLikelihood(HeadLoss):
     labels Y of the example.
 
     It is the same number in evaluation, where it is the cross-entropy of the probabilities
-    exp(o_c) / Z of any head.
+    exp(o_c) / Z of any head. Of soft labels it is -sum_y p_y log p(y | h).
 
     Args and errors: as `HeadLoss`.
     """
 
     trains_on: type = LogProbabilityStatistics
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: LogProbabilityStatistics) -> tf.Tensor:
         return -statistics.labels.mean(statistics.target_log_probabilities)

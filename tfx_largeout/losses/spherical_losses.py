@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.losses.base import PROBABILITIES, TARGETS, HeadLoss
 from tfx_largeout.saving import check_registered, with_objects
 from tfx_largeout.statistics import SphericalStatistics
 
@@ -73,6 +73,8 @@ class SphericalSoftmax(SphericalLoss):
         arXiv 1511.05042.
     """
 
+    takes_values: ClassVar[str | None] = PROBABILITIES
+
     def __init__(self, epsilon: float = 1e-3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = number_argument("epsilon", epsilon, above=0)
@@ -102,6 +104,8 @@ class TaylorSoftmax(SphericalLoss):
     References:
         de Brébisson and Vincent 2016, arXiv 1511.05042.
     """
+
+    takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: SphericalStatistics) -> tf.Tensor:
         scores = tf.math.log(_score(statistics.target_logits))
@@ -147,6 +151,8 @@ class ZLoss(SphericalLoss):
         de Brébisson and Vincent 2016, arXiv 1604.08859.
     """
 
+    takes_values: ClassVar[str | None] = PROBABILITIES
+
     def __init__(self, a: float = 0.1, b: float = 10.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.a = number_argument("a", a, above=0)
@@ -169,8 +175,9 @@ class SquaredError(SphericalLoss):
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2
 
     Labels that are ids have the target value `target_value`. Real values of their own come as a
-    `tf.SparseTensor` of floats `[B, C]`: the targets themselves. A row of these without entries is
-    a target of zeros; an example whose labels are ids, and that has none, is ignored.
+    `tf.SparseTensor` of floats `[B, C]`, the targets themselves, or as a pair of ids and values. A
+    row of these without entries is a target of zeros; an example whose labels are ids, and that has
+    none, is ignored.
 
     With `class_weights` the loss of an example is multiplied by the mean weight of its labels.
 
@@ -185,7 +192,7 @@ class SquaredError(SphericalLoss):
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.
     """
 
-    takes_values: ClassVar[bool] = True
+    takes_values: ClassVar[str | None] = TARGETS
 
     def __init__(self, target_value: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -73,8 +73,8 @@ class ExactMetric(keras.metrics.Metric):
         """Adds a batch.
 
         Args:
-            y_true: Labels, in any form of `normalize_labels`. They stay integers. Of sparse
-                targets, those above 0 are labels.
+            y_true: Labels, in any form of `normalize_labels`. They stay integers. Of those with
+                values, such as soft labels, those above 0 are labels.
             y_pred: What a head returned, or plain logits `[B, C]` or `[B, T, C]`. A Keras mask on
                 it counts as weights of 0.
             sample_weight: `[B]`, or for `[B, T, C]` also `[B, T]`. Default 1. An example of

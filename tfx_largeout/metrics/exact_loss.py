@@ -18,6 +18,8 @@ class ExactLoss(ExactMetric):
 
         L = log sum_c exp(o_c) - 1 / |Y| sum_{l in Y} o_l
 
+    Of labels with values (soft labels) it is in proportion to the values above 0.
+
     It is the same number for every head, whatever loss trained it, and so compares heads whose
     training losses do not compare. An example without labels is left out.
 
