@@ -55,6 +55,19 @@ def _set_huffman_row(head: Any, label: int, value: float) -> None:
     head.tables["node"].kernel.value.scatter_nd_update([[row]], [[value]])
 
 
+def _tied(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a maker of a head that is tied to an embedding, of the width of the suite's h."""
+
+    def make_head(
+        classes: int, width: int = 8, kernel_initializer: Any = "glorot_uniform", **kw: Any
+    ) -> Any:
+        dtype = {"dtype": kw["dtype"]} if "dtype" in kw else {}
+        table = tlo.layers.RowEmbedding(classes, width, kernel_initializer, **dtype)
+        return make(table, **kw)
+
+    return make_head
+
+
 class Row(NamedTuple):
     """A head as a user would choose it.
 
@@ -68,6 +81,7 @@ class Row(NamedTuple):
         oracle: `oracle(hidden, *weights, lists of labels)` returns the loss in evaluation, `[N]`.
         weights_dtype: That of W with the policies "bfloat16" and "mixed_bfloat16".
         logits: `logits(hidden, *weights)` returns all logits, `[N, C]`, as an oracle has them.
+        is_tied: Whether `make_head` takes the `width` of h, too.
     """
 
     name: str
@@ -79,6 +93,7 @@ class Row(NamedTuple):
     oracle: Callable[..., np.ndarray] = softmax.cross_entropy
     weights_dtype: tuple[str, str] = ("bfloat16", "float32")
     logits: Callable[..., np.ndarray] = softmax.logits
+    is_tied: bool = False
 
 
 def _smoothed_loss() -> Any:
@@ -220,6 +235,77 @@ HEADS = [
         ),
         tlo.losses.ComplementarySum,
         _sgd,
+    ),
+    Row(
+        "tied_sampled",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedSampledHead(
+                table, tlo.samplers.Uniform(20), seed=3, **kw
+            )
+        ),
+        tlo.losses.ComplementarySum,
+        _sgd,
+        is_tied=True,
+    ),
+    Row(
+        "tied_sampled_midx",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedSampledHead(
+                table,
+                tlo.samplers.MIDX(15),
+                seed=3,
+                index=tlo.indexes.InvertedMultiIndex(3, first_period=3),
+                **kw,
+            )
+        ),
+        tlo.losses.SampledSoftmax,
+        lambda: keras.optimizers.Adam(0.05),
+        is_tied=True,
+    ),
+    Row(
+        "tied_sampled_index",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedSampledHead(
+                table,
+                tlo.samplers.LSHEmbedding(8, tlo.samplers.Uniform(10), per_example=True),
+                seed=3,
+                index=tlo.indexes.HashIndex(tlo.indexes.SimHash(), 2, 2, first_period=3),
+                **kw,
+            )
+        ),
+        tlo.losses.ComplementarySum,
+        lambda: tlo.optimizers.RowAdagrad(0.2),
+        is_tied=True,
+    ),
+    Row(
+        "tied_exact_softmax",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedExactSoftmaxHead(table, num_selected=10, seed=3, **kw)
+        ),
+        tlo.losses.SoftmaxCrossentropy,
+        _sgd,
+        is_tied=True,
+    ),
+    Row(
+        "tied_exact_softmax_all",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedExactSoftmaxHead(
+                table, backward="all", products="bfloat16", **kw
+            )
+        ),
+        tlo.losses.SoftmaxCrossentropy,
+        lambda: keras.optimizers.Adam(0.05),
+        is_tied=True,
+    ),
+    Row(
+        "tied_exact_softmax_smoothed",
+        _tied(
+            lambda table, **kw: tlo.heads.TiedExactSoftmaxHead(table, num_selected=10, seed=3, **kw)
+        ),
+        _smoothed_loss,
+        lambda: tlo.optimizers.RowAdam(0.05),
+        oracle=_smoothed,
+        is_tied=True,
     ),
     Row(
         "exact_softmax",

@@ -8,7 +8,7 @@ from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.heads.hierarchical_softmax import HierarchicalSoftmaxHead
 from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.heads.tf_candidate_sampling import TFNCEHead, TFSampledSoftmaxHead
-from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.heads.tied import TiedExactSoftmaxHead, TiedSampledHead
 
 __all__ = [
     "DenseHead",
@@ -19,5 +19,6 @@ __all__ = [
     "SampledHead",
     "TFNCEHead",
     "TFSampledSoftmaxHead",
+    "TiedExactSoftmaxHead",
     "TiedSampledHead",
 ]

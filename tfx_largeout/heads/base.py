@@ -176,6 +176,31 @@ class Head(keras.layers.Layer):
             f"{kinds}; got {kind.__name__} with training={training}"
         )
 
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
+        """Computes the statistics of a kind, one of `gives`, for N examples.
+
+        Returns:
+            A tuple of those statistics that have a gradient, and residuals: whatever `backward`
+            and `as_statistics` can use again.
+        """
+        raise NotImplementedError
+
+    def as_statistics(
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
+    ) -> Any:
+        """Returns statistics of a kind from what `forward` returned, `values` with a gradient.
+
+        So has `anchor`, `[]`, the value of `gradient_anchor`.
+        """
+        return kind(labels, *values)
+
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the mean of all logits of h `[N, D]`, `[N]`, exactly and in bounded memory."""
         raise NotImplementedError

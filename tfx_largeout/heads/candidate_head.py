@@ -4,28 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
+from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.samplers.base import OutputWeights, with_certain
+from tfx_largeout.statistics import CandidateStatistics
 
 
 class CandidateHead(KernelHead):
     """A head with a sampler, which draws the candidates of each step."""
 
+    gives: ClassVar[tuple[type, ...]] = (CandidateStatistics,)
     sampler: Sampler
     explicit_classes: tuple[int, ...]
     seed: int
-    index: Any = None
+    index: Index | None
 
     def set_sampler(
-        self, sampler: Sampler, explicit_classes: Sequence[int], seed: int | None
+        self,
+        sampler: Sampler,
+        explicit_classes: Sequence[int],
+        seed: int | None,
+        index: Index | None,
     ) -> None:
         """Sets the arguments of that name, checked."""
         if not isinstance(sampler, Sampler):
@@ -33,6 +44,24 @@ class CandidateHead(KernelHead):
         self.sampler = sampler
         self.explicit_classes = _class_ids(explicit_classes, self.num_classes)
         self.seed = seed_argument(seed)
+        self.index = _index_for(sampler, index)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        index = self.index
+        if index is not None and index.built:
+            raise ValueError(f"index must serve no other head; got {index!r}, which is built")
+        # Whatever may be refused is, before anything is made.
+        if self.sampler.looks_at_weights and not self.sampler.spreads_classes:
+            require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
+        if index is not None and not index.spreads_classes:
+            require_alone(f"a head with an index of all classes, {index!r},")
+        if index is not None and input_shape[-1] is not None:
+            index.check_shape(self.num_classes, input_shape[-1])
+        self.sampler.build(self.num_classes)
+        super().build(input_shape)
+        if index is not None:
+            index.spread(self.rows)
+            index.build(tuple(self.kernel.shape))
 
     def set_num_sampled(self, num_sampled: int) -> None:
         """Gives the head a sampler like its own with another number of candidates S.
@@ -65,6 +94,86 @@ class CandidateHead(KernelHead):
             return drawn
         explicit = tf.constant(sorted(self.explicit_classes), tf.int64)
         return with_certain(drawn, labels, explicit)
+
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
+        drawn = self.candidates(hidden, labels)
+        ids, log_expected = self.rows.own(drawn.ids, drawn.log_expected)
+        candidates = drawn._replace(ids=ids, log_expected=log_expected)
+        values = candidate_logits(
+            self.kernel,
+            self.bias,
+            tf.cast(hidden, self.statistics_dtype),
+            self.rows.of(labels.ids),
+            self.rows.of(ids),
+        )
+        true_logits = self.workers.sum(values.true_logits, f"{self.name}/true_logits")
+        return (true_logits, values.candidate_logits), (candidates, values.hits)
+
+    def row_gradients(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+    ) -> CandidateGradients:
+        candidates, _ = residuals
+        return CandidateGradients(
+            tf.cast(hidden, self.statistics_dtype),
+            self.rows.of(labels.ids),
+            self.rows.of(candidates.ids),
+            *gradients,
+        )
+
+    def as_statistics(
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
+    ) -> CandidateStatistics:
+        true_logits, logits = values
+        candidates, hits = residuals
+        return CandidateStatistics(
+            labels,
+            true_logits,
+            logits,
+            candidates.ids,
+            hits,
+            tf.cast(candidates.true_log_expected, logits.dtype),
+            tf.cast(candidates.log_expected, logits.dtype),
+            tf.cast(anchor, logits.dtype),
+            self.num_classes,
+            self.workers,
+        )
+
+    def follow_rows(self, touched: tf.Tensor) -> None:
+        """Brings the index, if there is one, up to date with rows that a step changed."""
+        if self.index is not None:
+            self.index.update(self.kernel, self.bias, touched)
+
+    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
+        super().start_from(kernel, bias)
+        if self.index is not None:
+            self.index.start_anew()  # built from the new W before the next draw
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        if self.index is not None:  # the head builds it when it is itself built
+            config["index"].pop("build_config", None)
+        return config
+
+
+def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
+    """Returns the index of a head: that which was given, or the one that its sampler needs."""
+    if index is not None and not isinstance(index, Index):
+        raise TypeError(f"index must be an Index or None; got {index!r}")
+    if index is None and sampler.needs_index:
+        index = sampler.default_index()
+    sampler.check_index(index)
+    return index
 
 
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:

@@ -9,31 +9,17 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kept_passes import BackwardPass
-from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows, refuse_built
-from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
+from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.softmax_head import SoftmaxHead
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.exact.logit_blocks import PRODUCTS
-from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, shared_gradient
-from tfx_largeout.ops.exact.softmax_selection import (
-    SoftmaxSelection,
-    num_selected_argument,
-    softmax_selection,
-)
+from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
-from tfx_largeout.run_time_checks import after
-from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
-
-_DEFAULT_SELECTED = 256
-_BACKWARD = ("selected", "all")
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
+class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
     """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
     Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
@@ -90,7 +76,6 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             Nothing is changed then.
     """
 
-    gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, MeanLogitStatistics)
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
 
@@ -115,48 +100,12 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             bias_initializer=bias_initializer,
             **kwargs,
         )
-        self.backward_over = choice_argument("backward", backward, _BACKWARD)
-        if self.backward_over == "all" and num_selected is not None:
-            raise ValueError(
-                f'num_selected must be None where backward="all"; got {num_selected!r}'
-            )
-        self.num_selected = num_selected
-        if self.backward_over == "selected":
-            if num_selected is None:
-                num_selected = min(_DEFAULT_SELECTED, self.num_classes)
-            self.num_selected = num_selected_argument(num_selected, self.num_classes)
-        self.products = choice_argument("products", products, PRODUCTS)
-        self.seed = seed_argument(seed)
+        self.set_softmax(num_selected, backward, products, seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
-
-    def forward(
-        self, kind: type, hidden: tf.Tensor, labels: Labels
-    ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
-        selection = softmax_selection(
-            self.kernel,
-            self.bias,
-            tf.cast(hidden, self.statistics_dtype),
-            labels.ids,
-            self.num_selected or 0,
-            seed,
-            shard=self.rows.shard,
-            products=self.products,
-        )
-        log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
-        log_z = _finite("log Z of the logits", log_z)
-        targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
-        selection = self.rows.thinned(selection, log_z, self.num_selected or 0)
-        selection = selection._replace(target_logits=targets, logsumexp=log_z)
-        if kind is SoftmaxStatistics:
-            return (targets, log_z), (selection, seed, None)
-        mean_kernel = self.rows.mean(self.kernel)
-        mean = _finite("the mean of the logits", self._mean_logit_by(mean_kernel, hidden))
-        return (targets, log_z, mean), (selection, seed, mean_kernel)
 
     def backward(
         self,
@@ -166,9 +115,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        wide = tf.cast(hidden, self.statistics_dtype)
+        gone = BackwardPass(hidden, labels, residuals, gradients)
         step = self._step_on_all if self.backward_over == "all" else self._step_on_selected
-        gone = BackwardPass(wide, labels, residuals, gradients)
         return tf.cast(step(gone, update), hidden.dtype)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
@@ -180,9 +128,8 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         number = len(SoftmaxSelection._fields)
         selection, gradients = rest[:number], rest[number:]
         has_mean = len(gradients) == 3
-        seed = seed_of_step(self.seed, self.optimizer.iterations.value, self.draw)
         mean_kernel = self.rows.mean(self.kernel) if has_mean else None
-        residuals = (SoftmaxSelection(*selection), seed, mean_kernel)
+        residuals = (SoftmaxSelection(*selection), self.present_seed, mean_kernel)
         return BackwardPass(hidden, Labels(label_ids), residuals, tuple(gradients))
 
     def _step_on_all(self, gone: BackwardPass, update: bool) -> tf.Tensor:
@@ -193,7 +140,7 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
             self.bias,
             self.slots_of(self.kernel),
             self.slots_of(self.bias),
-            gone.hidden,
+            tf.cast(gone.hidden, self.statistics_dtype),
             self.rows.of(gone.labels.ids),
             selection.logsumexp,
             target_gradient,
@@ -207,45 +154,6 @@ class ExactSoftmaxHead(RowUpdatingHead, KernelHead):
         )
 
     def _step_on_selected(self, gone: BackwardPass, update: bool) -> tf.Tensor:
-        hidden, (selection, seed, mean_kernel) = gone.hidden, gone.residuals
-        target_gradient, log_z_gradient, *of_mean_logit = gone.gradients
-        of_example = log_z_gradient[:, tf.newaxis]
-        target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
-        of_labels = target_gradient + of_example * target_p
-        of_selected = of_example * selection.probabilities
-        batch = CandidateGradients(
-            hidden,
-            named_rows(self.rows.of(gone.labels.ids), of_labels),
-            named_rows(self.rows.of(selection.ids), of_selected),
-            of_labels,
-            of_selected,
-        )
-        if mean_kernel is None:
-            return self.update_rows(self.kernel, self.bias, batch, update)
-        mean_gradient = _finite("the gradient of the mean logit", *of_mean_logit)
-        sizes = self.num_classes, self.num_selected or self.num_classes
-        shared = shared_gradient(hidden, mean_gradient, *sizes, seed)
-        every = batch.above(shared._replace(candidates=self.rows.of(shared.candidates)))
-        hidden_gradient = self.update_rows(self.kernel, self.bias, every, update)
-        # What was drawn is for the rows alone. The part of h is exact, and summed over workers.
-        of_mean = mean_gradient[:, tf.newaxis] * mean_kernel / self.workers.size
-        return hidden_gradient[: tf.shape(hidden)[0]] + of_mean
-
-    def as_statistics(
-        self,
-        kind: type,
-        labels: Labels,
-        values: tuple[tf.Tensor, ...],
-        residuals: Any,
-        anchor: tf.Tensor,
-    ) -> Any:
-        sizes = (self.num_classes,) if kind is MeanLogitStatistics else ()
-        return kind(labels, *values, *sizes)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "backward": self.backward_over}
-
-
-def _finite(name: str, values: tf.Tensor) -> tf.Tensor:
-    with after([check_finite(name, values)]):
-        return tf.identity(values)
+        batch = self.row_gradients(*gone).without_zeros()
+        of_rows = self.update_rows(self.kernel, self.bias, batch, update)
+        return self.exact_hidden_gradient(of_rows, gone.residuals, gone.gradients)

@@ -31,10 +31,10 @@ from tfx_largeout.class_trees.sweep import (
     target_ranks,
 )
 from tfx_largeout.heads.kept_passes import BackwardPass
-from tfx_largeout.heads.row_updating import RowUpdatingHead, named_rows
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.checks import check_finite
-from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, named_rows
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after

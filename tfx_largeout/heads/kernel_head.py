@@ -16,6 +16,7 @@ from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.class_rows import ClassRows
+from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
 from tfx_largeout.statistics import ExactStatistics, TopScores
@@ -82,6 +83,19 @@ class KernelHead(DenseWeights):
         targets = soft_capped(exact.target_logits, self.soft_cap)
         log_partition = self._log_partition(exact.logsumexp, hidden)
         return ExactStatistics(labels, targets, log_partition, exact.target_ranks)
+
+    def row_gradients(
+        self,
+        hidden: tf.Tensor,
+        labels: Labels,
+        residuals: Any,
+        gradients: tuple[tf.Tensor, ...],
+    ) -> CandidateGradients:
+        """Returns what the rows that a training step names have as gradients.
+
+        The arguments are those of a `BackwardPass`.
+        """
+        raise NotImplementedError
 
     def mean_logit(self, hidden: tf.Tensor) -> tf.Tensor:
         """As `Head`; h Wbar + bbar, with the means of the rows. Cost: O(C D + N D)."""

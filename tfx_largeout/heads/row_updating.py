@@ -75,6 +75,10 @@ class RowUpdatingHead(SelfUpdatingHead):
         """The count of steps of the head's optimizer."""
         return self.optimizer.iterations.value
 
+    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what tells the draws of the present step from others: see `seed_of_step`."""
+        return self.step_number, self.draw
+
     def count_step(self) -> None:
         # The one of a strategy can't be assigned in a branch of a graph.
         bare_variable(self.optimizer.iterations).assign_add(1)
@@ -98,15 +102,6 @@ class RowUpdatingHead(SelfUpdatingHead):
         slots = self.slots_of(kernel), self.slots_of(bias)
         step = self.optimizer.rule, self.present_rate
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
-
-
-def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the ids of rows, with -1, which names none, where the gradient is exactly 0.
-
-    So an example that a mask or a weight of 0 leaves out moves no row, neither by moments nor by
-    decay.
-    """
-    return tf.where(gradient == 0, tf.constant(-1, ids.dtype), ids)
 
 
 def _check_optimizer(optimizer: Any) -> None:

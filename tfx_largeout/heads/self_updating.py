@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -61,8 +61,6 @@ class SelfUpdatingHead(Head):
         TypeError: In a training step: the loss is none of the head's family.
     """
 
-    # The kinds that `forward` computes and `as_statistics` returns.
-    gives: ClassVar[tuple[type, ...]] = ()
     # What `gradient_anchor` begins with, which may serve a loss as log Z.
     initial_log_partition: float = 0.0
 
@@ -102,17 +100,6 @@ class SelfUpdatingHead(Head):
         """What waits for the next step, where gradients are accumulated: state, but no weights."""
         kept = self.step_context.kept
         return kept.variables if kept.has_parts else []
-
-    def forward(
-        self, kind: type, hidden: tf.Tensor, labels: Labels
-    ) -> tuple[tuple[tf.Tensor, ...], Any]:
-        """Computes the statistics of a kind, one of `gives`, for N examples.
-
-        Returns:
-            A tuple of those statistics that have a gradient, and residuals: whatever `backward`
-            and `as_statistics` can use again.
-        """
-        raise NotImplementedError
 
     def backward(
         self,
@@ -162,20 +149,6 @@ class SelfUpdatingHead(Head):
     def after_update(self, labels: Labels, residuals: Any) -> None:
         """Does what is due after an update, when the step has been counted."""
         return  # as above
-
-    def as_statistics(
-        self,
-        kind: type,
-        labels: Labels,
-        values: tuple[tf.Tensor, ...],
-        residuals: Any,
-        anchor: tf.Tensor,
-    ) -> Any:
-        """Returns statistics of a kind from what `forward` returned, `values` with a gradient.
-
-        So has `anchor`, `[]`, the value of `gradient_anchor`.
-        """
-        return kind(labels, *values)
 
     def followed(self, learning_rate: Any) -> Any:
         """Returns the head's own rate times what that of the model has changed."""

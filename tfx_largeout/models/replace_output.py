@@ -15,7 +15,7 @@ from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.heads.tied import TiedHead
 from tfx_largeout.keras_internals import (
     calls_forgotten,
     flat_layers,
@@ -305,7 +305,7 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
 
 
 def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
-    if isinstance(head, TiedSampledHead):
+    if isinstance(head, TiedHead):
         raise ValueError(
             f"head must have a W of its own; got {_described(head)}, whose W is the table of "
             f"{_described(head.embedding)}"

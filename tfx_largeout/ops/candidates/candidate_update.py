@@ -13,6 +13,7 @@ from tfx_largeout.ops.checks import check_dtypes, check_shape, finite_gradients
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import RowStep
 from tfx_largeout.ops.rows.variable_rows import gather
+from tfx_largeout.run_time_checks import Check
 
 
 def candidate_update(
@@ -81,6 +82,50 @@ def candidate_update(
     )
 
 
+class RowGradients(NamedTuple):
+    """Gradients of a loss of labels and candidates, of the dtype of h.
+
+    Attributes:
+        ids: The classes, each once, `[n]`: see `candidate_rows`.
+        hidden: dL/dh, `[N, D]`.
+        kernel: dL/dW at these classes, `[n, D]`.
+        bias: dL/db likewise, `[n]`; without a bias, what it would be.
+    """
+
+    ids: tf.Tensor
+    hidden: tf.Tensor
+    kernel: tf.Tensor
+    bias: tf.Tensor
+
+
+def candidate_gradients(
+    kernel: Any,
+    bias: Any,
+    hidden: tf.Tensor,
+    labels: tf.Tensor,
+    candidates: tf.Tensor,
+    true_gradient: tf.Tensor,
+    candidate_gradient: tf.Tensor,
+) -> RowGradients:
+    """Returns the gradients by which `candidate_update` takes its step, by TensorFlow's own ops.
+
+    Cost: O(N (K + S) D). Memory: O((N + S) D) for shared candidates, O(N S + n D) for an example's
+    own, of n classes. Arguments: as `candidate_update`.
+    """
+    arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
+    check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
+    return _gradients(arguments, true_gradient, candidate_gradient, [])
+
+
+def candidate_rows(named: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the classes that labels `[N, K]` and candidates name, padded with -1, each once.
+
+    They are in the order of `candidate_gradients`, where candidates may come in several parts, one
+    below the other.
+    """
+    return tf.unique(tf.concat([tf.boolean_mask(ids, ids >= 0) for ids in named], axis=0))[0]
+
+
 def _composed(
     arguments: CandidateArguments,
     step: RowStep,
@@ -89,6 +134,18 @@ def _composed(
     update: bool,
 ) -> tf.Tensor:
     """Same results as the custom op of `candidate_update`. Memory: O(n D) for n classes."""
+    found = _gradients(arguments, true_gradient, candidate_gradient, [step.check_rate()])
+    if update:
+        step.take(found.ids, found.kernel, found.bias, found.hidden)
+    return tf.ensure_shape(found.hidden, arguments.hidden.shape)
+
+
+def _gradients(
+    arguments: CandidateArguments,
+    true_gradient: tf.Tensor,
+    candidate_gradient: tf.Tensor,
+    checks: list[Check],
+) -> RowGradients:
     sizes = tf.stack([tf.shape(arguments.hidden)[0], tf.shape(arguments.candidates)[-1]])
     rule = "[N, S] with the N of hidden and the S of candidates"
     labels = tf.shape(arguments.labels)
@@ -96,7 +153,7 @@ def _composed(
         [
             check_shape("true_gradient", "[N, K] as the labels", true_gradient, labels),
             check_shape("candidate_gradient", rule, candidate_gradient, sizes),
-            step.check_rate(),
+            *checks,
         ]
     )
     true_gradient, candidate_gradient = finite_gradients(
@@ -104,12 +161,7 @@ def _composed(
         candidate_gradient=(arguments.candidates, candidate_gradient),
     )
     gradients = _own if arguments.is_own else _shared
-    ids, hidden_gradient, of_kernel, of_bias = gradients(
-        arguments, true_gradient, candidate_gradient
-    )
-    if update:
-        step.take(ids, of_kernel, of_bias, hidden_gradient)
-    return tf.ensure_shape(hidden_gradient, arguments.hidden.shape)
+    return RowGradients(*gradients(arguments, true_gradient, candidate_gradient))
 
 
 class _Terms(NamedTuple):

@@ -14,7 +14,7 @@ class CandidateGradients(NamedTuple):
     Attributes:
         hidden: `[M, D]`.
         labels: `[M, K]` int64, padded with -1.
-        candidates: `[M, S]` int64, padded with -1.
+        candidates: `[M, S]` int64, padded with -1; or `[S]`, the same for all.
         true_gradient: `[M, K]`, of the loss with respect to the labels' logits.
         candidate_gradient: `[M, S]`, likewise.
     """
@@ -29,6 +29,23 @@ class CandidateGradients(NamedTuple):
         """Returns these examples and then the others, padded to as many labels and candidates."""
         return CandidateGradients(*map(_stacked, self, other, (0, -1, -1, 0, 0)))
 
+    def without_zeros(self) -> CandidateGradients:
+        """Returns these examples, whose own labels and candidates are named as `named_rows` does.
+
+        So an example that a mask or a weight of 0 leaves out moves no row, neither by moments nor
+        by decay.
+        """
+        candidates = self.candidates
+        if candidates.shape.rank == 2:
+            candidates = named_rows(candidates, self.candidate_gradient)
+        labels = named_rows(self.labels, self.true_gradient)
+        return self._replace(labels=labels, candidates=candidates)
+
+
+def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the ids of rows, with -1, which names none, where the gradient is exactly 0."""
+    return tf.where(gradient == 0, tf.constant(-1, ids.dtype), ids)
+
 
 def shared_gradient(
     hidden: tf.Tensor, gradient: tf.Tensor, num_classes: int, num_drawn: int, seed: tf.Tensor
@@ -41,8 +58,7 @@ def shared_gradient(
     is v. With S = C it is v.
 
     All h_i with m_i > 0 make up one example for each sample, and those with m_i < 0 another: their
-    mean by the weights m_i, whose candidates have the gradient (sum of the weights) / (P S). Where
-    that is 0 there are no candidates.
+    mean by the weights m_i, whose candidates have the gradient (sum of the weights) / (P S).
 
     Cost: O(B D), and 2 P S entries.
 
@@ -56,13 +72,13 @@ def shared_gradient(
     Returns:
         2 P examples without labels, with S candidates each.
     """
-    num_samples = -(-tf.shape(hidden)[0] // num_drawn)
+    num_samples = num_samples_for(tf.shape(hidden)[0], num_drawn)
     ids = systematic_samples(num_classes, num_drawn, num_samples, seed)
     weights = tf.stack([tf.maximum(gradient, 0), tf.minimum(gradient, 0)])
     totals = tf.reduce_sum(weights, axis=1, keepdims=True)
     means = tf.math.divide_no_nan(tf.matmul(weights, hidden), totals)
     means, totals = (tf.repeat(x, num_samples, axis=0) for x in (means, totals))
-    candidates = tf.where(totals != 0, tf.tile(ids, [2, 1]), -1)
+    candidates = tf.tile(ids, [2, 1])
     share = totals / tf.cast(num_samples * num_drawn, totals.dtype)
     return CandidateGradients(
         means,
@@ -71,6 +87,11 @@ def shared_gradient(
         tf.zeros([2 * num_samples, 0], totals.dtype),
         tf.broadcast_to(share, tf.shape(candidates)),
     )
+
+
+def num_samples_for(batch: tf.Tensor, num_drawn: int) -> tf.Tensor:
+    """Returns P, how many samples of S classes `shared_gradient` draws for B examples."""
+    return -(-batch // num_drawn)
 
 
 def systematic_samples(

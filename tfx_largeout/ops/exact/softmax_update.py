@@ -149,7 +149,7 @@ def _composed(
         ids = ids_between(start, end)
         excess = tf.minimum(logits - logsumexp[:, tf.newaxis], 0)
         gradient = logsumexp_gradient[:, tf.newaxis] * tf.exp(excess)
-        gradient += of_all + _of_targets(labels, target_gradient, start, end)
+        gradient += of_all + gradient_of_targets(labels, target_gradient, start, end)
         factor = rounded_for(products, gradient)
         rows = rounded_for(products, tf.cast(gather(kernel, ids), hidden.dtype))
         hidden_gradient += tf.matmul(factor, rows)
@@ -162,7 +162,7 @@ def _composed(
     return tf.ensure_shape(blocks.fold(visit, tf.zeros_like(hidden)), hidden.shape)
 
 
-def _of_targets(
+def gradient_of_targets(
     labels: tf.Tensor, gradient: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.Tensor:
     """Returns the gradients `[B, K]` at their labels, as columns of classes [start, end)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TiedSampledHead, which shares its W with an input embedding, and RowEmbedding."""
+"""Heads that share their W with an input embedding, and RowEmbedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from variants import thorough
 
 import tfx_largeout as tlo
-from tfx_largeout.heads import TiedSampledHead
+from tfx_largeout.heads import TiedExactSoftmaxHead, TiedSampledHead
 from tfx_largeout.layers import RowEmbedding
 
 WORDS, WIDTH, EXAMPLES, LENGTH = 40, 6, 12, 5
@@ -128,26 +128,77 @@ def test_padding_and_weights_of_classes_count_as_in_keras(ignored):
     np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "optimizer, warns",
-    [
-        (lambda: keras.optimizers.Adam(0.01), True),
-        (lambda: keras.optimizers.SGD(0.5), False),
-        (lambda: tlo.optimizers.FusedAdam(0.01), False),
-    ],
-    ids=["adam", "sgd", "fused_adam"],
-)
-def test_an_optimizer_that_takes_a_row_for_several_is_warned_of(optimizer, warns):
-    """Keras's Adam does, and its steps are others than those of the tied full softmax."""
+def tied_exact(embedding=None, **arguments):
+    embedding = embedding or table()
+    inputs = keras.Input([LENGTH], dtype="int32")
+    arguments = {"seed": 1, "name": "head", "use_bias": False, **arguments}
+    return keras.Model(
+        inputs, TiedExactSoftmaxHead(embedding, **arguments)(trunk(embedding(inputs)))
+    )
+
+
+HEADS = {
+    "sampled": (lambda: tied(tlo.samplers.Uniform(WORDS), use_bias=False), "SampledSoftmax"),
+    "selected": (lambda: tied_exact(num_selected=WORDS), "SoftmaxCrossentropy"),
+    "all": (lambda: tied_exact(backward="all"), "SoftmaxCrossentropy"),
+}
+EXACT_STEPS = {
+    "row_sgd": (lambda: tlo.optimizers.RowSGD(0.5), lambda: keras.optimizers.SGD(0.5)),
+    "row_adagrad": (lambda: tlo.optimizers.RowAdagrad(0.1), lambda: keras.optimizers.Adagrad(0.1)),
+    "row_adam": (lambda: tlo.optimizers.RowAdam(0.01), lambda: keras.optimizers.Adam(0.01)),
+    "fused_adam": (lambda: tlo.optimizers.FusedAdam(0.01), lambda: keras.optimizers.Adam(0.01)),
+    **{
+        name: (make, make)
+        for name, make in {
+            "adam": lambda: keras.optimizers.Adam(0.01),
+            "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+            "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+            "global_clipnorm": lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1),
+            "clipnorm": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
+            "clipvalue": lambda: keras.optimizers.SGD(0.5, clipvalue=0.01),
+            "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+            "averaged": lambda: keras.optimizers.Adam(0.01, use_ema=True),
+            "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.Adam(0.01), initial_scale=1024.0
+            ),
+        }.items()
+    },
+    "row_global_clipnorm": (
+        lambda: tlo.optimizers.RowSGD(0.5, global_clipnorm=0.1),
+        lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXACT_STEPS)
+@pytest.mark.parametrize("head", HEADS)
+def test_steps_are_those_of_keras_with_the_table_twice(head, name):
+    """Embedding, and a product with the same table transposed, under the full softmax."""
     x, y = data()
-    own, full = tied(tlo.samplers.Uniform(WORDS), use_bias=False), dense()
-    own.compile(optimizer(), tlo.losses.SampledSoftmax())
-    full.compile(optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    expected = pytest.warns(RuntimeWarning, match="Got Adam") if warns else no_warning()
-    with expected:
-        own.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
-    full.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False)
-    assert np.allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5) != warns
+    (make_head, loss), (make_own, make_full) = HEADS[head], EXACT_STEPS[name]
+    own, full = make_head(), dense()
+    own.compile(make_own(), getattr(tlo.losses, loss)())
+    full.compile(make_full(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with no_warning():
+        losses = [
+            model.fit(x, y, EXAMPLES // 2, 4, 0, shuffle=False).history["loss"]
+            for model in (own, full)
+        ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, tlo.optimizers.RowAdam])
+def test_a_loop_without_compile_warns_of_what_takes_a_row_for_several(optimizer):
+    x, y = data()
+    model, loss = tied(tlo.samplers.Uniform(9)), tlo.losses.SampledSoftmax()
+    optimizer = optimizer(0.01)
+    with tf.GradientTape() as tape:
+        value = loss(y, model(x, training=True))
+    weights = model.trainable_variables
+    is_right = isinstance(optimizer, tlo.optimizers.RowAdam)
+    with no_warning() if is_right else pytest.warns(RuntimeWarning, match="Got Adam"):
+        optimizer.apply(tape.gradient(value, [w.value for w in weights]), weights)
 
 
 @contextlib.contextmanager
@@ -205,7 +256,7 @@ def test_each_loss_gets_the_statistics_of_a_sampled_head(loss):
     other.build(hidden.shape)
     other.set_dense_weights(*head_of(model).materialize())
     head, found = head_of(model), []
-    for each, log_partition in ((head, head.log_partition), (other, other.gradient_anchor)):
+    for each, log_partition in ((head, head.gradient_anchor), (other, other.gradient_anchor)):
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss()(labels, each(hidden, training=True))
@@ -331,6 +382,171 @@ def test_to_keras_unties():
         tlo.replace_output(plain, TiedSampledHead(table(), tlo.samplers.Uniform(3)))
 
 
+# TiedExactSoftmaxHead
+
+
+@pytest.mark.parametrize("arguments", [{"num_selected": WORDS}, {"backward": "all"}], ids=str)
+@pytest.mark.parametrize("options", [{"label_smoothing": 0.2}, {"ignore_class": -1}], ids=str)
+def test_other_losses_of_the_exact_head_are_those_of_keras(arguments, options):
+    x, y = data()
+    own, full = tied_exact(**arguments), dense()
+    own.compile(tlo.optimizers.RowSGD(0.5), tlo.losses.SoftmaxCrossentropy(**options))
+    if "label_smoothing" in options:
+        loss, targets = keras.losses.CategoricalCrossentropy, keras.ops.one_hot(y, WORDS).numpy()
+    else:
+        y[::3] = -1
+        loss, targets = keras.losses.SparseCategoricalCrossentropy, y
+    full.compile(keras.optimizers.SGD(0.5), loss(from_logits=True, **options))
+    losses = [
+        model.fit(x, labels, EXAMPLES // 2, 4, 0, shuffle=False).history["loss"]
+        for model, labels in ((own, y), (full, targets))
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_selected_rows_have_the_gradient_in_expectation(smoothing):
+    _, y = data()
+    loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
+    hidden = tf.constant(np.random.default_rng(1).normal(size=[EXAMPLES, WIDTH]), tf.float32)
+
+    embedding = table()
+
+    def gradients(draws, **arguments):
+        head = TiedExactSoftmaxHead(embedding, bias_initializer=normal(8), seed=1, **arguments)
+
+        @tf.function
+        def gradient():
+            with tf.GradientTape() as tape:
+                value = tf.reduce_sum(loss(y, head(hidden, training=True)))
+            of_table, of_bias = tape.gradient(value, [head.kernel.value, head.bias.value])
+            return tf.convert_to_tensor(of_table), tf.convert_to_tensor(of_bias)
+
+        head.build(hidden.shape)
+        for draw in range(draws):
+            with head.without_update(draw):
+                yield np.concatenate([np.ravel(part) for part in gradient()])
+
+    (exact,) = gradients(1, backward="all")
+    found = np.stack([*gradients(400, num_selected=4)])
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(axis=0) - exact) < 4.5 * error + 1e-6).all()
+    assert found.std(axis=0).max() > 0.01
+
+
+def test_a_frozen_embedding_and_two_heads_on_one_table():
+    x, y = data()
+    model = tied_exact(backward="all", use_bias=True)
+    model.get_layer("table").trainable = False
+    model.compile("adam", tlo.losses.SoftmaxCrossentropy())
+    before, bias = values_of(model), head_of(model).bias.numpy()
+    model.fit(x, y, verbose=0)
+    np.testing.assert_array_equal(values_of(model), before)
+    assert np.any(head_of(model).bias.numpy() != bias)
+
+    def two(make):
+        embedding, inputs = make(), keras.Input([LENGTH], dtype="int32")
+        hidden = trunk(embedding(inputs))
+        if isinstance(embedding, RowEmbedding):
+            outputs = [
+                TiedExactSoftmaxHead(embedding, num_selected=WORDS, use_bias=False)(hidden),
+                TiedSampledHead(embedding, tlo.samplers.Uniform(WORDS), use_bias=False)(-hidden),
+            ]
+        else:
+            outputs = [embedding(hidden, reverse=True), embedding(-hidden, reverse=True)]
+        return keras.Model(inputs, outputs)
+
+    own, full = two(table), two(reversible)
+    own.compile(
+        tlo.optimizers.RowAdagrad(0.1),
+        [tlo.losses.SoftmaxCrossentropy(), tlo.losses.SampledSoftmax()],
+    )
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    full.compile(keras.optimizers.Adagrad(0.1), [entropy, entropy])
+    for model in (own, full):
+        model.fit(x, [y, y[::-1].copy()], EXAMPLES // 2, 4, 0, shuffle=False)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cap", [0.7, 3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_exact_head_trains_capped_logits(cap, smoothing):
+    x, y = data()
+    own = tied_exact(reversible(logit_soft_cap=cap), backward="all")
+    inputs = keras.Input([LENGTH], dtype="int32")
+    embedding = reversible(logit_soft_cap=cap)
+    full = keras.Model(inputs, embedding(trunk(embedding(inputs)), reverse=True))
+    own.compile("adam", tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing))
+    entropy = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    full.compile("adam", entropy)
+    targets = keras.ops.one_hot(y, WORDS).numpy()
+    for model, labels in ((own, y), (full, targets)):
+        model.fit(x, labels, EXAMPLES // 2, 4, 0, shuffle=False)
+    np.testing.assert_allclose(values_of(own), values_of(full), rtol=1e-4, atol=1e-5)
+    assert own.evaluate(x, y, verbose=0) == pytest.approx(
+        full.evaluate(x, targets, verbose=0), rel=1e-5
+    )
+    for arguments in ({}, {"backward": "all", "products": "bfloat16"}):
+        with pytest.raises(ValueError, match=r'backward must be "all".*logit_soft_cap='):
+            TiedExactSoftmaxHead(reversible(logit_soft_cap=cap), **arguments)
+
+
+# An index over the table
+
+
+INDEXES = {
+    "midx": lambda: (
+        tlo.samplers.MIDX(5),
+        tlo.indexes.InvertedMultiIndex(3, first_period=3, codebook_rounds=2),
+    ),
+    "lsh": lambda: (
+        tlo.samplers.LSHEmbedding(6, tlo.samplers.Uniform(5)),
+        tlo.indexes.HashIndex(tlo.indexes.SimHash(), 2, 3, first_period=1, growth=1),
+    ),
+    "wta": lambda: (
+        tlo.samplers.WTATopK(4, 6),
+        tlo.indexes.HashIndex(num_tables=3, hashes_per_table=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_an_index_follows_the_steps_of_the_optimizer(name):
+    """It is that which is built from the rows at the end, and draws as in a `SampledHead`."""
+    x, y = data()
+    sampler, index = INDEXES[name]()
+    model = tied(sampler, index=index)
+    model.compile(tlo.optimizers.RowAdagrad(0.5), tlo.losses.SampledSoftmax())
+    model.fit(x, y, 4, 6, 0, shuffle=False)
+    head = head_of(model)
+    assert np.isfinite(model.evaluate(x, y, verbose=0))
+    assert head.kept_variables[0].shape.rank == 1 and tf.size(head.kept_variables[0]) == 0
+    if name == "lsh":  # rows that nothing but a lookup moves are left out
+        assert float(head.index.health(head.kernel, head.bias)["stale"]) <= 0.1
+        head.index.rebuild(head.kernel, head.bias)
+        assert float(head.index.health(head.kernel, head.bias)["stale"]) == 0
+
+
+@pytest.mark.parametrize("name", ["midx", "lsh"])
+def test_a_run_with_an_index_is_resumed_bit_for_bit(name, tmp_path):
+    x, y = data()
+
+    def run(epochs, checkpoint=None, seed=3):
+        keras.utils.set_random_seed(seed)
+        sampler, index = INDEXES[name]()
+        model = tied(sampler, index=index)
+        optimizer = keras.optimizers.Adam(0.05, gradient_accumulation_steps=2)
+        model.compile(optimizer, tlo.losses.SampledSoftmax())
+        callbacks = [] if checkpoint is None else [tlo.callbacks.Checkpoint(checkpoint)]
+        model.fit(x, y, 4, epochs, 0, callbacks=callbacks, shuffle=False)
+        return model.get_weights()
+
+    run(3, tmp_path / "run")  # in the middle of a step: 3 batches an epoch
+    for resumed, straight in zip(run(5, tmp_path / "run", seed=4), run(5), strict=True):
+        np.testing.assert_array_equal(resumed, straight)
+
+
 # What is refused
 
 
@@ -340,8 +556,6 @@ def test_wrong_arguments():
         TiedSampledHead(keras.layers.Dense(WORDS), uniform)
     with pytest.raises(TypeError, match="sampler must be a Sampler; got 3"):
         TiedSampledHead(table(), 3)
-    with pytest.raises(ValueError, match=r"sampler must need no index; got <.*LSHEmbedding"):
-        TiedSampledHead(table(), tlo.samplers.LSHEmbedding(3))
     with pytest.raises(ValueError, match=r"each of explicit_classes must be less than .*got 40"):
         TiedSampledHead(table(), uniform, explicit_classes=[WORDS])
     with pytest.raises(ValueError, match="as wide as the embedding, 6; got width 7"):

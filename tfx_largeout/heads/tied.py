@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads whose W is the table of an input embedding, which the model's optimizer trains."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import number_argument
+from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.softmax_head import SoftmaxHead
+from tfx_largeout.heads.update_switch import UpdateSwitch
+from tfx_largeout.indexes.base import Index
+from tfx_largeout.keras_internals import (
+    OptimizerHooks,
+    applying_optimizer,
+    batches_applied,
+    calling_model,
+)
+from tfx_largeout.labels import Labels
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import (
+    RowGradients,
+    candidate_gradients,
+    candidate_rows,
+)
+from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
+from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.samplers import Sampler
+from tfx_largeout.statistics import CandidateStatistics, MeanLogitStatistics
+
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+class TiedHead(KernelHead):
+    """A head o = W h + b whose W is the table of an input embedding, as in language models.
+
+    A class is a word, or an item, of the input, and its row of the table serves both uses. There is
+    one table, and one state of an optimizer for it: the model's. The gradient of a row has two
+    parts, that of the lookups and that of the head, which are added up before the one step:
+
+    - The parts of a `RowOptimizer`, `FusedAdam` and Keras's SGD are slices that name their rows,
+      and nothing in a step is as large as the table but what the optimizer and the lookups make.
+    - For other optimizers of a compiled model, and for clipping by Keras, the part of the head is
+      `[C, D]`: they take slices of the same row for several gradients.
+
+    `forward` is as that of a head that updates itself; a subclass writes `named` and, to be trained
+    by other than `row_gradients`, `gradients`.
+
+    Args:
+        embedding: A `keras.layers.Embedding` of C words and width D.
+        use_bias, bias_initializer: As `DenseHead`.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+    """
+
+    initial_log_partition: float = 0.0
+
+    def __init__(
+        self,
+        embedding: keras.layers.Embedding,
+        use_bias: bool = True,
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(embedding, keras.layers.Embedding):
+            raise TypeError(f"embedding must be a keras.layers.Embedding; got {embedding!r}")
+        if not getattr(embedding, "tie_weights", True):
+            raise ValueError(
+                "embedding must have tie_weights=True, as its table is W; got tie_weights=False. "
+                "For a W of its own take a SampledHead or an ExactSoftmaxHead."
+            )
+        super().__init__(
+            embedding.input_dim, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs
+        )
+        self.embedding = embedding
+        cap = getattr(embedding, "logit_soft_cap", None)
+        if cap is not None:
+            self.soft_cap = number_argument("logit_soft_cap of embedding", cap, above=0)
+        self.update_switch = UpdateSwitch()
+        self.gives_slices = True
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        if input_shape[-1] != self.embedding.output_dim:
+            raise ValueError(
+                "the hidden activations must be as wide as the embedding, "
+                f"{self.embedding.output_dim}; got width {input_shape[-1]}"
+            )
+        super().build(input_shape)
+        self.gradient_anchor = self.add_weight(
+            name="gradient_anchor",
+            shape=(),
+            initializer=keras.initializers.Constant(self.initial_log_partition),
+            dtype="float32",
+            constraint=_AfterStep(self),
+        )
+        self.draws = self.add_state("draws", dtype="int64")
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        optimizer = getattr(calling_model(self), "optimizer", None)
+        self.gives_slices = optimizer is None or _adds_up(optimizer)
+        return super().call(inputs, training)
+
+    def add_kernel(self) -> None:
+        """Adds nothing: W is that of the embedding."""
+        if not self.embedding.built:
+            self.embedding.build()
+        dtype = keras.backend.standardize_dtype(self.kernel.dtype)
+        if dtype != self.variable_dtype:
+            raise ValueError(
+                f"the embedding must have weights of the head's dtype, {self.variable_dtype}; got "
+                f"{dtype}"
+            )
+
+    @property
+    def kernel(self) -> Any:
+        """W `[C, D]`: the table of the embedding."""
+        if self.embedding.lora_enabled or self.embedding.quantization_mode is not None:
+            raise ValueError(
+                "embedding must have one table of floats; got one with LoRA or quantized weights, "
+                f"{self.embedding!r}"
+            )
+        return self.embedding.embeddings
+
+    @property
+    def logits_dtype(self) -> str:
+        """As `Head`: `reverse_dtype`, if the embedding has one."""
+        own = getattr(self.embedding, "reverse_dtype", None)
+        return self.compute_dtype if own is None else keras.backend.standardize_dtype(own)
+
+    @property
+    def step_number(self) -> Any:
+        """How many forward passes there were in training."""
+        return self.draws.value
+
+    @property
+    def unsaved_variables(self) -> list[tf.Variable]:
+        """Variables that need no saving: they bear on `without_update`."""
+        return [self.update_switch.state]
+
+    def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
+        """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
+        return self.update_switch.off(draw)
+
+    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what tells the draws of the present step from others: see `seed_of_step`."""
+        return self.draws.value, self.update_switch.draw
+
+    def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor] | None:
+        """Returns labels and candidates as `row_gradients` has them; None: all rows have one."""
+        raise NotImplementedError
+
+    def gradients(
+        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> RowGradients:
+        """Returns the gradients of h and of rows of W and b. The arguments: of a `BackwardPass`."""
+        batch = self.row_gradients(hidden, labels, residuals, gradients)
+        return candidate_gradients(self.kernel, self.bias, *batch)
+
+    def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
+        if kind not in self.gives or not training:
+            return super().statistics(kind, hidden, labels, training)
+        # What a forward pass is made of has no gradient but the one below.
+        given = self.forward(kind, tf.stop_gradient(hidden), labels)
+        values, residuals = tf.nest.map_structure(_without_gradient, given)
+        named = self.named(labels, residuals)
+        rows = None if named is None else candidate_rows(named)
+        with tf.control_dependencies([*values]):
+            self.update_switch.either(lambda: self.count_pass(rows), lambda: tf.constant(0))
+
+        @tf.custom_gradient
+        def run(hidden: tf.Tensor, anchor: tf.Tensor, *lent: tf.Tensor) -> Any:
+            def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                found = self.gradients(hidden, labels, residuals, gradients[:-1])
+                of_hidden = tf.cast(found.hidden, hidden.dtype)
+                of_lent = (found.kernel, found.bias)[: len(lent)]
+                cast = (tf.cast(g, x.dtype) for g, x in zip(of_lent, lent, strict=True))
+                return of_hidden, gradients[-1], *cast
+
+            return (*map(tf.identity, values), tf.identity(anchor)), backward_pass
+
+        anchor = tf.convert_to_tensor(self.gradient_anchor)
+        *values, anchor = run(hidden, anchor, *self._lent(rows))
+        return self.as_statistics(kind, labels, tuple(values), residuals, anchor)
+
+    def after_step(self, optimizer: Any) -> None:
+        """Is called when an optimizer has taken a step, or a part of it."""
+        return  # AutoGraph can't convert a method without a statement
+
+    def count_pass(self, rows: tf.Tensor) -> tf.Tensor:
+        """Counts a forward pass in training, which may change these rows."""
+        self.draws.value.assign_add(1)
+        return tf.constant(0)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        for name in ("num_classes", "kernel_initializer"):  # those of the embedding
+            del config[name]
+        return config
+
+    def _lent(self, rows: tf.Tensor | None) -> list[tf.Tensor]:
+        """Returns what gets a gradient of W and b: rows, or all."""
+        if not self.trainable:
+            return []
+        weights = [self.kernel] if self.bias is None else [self.kernel, self.bias]
+        tables = [bare_variable(weight) for weight in weights]
+        if rows is None:
+            self.gives_slices = False
+            return [table.read_value() for table in tables]
+        if self.gives_slices:  # the gather of a variable reads these rows alone
+            return [tf.gather(table, rows) for table in tables]
+        return [tf.gather(_with_dense_gradient(table.read_value()), rows) for table in tables]
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TiedSampledHead(TiedHead, CandidateHead):
+    """A `SampledHead` whose W is the table of an input embedding, as in language models.
+
+    A class is a word of the input, and its row of the table serves both uses. As in a
+    `SampledHead`, a training step looks at labels and candidates, and any of its losses will do.
+    But here the model's optimizer takes the step, since the gradient of a row has two parts that
+    must be added up first: that of the lookups, and that of labels and candidates. Both name their
+    rows, and a `RowOptimizer` merges them and updates each of these rows once:
+
+    ```python
+    embedding = layers.RowEmbedding(num_words, 256)
+    hidden = keras.layers.LSTM(256)(embedding(inputs))
+    head = TiedSampledHead(embedding, samplers.LogUniform(1000))
+    model = keras.Model(inputs, head(hidden))
+    model.compile(optimizers.RowAdam(1e-3), loss=losses.SampledSoftmax())
+    ```
+
+    A `RowAdam` is Adam for all the other weights. `FusedAdam` and Keras's SGD add up the parts as
+    well. For Keras's other optimizers, and where they clip gradients, the head makes the gradient
+    of the whole table, as they would: O(C D) in each step. In a loop of your own, with a model that
+    is not compiled, they take slices of a row for several gradients, and a warning says so. A file
+    of the model keeps the tie; `keras.models.clone_model` does not, as it clones each layer by
+    itself.
+
+    Cost: a training step O(B (T + K + S) D) for T lookups an example, and what the optimizer does.
+    Memory: O((B K + S) D) and the rows that are named.
+
+    Args:
+        embedding: A `keras.layers.Embedding` of C words and width D, that of h: best a
+            `layers.RowEmbedding`, as Keras's own makes each step O(C D). The model calls it on its
+            inputs. Its table and a bias are the head's weights. Of a
+            `keras.layers.ReversibleEmbedding`, `logit_soft_cap` caps the logits here, too, bias
+            included, and `reverse_dtype` is that of the logits (statistics are float32 in any
+            case); then there is no `to_dense` and no `export`.
+        sampler: Draws the candidates, as in a `SampledHead`.
+        use_bias, bias_initializer: As `DenseHead`.
+        explicit_classes, seed, initial_log_partition: As `SampledHead`.
+        index: As `SampledHead`. It follows labels and candidates of each step. Rows that nothing
+            but lookups has moved, or an optimizer that moves all rows, it takes in when they are
+            labels or candidates again; an `InvertedMultiIndex` in its next round.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. A head that is not
+            `trainable` leaves W to the lookups.
+
+    Raises:
+        TypeError: `embedding` is no Embedding, `sampler` is no sampler, `index` is no index.
+        ValueError: An argument is out of range; the embedding has `tie_weights=False`. When the
+            head is built, or used: h is not as wide as the embedding, that has LoRA or quantized
+            weights, or weights of another dtype than the head; `index` serves another head.
+        RuntimeError: The classes would be spread over several workers.
+
+    References:
+        Press, Wolf 2017, Using the output embedding to improve language models.
+    """
+
+    def __init__(
+        self,
+        embedding: keras.layers.Embedding,
+        sampler: Sampler,
+        use_bias: bool = True,
+        bias_initializer: Any = "zeros",
+        explicit_classes: Sequence[int] = (),
+        seed: int | None = None,
+        initial_log_partition: float = 0.0,
+        index: Index | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(embedding, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs)
+        self.set_sampler(sampler, explicit_classes, seed, index)
+        self.initial_log_partition = float(initial_log_partition)
+        self._waiting = None if self.index is None else _WaitingRows(self.num_classes)
+
+    def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor]:
+        candidates, _ = residuals
+        return [labels.ids, candidates.ids]
+
+    def as_statistics(
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
+    ) -> CandidateStatistics:
+        capped = tuple(soft_capped(value, self.soft_cap) for value in values)
+        return super().as_statistics(kind, labels, capped, residuals, anchor)
+
+    @property
+    def kept_variables(self) -> list[tf.Variable]:
+        """The rows that wait for the next step of the optimizer: state, but no weights."""
+        return [] if self._waiting is None else [self._waiting.ids]
+
+    def after_step(self, optimizer: Any) -> None:
+        waiting = self._waiting
+        if waiting is None:
+            return
+
+        def follow() -> tf.Tensor:
+            self.follow_rows(waiting.take())
+            return tf.constant(0)
+
+        num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        is_due = tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
+        tf.cond(is_due, follow, lambda: tf.constant(0))
+
+    def count_pass(self, rows: tf.Tensor) -> tf.Tensor:
+        if self._waiting is not None:
+            self._waiting.add(rows)
+        return super().count_pass(rows)
+
+
+class _WaitingRows:
+    """The rows of forward passes whose step the optimizer has not taken yet."""
+
+    def __init__(self, num_classes: int) -> None:
+        self._most = 2 * num_classes
+        with tf.init_scope():
+            nothing = tf.zeros([0], tf.int64)
+            self.ids = tf.Variable(nothing, trainable=False, shape=[None], name="waiting_rows")
+
+    def add(self, rows: tf.Tensor) -> None:
+        """Adds rows; each is there once at least."""
+        every = tf.concat([self.ids.read_value(), rows], axis=0)
+        is_long = tf.size(every) > self._most  # where no step follows
+        self.ids.assign(tf.cond(is_long, lambda: tf.unique(every)[0], lambda: every))
+
+    def take(self) -> tf.Tensor:
+        """Returns the rows, and forgets them."""
+        rows = self.ids.read_value()
+        with tf.control_dependencies([rows]):
+            self.ids.assign(rows[:0])
+        return rows
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
+    """An `ExactSoftmaxHead` whose W is the table of an input embedding.
+
+    The loss is that of the full softmax, as in a Keras model that multiplies by the transposed
+    table, and its gradient that of an `ExactSoftmaxHead`: with `backward="selected"` its
+    expectation, from few rows; with `"all"` the exact one, `[C, D]`. The model's optimizer takes
+    the step, by the sum of it and of the gradient of the lookups: see `TiedSampledHead`.
+
+    ```python
+    items = layers.RowEmbedding(num_items, 64)
+    hidden = keras.layers.GRU(64, return_sequences=True)(items(inputs))
+    model = keras.Model(inputs, TiedExactSoftmaxHead(items, use_bias=False)(hidden))
+    model.compile(optimizers.RowAdam(1e-3), loss=losses.SoftmaxCrossentropy())
+    ```
+
+    With `backward="all"`, or `num_selected` C, and any optimizer whose step with a dense gradient
+    is Keras's (`RowSGD`, `RowAdagrad`, `RowAdam`, `FusedAdam`, and Keras's own), the steps are
+    those of the Keras model.
+
+    Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all;
+    and what the optimizer does. Memory: as `ExactSoftmaxHead`, and the rows that are named, or
+    O(C D) for all.
+
+    Args:
+        embedding, use_bias, bias_initializer: As `TiedSampledHead`. A `logit_soft_cap` needs
+            `backward="all"`.
+        num_selected, backward, products, seed: As `ExactSoftmaxHead`.
+        **kwargs: As `TiedSampledHead`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: As `TiedSampledHead`. ValueError: The embedding caps
+            logits without `backward="all"`, or beside `products="bfloat16"`.
+
+    References:
+        Press, Wolf 2017, Using the output embedding to improve language models.
+    """
+
+    def __init__(
+        self,
+        embedding: keras.layers.Embedding,
+        num_selected: int | None = None,
+        backward: str = "selected",
+        products: str = "float32",
+        use_bias: bool = True,
+        bias_initializer: Any = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(embedding, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs)
+        self.set_softmax(num_selected, backward, products, seed)
+        if self.soft_cap is not None and (backward, products) != ("all", "float32"):
+            raise ValueError(
+                'backward must be "all", and products "float32", where the embedding has a '
+                f"logit_soft_cap; got {backward!r} and {products!r}, with "
+                f"logit_soft_cap={self.soft_cap}"
+            )
+
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
+        if self.soft_cap is not None:
+            values = self._capped(kind, hidden, labels, self.soft_cap)
+            return values, values[1]
+        values, residuals = super().forward(kind, hidden, labels)
+        return values, values[1] if self.backward_over == "all" else residuals
+
+    def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor] | None:
+        return None if self.backward_over == "all" else self.names_of_rows(labels, residuals)
+
+    def gradients(
+        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> RowGradients:
+        if self.backward_over == "selected":
+            found = super().gradients(hidden, labels, residuals, gradients)
+            of_hidden = self.exact_hidden_gradient(found.hidden, residuals, gradients)
+            return found._replace(hidden=of_hidden)
+        target_gradient, log_z_gradient, *mean_gradient = gradients
+        return softmax_gradients(
+            self.kernel,
+            self.bias,
+            tf.cast(hidden, self.statistics_dtype),
+            labels.ids,
+            residuals,  # log Z
+            target_gradient,
+            log_z_gradient,
+            *mean_gradient,
+            soft_cap=self.soft_cap,
+            products=self.products,
+        )
+
+    def _capped(
+        self, kind: type, hidden: tf.Tensor, labels: Labels, cap: float
+    ) -> tuple[tf.Tensor, ...]:
+        wide, nothing = self._wide(hidden), tf.zeros([0], tf.int64)
+        linear = candidate_logits(self.kernel, self.bias, wide, labels.ids, nothing).true_logits
+        log_partition, mean = soft_capped_sums(wide, self.kernel, self.bias, cap)
+        values = soft_capped(linear, cap), log_partition
+        return (*values, mean) if kind is MeanLogitStatistics else values
+
+
+class _AfterStep(keras.constraints.Constraint):
+    """Tells a head of a step of the optimizer, with an optimizer that may have taken a wrong one.
+
+    Keras calls the constraint of a weight when an optimizer has taken its step with it.
+    """
+
+    def __init__(self, head: TiedHead) -> None:
+        self._head = head
+
+    def __call__(self, value: Any) -> Any:
+        optimizer = applying_optimizer()
+        if optimizer is not None:
+            if self._head.gives_slices and not _adds_up(optimizer):
+                warnings.warn(
+                    f"{type(self._head).__name__} needs an optimizer that adds up the gradients of "
+                    "a row before its step: a row optimizer, FusedAdam, or Keras's SGD without "
+                    "clipping; others take too long steps. Compile the model that is called with "
+                    f"the optimizer, which then gets what it needs. Got {type(optimizer).__name__}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._head.after_step(optimizer)
+        return tf.convert_to_tensor(value)
+
+
+def _adds_up(optimizer: Any) -> bool:
+    """Says whether an optimizer takes slices of the same row for parts of one gradient."""
+    if isinstance(optimizer, OptimizerHooks):
+        return True
+    if any(getattr(optimizer, option, None) for option in _CLIPPING):
+        return False  # by the norms of slices
+    _, *parts = with_parts(optimizer)
+    if parts:
+        return all(map(_adds_up, parts))
+    return isinstance(optimizer, keras.optimizers.SGD)
+
+
+@tf.custom_gradient
+def _with_dense_gradient(table: tf.Tensor) -> Any:
+    return tf.identity(table), tf.convert_to_tensor
+
+
+def _without_gradient(value: Any) -> Any:
+    return value if value is None else tf.stop_gradient(value)
