@@ -11,6 +11,7 @@ of the padding reaches the loss. `--head` chooses how the softmax is trained:
 - `sampled`: each word has candidates of its own (`SampledHead`);
 - `tied`: likewise, and W is the table of the input embedding (`TiedSampledHead`);
 - `exact`: the softmax's own loss, without its logits (`ExactSoftmaxHead`);
+- `tied_exact`: likewise, and W is the table of the input embedding (`TiedExactSoftmaxHead`);
 - `dense`: the full softmax (`DenseHead`).
 
 Perplexities are exact with all of them. The text is plain or compressed (.xz, .gz), its words
@@ -33,7 +34,7 @@ from keras import layers, ops
 
 import tfx_largeout as tlo
 
-TRUNKS, HEADS = ("transformer", "lstm"), ("sampled", "tied", "exact", "dense")
+TRUNKS, HEADS = ("transformer", "lstm"), ("sampled", "tied", "exact", "tied_exact", "dense")
 PADDING, END = 0, 1  # the first ids; words follow
 
 
@@ -139,6 +140,9 @@ def build_head(arguments: Any, counts: np.ndarray, embedding: Any) -> tuple[Any,
     if arguments.head == "tied":
         head = tlo.heads.TiedSampledHead(embedding, sampler, bias_initializer=bias)
         return head, tlo.losses.ComplementarySum()
+    if arguments.head == "tied_exact":
+        head = tlo.heads.TiedExactSoftmaxHead(embedding, bias_initializer=bias)
+        return head, tlo.losses.SoftmaxCrossentropy()
     if arguments.head == "exact":
         head = tlo.heads.ExactSoftmaxHead(len(counts), optimizer, bias_initializer=bias)
         return head, tlo.losses.SoftmaxCrossentropy()

@@ -47,7 +47,8 @@ def options(text: Path, **others: object) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("head", "trunk"), each_once(["sampled", "tied", "exact", "dense"], ["transformer", "lstm"])
+    ("head", "trunk"),
+    each_once(["sampled", "tied", "exact", "tied_exact", "dense"], ["transformer", "lstm"]),
 )
 def test_learns_a_small_text(example, tmp_path, trunk, head):
     (tmp_path / "text.txt").write_text(TEXT * 30)

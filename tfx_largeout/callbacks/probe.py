@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
+from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.heads.sampled import SampledHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.ops.exact.exact_hidden_gradient import exact_hidden_gradient
@@ -171,7 +171,7 @@ class Probe(keras.callbacks.Callback):
 
 
 def _of_candidates(head: KernelHead, hidden: tf.Tensor, labels: Labels) -> dict[str, tf.Tensor]:
-    if not isinstance(head, SampledHead):
+    if not isinstance(head, CandidateHead):
         return {}
     best = head.top_k(hidden, min(_RECALL_AT, head.num_classes)).ids
     candidates = head.candidates(hidden, labels).ids

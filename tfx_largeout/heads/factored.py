@@ -20,6 +20,7 @@ from tfx_largeout.heads.factored_over_workers import (
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.self_updating import after_forward_passes
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.factored.factored_state import (
@@ -201,7 +202,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             NotImplementedError,
         )
         *statistics, _ = gone.residuals
-        return gone.hidden, gone.labels.ids, *statistics, *gone.gradients
+        state_input = self._state_input(gone.hidden)
+        return state_input, gone.labels.ids, *statistics, *gone.gradients
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
         hidden, label_ids, gram_hidden, u_hidden, *gradients = parts
@@ -259,6 +261,50 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     ) -> Any:
         """As `Head`; examples stay where they are."""
         return whole_batch_of_parts(output, y_true, sample_weight, mask, filtered)
+
+    def look_up(self, ids: tf.Tensor, dtype: str, training: bool) -> tf.Tensor:
+        """Returns rows of W, `[n, D]` in a dtype, whose gradient is a part of the head's next step.
+
+        As a loss whose gradient with respect to o is 1 at the label i of an example has dL/dW[i] =
+        h, the gradient of a row is the h of an example of its own, without a bias.
+
+        Args:
+            ids: `[n]` int64, in [0, C).
+            dtype: Of the rows.
+            training: Whether a step is to follow, if the head is trainable.
+        """
+        rows = tf.cast(tf.stop_gradient(self.rows_of_w(ids)), dtype)
+        if not training or not self.trainable:
+            return rows
+        self.step_context.call(rows)
+        forward = self.step_context.forward()
+
+        @tf.custom_gradient
+        def run(rows: tf.Tensor, anchor: tf.Tensor) -> Any:
+            def backward_pass(of_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                gone = self._pass_of_lookups(ids, of_rows)
+                of_anchor = tf.zeros_like(anchor)
+                with after_forward_passes():
+                    _, of_anchor = self.step_context.backward(
+                        forward, gone, of_anchor, look=lambda: tf.constant(0.0)
+                    )
+                return tf.zeros_like(rows), of_anchor
+
+            return tf.identity(rows), backward_pass
+
+        return run(rows, tf.convert_to_tensor(self.gradient_anchor))
+
+    def _pass_of_lookups(self, ids: tf.Tensor, of_rows: tf.Tensor) -> BackwardPass:
+        is_finite = tf.reduce_all(tf.math.is_finite(of_rows))
+        hidden = tf.cast(tf.where(is_finite, of_rows, tf.zeros_like(of_rows)), self.state_dtype)
+        hidden = tf.pad(hidden, [[0, 0], [0, self.state.width - self.width]])
+        gram_hidden = tf.matmul(hidden, self.state.gram.value)
+        u_hidden = tf.matmul(hidden, self.state.u.value, transpose_b=True)
+        nan = tf.constant(float("nan"), self.state_dtype)
+        none = tf.zeros_like(hidden[:, 0])
+        of_targets = tf.where(is_finite, tf.ones_like(none), nan)[:, tf.newaxis]
+        residuals = (gram_hidden, u_hidden, tf.identity(self.step_number))
+        return BackwardPass(hidden, Labels(ids[:, tf.newaxis]), residuals, (of_targets, none, none))
 
     def _initial_v(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         bias, kernel_shape = None, (self.num_classes, self.width)

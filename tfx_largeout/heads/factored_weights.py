@@ -14,6 +14,7 @@ from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.factored_over_workers import FactoredOverWorkers
 from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.factored.factored_coordinates_composed import current_rows
 from tfx_largeout.ops.factored.factored_state import FactoredState
 from tfx_largeout.ops.factored.factored_update import factored_settle
 from tfx_largeout.ops.factored.factored_weights import (
@@ -89,6 +90,12 @@ class FactoredWeights(DenseWeights):
         """As `DenseWeights`."""
         return self.state_dtype
 
+    def rows_of_w(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns rows of W, `[n, D]`. Nothing is changed. Cost: O(n D^2)."""
+        state = self.state.variables
+        u, shift = state.u.read_value(), state.shift.read_value()
+        return (tf.matmul(current_rows(state, ids), u) + shift)[:, : self.width]
+
     def condition_number(self) -> float:
         """Returns the condition number of U. Cost: O(D^3)."""
         return float(np.linalg.cond(self.state.u.numpy().astype(np.float64)))
@@ -112,9 +119,9 @@ class FactoredWeights(DenseWeights):
         refresh_bookkeeping(self.state, self.num_classes, self._add_up)
 
     def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in the state's dtype, with its constant 1 if there is a bias."""
+        """Returns h in the state's dtype, with its constant 1 if there is a bias, or as it is."""
         hidden = tf.cast(hidden, self.state_dtype)
-        if not self.use_bias:
+        if hidden.shape[-1] == self.state.width:
             return hidden
         return tf.pad(hidden, [[0, 0], [0, 1]], constant_values=1)
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -157,9 +157,19 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def backward(
-        self, forward: ForwardPass, gone: BackwardPass, of_anchor: tf.Tensor
+        self,
+        forward: ForwardPass,
+        gone: BackwardPass,
+        of_anchor: tf.Tensor,
+        look: Callable[[], tf.Tensor] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes the step, or keeps what it needs.
+
+        Args:
+            forward: What `forward` returned.
+            gone: The pass.
+            of_anchor: The gradient with respect to the anchor.
+            look: Returns the gradient with respect to h. Default: by `head.backward`.
 
         Returns:
             The gradients with respect to h and the anchor, NaN where an optimizer that leaves out
@@ -167,16 +177,18 @@ class StepContext(keras.constraints.Constraint):
         """
         if _skips_steps(self._step_of_graph().optimizer):
             gone, is_finite = gone.without_what_is_not_finite()
-            gradients = (self._gradient(forward, gone), of_anchor)
+            gradients = (self._gradient(forward, gone, look), of_anchor)
             not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
             pairs = zip(gradients, not_a_number, strict=True)
             of_hidden, of_anchor = (tf.where(is_finite, g, nan) for g, nan in pairs)
             return of_hidden, of_anchor
-        return self._gradient(forward, gone), of_anchor
+        return self._gradient(forward, gone, look), of_anchor
 
-    def _gradient(self, forward: ForwardPass, gone: BackwardPass) -> tf.Tensor:
+    def _gradient(
+        self, forward: ForwardPass, gone: BackwardPass, look: Callable[[], tf.Tensor] | None
+    ) -> tf.Tensor:
         head, step = self._head, self._step_of_graph()
-        look = functools.partial(head.backward, *gone, update=False)
+        look = look or functools.partial(head.backward, *gone, update=False)
         if forward.only_looks:
             return look()
         is_here = forward.graph is _graph()

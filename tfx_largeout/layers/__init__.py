@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tfx_largeout.layers.factored_embedding import FactoredEmbedding
 from tfx_largeout.layers.sparse_trunk import RowEmbedding, SparseDense
 
-__all__ = ["RowEmbedding", "SparseDense"]
+__all__ = ["FactoredEmbedding", "RowEmbedding", "SparseDense"]

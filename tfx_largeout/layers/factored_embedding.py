@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FactoredEmbedding: looks up rows of the W of a FactoredHead, which trains them in its step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.heads.factored import FactoredHead
+from tfx_largeout.saving import kept_arguments, with_objects
+from tfx_largeout.tensorflow_internals import tape_may_record
+
+
+@keras.saving.register_keras_serializable(package="tfx_largeout")
+class FactoredEmbedding(keras.layers.Layer):
+    """An input embedding whose table is the W of a `FactoredHead`, as in language models.
+
+    The head keeps W = V U + 1 w^T, and has the only copy. A lookup returns rows of W. With U_i the
+    gradient of the loss with respect to looked up row i, the head's one step is that by the sum:
+
+        W <- (1 - eta lambda) W - eta (dL/dW + sum_i e_i U_i^T)
+
+    exactly: each e_i U_i^T is the gradient of an example with the hidden activations U_i, the label
+    i, and a loss that is its target logit, which the head's exact SGD step has anyway. So it takes
+    V[i] <- V[i] - eta U_i U^-1, and what Q and W^T 1 change by, O(D^2) a lookup.
+
+    ```python
+    head = heads.FactoredHead(num_words, 0.1)
+    hidden = keras.layers.LSTM(64)(layers.FactoredEmbedding(head, 64)(inputs))
+    model = keras.Model(inputs, head(hidden))
+    model.compile("sgd", loss=losses.TaylorSoftmax())
+    ```
+
+    The head's own learning rate is that of the lookups, too. A head that is not `trainable` leaves
+    W as it is; a layer that is not `trainable` leaves out the gradient of its lookups.
+
+    Cost: O(T D^2) for T lookups, forward and in the step.
+
+    Args:
+        head: The `FactoredHead` of the model, of C words.
+        output_dim: D, the width of the head's hidden activations.
+        mask_zero: Whether the id 0 is padding, as in `keras.layers.Embedding`. Default False.
+        **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
+
+    Call arguments:
+        inputs: Ids in [0, C), of any shape.
+
+    Raises:
+        TypeError: `head` is no `FactoredHead`.
+        ValueError: `output_dim` is no positive integer; when the layer is built: the head was built
+            for another width.
+        RuntimeError: When the layer is built: the classes are spread over several workers.
+        tf.errors.InvalidArgumentError: On a CPU: an id is out of range.
+
+    References:
+        Vincent, de Brébisson, Bouthillier 2015, section 2.2; Press, Wolf 2017.
+    """
+
+    def __init__(
+        self, head: FactoredHead, output_dim: int, mask_zero: bool = False, **kwargs: Any
+    ) -> None:
+        # The table may be wider than the compute dtype; rows are cast, not it.
+        super().__init__(autocast=False, **kwargs)
+        if not isinstance(head, FactoredHead):
+            raise TypeError(f"head must be a FactoredHead; got {head!r}")
+        self.head = head
+        self.output_dim = integer_argument("output_dim", output_dim, at_least=1)
+        self.mask_zero = bool(mask_zero)
+        self.supports_masking = self.mask_zero
+        self.supports_jit = False
+
+    def build(self, input_shape: Any = None) -> None:
+        if not self.head.built:
+            self.head.build((None, self.output_dim))
+        if self.head.width != self.output_dim:
+            raise ValueError(
+                f"output_dim must be the width of the head, {self.head.width}; got "
+                f"{self.output_dim}"
+            )
+        self.head.workers.refuse_several(
+            f"{type(self).__name__} {self.name!r} must be built in a single process; got a head "
+            f"whose classes are spread over {self.head.workers.size} workers"
+        )
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """The rows of the ids, in the compute dtype."""
+        if training is None:
+            training = tape_may_record()
+        ids = tf.reshape(tf.cast(inputs, tf.int64), [-1])
+        rows = self.head.look_up(ids, self.compute_dtype, training and self.trainable)
+        shape = tf.concat([tf.shape(inputs), [self.output_dim]], axis=0)
+        static = inputs.shape.concatenate(self.output_dim)
+        return tf.ensure_shape(tf.reshape(rows, shape), static)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """True where the id is not 0, with `mask_zero`."""
+        return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (*input_shape, self.output_dim)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **kept_arguments(self, keras.layers.Layer)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FactoredEmbedding:
+        return cls(**with_objects(config))
