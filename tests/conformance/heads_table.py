@@ -59,10 +59,10 @@ def _tied(make: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a maker of a head that is tied to an embedding, of the width of the suite's h."""
 
     def make_head(
-        classes: int, width: int = 8, kernel_initializer: Any = "glorot_uniform", **kw: Any
+        classes: int, of_width: int = 8, kernel_initializer: Any = "glorot_uniform", **kw: Any
     ) -> Any:
         dtype = {"dtype": kw["dtype"]} if "dtype" in kw else {}
-        table = tlo.layers.RowEmbedding(classes, width, kernel_initializer, **dtype)
+        table = tlo.layers.RowEmbedding(classes, of_width, kernel_initializer, **dtype)
         return make(table, **kw)
 
     return make_head
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         oracle: `oracle(hidden, *weights, lists of labels)` returns the loss in evaluation, `[N]`.
         weights_dtype: That of W with the policies "bfloat16" and "mixed_bfloat16".
         logits: `logits(hidden, *weights)` returns all logits, `[N, C]`, as an oracle has them.
-        is_tied: Whether `make_head` takes the `width` of h, too.
+        is_tied: Whether `make_head` takes the width of h, `of_width`, too.
     """
 
     name: str

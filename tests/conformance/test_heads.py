@@ -453,7 +453,7 @@ def test_several_labels_an_example(row):
 @every_head
 def test_ids_above_two_to_the_24_survive(row):
     classes = 2**24 + 4
-    width = {"width": 1} if row.is_tied else {}
+    width = {"of_width": 1} if row.is_tied else {}
     head = row.make_head(classes, kernel_initializer="zeros", **width)
     head.build((None, 1))
     row.set_row(head, 2**24 + 1, 3.0)

@@ -33,7 +33,8 @@ class Case:
         self._before: list[np.ndarray] | None = None
 
     def make_head(self, num_classes: Any = CLASSES, **arguments: Any) -> Any:
-        return self.row.make_head(num_classes, **arguments)
+        width = {"of_width": WIDTH} if self.row.is_tied else {}
+        return self.row.make_head(num_classes, **width, **arguments)
 
     def make_model(self, **arguments: Any) -> keras.Model:
         """Returns a new model, not compiled: a trunk and the head."""

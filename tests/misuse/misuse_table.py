@@ -29,6 +29,11 @@ def every(row: Row) -> bool:
     return True
 
 
+def untied(row: Row) -> bool:
+    """For what of a tied head the embedding says."""
+    return not row.is_tied
+
+
 def one(row: Row) -> bool:
     """For what does not depend on the head."""
     return row.name == "sampled"
@@ -95,7 +100,7 @@ def _tree(**arguments: Any) -> Callable[[Case], Any]:
 _POSITIVE = "must be a finite number above 0; got"
 ARGUMENTS = [
     *(
-        Misuse(f"num_classes={value!r}", _argument(num_classes=value), ValueError, message)
+        Misuse(f"num_classes={value!r}", _argument(num_classes=value), ValueError, message, untied)
         for value in (1, 0, -3, 2.5, "many", None, True)
         for message in ["num_classes must be an integer of at least 2; got"]
     ),
@@ -873,6 +878,7 @@ FILES = [
         lambda case: _load(case, case.make_model(num_classes=CLASSES + 1)),
         ValueError,
         r"must have the shapes of .*has shape \(2.*saved was \(2",
+        untied,
         keeps_state=False,
     ),
     Misuse(
