@@ -504,6 +504,7 @@ INDEXES = {
         tlo.samplers.LSHEmbedding(6, tlo.samplers.Uniform(5)),
         tlo.indexes.HashIndex(tlo.indexes.SimHash(), 2, 3, first_period=1, growth=1),
     ),
+    "in_batch": lambda: (tlo.samplers.InBatch(queue=1), None),
     "wta": lambda: (
         tlo.samplers.WTATopK(4, 6),
         tlo.indexes.HashIndex(num_tables=3, hashes_per_table=1),

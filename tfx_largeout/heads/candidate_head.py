@@ -149,11 +149,6 @@ class CandidateHead(KernelHead):
             self.workers,
         )
 
-    def follow_rows(self, touched: tf.Tensor) -> None:
-        """Brings the index, if there is one, up to date with rows that a step changed."""
-        if self.index is not None:
-            self.index.update(self.kernel, self.bias, touched)
-
     def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
         super().start_from(kernel, bias)
         if self.index is not None:

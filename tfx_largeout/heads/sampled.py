@@ -124,6 +124,9 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         return BackwardPass(hidden, labels, residuals, tuple(gradients))
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
+        if self.index is None:
+            return
         candidates, _ = residuals
         touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
-        self.follow_rows(self.rows.of(tf.concat(touched, axis=0)))
+        self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
+        self.index.note(labels)

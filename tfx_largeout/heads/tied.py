@@ -103,10 +103,12 @@ class TiedHead(KernelHead):
         )
         self.draws = self.add_state("draws", dtype="int64")
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def call(
+        self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
+    ) -> tf.Tensor:
         optimizer = getattr(calling_model(self), "optimizer", None)
         self.gives_slices = optimizer is None or _adds_up(optimizer)
-        return super().call(inputs, training)
+        return super().call(inputs, training, exclude)
 
     def add_kernel(self) -> None:
         """Adds nothing: W is that of the embedding."""
@@ -173,7 +175,7 @@ class TiedHead(KernelHead):
         named = self.named(labels, residuals)
         rows = None if named is None else candidate_rows(named)
         with tf.control_dependencies([*values]):
-            self.update_switch.either(lambda: self.count_pass(rows), lambda: tf.constant(0))
+            self.update_switch.either(lambda: self.count_pass(labels, rows), lambda: tf.constant(0))
 
         @tf.custom_gradient
         def run(hidden: tf.Tensor, anchor: tf.Tensor, *lent: tf.Tensor) -> Any:
@@ -194,7 +196,7 @@ class TiedHead(KernelHead):
         """Is called when an optimizer has taken a step, or a part of it."""
         return  # AutoGraph can't convert a method without a statement
 
-    def count_pass(self, rows: tf.Tensor) -> tf.Tensor:
+    def count_pass(self, labels: Labels, rows: tf.Tensor) -> tf.Tensor:
         """Counts a forward pass in training, which may change these rows."""
         self.draws.value.assign_add(1)
         return tf.constant(0)
@@ -312,22 +314,23 @@ class TiedSampledHead(TiedHead, CandidateHead):
         return [] if self._waiting is None else [self._waiting.ids]
 
     def after_step(self, optimizer: Any) -> None:
-        waiting = self._waiting
-        if waiting is None:
+        index, waiting = self.index, self._waiting
+        if index is None or waiting is None:
             return
 
         def follow() -> tf.Tensor:
-            self.follow_rows(waiting.take())
+            index.update(self.kernel, self.bias, waiting.take())
             return tf.constant(0)
 
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         is_due = tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
         tf.cond(is_due, follow, lambda: tf.constant(0))
 
-    def count_pass(self, rows: tf.Tensor) -> tf.Tensor:
-        if self._waiting is not None:
+    def count_pass(self, labels: Labels, rows: tf.Tensor) -> tf.Tensor:
+        if self.index is not None and self._waiting is not None:
+            self.index.note(labels)
             self._waiting.add(rows)
-        return super().count_pass(rows)
+        return super().count_pass(labels, rows)
 
 
 class _WaitingRows:
