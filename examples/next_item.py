@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recommender of the next item: a causal Transformer (as SASRec) over what a user did.
+
+    python examples/next_item.py path/to/beauty
+    python examples/next_item.py path/to/beauty --head midx --candidates 100
+    tensorboard --logdir runs/next_item
+
+The data is a file, or a folder with one, in a format of `histories.py`. W of the head is the table
+of the item embedding. `--head` chooses the loss, and the candidates of a training step:
+
+- `exact`: the softmax over all items (`TiedExactSoftmaxHead`);
+- `uniform`, `log-uniform`, `popularity`: candidates of the batch from these distributions;
+- `in-batch`: what comes next elsewhere in the batch, and in `--queue` earlier ones;
+- `midx`: candidates of each position from a softmax over coded rows of W;
+- `gbce`: uniform candidates of each position, and gSASRec's loss.
+
+Each epoch is validated on the item before the last of each user, over the whole catalogue without
+what the user had before; the best epoch's weights are kept. Then, once, the last item is ranked.
+The model is saved, and exported for servers: `history` is padded with 0 behind, of any length
+(the last `--length` items count); an empty one gets what users begin with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import histories as data
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+from ranking import CHOSEN_BY, Ranking, Validation, say
+
+import tfx_largeout as tlo
+
+HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce")
+
+
+@keras.saving.register_keras_serializable(package="next_item")
+class Recent(layers.Layer):
+    """Returns the last items of each history, behind a 0: `[B, n]` to `[B, min(n, length) + 1]`.
+
+    A 0 is no item, wherever it stands; there, zeros follow the items.
+    """
+
+    def __init__(self, length: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.length = length
+
+    def call(self, history: Any) -> Any:
+        items_first = tf.argsort(ops.cast(history == 0, "int32"), stable=True)
+        history = tf.gather(history, items_first, batch_dims=1)
+        sizes = ops.sum(ops.cast(history > 0, "int32"), axis=1, keepdims=True)
+        width = ops.minimum(ops.shape(history)[1], self.length)
+        places = ops.maximum(sizes - self.length, 0) + ops.arange(width)
+        return ops.pad(tf.gather(history, places, batch_dims=1), [[0, 0], [1, 0]])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "length": self.length}
+
+
+@keras.saving.register_keras_serializable(package="next_item")
+class Latest(layers.Layer):
+    """Returns what stands at the last item of each sequence: `[B, n, D]` to `[B, D]`."""
+
+    def call(self, x: Any, items: Any) -> Any:
+        return tf.gather(x, ops.sum(ops.cast(items > 0, "int32"), axis=1), batch_dims=1)
+
+
+@keras.saving.register_keras_serializable(package="next_item")
+class Positions(layers.Layer):
+    """Scales embeddings by the root of their width, and adds a vector of each position."""
+
+    def __init__(self, length: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.length = length
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.scale = input_shape[-1] ** 0.5
+        self.table = self.add_weight(
+            shape=(self.length, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.1),
+            name="table",
+        )
+
+    def call(self, x: Any) -> Any:
+        return self.scale * x + ops.cast(self.table, x.dtype)[: ops.shape(x)[1]]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "length": self.length}
+
+
+@keras.saving.register_keras_serializable(package="next_item")
+class Block(layers.Layer):
+    """Causal attention and a feed-forward network, each added to its input."""
+
+    def __init__(self, width: int, num_heads: int, dropout: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.arguments = {"width": width, "num_heads": num_heads, "dropout": dropout}
+        self.attention = layers.MultiHeadAttention(
+            num_heads, width // num_heads, dropout=0.4 * dropout
+        )
+        self.first, self.second = (layers.LayerNormalization() for _ in range(2))
+        self.wide, self.narrow = layers.Dense(4 * width, "gelu"), layers.Dense(width)
+        self.dropout = layers.Dropout(dropout)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.attention.build(input_shape, input_shape)
+        for layer in (self.first, self.second, self.wide):
+            layer.build(input_shape)
+        self.narrow.build((*input_shape[:-1], self.wide.units))
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        normal = self.first(x)
+        found = self.attention(normal, normal, use_causal_mask=True, training=training)
+        x += self.dropout(found, training=training)
+        found = self.narrow(self.wide(self.second(x)))
+        return x + self.dropout(found, training=training)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **self.arguments}
+
+
+class Recommender:
+    """The layers, and the models that are made of them.
+
+    Attributes:
+        trained: The compiled model, of sequences of classes: what is next at each place.
+        ranking: Measures the model of what is next after a history of classes.
+        server: The same of a history of ids of items, of which unknown ones are refused.
+    """
+
+    def __init__(self, histories: data.Histories, arguments: Any, steps: int) -> None:
+        counts, width, length = histories.counts, arguments.width, arguments.length
+        embedding = tlo.layers.RowEmbedding(
+            len(counts),
+            width,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.1),
+            name="items",
+        )
+        self.trunk = [embedding, Positions(length + 1), layers.Dropout(arguments.dropout)]
+        for _ in range(arguments.blocks):
+            self.trunk.append(Block(width, arguments.attention_heads, arguments.dropout))
+        self.trunk.append(layers.LayerNormalization())
+        self.head, loss = build_head(embedding, counts, arguments)
+        self.recent, self.latest = Recent(length), Latest()
+
+        sequence, history, ids = (
+            keras.Input((None,), dtype="int64", name=name)
+            for name in ("sequence", "classes", "history")
+        )
+        self.trained = keras.Model(sequence, self.head(self.hidden(sequence)))
+        rate = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
+        self.trained.compile(tlo.optimizers.RowAdam(rate, beta_2=0.98), loss=loss)
+        self.ranking = Ranking(keras.Model(history, self.after(history)), loss, counts)
+        lookup = layers.IntegerLookup(vocabulary=histories.ids[1:], mask_token=0, num_oov_indices=0)
+        self.server = keras.Model(ids, self.after(lookup(ids)))
+
+    def hidden(self, sequence: Any) -> Any:
+        """Returns h at each place."""
+        x = sequence
+        for layer in self.trunk:
+            x = layer(x)
+        return x
+
+    def after(self, history: Any) -> Any:
+        """Returns the logits of what is next; 0 and what was had are not to be found."""
+        recent = self.recent(history)
+        had = ops.pad(history, [[0, 0], [1, 0]])
+        return self.head(self.latest(self.hidden(recent), recent), exclude=had)
+
+
+def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any, Any]:
+    """Returns the head and its loss. Class 0 stands for no item: it is no label."""
+    if arguments.head == "exact":
+        head = tlo.heads.TiedExactSoftmaxHead(embedding, use_bias=False)
+        return head, tlo.losses.SoftmaxCrossentropy()
+    number = min(arguments.candidates, len(counts) - 1)
+    sampler = {
+        "uniform": lambda: tlo.samplers.Uniform(number, first_id=1),
+        "log-uniform": lambda: tlo.samplers.LogUniform(number, first_id=1),
+        "popularity": lambda: tlo.samplers.Unigram(counts, number, first_id=1),
+        "in-batch": lambda: tlo.samplers.InBatch(arguments.queue),
+        "midx": lambda: tlo.samplers.MIDX(number, num_words=min(64, len(counts))),
+        "gbce": lambda: tlo.samplers.Uniform(number, per_example=True, first_id=1),
+    }[arguments.head]()
+    losses = {
+        "in-batch": tlo.losses.SampledSoftmax,
+        "gbce": lambda: tlo.losses.GeneralizedBCE(arguments.calibration),
+    }
+    head = tlo.heads.TiedSampledHead(embedding, sampler, use_bias=False)
+    return head, losses.get(arguments.head, tlo.losses.ComplementarySum)()
+
+
+def sequences(histories: data.Histories, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns for each user the last items to train on, behind a 0, and what follows each."""
+    cut = [items[-length - 1 :] for items in histories.train]
+    return [(np.append(0, items[:-1]), items) for items in cut]
+
+
+def batches(rows: list[Any], batch_size: int, seed: int) -> tf.data.Dataset:
+    """Returns batches of sequences of like length, in another order in each epoch."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([len(items) for items, _ in rows])
+
+    def epoch() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        order = np.argsort(sizes + 2 * rng.random(len(sizes)))
+        for start in rng.permutation(range(0, len(order), batch_size)):
+            chosen = [rows[i] for i in order[start : start + batch_size]]
+            items, following = zip(*chosen, strict=True)
+            yield data.padded(items), data.padded(following, padding=-1)
+
+    signature = tf.TensorSpec([None, None], tf.int64)
+    dataset = tf.data.Dataset.from_generator(epoch, output_signature=(signature, signature))
+    number = -(-len(rows) // batch_size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(number)).prefetch(4)
+
+
+def held_out(histories: data.Histories, part: str, batch_size: int = 512) -> tf.data.Dataset:
+    """Returns batches of (what a user had before, the item that came next)."""
+    before, items, _ = histories.held_out(part)
+
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for users in data.by_length(before, batch_size):
+            yield data.padded([before[u] for u in users]), items[users]
+
+    signature = tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int64)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(-(-len(items) // batch_size)))
+
+
+def names_of(file: Path | None) -> dict[int, str]:
+    """Returns the names of items: lines of an id, white space, and a name."""
+    if file is None:
+        return {}
+    lines = file.read_text(encoding="utf-8").splitlines()
+    fields = (line.split(maxsplit=1) for line in lines if line.strip())
+    return {int(item): (name or [item])[0] for item, *name in fields}
+
+
+def parse(command_line: list[str] | None) -> Any:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="a file, or a folder with one")
+    parser.add_argument("--head", choices=HEADS, default="exact")
+    parser.add_argument(
+        "--candidates", type=int, help="default: 1000 of a batch, 100 of each's own"
+    )
+    parser.add_argument(
+        "--queue", type=int, default=0, help="earlier batches of in-batch candidates"
+    )
+    parser.add_argument("--calibration", type=float, default=0.75, help="t of gBCE")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--attention-heads", type=int, default=2)
+    parser.add_argument("--length", type=int, default=50, help="items of a history that count")
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--batch-size", type=int, default=64, help="users")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--patience", type=int, default=5, help="epochs without a better one")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--user", type=int, help="whose best items are printed; default: the first")
+    parser.add_argument("--names", type=Path, help="a file: a line an item, its id and its name")
+    parser.add_argument("--k", type=int, default=10, help="how many of them")
+    parser.add_argument("--output", type=Path, default=Path("runs/next_item"), help="a new folder")
+    arguments = parser.parse_args(command_line)
+    if arguments.candidates is None:
+        arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
+    return arguments
+
+
+def main(command_line: list[str] | None = None) -> dict[str, Any]:
+    """Trains, tests, saves and serves; returns what it writes to results.json."""
+    arguments = parse(command_line)
+    histories = data.load(arguments.data)
+    names = names_of(arguments.names)
+    user = histories.users[0] if arguments.user is None else arguments.user
+    check(arguments, histories, user)
+    keras.utils.set_random_seed(arguments.seed)
+    rows = sequences(histories, arguments.length)
+    train = batches(rows, arguments.batch_size, arguments.seed)
+    steps = arguments.epochs * len(train)
+    recommender = Recommender(histories, arguments, steps)
+    start = time.perf_counter()
+    history = recommender.trained.fit(
+        train,
+        epochs=arguments.epochs,
+        shuffle=False,  # the data set does it
+        callbacks=[
+            Validation(recommender.ranking, held_out(histories, "validation")),
+            keras.callbacks.TensorBoard(arguments.output),
+            keras.callbacks.EarlyStopping(
+                CHOSEN_BY, mode="max", patience=arguments.patience, restore_best_weights=True
+            ),
+        ],
+        verbose=2,
+    ).history
+    results = {
+        "head": arguments.head,
+        "seed": arguments.seed,
+        "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
+        "seconds": round(time.perf_counter() - start, 1),
+        **{part: recommender.ranking(held_out(histories, part)) for part in ("validation", "test")},
+    }
+    recommender.server.save(arguments.output / "model.keras")
+    texts = ["no item", *(names.get(item, str(item)) for item in histories.ids[1:].tolist())]
+    tlo.export(recommender.server, arguments.output / "served", k=arguments.k, names=texts)
+    print(f"user {user}:", ", ".join(ask(arguments.output / "served", histories.whole(user))))
+    (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    say(results)
+    return results
+
+
+def check(arguments: Any, histories: data.Histories, user: int) -> None:
+    """Refuses before the training what would fail after it."""
+    if (arguments.output / "served").exists():
+        raise SystemExit(
+            f"--output must be a new folder; got {arguments.output}, which has a model"
+        )
+    if user not in histories.users:
+        raise SystemExit(f"--user must be one of the data; got {user}")
+    if not 1 <= arguments.k < histories.num_classes:
+        items = histories.num_classes - 1
+        raise SystemExit(f"--k must be in [1, {items}], the items; got {arguments.k}")
+    for name in ("epochs", "batch_size", "length", "candidates"):
+        if getattr(arguments, name) < 1:
+            option = name.replace("_", "-")
+            raise SystemExit(f"--{option} must be at least 1; got {getattr(arguments, name)}")
+
+
+def ask(folder: Path, history: np.ndarray) -> list[str]:
+    """Returns the names of the best items for a history, by what was exported."""
+    served = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    answer = served(inputs=tf.constant(history[np.newaxis]))
+    return [name.decode() for name in answer["names"][0].numpy()]
+
+
+if __name__ == "__main__":
+    tf.get_logger().setLevel("ERROR")
+    main()

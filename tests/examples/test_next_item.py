@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recommender of the next item, on users who go round a circle of items."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfx_largeout as tlo
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ITEMS = 30
+OPTIONS = {"epochs": 1, "width": 16, "blocks": 1, "batch-size": 16, "learning-rate": 0.02, "k": 8}
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "histories", raising=False)
+    spec = importlib.util.spec_from_file_location("next_item", EXAMPLES / "next_item.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def users(number=120):
+    """Who had item i has i + 1 next, or i + 2; ids of items are 100, 200, ..."""
+    rng = np.random.default_rng(0)
+    rows = [np.cumsum(rng.integers(1, 3, rng.integers(3, 9))) for _ in range(number)]
+    starts = rng.integers(ITEMS, size=number)
+    return [100 * ((start + row) % ITEMS + 1) for start, row in zip(starts, rows, strict=True)]
+
+
+def write(file, rows):
+    lines = (f"{u} {' '.join(map(str, row))}\n" for u, row in enumerate(rows, 1))
+    file.write_text("".join(lines))
+
+
+def run(example, folder, rows, head="exact", **options):
+    folder.mkdir(exist_ok=True)
+    write(folder / "users.txt", rows)
+    chosen = {**OPTIONS, "head": head, "output": folder / "out", **options}
+    command = [str(part) for name in chosen for part in (f"--{name}", chosen[name])]
+    return example.main([str(folder / "users.txt"), *command])
+
+
+HEADS = ["exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head", HEADS)
+def test_learns_and_writes_what_it_promises(example, tmp_path, head, capsys):
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{100 * i} item no. {i}\n" for i in range(1, ITEMS)))
+    results = run(example, tmp_path, users(), head, epochs=12, candidates=10, names=names, queue=1)
+    out = tmp_path / "out"
+    assert json.loads((out / "results.json").read_text()) == results
+    lines = capsys.readouterr().out.splitlines()
+    for part, line in zip(("validation", "test"), lines[-2:], strict=True):
+        assert results[part]["HIT@5"] > 0.8
+        assert results[part]["NDCG@10"] > 0.4
+        assert line.startswith(f"{part}: HIT@5 {results[part]['HIT@5']:.4f} NDCG@5 ")
+    assert lines[-3].startswith("user 1: ") and "item no. " in lines[-3]
+    assert list(out.rglob("events.out.*"))
+
+    # Served: ids in, and the same from a loaded file; zeros are no items; none at all is answered.
+    served = tf.saved_model.load(str(out / "served")).signatures["serving_default"]
+    history = np.array([[100, 200, 400, 0], [0, 100, 200, 400], [0, 0, 0, 0]])
+    answer = served(inputs=tf.constant(history))
+    np.testing.assert_array_equal(answer["ids"][0], answer["ids"][1])
+    assert np.isfinite(answer["scores"]).all()
+    assert set(answer["names"][0, :2].numpy()) == {b"item no. 5", b"item no. 6"}
+    had = {b"item no. 1", b"item no. 2", b"item no. 4", b"no item"}
+    assert not had & set(answer["names"][0].numpy())
+    loaded = tlo.top_k_model(keras.models.load_model(out / "model.keras"), 8)
+    scores, ids = loaded.predict(history, verbose=0)
+    np.testing.assert_array_equal(ids, answer["ids"])
+    np.testing.assert_allclose(scores, answer["scores"], rtol=1e-4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"found OOV values \[7\]"):
+        served(inputs=tf.constant([[100, 7]], tf.int64))
+
+
+def test_the_test_items_are_not_looked_at_before_the_end(example, tmp_path, monkeypatch):
+    """With other ones all is the same but the test; they are asked for once, after `fit`."""
+    asked = []
+    held_out, fit = example.data.Histories.held_out, keras.Model.fit
+    monkeypatch.setattr(
+        example.data.Histories,
+        "held_out",
+        lambda self, part: asked.append(part) or held_out(self, part),
+    )
+    monkeypatch.setattr(
+        keras.Model, "fit", lambda self, *a, **k: [fit(self, *a, **k), asked.append("end")][0]
+    )
+    rows = users()
+    others = [np.append(row[:-1], rows[u - 1][-1]) for u, row in enumerate(rows)]
+    found = [run(example, tmp_path / name, r) for name, r in (("a", rows), ("b", others))]
+    assert asked == 2 * ["validation", "end", "validation", "test"]
+    assert found[0]["validation"] == found[1]["validation"]
+    assert found[0]["epoch"] == found[1]["epoch"]
+    assert found[0]["test"] != found[1]["test"]
+
+
+def test_long_histories_are_cut_and_zeros_left_out(example):
+    recent = example.Recent(3)
+    histories = tf.constant([[1, 2, 3, 4, 5], [0, 6, 0, 7, 0], [0, 0, 0, 0, 0]], tf.int64)
+    expected = [[0, 3, 4, 5], [0, 6, 7, 0], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(recent(histories), expected)
+    x = tf.reshape(tf.range(12.0), [3, 4, 1])
+    np.testing.assert_array_equal(example.Latest()(x, recent(histories))[:, 0], [3, 6, 8])
+
+
+def test_batches_have_every_sequence_once_in_an_epoch(example):
+    rows = [np.arange(1, n + 2) for n in np.random.default_rng(0).integers(0, 9, 50)]
+
+    class Data:
+        train = rows
+
+    pairs = example.sequences(Data, length=4)
+    for _ in range(2):
+        seen = []
+        for items, following in example.batches(pairs, 8, seed=1):
+            assert items.shape == following.shape
+            for x, y in zip(items.numpy(), following.numpy(), strict=True):
+                last = y[y > 0]
+                assert x[: len(last)].tolist() == [0, *last[:-1]]
+                assert not x[len(last) :].any() and (y[len(last) :] == -1).all()
+                seen.append(tuple(last))
+        assert sorted(seen) == sorted(tuple(row[-5:]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"user": 999}, "--user must be one of the data; got 999"),
+        ({"k": 31}, r"--k must be in \[1, 30\], the items; got 31"),
+        ({"epochs": 0}, "--epochs must be at least 1; got 0"),
+        ({"candidates": 0}, "--candidates must be at least 1; got 0"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_the_training(example, tmp_path, options, message):
+    with pytest.raises(SystemExit, match=message):
+        run(example, tmp_path, users(), **options)
+
+
+def test_a_model_is_not_written_over(example, tmp_path):
+    (tmp_path / "out" / "served").mkdir(parents=True)
+    with pytest.raises(
+        SystemExit, match=r"--output must be a new folder; got .*, which has a model"
+    ):
+        run(example, tmp_path, users())
