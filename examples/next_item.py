@@ -236,11 +236,16 @@ def held_out(histories: data.Histories, part: str, batch_size: int = 512) -> tf.
 
 def names_of(file: Path | None) -> dict[int, str]:
     """Returns the names of items: lines of an id, white space, and a name."""
-    if file is None:
-        return {}
-    lines = file.read_text(encoding="utf-8").splitlines()
-    fields = (line.split(maxsplit=1) for line in lines if line.strip())
-    return {int(item): (name or [item])[0] for item, *name in fields}
+    names: dict[int, str] = {}
+    lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        item, _, name = line.replace("\t", " ").strip().partition(" ")
+        if not item.isdigit() or not name.strip():
+            raise SystemExit(f"{file}, line {number}: must be an item's id and name; got {line!r}")
+        names[int(item)] = name.strip()
+    return names
 
 
 def parse(command_line: list[str] | None) -> Any:
@@ -268,8 +273,8 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--user", type=int, help="whose best items are printed; default: the first")
     parser.add_argument("--names", type=Path, help="a file: a line an item, its id and its name")
-    parser.add_argument("--k", type=int, default=10, help="how many of them")
-    parser.add_argument("--output", type=Path, default=Path("runs/next_item"), help="a new folder")
+    parser.add_argument("--k", type=int, help="how many of them; default: 10, or all")
+    parser.add_argument("--output", type=Path, default=Path("runs/next_item"), help="a folder")
     arguments = parser.parse_args(command_line)
     if arguments.candidates is None:
         arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
@@ -311,8 +316,9 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
     }
     recommender.server.save(arguments.output / "model.keras")
     texts = ["no item", *(names.get(item, str(item)) for item in histories.ids[1:].tolist())]
-    tlo.export(recommender.server, arguments.output / "served", k=arguments.k, names=texts)
-    print(f"user {user}:", ", ".join(ask(arguments.output / "served", histories.whole(user))))
+    folder = new_version(arguments.output / "served")
+    tlo.export(recommender.server, folder, k=arguments.k, names=texts)
+    print(f"user {user}:", ", ".join(ask(folder, histories.whole(user))))
     (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     say(results)
     return results
@@ -320,19 +326,23 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
 
 def check(arguments: Any, histories: data.Histories, user: int) -> None:
     """Refuses before the training what would fail after it."""
-    if (arguments.output / "served").exists():
-        raise SystemExit(
-            f"--output must be a new folder; got {arguments.output}, which has a model"
-        )
     if user not in histories.users:
         raise SystemExit(f"--user must be one of the data; got {user}")
-    if not 1 <= arguments.k < histories.num_classes:
-        items = histories.num_classes - 1
+    items = histories.num_classes - 1
+    arguments.k = min(10, items) if arguments.k is None else arguments.k
+    if not 1 <= arguments.k <= items:
         raise SystemExit(f"--k must be in [1, {items}], the items; got {arguments.k}")
     for name in ("epochs", "batch_size", "length", "candidates"):
         if getattr(arguments, name) < 1:
             option = name.replace("_", "-")
             raise SystemExit(f"--{option} must be at least 1; got {getattr(arguments, name)}")
+
+
+def new_version(folder: Path) -> Path:
+    """Returns the next one of the numbered folders of which servers take the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    return folder / str(max(numbers, default=0) + 1)
 
 
 def ask(folder: Path, history: np.ndarray) -> list[str]:

@@ -71,7 +71,7 @@ def test_learns_and_writes_what_it_promises(example, tmp_path, head, capsys):
     assert list(out.rglob("events.out.*"))
 
     # Served: ids in, and the same from a loaded file; zeros are no items; none at all is answered.
-    served = tf.saved_model.load(str(out / "served")).signatures["serving_default"]
+    served = tf.saved_model.load(str(out / "served" / "1")).signatures["serving_default"]
     history = np.array([[100, 200, 400, 0], [0, 100, 200, 400], [0, 0, 0, 0]])
     answer = served(inputs=tf.constant(history))
     np.testing.assert_array_equal(answer["ids"][0], answer["ids"][1])
@@ -150,9 +150,14 @@ def test_what_can_not_be_is_refused_before_the_training(example, tmp_path, optio
         run(example, tmp_path, users(), **options)
 
 
-def test_a_model_is_not_written_over(example, tmp_path):
-    (tmp_path / "out" / "served").mkdir(parents=True)
-    with pytest.raises(
-        SystemExit, match=r"--output must be a new folder; got .*, which has a model"
-    ):
-        run(example, tmp_path, users())
+def test_a_line_of_names_that_breaks_the_rule_is_named(example, tmp_path):
+    (tmp_path / "names.txt").write_text("7 a name\n8\tanother\nseven\n")
+    with pytest.raises(SystemExit, match=r"names.txt, line 3: must be an item's id and name; got"):
+        example.names_of(tmp_path / "names.txt")
+
+
+def test_a_model_is_served_beside_those_before_it(example, tmp_path):
+    assert example.new_version(tmp_path / "served").name == "1"
+    for name in ("1", "7", "other"):
+        (tmp_path / "served" / name).mkdir()
+    assert example.new_version(tmp_path / "served").name == "8"
