@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recommenders of the next item, side by side: heads of ours, and peers, on the same split.
 
-    python benchmarks/recommenders.py path/to/beauty exact in-batch --seeds 1 2 3
+    python benchmarks/recommenders.py path/to/beauty exact in-batch two-tower --seeds 1 2 3
     python benchmarks/recommenders.py path/to/beauty popularity-alone item-knn
     python benchmarks/recommenders.py path/to/beauty als bpr --python path/to/python
 
-Each row of results/recommenders.csv is one training by examples/next_item.py with its defaults but
-for what is given here, or one peer. What a peer is trained with or chosen by never is a test item;
-for the test it has the items of validation as well, since these came before. `als` and `bpr` are
-those of `implicit`, in a Python that has it.
+Each row of results/recommenders.csv is one training by examples/next_item.py or two_tower.py, with
+its defaults but for options that are given here, or one peer. No peer is trained with test items,
+or chosen by them; for the test it has the items of validation as well, since these came before.
+`als` and `bpr` are those of `implicit`, in a Python that has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -153,18 +154,22 @@ def measure_peer(name: str, folder: Path) -> dict[str, Any]:
     return results
 
 
-def measure_head(name: str, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
+def measure_example(name: str, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
     """Returns what the example returns."""
-    import next_item
-
     with tempfile.TemporaryDirectory() as output:
-        command = [str(folder), "--head", name, "--seed", str(seed), "--output", output, *options]
-        return next_item.main(command)
+        command = [str(folder), "--seed", str(seed), "--output", output, *options]
+        if name == "two-tower":
+            return importlib.import_module("two_tower").main(command)
+        return importlib.import_module("next_item").main([*command, "--head", name])
 
 
 def row_of(results: dict[str, Any], folder: Path, options: list[str]) -> dict[str, Any]:
     """Returns a row of the CSV."""
-    row = {"data": folder.name, "method": results["head"], "options": " ".join(options)}
+    row = {
+        "data": folder.name,
+        "method": results["head"].partition(",")[0],
+        "options": " ".join(options),
+    }
     row |= {name: results[name] for name in ("seed", "epoch", "seconds")}
     for part in ("validation", "test"):
         for name, value in results[part].items():
@@ -175,7 +180,7 @@ def row_of(results: dict[str, Any], folder: Path, options: list[str]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("methods", nargs="+", help="heads of next_item.py, or peers")
+    parser.add_argument("methods", nargs="+", help="heads of next_item.py, two-tower, or peers")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--python", help="of an environment with implicit, for als and bpr")
     parser.add_argument("--as-json", action="store_true", help="prints a peer's results, no CSV")
@@ -188,7 +193,7 @@ def main() -> None:
 
         for seed in [1] if method in PEERS else arguments.seeds:
             if method not in PEERS:
-                results = measure_head(method, arguments.data, seed, options)
+                results = measure_example(method, arguments.data, seed, options)
             elif arguments.python and method in ("als", "bpr"):
                 command = [arguments.python, __file__, str(arguments.data), method, "--as-json"]
                 child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -198,9 +198,20 @@ def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any,
 
 
 def sequences(histories: data.Histories, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns for each user the last items to train on, behind a 0, and what follows each."""
-    cut = [items[-length - 1 :] for items in histories.train]
-    return [(np.append(0, items[:-1]), items) for items in cut]
+    """Returns items to train on, behind a 0, and what follows each; -1 where that is not learned.
+
+    Long histories are several sequences, the last one full: each item is learned once, and those of
+    a later sequence from the `length` before them at most.
+    """
+    rows = []
+    for items in histories.train:
+        for end in [len(items), *range(len(items) - length, 1, -length)]:
+            part = items[max(end - length - 1, 0) : end]
+            following = part.copy()
+            if end > length + 1:  # its first item is the last one of the sequence before
+                following[0] = -1
+            rows.append((np.append(0, part[:-1]), following))
+    return rows
 
 
 def batches(rows: list[Any], batch_size: int, seed: int) -> tf.data.Dataset:

@@ -117,13 +117,23 @@ def test_long_histories_are_cut_and_zeros_left_out(example):
     np.testing.assert_array_equal(example.Latest()(x, recent(histories))[:, 0], [3, 6, 8])
 
 
+def test_every_item_is_learned_once_from_those_before_it(example):
+    class Histories:
+        train = (np.arange(1, 12), np.array([1]), np.arange(20, 25))
+
+    pairs = example.sequences(Histories, length=4)
+    assert [(x.tolist(), y.tolist()) for x, y in pairs] == [
+        ([0, 7, 8, 9, 10], [-1, 8, 9, 10, 11]),
+        ([0, 3, 4, 5, 6], [-1, 4, 5, 6, 7]),
+        ([0, 1, 2], [1, 2, 3]),
+        ([0], [1]),
+        ([0, 20, 21, 22, 23], [20, 21, 22, 23, 24]),
+    ]
+
+
 def test_batches_have_every_sequence_once_in_an_epoch(example):
     rows = [np.arange(1, n + 2) for n in np.random.default_rng(0).integers(0, 9, 50)]
-
-    class Data:
-        train = rows
-
-    pairs = example.sequences(Data, length=4)
+    pairs = [(np.append(0, row[:-1]), row) for row in rows]
     for _ in range(2):
         seen = []
         for items, following in example.batches(pairs, 8, seed=1):
@@ -133,7 +143,7 @@ def test_batches_have_every_sequence_once_in_an_epoch(example):
                 assert x[: len(last)].tolist() == [0, *last[:-1]]
                 assert not x[len(last) :].any() and (y[len(last) :] == -1).all()
                 seen.append(tuple(last))
-        assert sorted(seen) == sorted(tuple(row[-5:]) for row in rows)
+        assert sorted(seen) == sorted(map(tuple, rows))
 
 
 @pytest.mark.parametrize(
