@@ -14,6 +14,11 @@ from tfx_largeout.run_time_checks import Check, after
 PADDING = -1
 
 
+def is_sparse_matrix(value: Any) -> bool:
+    """Says whether a value is a sparse matrix or array of SciPy."""
+    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr")
+
+
 class Labels(NamedTuple):
     """The classes of each example of a flattened batch, padded with -1.
 
@@ -74,6 +79,22 @@ class Labels(NamedTuple):
         counted &= tf.equal(values, tf.reduce_max(values, axis=-1, keepdims=True))
         ids = tf.where(counted, self.ids, tf.int64.max)
         return counted & tf.equal(ids, tf.reduce_min(ids, axis=-1, keepdims=True))
+
+    def as_set(self, asked_by: str) -> Labels:
+        """Returns those with a target value of 1, without it; refuses what is neither 0 nor 1."""
+        values: Any = self.values
+        rule = f"{asked_by} must get class ids, or sparse targets of zeros and ones; got"
+        with after([_check_each((values == 0) | (values == 1), rule, values)]):
+            return self._replace(ids=tf.where(values == 1, self.ids, PADDING), values=None)
+
+    @property
+    def sets_as_shares(self) -> Labels:
+        """With equal shares of 1 in place of the ones of examples that have zeros and ones alone."""
+        values: Any = self.values
+        is_set = tf.reduce_all((values == 0) | (values == 1), axis=-1, keepdims=True)
+        shares = tf.math.divide_no_nan(values, tf.reduce_sum(values, axis=-1, keepdims=True))
+        ids = tf.where(is_set & (values == 0), tf.constant(PADDING, tf.int64), self.ids)
+        return self._replace(ids=ids, values=tf.where(is_set, shares, values))
 
     def where(self, kept: tf.Tensor) -> Labels:
         """Returns those of the examples for which `kept`, `[N]` bool, is True."""
@@ -137,6 +158,10 @@ def soft_labels(y_true: Any, must_be: bool = False) -> SoftLabels | None:
 
 
 def _as_tensor(x: Any) -> Any:
+    if is_sparse_matrix(x):  # as the loops of Keras do
+        matrix = x.tocsr().tocoo()
+        places = np.stack([matrix.row, matrix.col], axis=1).astype(np.int64)
+        return tf.SparseTensor(places, matrix.data, matrix.shape)
     return x if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)) else tf.convert_to_tensor(x)
 
 
@@ -160,6 +185,8 @@ def normalize_labels(
     | `tf.RaggedTensor` | `[B, None]` |
     | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
     | `tf.SparseTensor` of *floats*: the targets themselves, ids are its columns | `[B, C]` |
+    | `tf.SparseTensor` of booleans: ids are the columns of what is True | `[B, C]` |
+    | a sparse matrix of SciPy: as a `tf.SparseTensor` | `[B, C]` |
     | a pair of ids, in one of the first four forms, and floats of the same shape, a value each | |
     | a dict of such `"ids"` and `"probabilities"` | |
 
@@ -222,6 +249,9 @@ def _read(
             f"labels in a dict must be those of 'ids' and 'probabilities'; got {[*y_true]}"
         )
     y_true = _as_tensor(y_true)
+    if isinstance(y_true, tf.SparseTensor) and y_true.dtype == tf.bool:
+        labels, checks = _from_targets(tf.cast(y_true, tf.float32), num_classes, batch_shape)
+        return _without(labels.positive._replace(values=None), ignore_class), checks
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         if ignore_class is not None:
             raise ValueError(
@@ -448,7 +478,7 @@ def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> C
         lambda: [
             f"labels must be class ids; got a matrix with {num_classes} columns, one a class, and "
             "no value above 1, which looks like indicators. Pass ids padded with -1, such as "
-            "tf.ragged.constant([[3, 17], [5]]), or a tf.SparseTensor of floats"
+            "tf.ragged.constant([[3, 17], [5]]), or a sparse matrix of booleans: y.astype(bool)"
         ],
     )
 

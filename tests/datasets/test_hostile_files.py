@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import re
@@ -75,7 +76,8 @@ REFUSED = {
     "hexadecimal": (b"1 10 10\n1 2:0x1p3\n", 2, VALUE),
     "Arabic digits": ("1 10 10\n٣ 2:3\n".encode(), 2, LABEL),
     # Bytes.
-    "byte order mark": (b"\xef\xbb\xbf1 10 10\n1 2:3\n", 1, r"got '\\ufeff1 10 10'"),
+    "two byte order marks": (b"\xef\xbb\xbf" * 2 + b"1 10 10\n1 2:3\n", 1, COUNT),
+    "byte order mark in a line": (b"1 10 10\n\xef\xbb\xbf1 2:3\n", 2, LABEL),
     "UTF-16": ("1 10 10\n1 2:3\n".encode("utf-16"), 1, COUNT),
     "no UTF-8": (b"2 10 10\n1 2:3\n1 2:\xff\xfe\n", 3, rf"{VALUE}; got '\\\\xff\\\\xfe'"),
     "no UTF-8 in the header": (b"1 10 \xff10\n1 2:3\n", 1, COUNT),
@@ -117,12 +119,17 @@ READ = {
     "a billion features and labels": TEXT.replace(b" 10 10", b" 1000000000 2147483647"),
     "leading zeros": TEXT.replace(b"9:", b"0" * 1000 + b"9:"),
     "many digits": TEXT.replace(b"0.5", b"0.5" + b"0" * 1000),
+    "byte order mark": b"\xef\xbb\xbf" + TEXT,
+    "packed byte order mark": gzip.compress(b"\xef\xbb\xbf" + TEXT),
     "gzip": gzip.compress(TEXT),
     "gzip in two members": gzip.compress(TEXT[:11]) + gzip.compress(TEXT[11:]),
     "gzip and NUL bytes": gzip.compress(TEXT) + bytes(512),
     "xz": lzma.compress(TEXT),
     "xz in two streams": lzma.compress(TEXT[:11]) + lzma.compress(TEXT[11:]),
     "xz and NUL bytes": lzma.compress(TEXT) + bytes(512),
+    "bzip2": bz2.compress(TEXT),
+    "bzip2 in two streams": bz2.compress(TEXT[:11]) + bz2.compress(TEXT[11:]),
+    "bzip2 and NUL bytes": bz2.compress(TEXT) + bytes(512),
     "xz in two streams with NUL bytes between": (
         lzma.compress(TEXT[:11]) + bytes(512) + lzma.compress(TEXT[11:]) + bytes(4)
     ),
@@ -138,7 +145,7 @@ def test_read_rightly(tmp_path, monkeypatch, name, block_bytes):
     assert rows_of(read_xc(path)) == ROWS
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
 def test_a_compressed_file_is_read_whole_or_not_at_all(tmp_path, compress):
     """Cut off anywhere, with anything behind it, with any byte turned over."""
     data, path = compress(TEXT), tmp_path / "data"
@@ -161,7 +168,7 @@ def test_a_compressed_file_is_read_whole_or_not_at_all(tmp_path, compress):
     assert num_refused > len(data) * 0.8
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
 def test_damage_is_named_with_a_line_near_it(tmp_path, compress):
     """The first one that was not read: at most a block before the damage."""
     num_lines, path = 500_000, tmp_path / "data"

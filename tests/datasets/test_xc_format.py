@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 from pathlib import Path
@@ -60,7 +61,7 @@ def read_with_both_parsers(path: Path, monkeypatch) -> list[xc_files.Row]:
     return fast
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz"])
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz", ".bz2"])
 @pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
 def test_random_files_round_trip(tmp_path, monkeypatch, only_fast, suffix, block_bytes):
     monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", block_bytes)
@@ -226,7 +227,7 @@ def test_line_number_is_right_after_many_blocks(tmp_path, monkeypatch):
         read_xc(path)
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_damaged_compressed_file_is_named(tmp_path, compress, damage):
     rows = xc_files.draw(np.random.default_rng(0), 2000, 1000, 1000)

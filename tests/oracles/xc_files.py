@@ -6,6 +6,7 @@ Rows are pairs (labels, features): a list of ids, and a dict from id to value.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 Row = tuple[list[int], dict[int, float]]
 
-OPEN = {".txt": open, ".gz": gzip.open, ".xz": lzma.open}
+OPEN = {".txt": open, ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 def lines(rows: list[Row], num_features: int, num_labels: int) -> list[str]:

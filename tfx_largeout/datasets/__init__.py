@@ -10,6 +10,7 @@ from tfx_largeout.datasets.extreme_classification import (
     ExtremeClassification,
     ExtremeClassificationConfig,
 )
+from tfx_largeout.datasets.readers import find_split, read_svmlight, read_xc, split_files
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.tf_idf import tf_idf
 from tfx_largeout.datasets.tfds_examples import sparse_batches
@@ -19,7 +20,6 @@ from tfx_largeout.datasets.wordnet_reverse_dictionary import (
     load_wordnet,
     wordnet_names,
 )
-from tfx_largeout.datasets.xc_format import find_split, read_xc
 
 __all__ = [
     "ExtremeClassification",
@@ -28,8 +28,10 @@ __all__ = [
     "WordNetReverseDictionary",
     "find_split",
     "load_wordnet",
+    "read_svmlight",
     "read_xc",
     "sparse_batches",
+    "split_files",
     "tf_idf",
     "uniform_labels",
     "wordnet_names",

@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfx_largeout.datasets import tfds_examples
+from tfx_largeout.datasets.readers import find_split, read_xc
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.uniform_labels import uniform_labels
-from tfx_largeout.datasets.xc_format import find_split, read_xc
 
 _DESCRIPTION = """
 Extreme multi-label classification: sparse bag-of-words features and any number of labels an

@@ -3,27 +3,36 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import lzma
+import os
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO
 
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 24  # a line of more than a million features
 _SHOWN_BYTES = 240  # as much of a word as the 60 characters that a message shows can take
 _MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # that of UTF-8, which some editors write
 
 
-def line_blocks(path: str) -> Generator[tuple[int, bytes], None, None]:
+def line_blocks(
+    path: str, report: Callable[[int, int], None] | None = None
+) -> Generator[tuple[int, bytes], None, None]:
     """Yields (number of the first line, whole lines); line ends are all a newline.
+
+    Args:
+        path: A plain, gzip, xz or bzip2 file; its first bytes tell which.
+        report: Is called with (bytes of the file read so far, all of them) before each block.
 
     Raises:
         ValueError: A line is too long, or the file can't be unpacked.
     """
     rest, number = b"", 1  # the beginning of a line, and which one it is
-    with contextlib.closing(_unpacked(path)) as blocks:
+    with contextlib.closing(_unpacked(path, report)) as blocks:
         while True:
             try:
                 block = next(blocks, b"")
@@ -48,28 +57,36 @@ def line_blocks(path: str) -> Generator[tuple[int, bytes], None, None]:
             rest = data[end:]
             if end:
                 lines = data[:end].replace(b"\r\n", b"\n")
+                if number == 1:
+                    lines = lines.removeprefix(_BYTE_ORDER_MARK)
                 yield number, lines
                 number += lines.count(b"\n")
             if not block:
                 return
 
 
-def _unpacked(path: str) -> Generator[bytes, None, None]:
-    """Yields the content of a plain, gzip or xz file, whichever its first bytes say, in blocks."""
+def _unpacked(path: str, report: Callable[[int, int], None] | None) -> Generator[bytes, None, None]:
+    """Yields the content of a plain or packed file, whichever its first bytes say, in blocks."""
     with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         magic = file.read(6)
         file.seek(0)
         if magic == b"\xfd7zXZ\x00":
-            yield from _unpacked_xz(file)
-            return
-        stream: Any = gzip.GzipFile(fileobj=file) if magic.startswith(b"\x1f\x8b") else file
-        while block := stream.read(_BLOCK_BYTES):
+            blocks = _unpacked_streams(file, _new_xz_decoder)
+        elif magic.startswith(b"BZh"):
+            blocks = _unpacked_streams(file, bz2.BZ2Decompressor)
+        else:
+            stream: Any = gzip.GzipFile(fileobj=file) if magic.startswith(b"\x1f\x8b") else file
+            blocks = iter(lambda: stream.read(_BLOCK_BYTES), b"")
+        for block in blocks:
+            if report:
+                report(min(file.tell(), size), size)
             yield block
 
 
-def _unpacked_xz(file: BinaryIO) -> Iterator[bytes]:
-    """As `lzma.open`, but limits the memory that a file asks for, and refuses what is behind it."""
-    decoder, block = _new_decoder(), b""
+def _unpacked_streams(file: BinaryIO, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+    """As `lzma.open` and `bz2.open`, but refuses what is behind the streams, other than zeros."""
+    decoder, block = new_decoder(), b""
     while True:
         data = b""
         if decoder.eof:  # there may be zeros behind it, and another stream
@@ -80,18 +97,21 @@ def _unpacked_xz(file: BinaryIO) -> Iterator[bytes]:
                     yield block
                     return
                 data = data.lstrip(b"\0")
-            decoder = _new_decoder()
+            decoder = new_decoder()
         elif decoder.needs_input:
             data = file.read(_BLOCK_BYTES)
             if not data:
                 raise EOFError("the end of the compressed data is missing")
-        block += decoder.decompress(data, _BLOCK_BYTES - len(block))
+        try:
+            block += decoder.decompress(data, _BLOCK_BYTES - len(block))
+        except OSError as error:  # as bz2 calls damage
+            raise EOFError(str(error)) from error
         if len(block) == _BLOCK_BYTES:
             yield block
             block = b""
 
 
-def _new_decoder() -> lzma.LZMADecompressor:
+def _new_xz_decoder() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
 

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.datasets.csr_format import CsrMatrix
+from tfx_largeout.datasets.sparse_rows import LABEL_VALUES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,7 +26,8 @@ class SparseExamples:
     `feature_values` at the same places; its labels are
     `label_ids[label_splits[i]:label_splits[i + 1]]`. The arrays are read-only.
 
-    Cost: 8 bytes a feature, 8 bytes a label, 16 bytes an example.
+    Cost: 8 bytes a feature, 8 bytes a label, 16 bytes an example. The arrays may be memory-mapped
+    files, as `read_xc(..., cache=folder)` makes them.
 
     Args:
         feature_splits: `[N + 1]` int64, from 0, not falling.
@@ -62,7 +67,7 @@ class SparseExamples:
         for name in ("feature_splits", "label_splits"):
             _as_integers(name, getattr(self, name))
         _as_vector("feature_values", self.feature_values, "biuf", "real numbers")
-        for name, dtype in _DTYPES.items():
+        for name, dtype in ARRAYS.items():
             array = np.ascontiguousarray(getattr(self, name), dtype).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
@@ -100,6 +105,65 @@ class SparseExamples:
         """
         rows = np.flatnonzero(np.diff(self.label_splits))
         return self if len(rows) == self.num_examples else self.take(rows)
+
+    @classmethod
+    def from_csr(cls, features: Any, labels: Any, *, label_values: str = "one") -> SparseExamples:
+        """Makes examples of two sparse matrices of SciPy.
+
+        Cost: O(entries) time; the arrays of the result twice in memory at the end.
+
+        Args:
+            features: `[N, num_features]`, of real numbers that are finite in float32. Ids of a row
+                may stand in any order, none twice.
+            labels: `[N, num_labels]`, with an entry for each label of an example.
+            label_values: What values of labels there may be, as `read_xc`.
+
+        Raises:
+            TypeError: One is no sparse matrix of SciPy.
+            ValueError: They have different numbers of rows, or a row breaks a rule.
+        """
+        from tfx_largeout.datasets.row_arrays import InMemory
+
+        choice_argument("label_values", label_values, LABEL_VALUES)
+        x, y = CsrMatrix("features", features), CsrMatrix("labels", labels)
+        if x.counts[0] != y.counts[0]:
+            raise ValueError(
+                "features and labels must have the same number of rows; "
+                f"got {x.counts[0]} and {y.counts[0]}"
+            )
+        arrays = InMemory()
+        for _, rows in x.blocks("feature", "finite"):
+            arrays.append("feature", rows)
+        for _, rows in y.blocks("label", label_values):
+            arrays.append("label", rows.as_labels())
+        return arrays.finish(x.counts[1], y.counts[1])
+
+    def to_csr(self) -> tuple[Any, Any]:
+        """Returns features and labels as two `scipy.sparse.csr_matrix`, both of float32.
+
+        Cost: 8 bytes a label; the arrays of features are shared, and read-only.
+
+        Raises:
+            ModuleNotFoundError: SciPy is not installed.
+        """
+        try:
+            from scipy.sparse import csr_matrix
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("to_csr needs SciPy: pip install scipy") from error
+        number = self.num_examples
+        ones = np.ones(len(self.label_ids), np.float32)
+        labels = csr_matrix((ones, self.label_ids, self.label_splits), [number, self.num_labels])
+        labels.sort_indices()
+        features = (self.feature_values, self.feature_ids, self.feature_splits)
+        return csr_matrix(features, [number, self.num_features]), labels
+
+    @classmethod
+    def unchecked(cls, **fields: Any) -> SparseExamples:
+        """Makes examples of arrays that are known to be right, without a look at them."""
+        examples = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(examples, name, value)
+        return examples
 
     def take(self, rows: np.ndarray) -> SparseExamples:
         """The examples `rows`, in that order.
@@ -142,7 +206,9 @@ class SparseExamples:
         how many iterators this dataset object has had: two datasets made alike give the same
         epochs. Batches are put together in TensorFlow's threads, without Python.
 
-        Cost: O(nonzeros of the batch) a batch; the arrays are in memory once more.
+        Cost: O(nonzeros of the batch) a batch; the arrays are in memory once more. Of
+        memory-mapped arrays rows are read from their files, by Python, and nothing else is in
+        memory than a few batches and, with `shuffle`, 8 bytes an example.
 
         Args:
             batch_size: Examples a batch, B.
@@ -163,22 +229,9 @@ class SparseExamples:
         num_full, remainder = divmod(self.num_examples, batch_size)
         num_batches = num_full + (0 if drop_remainder or not remainder else 1)
         size = batch_size if drop_remainder else None
-        with tf.device("CPU"):
-            arrays = {name: tf.constant(getattr(self, name)) for name in _DTYPES}
+        make = self._batch_of_files if self._is_mapped() else self._batch_of_tensors
+        batch = make(size)
         epochs = itertools.count()
-
-        def batch(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
-            rows = tf.ensure_shape(rows, [size])
-            features = _ragged_rows(arrays["feature_splits"], rows)
-            ids = tf.cast(tf.gather(arrays["feature_ids"], features.values), tf.int64)
-            num_rows = tf.cast(tf.size(rows) if size is None else size, tf.int64)
-            sparse = tf.SparseTensor(
-                indices=tf.stack([features.value_rowids(), ids], axis=1),
-                values=tf.gather(arrays["feature_values"], features.values),
-                dense_shape=tf.stack([num_rows, self.num_features]),
-            )
-            labels = _ragged_rows(arrays["label_splits"], rows)
-            return sparse, labels.with_values(tf.gather(arrays["label_ids"], labels.values))
 
         def draw_order() -> np.ndarray:
             return np.random.default_rng([seed, next(epochs)]).permutation(self.num_examples)
@@ -207,9 +260,60 @@ class SparseExamples:
             .with_options(options)
         )
 
+    def _is_mapped(self) -> bool:
+        return any(_mapped(getattr(self, name)) is not None for name in ARRAYS)
+
+    def _batch_of_tensors(self, size: int | None) -> _Batch:
+        with tf.device("CPU"):
+            arrays = {name: tf.constant(getattr(self, name)) for name in ARRAYS}
+
+        def batch(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+            rows = tf.ensure_shape(rows, [size])
+            features = _ragged_rows(arrays["feature_splits"], rows)
+            ids = tf.cast(tf.gather(arrays["feature_ids"], features.values), tf.int64)
+            num_rows = tf.cast(tf.size(rows) if size is None else size, tf.int64)
+            sparse = tf.SparseTensor(
+                indices=tf.stack([features.value_rowids(), ids], axis=1),
+                values=tf.gather(arrays["feature_values"], features.values),
+                dense_shape=tf.stack([num_rows, self.num_features]),
+            )
+            labels = _ragged_rows(arrays["label_splits"], rows)
+            return sparse, labels.with_values(tf.gather(arrays["label_ids"], labels.values))
+
+        return batch
+
+    def _batch_of_files(self, size: int | None) -> _Batch:
+        read = {
+            name: _reader_of_rows(getattr(self, name)) for name in ARRAYS if "splits" not in name
+        }
+
+        def read_rows(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+            starts, ends = self.feature_splits[rows], self.feature_splits[rows + 1]
+            row_ids = np.repeat(np.arange(len(rows)), ends - starts)
+            ids, values = (read[name](starts, ends) for name in ("feature_ids", "feature_values"))
+            starts, ends = self.label_splits[rows], self.label_splits[rows + 1]
+            labels = read["label_ids"](starts, ends)
+            return np.stack([row_ids, ids], axis=1), values, ends - starts, labels
+
+        dtypes = (tf.int64, tf.float32, tf.int64, tf.int64)
+        shapes = ([None, 2], [None], [size], [None])
+
+        def batch(rows: tf.Tensor) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
+            read = tf.numpy_function(read_rows, [rows], dtypes)
+            indices, values, lengths, labels = map(tf.ensure_shape, read, shapes)
+            num_rows = tf.size(rows, tf.int64) if size is None else tf.constant(size, tf.int64)
+            return (
+                tf.SparseTensor(indices, values, tf.stack([num_rows, self.num_features])),
+                tf.RaggedTensor.from_row_lengths(labels, lengths, validate=False),
+            )
+
+        return batch
+
+
+_Batch = Callable[[tf.Tensor], tuple[tf.SparseTensor, tf.RaggedTensor]]
 
 _MAX_FEATURES = np.iinfo(np.int32).max
-_DTYPES = {
+ARRAYS = {
     "feature_splits": np.int64,
     "feature_ids": np.int32,
     "feature_values": np.float32,
@@ -237,12 +341,47 @@ def _ragged_rows(splits: tf.Tensor, rows: tf.Tensor) -> tf.RaggedTensor:
     return tf.ragged.range(tf.gather(splits, rows), tf.gather(splits, rows + 1))
 
 
+def _mapped(array: np.ndarray) -> np.memmap | None:
+    """Returns the memory-mapped file whose beginning an array is a view of, or None."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap) and base.ctypes.data == array.ctypes.data:
+            return base
+        base = base.base
+    return None
+
+
+def _reader_of_rows(array: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """A function that returns the entries from `starts` to `ends`, both `[n]`, one after another.
+
+    Of a file they are read, not looked at where it is mapped: pages would count as memory.
+    """
+    mapped = _mapped(array)
+    if mapped is None:
+        return lambda starts, ends: array[_places(starts, ends)]
+    file = open(mapped.filename, "rb")  # noqa: SIM115
+    offset, size, dtype = mapped.offset, array.itemsize, array.dtype
+
+    def read(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        if np.array_equal(starts[1:], ends[:-1]):
+            starts, ends = starts[:1], ends[-1:]
+        lengths, places = (ends - starts) * size, offset + starts * size
+        parts = map(functools.partial(os.pread, file.fileno()), lengths.tolist(), places.tolist())
+        return np.frombuffer(b"".join(parts), dtype)
+
+    return read
+
+
+def _places(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    lengths = ends - starts
+    splits = np.cumsum(lengths) - lengths
+    return np.repeat(starts - splits, lengths) + np.arange(lengths.sum())
+
+
 def _gather_rows(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row splits of the chosen rows, and the positions of their entries."""
-    lengths = splits[rows + 1] - splits[rows]
-    new_splits = np.concatenate([[0], np.cumsum(lengths)])
-    offsets = np.repeat(splits[rows] - new_splits[:-1], lengths)
-    return new_splits, offsets + np.arange(new_splits[-1])
+    starts, ends = splits[rows], splits[rows + 1]
+    return np.concatenate([[0], np.cumsum(ends - starts)]), _places(starts, ends)
 
 
 def _as_vector(name: str, value: Any, kinds: str, what: str) -> np.ndarray:

@@ -125,7 +125,7 @@ def check_optimizer(head: Any, model: Any) -> None:
 
 def _local_labels(output: Any, y_true: Any) -> Labels:
     classes = _ANY_CLASS
-    if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
+    if isinstance(y_true, tf.SparseTensor) and not y_true.dtype.is_integer:
         classes = output.head.num_classes
     batch_shape = tf.shape(output.hidden)[:-1]
     return read_labels(y_true, classes, batch_shape, output.ignore_class)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.keras_internals import without_autocast
+from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving import get_initializer
 
 
@@ -46,6 +47,7 @@ class SparseDense(keras.layers.Dense):
     Raises:
         ValueError: `units` is not a positive integer, the width of the input is unknown or not
             that of the kernel, or a sparse input is not a matrix.
+        tf.errors.InvalidArgumentError: Such a width is known only when the graph runs.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, section 2.2.
@@ -95,7 +97,14 @@ class SparseDense(keras.layers.Dense):
     def _sparse_product(self, inputs: tf.SparseTensor) -> tf.Tensor:
         if inputs.shape.rank != 2:
             raise ValueError(f"a sparse input must be a matrix; got the shape {inputs.shape}")
-        rows, ids = tf.unstack(inputs.indices, axis=1)
+        width = self.kernel.shape[0]
+        rule = f"inputs must have {width} columns, as the kernel has rows; got"
+        if inputs.shape[1] not in (None, width):
+            raise ValueError(f"{rule} {inputs.shape[1]}")
+        columns = inputs.dense_shape[1]
+        known = inputs.shape[1] is not None
+        with after([None if known else Check(tf.equal(columns, width), lambda: [rule, columns])]):
+            rows, ids = tf.unstack(inputs.indices, axis=1)
         kernel_rows, places = _rows_of(self.kernel, ids, tf.int64)
         dtype = tf.float64 if self.variable_dtype == "float64" else tf.float32
         compact = tf.SparseTensor(

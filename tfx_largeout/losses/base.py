@@ -18,7 +18,7 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.keras_internals import asks_for_shapes, mask_of, set_mask
-from tfx_largeout.labels import Labels, check_probabilities, soft_labels
+from tfx_largeout.labels import Labels, check_probabilities, is_sparse_matrix, soft_labels
 from tfx_largeout.losses.class_weights import (
     class_weights_argument,
     refuse_class_weight,
@@ -298,7 +298,10 @@ class HeadLoss(keras.losses.Loss):
         return has_label | tf.equal(weights, 0)
 
     def _values(self, output: HeadOutput, y_true: Any) -> tuple[tf.Tensor, Labels]:
-        check = functools.partial(self.checked, num_classes=output.head.num_classes)
+        may_be_sets = isinstance(y_true, tf.SparseTensor) or is_sparse_matrix(y_true)
+        check = functools.partial(
+            self.checked, num_classes=output.head.num_classes, may_be_sets=may_be_sets
+        )
         statistics = output.statistics(self._kind(output), y_true, check)
         values = self.from_statistics(statistics) if output.training else self.exact(statistics)
         labels = statistics.labels
@@ -310,10 +313,15 @@ class HeadLoss(keras.losses.Loss):
         """Returns the losses `[N]` of soft labels, of those of shares p_y / P: P times these."""
         return tf.cast(labels.mass, values.dtype) * values
 
-    def checked(self, labels: Labels, num_classes: int) -> Labels:
-        """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
+    def checked(self, labels: Labels, num_classes: int, may_be_sets: bool = False) -> Labels:
+        """Returns labels of C classes as the loss takes them, weighted, or refuses them.
+
+        Where they `may_be_sets`, an example whose values are zeros and ones has those of the ones.
+        """
         if labels.values is not None:
             name = type(self).__name__
+            if self.takes_values is None and may_be_sets:
+                return self.checked(labels.as_set(name), num_classes)
             if self.takes_values is None:
                 raise TypeError(
                     f"{name} must get integer class ids as labels; got sparse targets or soft "
@@ -321,6 +329,7 @@ class HeadLoss(keras.losses.Loss):
                     f"{', '.join(_losses_that_take_values())}"
                 )
             if self.takes_values == PROBABILITIES:
+                labels = labels.sets_as_shares if may_be_sets else labels
                 labels = check_probabilities(labels, name)
             elif self.ignore_class is not None:
                 raise ValueError(

@@ -12,8 +12,8 @@ import tensorflow_datasets as tfds
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.datasets import tfds_examples
+from tfx_largeout.datasets.readers import read_xc
 from tfx_largeout.datasets.sparse_examples import SparseExamples
-from tfx_largeout.datasets.xc_format import read_xc
 
 DATA_FOLDER = pathlib.Path(__file__).parent
 CONFIGS = ("hyper", "lemma")

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the rows go that a reader yields: arrays in memory, or files that are mapped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tfx_largeout.datasets.sparse_examples import ARRAYS, SparseExamples
+from tfx_largeout.datasets.sparse_rows import SparseRows
+
+_VERSION = 1
+_ABOUT = "about.json"
+
+
+class InMemory:
+    """Arrays in memory, twice at the end."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
+
+    def append(self, kind: str, rows: SparseRows) -> None:
+        """Takes the next rows of `kind`, features or labels."""
+        self._arrays[f"{kind}_splits"].append(rows.lengths)
+        self._arrays[f"{kind}_ids"].append(rows.ids)
+        if rows.values is not None:
+            self._arrays[f"{kind}_values"].append(rows.values)
+
+    def finish(self, num_features: int, num_labels: int, less: int = 0) -> SparseExamples:
+        """Returns the examples, with `less` taken from the ids of features."""
+        joined = {}
+        for name, dtype in ARRAYS.items():
+            array = np.concatenate([np.zeros(0, dtype), *self._arrays.pop(name)])
+            if name.endswith("_splits"):
+                array = np.concatenate([[0], np.cumsum(array)])
+            joined[name] = array - less if less and name == "feature_ids" else array
+        return SparseExamples(**joined, num_features=num_features, num_labels=num_labels)
+
+
+class OnDisk:
+    """Files in a folder, in the format of `numpy.save`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._files = {name: _ArrayFile(_file(folder, name), ARRAYS[name]) for name in ARRAYS}
+        self._ends = {"feature": 0, "label": 0}
+        for kind in self._ends:
+            self._files[f"{kind}_splits"].append(np.zeros(1))
+
+    def append(self, kind: str, rows: SparseRows) -> None:
+        """Takes the next rows of `kind`, features or labels."""
+        splits = self._ends[kind] + np.cumsum(rows.lengths)
+        self._files[f"{kind}_splits"].append(splits)
+        self._ends[kind] = int(splits[-1]) if len(splits) else self._ends[kind]
+        self._files[f"{kind}_ids"].append(rows.ids)
+        if rows.values is not None:
+            self._files[f"{kind}_values"].append(rows.values)
+
+    def finish(self, num_features: int, num_labels: int, less: int = 0) -> SparseExamples:
+        """Closes the files, and returns the examples in them."""
+        self.close()
+        if less and self._ends["feature"]:
+            ids = np.load(_file(self._folder, "feature_ids"), mmap_mode="r+")
+            for start in range(0, len(ids), 1 << 20):
+                ids[start : start + (1 << 20)] -= less
+            ids.flush()
+        return _map(self._folder, num_features, num_labels)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+
+
+def cached(
+    folder: str,
+    sources: list[str],
+    options: dict[str, Any],
+    convert: Callable[[OnDisk], SparseExamples],
+) -> SparseExamples:
+    """Returns what `convert` has made of files before, in a folder, or makes it.
+
+    It is made anew where a source has another size or date. Several processes may do so at once.
+    """
+    paths = [os.path.abspath(path) for path in sources]
+    status = [os.stat(path) for path in paths]
+    about = {
+        "version": _VERSION,
+        "sources": [
+            [path, one.st_size, one.st_mtime_ns] for path, one in zip(paths, status, strict=True)
+        ],
+        "options": options,
+    }
+    key = zlib.crc32(json.dumps([paths, options]).encode())
+    target = os.path.join(folder, f"{os.path.basename(paths[0])}-{key:08x}")
+    examples = _open(target, about)
+    if examples is not None:
+        return examples
+    os.makedirs(folder, exist_ok=True)
+    made = tempfile.mkdtemp(prefix=os.path.basename(target) + ".", dir=folder)
+    try:
+        writer = OnDisk(made)
+        try:
+            examples = convert(writer)
+        finally:
+            writer.close()
+        sizes = [examples.num_features, examples.num_labels]
+        with open(os.path.join(made, _ABOUT), "w") as file:
+            json.dump({**about, "sizes": sizes}, file)
+        if os.path.isdir(target) and _open(target, about) is None:
+            shutil.rmtree(target, ignore_errors=True)
+        try:
+            os.rename(made, target)
+        except OSError:  # another process was sooner
+            if _open(target, about) is None:
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    examples = _open(target, about)
+    assert examples is not None
+    return examples
+
+
+def _open(target: str, about: dict[str, Any]) -> SparseExamples | None:
+    """Returns what is there, if it is whole and of these sources."""
+    try:
+        with open(os.path.join(target, _ABOUT)) as file:
+            found = json.load(file)
+        sizes = found.pop("sizes")
+        return _map(target, *sizes) if found == about else None
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _map(folder: str, num_features: int, num_labels: int) -> SparseExamples:
+    arrays = {name: np.load(_file(folder, name), mmap_mode="r") for name in ARRAYS}
+    return SparseExamples.unchecked(**arrays, num_features=num_features, num_labels=num_labels)
+
+
+def _file(folder: str, name: str) -> str:
+    return os.path.join(folder, f"{name}.npy")
+
+
+class _ArrayFile:
+    """A vector in the format of `numpy.save` that grows."""
+
+    def __init__(self, path: str, dtype: Any) -> None:
+        self._dtype, self._size = np.dtype(dtype), 0
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115
+        self._write_header()
+
+    def append(self, values: np.ndarray) -> None:
+        self._file.write(values.astype(self._dtype).tobytes())
+        self._size += len(values)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
+
+    def _write_header(self) -> None:
+        fields = (
+            f"{{'descr': '{self._dtype.str}', 'fortran_order': False, 'shape': ({self._size},), }}"
+        )
+        header = fields.ljust(117).encode() + b"\n"
+        self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
