@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.datasets import SparseExamples, find_split, load_wordnet, read_xc, tf_idf
+from tfx_largeout.datasets import SparseExamples, load_wordnet, read_xc, split_files, tf_idf
 
 LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
 NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
@@ -145,7 +145,7 @@ def load(data: str) -> tuple[SparseExamples, ...]:
     if data.startswith("wordnet/"):
         train, test = load_wordnet(data.removeprefix("wordnet/"))
     else:
-        train, test = (read_xc(str(find_split(data, split))) for split in ("train", "test"))
+        train, test = (read_xc(*split_files(data, split)) for split in ("train", "test"))
     train = train.with_labels()
     weighted = tf_idf(train, test, log=True)  # refuses a test set of another width
     return standard_scores(train, test) if share_of_features(train) > DENSE else weighted

@@ -55,6 +55,7 @@ def test_help_and_version(capsys):
         (["--data", "x" * 300], "--data .*File name too long"),
         (["--train", "a.txt"], "--train and --test must be given together; got --train alone"),
         (["--train", "a", "--test", "b"], "--train must be a file that can be read; got 'a'"),
+        (["--train", "a", "b", "c", "--test", "d"], "--train must be one file, or .*; got 3"),
         (
             ["--head-learning-rate", "full_softmax=-1"],
             "--head-learning-rate must be a number above 0; got '-1'",

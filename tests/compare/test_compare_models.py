@@ -171,12 +171,23 @@ def test_what_is_known_of_data(data):
         tf.ragged.constant([[0, 2], [2]]),
         np.array([[1.0, 0, 1], [0, 0, 1]]),
         np.array([[0], [2]]),
+        tf.sparse.from_dense([[1.0, 0, 1], [0, 0, 1]]),
     ],
-    ids=["padded", "ragged", "many_hot", "column"],
+    ids=["padded", "ragged", "many_hot", "column", "sparse"],
 )
 def test_labels_are_counted_in_each_form(labels):
     counts = OwnData("train", (X[:2], labels), None).label_counts(3)
-    assert counts.tolist() == [1, 0, 1 if len(labels[0]) == 1 else 2]
+    is_column = isinstance(labels, np.ndarray) and len(labels[0]) == 1
+    assert counts.tolist() == [1, 0, 1 if is_column else 2]
+
+
+def test_matrices_of_scipy():
+    sparse = pytest.importorskip("scipy.sparse")
+    y = sparse.csr_array(np.array([[1.0, 0, 1], [0, 0, 1], [0, 0, 0]]))
+    own = OwnData("train", (sparse.csr_array(X[:3]), y), None)
+    own.check_ids(3)
+    assert (own.batches, own.batch_size) == (1, 3)
+    assert own.label_counts(3).tolist() == [1, 0, 2]
 
 
 def test_a_batch_size_is_for_arrays_alone():

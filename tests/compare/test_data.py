@@ -12,9 +12,28 @@ def test_finds_the_files_of_a_folder(tmp_path):
     for name in ("eurlex_train.txt", "Test.txt.xz"):
         (tmp_path / name).touch()
     assert find_files(str(tmp_path)) == (
-        str(tmp_path / "eurlex_train.txt"),
-        str(tmp_path / "Test.txt.xz"),
+        [str(tmp_path / "eurlex_train.txt")],
+        [str(tmp_path / "Test.txt.xz")],
     )
+
+
+def test_reads_a_folder_with_files_of_features_and_of_labels(tmp_path):
+    for split in ("trn", "tst"):
+        (tmp_path / f"{split}_X_Xf.txt").write_text("3 2\n0:1\n1:2\n0:3\n")
+        (tmp_path / f"{split}_X_Y.txt").write_text("3 4\n3:1\n0:1 2:1\n1:1\n")
+    events = []
+    train, test = load(settings(tmp_path), lambda **told: events.extend(told.values()))
+    for examples in (train, test):
+        assert examples.label_ids.tolist() == [3, 0, 2, 1]
+        assert examples.feature_ids.tolist() == [0, 1, 0]
+    assert events[0] == "reading trn_X_Xf.txt and trn_X_Y.txt"
+    (tmp_path / "train.txt").touch()
+    with pytest.raises(ValueError, match="must hold one file of train, or one of its features"):
+        find_files(str(tmp_path))
+    (tmp_path / "tst_X_Y.txt").unlink()
+    (tmp_path / "train.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"must hold one test_X_Y\.txt or \.npz; got none"):
+        find_files(str(tmp_path))
 
 
 def test_refuses_a_folder_that_is_missing(tmp_path):

@@ -188,13 +188,17 @@ def _choose_data(arguments: argparse.Namespace) -> tuple[str, DataSettings]:
     if train is not None:
         if name is not None:
             raise _UsageError("--data must not be given with --train and --test; got all three")
-        for flag, file in (("--train", train), ("--test", test)):
-            try:
-                open(file, "rb").close()
-            except OSError as error:
-                rule = f"{flag} must be a file that can be read"
-                raise _UsageError(f"{rule}; got {file!r} ({error.strerror})") from None
-        name = train
+        for flag, files in (("--train", train), ("--test", test)):
+            if len(files) > 2:
+                rule = f"{flag} must be one file, or one of features and one of labels"
+                raise _UsageError(f"{rule}; got {len(files)}")
+            for file in files:
+                try:
+                    open(file, "rb").close()
+                except OSError as error:
+                    rule = f"{flag} must be a file that can be read"
+                    raise _UsageError(f"{rule}; got {file!r} ({error.strerror})") from None
+        name = train[0]
     else:
         name = name or next(iter(WORDNET))
         wordnet = WORDNET.get(name)
@@ -203,7 +207,7 @@ def _choose_data(arguments: argparse.Namespace) -> tuple[str, DataSettings]:
                 train, test = find_files(name)
     features = arguments.features or FEATURES[wordnet is None]
     rest = (features, arguments.propensity_a, arguments.propensity_b, arguments.hold_out)
-    return name, DataSettings(wordnet, train or "", test or "", *rest)
+    return name, DataSettings(wordnet, train or (), test or (), *rest)
 
 
 def _choose_training(arguments: argparse.Namespace) -> TrainingSettings:
@@ -366,12 +370,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--data",
         metavar="DATA",
-        help=f"{' or '.join(WORDNET)} (shipped), or a folder with train.txt and test.txt in the "
-        f"format of the extreme classification repository, plain, .gz or .xz "
+        help=f"{' or '.join(WORDNET)} (shipped), or a folder in the format of the extreme "
+        "classification repository: train.txt and test.txt, or trn_X_Xf.txt, trn_X_Y.txt, "
+        "tst_X_Xf.txt and tst_X_Y.txt, plain, .gz, .xz or .bz2, or the last four as .npz "
         f"(default: {next(iter(WORDNET))})",
     )
-    data.add_argument("--train", metavar="FILE", help="training examples, instead of --data")
-    data.add_argument("--test", metavar="FILE", help="test examples, instead of --data")
+    for flag, what in (("--train", "training"), ("--test", "test")):
+        data.add_argument(
+            flag,
+            nargs="+",
+            metavar="FILE",
+            help=f"{what} examples in one file, or their features and their labels, instead of "
+            "--data",
+        )
     _add_fields(data, DataSettings, "features", "hold_out", "propensity_a", "propensity_b")
 
     training = parser.add_argument_group("training, the same for all heads")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from tfx_largeout.compare.settings import WORDNET, DataSettings
 _MIN_EXAMPLES, _MIN_CLASSES = 3, 2  # propensities need log N > 1; a head needs two
 
 
-def find_files(folder: str) -> tuple[str, str]:
-    """Returns the training and the test file of a folder; see `datasets.find_split`.
+def find_files(folder: str) -> tuple[list[str], list[str]]:
+    """Returns the training and the test files of a folder; see `datasets.split_files`.
 
     Raises:
         ValueError: There is no such folder, or several such files.
@@ -25,9 +25,10 @@ def find_files(folder: str) -> tuple[str, str]:
     if not Path(folder).is_dir():
         choices = " or ".join(WORDNET)
         raise ValueError(f"must be {choices}, or a folder; got {folder!r}")
-    from tfx_largeout.datasets import find_split
+    from tfx_largeout.datasets import split_files
 
-    return str(find_split(folder, "train")), str(find_split(folder, "test"))
+    train, test = (list(map(str, split_files(folder, split))) for split in ("train", "test"))
+    return train, test
 
 
 def load(settings: DataSettings, send: Callable[..., None] = lambda **_: None) -> tuple[Any, Any]:
@@ -78,16 +79,16 @@ def _hold_out(examples: Any, share: float) -> tuple[Any, Any]:
     return examples.take(order[number:]), examples.take(order[:number])
 
 
-def _read(file: str, send: Callable[..., None]) -> Any:
+def _read(files: Sequence[str], send: Callable[..., None]) -> Any:
     from tfx_largeout import datasets
 
-    name = os.path.basename(file)
+    name = " and ".join(map(os.path.basename, files))
     send(stage=f"reading {name}")
 
     def report(done: int, total: int) -> None:
         send(stage=f"reading {name}: {done:,} of {total:,} examples")
 
-    return datasets.read_xc(file, progress=report)
+    return datasets.read_xc(*files, progress=report)
 
 
 def sizes(train: Any, test: Any) -> dict[str, int]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.compare.root_message import root_message
-from tfx_largeout.labels import normalize_labels
+from tfx_largeout.labels import is_sparse_matrix, normalize_labels
 
 _KERAS_BATCH = 32
 
@@ -21,9 +21,10 @@ _KERAS_BATCH = 32
 class OwnData:
     """Examples to train on or to evaluate on, as `fit` and `evaluate` take them.
 
-    They are a tuple `(x, y)` or `(x, y, weights)`; a `tf.data.Dataset`, a Keras `PyDataset`, or
-    another iterable of known length that begins anew each time, such as a data loader. A data set
-    that does not know its length is read once, to count its batches. Errors name them `name`.
+    They are a tuple `(x, y)` or `(x, y, weights)`, of arrays or SciPy's sparse matrices; a
+    `tf.data.Dataset`, a Keras `PyDataset`, or another iterable of known length that begins anew
+    each time, such as a data loader. A data set that does not know its length is read once, to
+    count its batches. Errors name them `name`.
 
     Attributes:
         arguments: Those of `evaluate`.
@@ -97,14 +98,14 @@ class OwnData:
 
     def _counts(self, labels: Any, num_classes: int) -> np.ndarray:
         try:
-            if not isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
+            if not _is_sparse(labels):
                 labels = np.asarray(labels)
                 if _is_one_hot(labels, num_classes):
                     return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
             shape = [_length(labels)]
             if isinstance(labels, np.ndarray) and labels.ndim > 2:
                 shape = labels.shape[:2]
-            ids = normalize_labels(labels, num_classes, tf.constant(shape)).ids.numpy()
+            ids = normalize_labels(labels, num_classes, tf.constant(shape)).positive.ids.numpy()
         except TypeError as error:
             raise TypeError(f"{self._name}: {error}") from None
         except (ValueError, tf.errors.InvalidArgumentError) as error:
@@ -166,12 +167,18 @@ def _length(labels: Any) -> int:
     """Returns the number of examples."""
     if isinstance(labels, tf.SparseTensor):
         return int(labels.dense_shape[0])
+    if is_sparse_matrix(labels):
+        return int(labels.shape[0])
     return int(labels.nrows()) if isinstance(labels, tf.RaggedTensor) else len(labels)
+
+
+def _is_sparse(labels: Any) -> bool:
+    return isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)) or is_sparse_matrix(labels)
 
 
 def _is_one_hot(labels: Any, num_classes: int) -> bool:
     """Says whether labels are rows of zeros and ones, one a class; of two classes, floats."""
-    if isinstance(labels, (tf.SparseTensor, tf.RaggedTensor)):
+    if _is_sparse(labels):
         return False
     labels = np.asarray(labels)
     if labels.ndim < 2 or labels.shape[-1] != num_classes or labels.dtype.kind not in "biuf":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ class DataSettings:
     """Which examples, and how their features are weighted."""
 
     wordnet: str | None = "hyper"  # which of the shipped sets; None for files of the user
-    train: str = ""  # those files
-    test: str = ""
+    train: Sequence[str] = ()  # those files: one, or that of features and that of labels
+    test: Sequence[str] = ()
     features: str = _option(
         FEATURES[0],
         "weights of the features: TF-IDF of log(1 + count), with rows of length 1, or as in "
@@ -105,6 +106,12 @@ class DataSettings:
         type=_share,
         metavar="SHARE",
     )
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            files = getattr(self, name)
+            files = [files] if isinstance(files, str) and files else files
+            object.__setattr__(self, name, list(files))
 
 
 @dataclasses.dataclass(frozen=True)

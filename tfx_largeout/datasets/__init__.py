@@ -10,6 +10,8 @@ from tfx_largeout.datasets.extreme_classification import (
     ExtremeClassification,
     ExtremeClassificationConfig,
 )
+from tfx_largeout.datasets.filter_file import read_filter
+from tfx_largeout.datasets.predictions import read_predictions, write_predictions
 from tfx_largeout.datasets.readers import find_split, read_svmlight, read_xc, split_files
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.tf_idf import tf_idf
@@ -28,6 +30,8 @@ __all__ = [
     "WordNetReverseDictionary",
     "find_split",
     "load_wordnet",
+    "read_filter",
+    "read_predictions",
     "read_svmlight",
     "read_xc",
     "sparse_batches",
@@ -35,4 +39,5 @@ __all__ = [
     "tf_idf",
     "uniform_labels",
     "wordnet_names",
+    "write_predictions",
 ]

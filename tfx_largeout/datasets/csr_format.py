@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfx_largeout.datasets.sparse_rows import VALUE_RULES, SparseRows, wrong_values
+from tfx_largeout.labels import is_sparse_matrix
 
 _BLOCK_ENTRIES = 1 << 20
 _PARTS = ("format", "shape", "indptr", "indices", "data")
@@ -41,6 +42,8 @@ class CsrMatrix:
                 "scipy.sparse.csr_matrix makes one"
             )
         matrix = matrix.tocsr()
+        if matrix.dtype.kind not in "biuf":
+            raise ValueError(f"{name}: values must be real numbers; got dtype {matrix.dtype}")
         self._name, self._ids, self._values = name, matrix.indices, matrix.data
         self.counts = list(map(int, matrix.shape))
         self._splits = _checked_splits(
@@ -180,11 +183,6 @@ class _Member:
         if len(data) < number * self._dtype.itemsize:
             raise EOFError("an array ends too early")
         return np.frombuffer(data, self._dtype)
-
-
-def is_sparse_matrix(value: Any) -> bool:
-    """Says whether a value is a sparse matrix or array of SciPy."""
-    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr")
 
 
 def write_npz(

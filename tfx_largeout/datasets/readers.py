@@ -63,9 +63,10 @@ def split_files(folder: str | os.PathLike[str], split: str) -> tuple[Path, ...]:
     if not features and not labels:
         return (find_split(folder, split),)
     if _named(folder, rf"(.*[_.-])?{re.escape(split)}\.txt{_ENDINGS}"):
+        names = ", ".join(path.name for path in features + labels)
         raise ValueError(
             f"{folder} must hold one file of {split}, or one of its features and one of its "
-            f"labels; got {features + labels} and {find_split(folder, split)}"
+            f"labels; got {names} and {find_split(folder, split).name}"
         )
     pair = ((features, "X_Xf"), (labels, "X_Y"))
     return tuple(_only(folder, f"{split}_{part}.txt or .npz", found) for found, part in pair)
@@ -312,8 +313,8 @@ def _read_two(
     choice: str,
 ) -> SparseExamples:
     with contextlib.ExitStack() as stack:
-        x = _open_part(stack, features, "feature", "finite")
-        y = _open_part(stack, labels, "label", label_values)
+        x = open_part(stack, features, "feature", "finite")
+        y = open_part(stack, labels, "label", label_values)
         num_examples, num_labels = y.counts
         if x.counts[0] != num_examples:
             raise ValueError(
@@ -338,7 +339,8 @@ def _read_two(
     return writer.finish(x.counts[1], num_labels)
 
 
-def _open_part(stack: contextlib.ExitStack, path: str, entry: str, rule: str) -> _Part:
+def open_part(stack: contextlib.ExitStack, path: str, entry: str, rule: str) -> _Part:
+    """Opens a file of features or of labels, text or `.npz`; values follow a rule."""
     if _is_npz(path):
         matrix = stack.enter_context(contextlib.closing(NpzFile(path)))
         return _Part(matrix.counts, matrix.blocks(entry, rule), functools.partial(_rows_from, path))
