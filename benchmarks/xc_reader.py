@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times read_xc on a file of the size of Amazon-670K, and batches made from it.
 
-    python benchmarks/xc_reader.py [--examples N] [--repeats R] [--out CSV]
+    python benchmarks/xc_reader.py [--mapped] [--examples N] [--repeats R] [--out CSV]
 
-The file has 490,449 examples of 75 features and 5 labels, the sizes of Amazon-670K's training
-set; ids and values are random. A row a run is appended to benchmarks/results/xc_reader.csv.
+With --mapped the arrays go to memory-mapped files, `read_xc(..., cache=folder)`. The file has 490,449 examples of 75 features and 5 labels, the sizes of Amazon-670K's training
+set; ids and values are random. A row a run is appended to benchmarks/results/xc_reader.csv, or
+xc_reader_mapped.csv.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--examples", type=int, default=490_449)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "xc_reader.csv")
+    parser.add_argument("--mapped", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
+    name = "xc_reader_mapped.csv" if arguments.mapped else "xc_reader.csv"
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "amazon_670k_sized.txt"
         write_file(path, arguments.examples)
-        row = measure(path, arguments.repeats)
-    append_row(arguments.out, row)
+        row = measure(path, arguments.repeats, arguments.mapped)
+    append_row(arguments.out or RESULTS / name, row)
     print(row)
 
 
@@ -62,14 +65,25 @@ def write_file(path: pathlib.Path, num_examples: int) -> None:
             file.writelines(lines[: num_examples - start])
 
 
-def measure(path: pathlib.Path, repeats: int) -> dict[str, object]:
+def measure(path: pathlib.Path, repeats: int, mapped: bool) -> dict[str, object]:
     seconds, cpu_seconds, peaks_mb = [], [], []
-    for _ in range(repeats):
+    before = peak_mb()
+    for repeat in range(repeats):
+        cache = path.parent / str(repeat) if mapped else None
         start, cpu_start = time.perf_counter(), time.process_time()
-        examples = read_xc(path, progress=True)
+        examples = read_xc(path, progress=True, cache=cache)
         seconds.append(time.perf_counter() - start)
         cpu_seconds.append(time.process_time() - cpu_start)
-        peaks_mb.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        peaks_mb.append(peak_mb())
+    of_mapped = {}
+    if mapped:
+        start = time.perf_counter()
+        examples = read_xc(path, cache=cache)
+        open_s = time.perf_counter() - start
+        for _ in examples.dataset(BATCH_SIZE, shuffle=True):
+            pass
+        sizes = {"before_mb": before, "epoch_peak_mb": peak_mb()}
+        of_mapped = {"open_s": round(open_s, 3)} | {k: round(v) for k, v in sizes.items()}
     return {
         "date": datetime.date.today().isoformat(),
         "examples": examples.num_examples,
@@ -80,6 +94,7 @@ def measure(path: pathlib.Path, repeats: int) -> dict[str, object]:
         "min_s": round(min(seconds), 2),
         "median_cpu_s": round(statistics.median(cpu_seconds), 2),
         "peak_mb": round(peaks_mb[0]),  # later runs have two results in memory
+        **of_mapped,
         "batch_ms": round(batch_ms(examples), 3),
         "load_average": round(os.getloadavg()[0], 1),
         "cores": os.cpu_count(),
@@ -87,6 +102,10 @@ def measure(path: pathlib.Path, repeats: int) -> dict[str, object]:
         "numpy": np.__version__,
         "tensorflow": tf.__version__,
     }
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def batch_ms(examples: SparseExamples, num_batches: int = 300) -> float:

@@ -533,6 +533,13 @@ LABELS = [
         lambda row: not soft(row),
     ),
     Misuse(
+        "sparse targets of a half",
+        lambda case: case.fit_batches(case.x, tf.cast(_ONES, tf.float32) * 0.5),
+        REFUSED,
+        r"must get class ids, or sparse targets of ones; .* got\] \[0\.5\]",
+        one,
+    ),
+    Misuse(
         "sparse targets of too few columns",
         lambda case: case.fit_batches(
             case.x, tf.cast(tf.sparse.slice(_ONES, [0, 0], [EXAMPLES, 3]), tf.float32)

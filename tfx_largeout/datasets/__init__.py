@@ -12,7 +12,8 @@ from tfx_largeout.datasets.extreme_classification import (
 )
 from tfx_largeout.datasets.filter_file import read_filter
 from tfx_largeout.datasets.predictions import read_predictions, write_predictions
-from tfx_largeout.datasets.readers import find_split, read_svmlight, read_xc, split_files
+from tfx_largeout.datasets.readers import find_split as find_split
+from tfx_largeout.datasets.readers import read_svmlight, read_xc, split_files
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.tf_idf import tf_idf
 from tfx_largeout.datasets.tfds_examples import sparse_batches
@@ -28,7 +29,6 @@ __all__ = [
     "ExtremeClassificationConfig",
     "SparseExamples",
     "WordNetReverseDictionary",
-    "find_split",
     "load_wordnet",
     "read_filter",
     "read_predictions",

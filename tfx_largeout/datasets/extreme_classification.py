@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfx_largeout.datasets import tfds_examples
-from tfx_largeout.datasets.readers import find_split, read_xc
+from tfx_largeout.datasets.readers import read_xc, split_files
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.uniform_labels import uniform_labels
 
@@ -95,10 +95,9 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
       amazon_670k/test.txt
 
     Older archives call the files amazon_train.txt and amazon_test.txt; any name that ends in
-    _train.txt or _test.txt will do. You may compress each file with gzip (.gz) or xz (.xz). The
-    files have a header line with the numbers of examples, features and labels, and then a line
-    `label,label,... feature:value feature:value ...` for each example, ids from 0. Archives that
-    keep features and labels in two files are not read. amazon_uniform uses the files of
+    _train.txt or _test.txt will do. Archives that keep features and labels in two files have
+    trn_X_Xf.txt, trn_X_Y.txt, tst_X_Xf.txt and tst_X_Y.txt. You may compress each file with gzip
+    (.gz), xz (.xz) or bzip2 (.bz2). `read_xc` has the format. amazon_uniform uses the files of
     amazon_670k. ODP-105K is not in the repository: write it in this format yourself.
     """
     BUILDER_CONFIGS = [
@@ -164,8 +163,8 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 def _read_split(
     folder: pathlib.Path, split: str, config: ExtremeClassificationConfig
 ) -> SparseExamples:
-    path = find_split(folder, split)
-    examples = read_xc(path, progress=True)
+    path, *labels = split_files(folder, split)
+    examples = read_xc(path, *labels, progress=True)
     for what in ("num_features", "num_labels"):
         expected, found = getattr(config, what), getattr(examples, what)
         if expected is not None and found != expected:
