@@ -3,8 +3,9 @@
 
     python benchmarks/xc_reader.py [--mapped] [--examples N] [--repeats R] [--out CSV]
 
-With --mapped the arrays go to memory-mapped files, `read_xc(..., cache=folder)`. The file has 490,449 examples of 75 features and 5 labels, the sizes of Amazon-670K's training
-set; ids and values are random. A row a run is appended to benchmarks/results/xc_reader.csv, or
+With --mapped the arrays go to memory-mapped files, `read_xc(..., cache=folder)`. The file has
+490,449 examples of 75 features and 5 labels, the sizes of Amazon-670K's training set; ids and
+values are random. A row a run is appended to benchmarks/results/xc_reader.csv, or
 xc_reader_mapped.csv.
 """
 
