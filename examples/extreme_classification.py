@@ -28,7 +28,14 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.datasets import SparseExamples, load_wordnet, read_xc, split_files, tf_idf
+from tfx_largeout.datasets import (
+    SparseExamples,
+    load_wordnet,
+    read_xc,
+    split_files,
+    tf_idf,
+    write_predictions,
+)
 
 LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
 NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
@@ -61,8 +68,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
 
     questions = batches(test, arguments)
-    _, ids = best.predict(questions, verbose=0)
-    np.savetxt(arguments.output / "predictions.txt", ids, fmt="%d")
+    scores, ids = best.predict(questions, verbose=0)
+    write_predictions(arguments.output / "predictions.txt", scores, ids, train.num_labels)
     softmax = tlo.top_k_model(model, arguments.k).predict(questions, verbose=0)
     results = {
         "data": arguments.data,

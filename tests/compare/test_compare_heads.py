@@ -41,6 +41,31 @@ def test_the_default_heads_train_and_leave_the_model_alone(tmp_path, monkeypatch
     assert [head() for head in built] == [None] * 4, "what was compared stays in memory"
 
 
+def test_matrices_of_scipy(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse")
+    rows = np.arange(len(Y))
+    x = sparse.csr_matrix(np.maximum(X, 0))
+    y = sparse.csr_matrix((np.ones(len(Y)), (rows, Y)), [len(Y), CLASSES])
+    inputs = keras.Input([WIDTH], sparse=True)
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(tlo.layers.SparseDense(4)(inputs)))
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+
+    def head(num_classes):
+        return tlo.heads.DenseHead(num_classes), tlo.losses.SoftmaxCrossentropy()
+
+    results = []
+    for number, labels in enumerate((y, Y)):
+        keras.utils.set_random_seed(0)
+        data = (x, labels)
+        found = tlo.compare_heads(
+            model, data, data, {"h": head}, output=tmp_path / str(number), **SHORT
+        )
+        (row,) = found.rows
+        assert row.status == "done"
+        results.append([row.exact_loss, row.precision_at_5])
+    np.testing.assert_allclose(*results, rtol=1e-4)
+
+
 def test_a_copy_has_the_trunk_and_an_optimizer_of_its_own():
     inputs = keras.Input([WIDTH])
     shared = keras.layers.Dense(WIDTH)

@@ -13,6 +13,8 @@ import pytest
 from child import run_child
 from variants import thorough
 
+from tfx_largeout.datasets import read_predictions
+
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "extreme_classification.py")
 CLASSES = 60
 
@@ -77,7 +79,7 @@ def test_learns_a_small_set_and_writes_what_it_finds(tmp_path, head):
     results = json.loads(done.stdout.strip().splitlines()[-1])
     assert results["with_neighbors"]["P@1"] > 90
     assert results["softmax"]["P@1"] > 90
-    predictions = np.loadtxt(tmp_path / "run" / "predictions.txt", dtype=int)
+    _, predictions = read_predictions(tmp_path / "run" / "predictions.txt")
     assert predictions.shape == (100, 5)
     assert 0 <= predictions.min() <= predictions.max() < CLASSES
     assert (tmp_path / "run" / "best.weights.h5").exists()

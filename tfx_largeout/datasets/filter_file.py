@@ -71,7 +71,7 @@ def _pairs(path: str, number: int, block: bytes, limits: list[int]) -> np.ndarra
             pairs = words.astype(np.int64).reshape(-1, 2)
             if (pairs < limits).all():
                 return pairs
-    pairs = []
+    found = []
     for offset, line in enumerate(lines):
         match = _LINE.fullmatch(line)
         if not match:
@@ -82,8 +82,8 @@ def _pairs(path: str, number: int, block: bytes, limits: list[int]) -> np.ndarra
                     f"{path}:{number + offset}: a {what} must be an integer in [0, {limit}); "
                     f"got {shorten(word)}"
                 )
-        pairs.append([int(word) for word in match.groups()])
-    return np.array(pairs, np.int64)
+        found.append([int(word) for word in match.groups()])
+    return np.array(found, np.int64)
 
 
 def _refusal(path: str, number: int, line: bytes) -> ValueError:

@@ -18,7 +18,7 @@ from tfx_largeout.datasets.readers import open_part
 from tfx_largeout.datasets.sparse_rows import SparseRows
 from tfx_largeout.datasets.xc_format import MAX_IDS
 
-_OPEN = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _ROWS = 1 << 14
 
 
@@ -59,7 +59,7 @@ def write_predictions(path: str | os.PathLike[str], scores: Any, ids: Any, num_l
     path = os.fspath(path)
     if path.endswith(".npz"):
         ordered = rows.in_order(num_labels)
-        assert isinstance(ordered, SparseRows)
+        assert isinstance(ordered, SparseRows) and ordered.values is not None
         splits = np.concatenate([[0], np.cumsum(ordered.lengths)])
         write_npz(path, splits, ordered.ids, ordered.values, num_labels)
         return

@@ -153,7 +153,7 @@ def read_xc(
     def convert(writer: InMemory | OnDisk) -> SparseExamples:
         if len(sources) == 1:
             return _read_one(writer, sources[0], progress, rows_without_labels)
-        return _read_two(writer, *sources, label_values, progress, rows_without_labels)
+        return _read_two(writer, sources, label_values, progress, rows_without_labels)
 
     options = {"label_values": label_values, "rows_without_labels": rows_without_labels}
     return _read(convert, sources, cache, options)
@@ -306,12 +306,12 @@ class _Part(NamedTuple):
 
 def _read_two(
     writer: InMemory | OnDisk,
-    features: str,
-    labels: str,
+    sources: list[str],
     label_values: str,
     progress: bool | Progress,
     choice: str,
 ) -> SparseExamples:
+    features, labels = sources
     with contextlib.ExitStack() as stack:
         x = open_part(stack, features, "feature", "finite")
         y = open_part(stack, labels, "label", label_values)

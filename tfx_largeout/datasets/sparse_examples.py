@@ -357,7 +357,7 @@ def _reader_of_rows(array: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.
     Of a file they are read, not looked at where it is mapped: pages would count as memory.
     """
     mapped = _mapped(array)
-    if mapped is None:
+    if mapped is None or mapped.filename is None:
         return lambda starts, ends: array[_places(starts, ends)]
     file = open(mapped.filename, "rb")  # noqa: SIM115
     offset, size, dtype = mapped.offset, array.itemsize, array.dtype

@@ -223,7 +223,12 @@ def _parse_value(what: str, word: bytes, rule: str) -> float:
     with np.errstate(over="ignore"):
         value = np.float32(float(word)) if _NUMBER.fullmatch(word) else np.float32(math.nan)
     if not np.isfinite(value) or wrong_values(value, rule):
-        raise ValueError(f"the value of {what} must be {VALUE_RULES[rule]}; got {shorten(word)}")
+        hint = (
+            " (labels that have values are read from a file of their own)" if b"," in word else ""
+        )
+        raise ValueError(
+            f"the value of {what} must be {VALUE_RULES[rule]}; got {shorten(word)}{hint}"
+        )
     return float(value)
 
 
