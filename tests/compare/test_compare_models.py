@@ -188,6 +188,9 @@ def test_matrices_of_scipy():
     own.check_ids(3)
     assert (own.batches, own.batch_size) == (1, 3)
     assert own.label_counts(3).tolist() == [1, 0, 2]
+    columns = OwnData("train", (sparse.csc_array(X[:3]), y.tocsc()), None)
+    assert [columns.arguments[name].format for name in "xy"] == ["csr", "csr"]  # Keras can't slice
+    assert columns.label_counts(3).tolist() == [1, 0, 2]
 
 
 def test_a_batch_size_is_for_arrays_alone():

@@ -45,7 +45,8 @@ class OwnData:
             self.batch_size = min(batch_size or _KERAS_BATCH, examples)
             self.batches = math.ceil(examples / self.batch_size) if examples else 0
             names = ("x", "y", "sample_weight")
-            self.arguments = dict(zip(names, data, strict=False))
+            parts = (part.tocsr() if is_sparse_matrix(part) else part for part in data)
+            self.arguments = dict(zip(names, parts, strict=False))
             self.arguments["batch_size"] = batch_size or _KERAS_BATCH
         else:
             if batch_size is not None:

@@ -317,8 +317,9 @@ def _read_two(
         y = open_part(stack, labels, "label", label_values)
         num_examples, num_labels = y.counts
         if x.counts[0] != num_examples:
+            place = labels if _is_npz(labels) else f"{labels}:1"
             raise ValueError(
-                f"{labels}:1: a file of labels must have as many examples as that of features, "
+                f"{place}: a file of labels must have as many examples as that of features, "
                 f"{x.counts[0]} in {features}; got {num_examples}"
             )
         report = _reporter(labels, progress)
