@@ -96,6 +96,12 @@ REFUSED = {
     "cut short": (gzip.compress(TEXT)[:-9], {}, r":\d+: a compressed file must be whole"),
     "no label": (b"1 0:1\n 0:1\n", {"rows_without_labels": "error"}, r":2: an example must have"),
     "a word": (b"", {"zero_based": "auto"}, "zero_based must be True, False or None; got 'auto'"),
+    "a number for a boolean": (b"", {"zero_based": 0}, "zero_based must be True, .*; got 0"),
+    "labels from None": (
+        b"",
+        {"zero_based_labels": None},
+        "zero_based_labels must be .*; got None",
+    ),
     "a number": (b"", {"num_features": 1.5}, "num_features must be an integer of .*; got 1.5"),
 }
 

@@ -197,13 +197,13 @@ def read_svmlight(
         Joachims 1999, Making large-scale SVM learning practical.
     """
     choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
-    if zero_based not in (None, True, False):
+    if zero_based is not None and not isinstance(zero_based, bool):
         raise ValueError(f"zero_based must be True, False or None; got {zero_based!r}")
-    if zero_based_labels not in (True, False):
+    if not isinstance(zero_based_labels, bool):
         raise ValueError(f"zero_based_labels must be True or False; got {zero_based_labels!r}")
     limits = []
     for name, value in (("num_features", num_features), ("num_labels", num_labels)):
-        limits.append(MAX_IDS if value is None else integer_argument(name, value, 0, MAX_IDS))
+        limits.append(integer_argument(name, MAX_IDS if value is None else value, 0, MAX_IDS))
     # Where it is open, ids are those of the file until the end.
     width = limits[0] + (zero_based is None and num_features is not None)
     grammar = Grammar(
@@ -252,14 +252,11 @@ def read_svmlight(
         raise AssertionError
 
     options = {
-        name: value
-        for name, value in (
-            ("zero_based", zero_based),
-            ("zero_based_labels", zero_based_labels),
-            ("num_features", num_features),
-            ("num_labels", num_labels),
-            ("rows_without_labels", rows_without_labels),
-        )
+        "zero_based": zero_based,
+        "zero_based_labels": zero_based_labels,
+        "num_features": num_features,
+        "num_labels": num_labels,
+        "rows_without_labels": rows_without_labels,
     }
     return _read(convert, [file], cache, options)
 
