@@ -373,3 +373,18 @@ def test_sparse_input_of_higher_rank():
 
     with pytest.raises(ValueError, match=r"a sparse input must be a matrix; got .* \(2, 3, 23\)"):
         layer(tf.sparse.from_dense(tf.ones([2, 3, V])))
+
+
+def test_a_sparse_input_of_another_width_is_refused_when_the_graph_runs():
+    layer, _ = twins()
+
+    @tf.function(input_signature=[tf.SparseTensorSpec([None, None], tf.float32)])
+    def call(x):
+        return layer(x)
+
+    x = draw_input(np.random.default_rng(0))
+    np.testing.assert_array_equal(call(tf.sparse.from_dense(x)), layer(tf.sparse.from_dense(x)))
+    for other in (x[:, 1:], np.pad(x, [(0, 0), (0, 1)])):
+        message = rf"must have {V} columns, .*\[{other.shape[1]}\]"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            call(tf.sparse.from_dense(other))

@@ -536,7 +536,7 @@ LABELS = [
         "sparse targets of a half",
         lambda case: case.fit_batches(case.x, tf.cast(_ONES, tf.float32) * 0.5),
         REFUSED,
-        r"must get class ids, or sparse targets of ones; .* got\] \[0\.5\]",
+        r"must get class ids, or sparse targets of ones; .* got\]? \[0\.5\]",
         one,
     ),
     Misuse(
