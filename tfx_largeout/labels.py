@@ -89,7 +89,7 @@ class Labels(NamedTuple):
 
     @property
     def sets_as_shares(self) -> Labels:
-        """With equal shares of 1 in place of the ones of examples that have zeros and ones alone."""
+        """With equal shares of 1 for the ones of each example that has zeros and ones alone."""
         values: Any = self.values
         is_set = tf.reduce_all((values == 0) | (values == 1), axis=-1, keepdims=True)
         shares = tf.math.divide_no_nan(values, tf.reduce_sum(values, axis=-1, keepdims=True))

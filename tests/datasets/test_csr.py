@@ -125,11 +125,37 @@ def test_the_loops_of_keras_take_matrices_as_they_take_data_sets(name, dtype):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.all_cases
+@pytest.mark.parametrize("loss", ["SoftmaxCrossentropy", "ComplementarySum", "SampledLogistic"])
+def test_zeros_and_ones_are_a_set_to_every_loss(loss):
+    sampled = loss != "SoftmaxCrossentropy"
+
+    def value(labels, training):
+        keras.utils.set_random_seed(3)
+        rate = tlo.optimizers.RowSGD(0.1)
+        head = (
+            tlo.heads.SampledHead(C, tlo.samplers.Uniform(5), rate)
+            if sampled
+            else tlo.heads.DenseHead(C)
+        )
+        return function(labels, head(hidden, training=training))
+
+    hidden, y = np.random.default_rng(0).normal(size=(N, 4)).astype("float32"), Y.copy()
+    rows = tf.ragged.constant([np.flatnonzero(row).tolist() for row in Y.toarray()], tf.int64)
+    y.data[y.indices == 0] = 0  # an explicit zero is no label
+    rows = tf.ragged.boolean_mask(rows, rows != 0)
+    function = getattr(tlo.losses, loss)(reduction=None)
+    for training in (True, False):
+        wanted = value(rows, training)
+        for labels in (y.astype(np.float32), y.astype(bool)):
+            np.testing.assert_allclose(value(labels, training), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_what_the_loops_refuse():
     model = model_of()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"targets of ones.* got\] \[0\.5\]"):
-        model.evaluate(X, Y * 0.5, verbose=0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"looks like.*y\.astype\(float\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"add up to at most 1"):
+        model.evaluate(X, Y * 0.9, verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"looks like.*y\.astype\(bool\)"):
         model.evaluate(X, Y.astype(int), verbose=0)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"incompatible|columns"):
         model.predict(X[:, 1:], verbose=0)
