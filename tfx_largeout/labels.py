@@ -89,10 +89,14 @@ class Labels(NamedTuple):
 
     @property
     def sets_as_shares(self) -> Labels:
-        """With equal shares of 1 for the ones of each example that has zeros and ones alone."""
+        """With equal shares of 1 for the ones of each example that has ones, and else zeros alone.
+
+        An example of zeros stays one with labels of which none is likely.
+        """
         values: Any = self.values
-        is_set = tf.reduce_all((values == 0) | (values == 1), axis=-1, keepdims=True)
-        shares = tf.math.divide_no_nan(values, tf.reduce_sum(values, axis=-1, keepdims=True))
+        total = tf.reduce_sum(values, axis=-1, keepdims=True)
+        is_set = tf.reduce_all((values == 0) | (values == 1), axis=-1, keepdims=True) & (total > 0)
+        shares = tf.math.divide_no_nan(values, total)
         ids = tf.where(is_set & (values == 0), tf.constant(PADDING, tf.int64), self.ids)
         return self._replace(ids=ids, values=tf.where(is_set, shares, values))
 

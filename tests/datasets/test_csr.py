@@ -168,9 +168,11 @@ def test_what_the_loops_refuse():
 def test_an_explicit_zero_is_no_label():
     y = Y.copy()
     y.data[::3] = 0
+    labelled = np.asarray(y.sum(axis=1)).ravel() > 0
+    x, y = X[labelled], y[labelled]
     without = y.copy()
     without.eliminate_zeros()
     model = model_of()
     np.testing.assert_allclose(
-        model.evaluate(X, y, verbose=0), model.evaluate(X, without, verbose=0), rtol=1e-6
+        model.evaluate(x, y, verbose=0), model.evaluate(x, without, verbose=0), rtol=1e-5
     )
