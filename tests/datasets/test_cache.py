@@ -21,7 +21,7 @@ from tfx_largeout.datasets import (
     readers,
     tf_idf,
 )
-from tfx_largeout.datasets.sparse_examples import ARRAYS
+from tfx_largeout.datasets.sparse_rows import ARRAYS
 
 
 def same(ours: SparseExamples, theirs: SparseExamples) -> bool:

@@ -14,35 +14,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfx_largeout.datasets.sparse_examples import ARRAYS, SparseExamples
-from tfx_largeout.datasets.sparse_rows import SparseRows
+from tfx_largeout.datasets.sparse_examples import SparseExamples
+from tfx_largeout.datasets.sparse_rows import ARRAYS, JoinedRows, SparseRows
 
 _VERSION = 1
 _ABOUT = "about.json"
 
 
-class InMemory:
-    """Arrays in memory, twice at the end."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
-
-    def append(self, kind: str, rows: SparseRows) -> None:
-        """Takes the next rows of `kind`, features or labels."""
-        self._arrays[f"{kind}_splits"].append(rows.lengths)
-        self._arrays[f"{kind}_ids"].append(rows.ids)
-        if rows.values is not None:
-            self._arrays[f"{kind}_values"].append(rows.values)
+class InMemory(JoinedRows):
+    """Arrays in memory."""
 
     def finish(self, num_features: int, num_labels: int, less: int = 0) -> SparseExamples:
         """Returns the examples, with `less` taken from the ids of features."""
-        joined = {}
-        for name, dtype in ARRAYS.items():
-            array = np.concatenate([np.zeros(0, dtype), *self._arrays.pop(name)])
-            if name.endswith("_splits"):
-                array = np.concatenate([[0], np.cumsum(array)])
-            joined[name] = array - less if less and name == "feature_ids" else array
-        return SparseExamples(**joined, num_features=num_features, num_labels=num_labels)
+        arrays = self.arrays()
+        if less:
+            arrays["feature_ids"] -= less
+        return SparseExamples(**arrays, num_features=num_features, num_labels=num_labels)
 
 
 class OnDisk:

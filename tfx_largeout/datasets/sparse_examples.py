@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.datasets.csr_format import CsrMatrix
-from tfx_largeout.datasets.sparse_rows import LABEL_VALUES
+from tfx_largeout.datasets.sparse_rows import ARRAYS, LABEL_VALUES, JoinedRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,8 +122,6 @@ class SparseExamples:
             TypeError: One is no sparse matrix of SciPy.
             ValueError: They have different numbers of rows, or a row breaks a rule.
         """
-        from tfx_largeout.datasets.row_arrays import InMemory
-
         choice_argument("label_values", label_values, LABEL_VALUES)
         x, y = CsrMatrix("features", features), CsrMatrix("labels", labels)
         if x.counts[0] != y.counts[0]:
@@ -131,12 +129,12 @@ class SparseExamples:
                 "features and labels must have the same number of rows; "
                 f"got {x.counts[0]} and {y.counts[0]}"
             )
-        arrays = InMemory()
+        joined = JoinedRows()
         for _, rows in x.blocks("feature", "finite"):
-            arrays.append("feature", rows)
+            joined.append("feature", rows)
         for _, rows in y.blocks("label", label_values):
-            arrays.append("label", rows.as_labels())
-        return arrays.finish(x.counts[1], y.counts[1])
+            joined.append("label", rows.as_labels())
+        return cls(**joined.arrays(), num_features=x.counts[1], num_labels=y.counts[1])
 
     def to_csr(self) -> tuple[Any, Any]:
         """Returns features and labels as two `scipy.sparse.csr_matrix`, both of float32.
@@ -313,13 +311,6 @@ class SparseExamples:
 _Batch = Callable[[tf.Tensor], tuple[tf.SparseTensor, tf.RaggedTensor]]
 
 _MAX_FEATURES = np.iinfo(np.int32).max
-ARRAYS = {
-    "feature_splits": np.int64,
-    "feature_ids": np.int32,
-    "feature_values": np.float32,
-    "label_splits": np.int64,
-    "label_ids": np.int64,
-}
 
 
 def require_like(train: SparseExamples, others: Sequence[SparseExamples], *names: str) -> None:

@@ -7,6 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+ARRAYS = {
+    "feature_splits": np.int64,
+    "feature_ids": np.int32,
+    "feature_values": np.float32,
+    "label_splits": np.int64,
+    "label_ids": np.int64,
+}
 LABEL_VALUES = ("one", "positive")
 VALUE_RULES = {
     "finite": "a finite float32 number",
@@ -62,3 +69,26 @@ class SparseRows(NamedTuple):
 def wrong_values(values: np.ndarray, rule: str) -> np.ndarray:
     """Says which values break one of `VALUE_RULES`."""
     return ~np.isfinite(values) if rule != "one" else (values != 0) & (values != 1)
+
+
+class JoinedRows:
+    """The arrays of `SparseExamples`, from blocks of rows; in memory twice at the end."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
+
+    def append(self, kind: str, rows: SparseRows) -> None:
+        """Takes the next rows of `kind`, features or labels."""
+        self._arrays[f"{kind}_splits"].append(rows.lengths)
+        self._arrays[f"{kind}_ids"].append(rows.ids)
+        if rows.values is not None:
+            self._arrays[f"{kind}_values"].append(rows.values)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays by name, and forgets the blocks."""
+        joined = {}
+        for name, dtype in ARRAYS.items():
+            array = np.concatenate([np.zeros(0, dtype), *self._arrays.pop(name)])
+            is_splits = name.endswith("_splits")
+            joined[name] = np.concatenate([[0], np.cumsum(array)]) if is_splits else array
+        return joined
