@@ -174,7 +174,7 @@ def _has_floats(part: Any) -> bool:
         part = part if hasattr(part, "dtype") else np.asarray(part)
     except ValueError:  # rows of different lengths
         return False
-    return len(part.shape) > 0 and tf.as_dtype(part.dtype).is_floating
+    return tf.TensorShape(part.shape).rank != 0 and tf.as_dtype(part.dtype).is_floating
 
 
 def normalize_labels(
@@ -245,7 +245,8 @@ def _read(
         batch_shape = tf.cast(tf.convert_to_tensor(batch_shape), tf.int32)
     if y_true is None:
         raise TypeError("labels must be integer class ids that fit into int64; got None")
-    if (soft := soft_labels(y_true)) is not None:
+    soft = soft_labels(y_true)
+    if soft is not None:
         labels, checks = _from_pair(soft, batch_shape)
         return _without(labels, ignore_class), checks
     if isinstance(y_true, dict):
@@ -335,11 +336,20 @@ def _from_pair(pair: SoftLabels, batch_shape: Any) -> tuple[Labels, list[Check |
     same = [_equal(*parts) for parts in zip(_layout(ids), _layout(values), strict=True)]
     batch_rank = 1 if batch_shape is None else batch_shape.shape[0]
     got = [_extent(ids), "and", _extent(values)]
-    with after([Check(tf.reduce_all(same), lambda: [f"{rule}, row by row; got", *got])]):
-        ids, values = tf.nest.map_structure(tf.identity, (ids, values), expand_composites=True)
+    checks: list[Check | None] = [
+        Check(tf.reduce_all(same), lambda: [f"{rule}, row by row; got", *got])
+    ]
     ids, values = _to_dense(ids, batch_rank, PADDING), _to_dense(values, batch_rank, 0)
-    checks = [_check_batch_shape(ids, batch_shape)]
-    return Labels(_flatten_batch(ids, batch_rank), _flatten_batch(values, batch_rank)), checks
+    checks.append(_check_batch_shape(ids, batch_shape))
+    ids, values = _flatten_batch(ids, batch_rank), _flatten_batch(values, batch_rank)
+    return Labels(ids, _of_shape(values, tf.shape(ids))), checks
+
+
+def _of_shape(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Cuts or pads `[N, K]` to a shape: where it has another, the check of it fails, and no op."""
+    values = values[: shape[0], : shape[1]]
+    missing = shape - tf.shape(values)
+    return tf.pad(values, tf.stack([tf.zeros_like(missing), missing], axis=1))
 
 
 def _extent(x: Any) -> tf.Tensor:

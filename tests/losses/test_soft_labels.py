@@ -239,6 +239,9 @@ def ways_of_fit(x, ids, p, w):
         "dict": lambda m: m.fit(
             x, {"ids": ids, "probabilities": p}, sample_weight=w, verbose=0, **options
         ),
+        "by the name of the output": lambda m: m.fit(
+            x, {m.layers[-1].name: (ids, p)}, sample_weight=w, verbose=0, **options
+        ),
         "data set": lambda m: m.fit(data, verbose=0),
         "sequence": lambda m: m.fit(Sequence(), shuffle=False, verbose=0),
         "generator": lambda m: m.fit(generator(), verbose=0),
@@ -455,6 +458,43 @@ BAD_ARGUMENTS = {
         ),
         tf.errors.InvalidArgumentError,
         "same form and shape, row by row",
+    ),
+    "Hessian-free training": (
+        lambda: tlo.hessian_free.Trainer().fit(
+            model_with(head_of(), SoftmaxCrossentropy()), X, (IDS, P)
+        ),
+        TypeError,
+        "y must be a dense array .* got a pair or a dict, such as soft labels",
+    ),
+    "Hessian-free training on sparse targets": (
+        lambda: tlo.hessian_free.Trainer().fit(
+            model_with(head_of(), SoftmaxCrossentropy()), X, targets_of_columns()
+        ),
+        TypeError,
+        "y must be",
+    ),
+    "the comparison": (
+        lambda: tlo.compare_heads(
+            model_with(keras.layers.Dense(CLASSES), "sparse_categorical_crossentropy"),
+            (X, (IDS, P)),
+            (X, IDS[:, 0]),
+            seconds=1,
+        ),
+        TypeError,
+        "train: labels must be class ids; got soft labels",
+    ),
+    "choose_num_sampled": (
+        lambda: tlo.choose_num_sampled(
+            model_with(
+                tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(3), tlo.optimizers.RowSGD(0.1)),
+                tlo.losses.SampledSoftmax(),
+            ),
+            X,
+            (IDS, P),
+            tolerance=0.3,
+        ),
+        TypeError,
+        "choose_num_sampled needs class ids as labels; got labels with values",
     ),
     "another weight for each part": (
         lambda: model_with(head_of(), SoftmaxCrossentropy()).fit(

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.compare.root_message import root_message
-from tfx_largeout.labels import is_sparse_matrix, normalize_labels
+from tfx_largeout.labels import is_sparse_matrix, normalize_labels, soft_labels
 
 _KERAS_BATCH = 32
 
@@ -75,9 +75,8 @@ class OwnData:
             TypeError, ValueError: They are no class ids.
         """
         labels = next(_labels_of(self._data))
-        if labels is None or isinstance(labels, (dict, tuple)):
-            several = list(labels) if isinstance(labels, dict) else "several, or soft labels"
-            got = "none" if labels is None else f"those of {several}"
+        if labels is None or isinstance(labels, dict):
+            got = "none" if labels is None else f"those of {list(labels)}"
             raise ValueError(f"{self._name} must have labels of one output; got {got}")
         if _is_one_hot(labels, num_classes):
             raise ValueError(
@@ -98,6 +97,8 @@ class OwnData:
         return counts
 
     def _counts(self, labels: Any, num_classes: int) -> np.ndarray:
+        if soft_labels(labels) is not None:
+            raise TypeError(f"{self._name}: labels must be class ids; got soft labels")
         try:
             if not _is_sparse(labels):
                 labels = np.asarray(labels)

@@ -168,6 +168,9 @@ def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any
     labels = _parts(y_true)
     if len(labels) == len(outputs) == 1:  # whatever it is called
         outputs = dict(zip(labels, outputs.values(), strict=True))
+        (part,) = labels.values()
+        if not keras.tree.is_nested(y_pred) and soft_labels(part, must_be=True) is not None:
+            return _joined(part, y_pred, weight, None)
     weights = _parts(weight)
     if weights.keys() != labels.keys():
         weights = dict.fromkeys(labels, weight)

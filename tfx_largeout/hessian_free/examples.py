@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.labels import soft_labels
+
 Batch = tuple[Any, tf.Tensor, tf.Tensor]
 
 _ROWS = 4096  # of a digest at a time
@@ -33,6 +35,11 @@ class Examples:
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
         x = tf.nest.map_structure(lambda array: _array("x", array), x)
+        if isinstance(y, dict) or soft_labels(y) is not None:
+            raise TypeError(
+                "y must be a dense array of targets for Hessian-free training; got a pair or a "
+                "dict, such as soft labels"
+            )
         y = _array("y", y)
         if sample_weight is None:
             sample_weight = np.ones(len(y), "float32")
