@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from datasets.test_xc_format import rows_of
 
-from tfx_largeout.datasets import line_blocks, read_xc, xc_format
+from tfx_largeout.datasets import line_blocks, read_svmlight, read_xc, xc_format
 
 COUNT = "the header must be three integers of at most 18 digits"
 LABEL, FEATURE = "a label must be an integer in", "a feature must be an integer in"
@@ -201,15 +201,23 @@ def test_a_line_that_is_too_long(tmp_path, monkeypatch, block_bytes, end):
             read_xc(path)
 
 
-def test_both_parsers_agree_on_what_is_broken(tmp_path, monkeypatch):
+@pytest.mark.all_cases
+@pytest.mark.parametrize("kind", ["one file", "labels", "svmlight"])
+def test_both_parsers_agree_on_what_is_broken(tmp_path, monkeypatch, kind):
     """On files with a few bytes changed, put in or taken out."""
     rng, path = np.random.default_rng(0), tmp_path / "data.txt"
-    alphabet = np.frombuffer(b"0123456789 ,:.+-eE\t\n\r\x00x\xff", np.uint8)
-    text = b"3 20 20\n1,12 3:1.5 14:-.5\n 9:1e-3 10:+2\n7,8,9 0:0\n"
+    alphabet = np.frombuffer(b"0123456789 ,:.+-eE\t\n\r\x00x\xff#", np.uint8)
+    features = tmp_path / "features.txt"
+    features.write_bytes(b"3 2\n\n\n\n")
+    text, read = {
+        "one file": (b"3 20 20\n1,12 3:1.5 14:-.5\n 9:1e-3 10:+2\n7,8,9 0:0\n", read_xc),
+        "labels": (b"3 20\n1:1 12:1.0\n\n7:1 8:0 9:1\n", lambda path: read_xc(features, path)),
+        "svmlight": (b"1,12 3:1.5 14:-.5\n 9:1e-3#a\n#\n7,8 0:0\n", read_svmlight),
+    }[kind]
 
     def outcome():
         try:
-            return rows_of(read_xc(path))
+            return rows_of(read(path))
         except ValueError as error:
             return str(error)
 
