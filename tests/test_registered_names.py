@@ -30,6 +30,7 @@ BASES = {  # of which there are no objects
     "Index",
     "IndexSampler",
     "KernelHead",
+    "MarginLoss",
     "RowOptimizer",
     "RowUpdatingHead",
     "Sampler",

@@ -22,6 +22,7 @@ __all__ = [
     "CandidateStatistics",
     "ExactStatistics",
     "LogProbabilityStatistics",
+    "MarginStatistics",
     "MeanLogitStatistics",
     "SoftmaxStatistics",
     "SphericalStatistics",
@@ -56,6 +57,27 @@ class MeanLogitStatistics(NamedTuple):
     log_partition: tf.Tensor
     mean_logit: tf.Tensor
     num_classes: int
+
+
+class MarginStatistics(NamedTuple):
+    """What a softmax with a margin needs, from heads whose logits are s cos(theta).
+
+    A margin changes the logits of the labels alone. Z without them can't be had from Z: where a
+    label's share in Z rounds to 1, nothing is left of the others, while with the margin these may
+    be most of it.
+
+    Attributes:
+        labels: The labels, normal form.
+        target_logits: `[N, K]` float32, o at the labels; anything at padding.
+        log_rest: `[N]` float32, log sum exp(o_c) over all c that are no label of the example; at
+            most -1e29 if there is none.
+        scale: `[]`, s.
+    """
+
+    labels: Labels
+    target_logits: tf.Tensor
+    log_rest: tf.Tensor
+    scale: tf.Tensor
 
 
 class SphericalStatistics(NamedTuple):
@@ -99,6 +121,7 @@ class CandidateStatistics(NamedTuple):
         workers: Those among which the classes are spread. The candidates are then those of the
             classes that are here, all else is the same on all workers, and sums over candidates
             have to be added up: see `HeadLoss.sums_over_workers`.
+        scale: `[]`, the s of logits s cos(theta); None of other heads.
     """
 
     labels: Labels
@@ -111,6 +134,7 @@ class CandidateStatistics(NamedTuple):
     log_partition: tf.Tensor
     num_classes: int
     workers: Workers = ALONE
+    scale: tf.Tensor | None = None
 
     @property
     def negatives(self) -> tf.Tensor:

@@ -38,13 +38,58 @@ constexpr int kNumSlots = kMethod == RowMethod::kSgd    ? 0
                           : kMethod == RowMethod::kAdam ? 2
                                                         : 1;
 
-// Weights [begin, begin + n) of a row.
+// The sum of function(i, n) over a row, which gets kLanes numbers from i on, and at the end n <
+// kLanes.
+template <typename Function>
+TFX_INLINE float SumOver(int64_t n, const Function& function) {
+  Floats sum = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sum = function(i, kLanes, sum);
+  if (i < n) sum = function(i, n - i, sum);
+  return Sum(sum);
+}
+
+// What of a row of weights is taken from the gradient, to leave the part that is tangent to the
+// sphere: <w, g> / <w, w>.
+template <typename Weight>
+float Radial(const Weight* weights, const float* gradient, int64_t n) {
+  const float squares =
+      SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
+        const Floats w = LoadSome(weights + i, size);
+        return MulAdd(w, w, sum);
+      });
+  const float along =
+      SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
+        return MulAdd(LoadSome(weights + i, size), LoadSome(gradient + i, size), sum);
+      });
+  return squares == 0 ? 0 : along / squares;
+}
+
+// Divides a row by its norm, if that is neither 0 nor, within rounding, 1.
+template <typename Weight>
+void Normalize(Weight* weights, int64_t n) {
+  constexpr float kTolerance = sizeof(Weight) == 2 ? 0x1p-7f : 1e-6f;  // of the square
+  const float squares =
+      SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
+        const Floats w = LoadSome(weights + i, size);
+        return MulAdd(w, w, sum);
+      });
+  if (squares == 0 || __builtin_fabsf(squares - 1) <= kTolerance) return;
+  const Floats factor = Broadcast(1 / __builtin_sqrtf(squares));
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t size = Min(n - i, kLanes);
+    StoreSome(weights + i, factor * LoadSome(weights + i, size), size);
+  }
+}
+
+// Weights [begin, begin + n) of a row, by scale * (gradient - radial * weights).
 template <RowMethod kMethod, typename Weight>
 TFX_INLINE void StepPart(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
-                         float scale, int64_t begin, int64_t n) {
+                         float scale, float radial, int64_t begin, int64_t n) {
   Weight* weights = static_cast<Weight*>(row.weights) + begin;
-  const Floats g = Broadcast(scale) * LoadSome(gradient + begin, n);
-  const Floats w = Broadcast(s.kept) * LoadSome(weights, n);
+  const Floats before = LoadSome(weights, n);
+  const Floats g = Broadcast(scale) * (LoadSome(gradient + begin, n) - Broadcast(radial) * before);
+  const Floats w = Broadcast(s.kept) * before;
   Floats slots[2] = {};
   for (int i = 0; i < kNumSlots<kMethod>; ++i) slots[i] = LoadSome(row.slots[i] + begin, n);
   const Floats changed = NewWeights<kMethod>(s, Broadcast(rate), w, g, &slots[0], &slots[1]);
@@ -54,47 +99,53 @@ TFX_INLINE void StepPart(const RowStep& s, float rate, const RowPlace& row, cons
 
 template <RowMethod kMethod, typename Weight>
 void StepRow(const RowStep& s, float rate, const RowPlace& row, const float* gradient, float scale,
-             int64_t n) {
+             float radial, int64_t n) {
   int64_t begin = 0;
   for (; begin + kLanes <= n; begin += kLanes) {
-    StepPart<kMethod, Weight>(s, rate, row, gradient, scale, begin, kLanes);
+    StepPart<kMethod, Weight>(s, rate, row, gradient, scale, radial, begin, kLanes);
   }
-  if (begin < n) StepPart<kMethod, Weight>(s, rate, row, gradient, scale, begin, n - begin);
+  if (begin < n) StepPart<kMethod, Weight>(s, rate, row, gradient, scale, radial, begin, n - begin);
 }
 
-// What scales a gradient down to the clip norm.
-float ClipScale(float clip_norm, const float* gradient, int64_t n) {
+// What scales a gradient, less `radial` times the weights, down to the clip norm.
+template <typename Weight>
+float ClipScale(float clip_norm, const Weight* weights, float radial, const float* gradient,
+                int64_t n) {
   if (clip_norm == __builtin_inff()) return 1.0f;
-  Floats squares = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Floats g = Load(gradient + i);
-    squares = MulAdd(g, g, squares);
-  }
-  if (i < n) {
-    const Floats g = LoadSome(gradient + i, n - i);
-    squares = MulAdd(g, g, squares);
-  }
-  const float norm = __builtin_sqrtf(Sum(squares));
+  const float squares =
+      SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
+        const Floats g =
+            LoadSome(gradient + i, size) - Broadcast(radial) * LoadSome(weights + i, size);
+        return MulAdd(g, g, sum);
+      });
+  const float norm = __builtin_sqrtf(squares);
   return norm > clip_norm ? clip_norm / norm : 1.0f;
 }
 
 template <typename Weight>
 void StepOfType(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
                 int64_t n) {
-  const float scale = ClipScale(s.clip_norm, gradient, n);
+  Weight* const weights = static_cast<Weight*>(row.weights);
+  const float radial = s.unit_rows ? Radial(weights, gradient, n) : 0.0f;
+  const float scale = ClipScale(s.clip_norm, weights, radial, gradient, n);
   switch (s.method) {
     case RowMethod::kSgd:
-      return StepRow<RowMethod::kSgd, Weight>(s, rate, row, gradient, scale, n);
+      StepRow<RowMethod::kSgd, Weight>(s, rate, row, gradient, scale, radial, n);
+      break;
     case RowMethod::kMomentum:
-      return StepRow<RowMethod::kMomentum, Weight>(s, rate, row, gradient, scale, n);
+      StepRow<RowMethod::kMomentum, Weight>(s, rate, row, gradient, scale, radial, n);
+      break;
     case RowMethod::kNesterov:
-      return StepRow<RowMethod::kNesterov, Weight>(s, rate, row, gradient, scale, n);
+      StepRow<RowMethod::kNesterov, Weight>(s, rate, row, gradient, scale, radial, n);
+      break;
     case RowMethod::kAdagrad:
-      return StepRow<RowMethod::kAdagrad, Weight>(s, rate, row, gradient, scale, n);
+      StepRow<RowMethod::kAdagrad, Weight>(s, rate, row, gradient, scale, radial, n);
+      break;
     case RowMethod::kAdam:
-      return StepRow<RowMethod::kAdam, Weight>(s, rate, row, gradient, scale, n);
+      StepRow<RowMethod::kAdam, Weight>(s, rate, row, gradient, scale, radial, n);
+      break;
   }
+  if (s.unit_rows) Normalize(weights, n);
 }
 
 void Step(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,

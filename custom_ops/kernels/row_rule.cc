@@ -47,15 +47,20 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
                           const tf::Tensor& learning_rate, bool rate_is_on_host) {
   const bool is_sgd = method == "sgd", is_adam = method == "adam";
   const int64_t size = kFirst + (is_adam ? 3 : is_sgd ? 2 : 1);
-  if (numbers.dims() != 1 || numbers.dim_size(0) != size) {
-    return InvalidArgument("rule must have shape [", size, "] for ", method, "; got ",
-                           numbers.shape().DebugString());
+  const bool unit_rows = numbers.dims() == 1 && numbers.dim_size(0) == size + 1;
+  if (numbers.dims() != 1 || (numbers.dim_size(0) != size && !unit_rows)) {
+    return InvalidArgument("rule must have shape [", size, "] for ", method, ", or [", size + 1,
+                           "]; got ", numbers.shape().DebugString());
+  }
+  if (unit_rows && !rate_is_on_host) {
+    return InvalidArgument("rule must not keep rows at norm 1 on a GPU; got ",
+                           numbers.SummarizeValue(size + 1));
   }
   const auto x = numbers.vec<double>();
   const double epsilon = is_sgd ? 1 : x(size - 1);
   const bool is_finite = std::isfinite(x(kWeightDecay)) && std::isfinite(epsilon);
   if (!is_finite || !(x(kWeightDecay) >= 0) || !(x(kClipNorm) >= kSmallest) ||
-      !(epsilon >= kSmallest) ||
+      !(epsilon >= kSmallest) || (unit_rows && x(size) != 1) ||
       (is_sgd && !(IsFraction(x(kFirst)) && (x(kSecond) == 0 || x(kSecond) == 1))) ||
       (is_adam && !(IsFraction(x(kFirst)) && IsFraction(x(kSecond))))) {
     return InvalidArgument("rule must hold a finite weight_decay of at least 0, a clip_norm of at ",
@@ -70,6 +75,7 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   beta_1_ = is_adam ? x(kFirst) : 0;
   beta_2_ = is_adam ? x(kSecond) : 0;
   step_ = {};
+  step_.unit_rows = unit_rows;
   step_.clip_norm = static_cast<float>(x(kClipNorm));
   step_.epsilon = static_cast<float>(epsilon);
   step_.method = is_adam           ? core::RowMethod::kAdam

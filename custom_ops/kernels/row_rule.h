@@ -23,8 +23,8 @@ absl::Status RateError(double weight_decay, float learning_rate);
 class RowRule {
  public:
   // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
-  // hyperparameters. Refuses numbers and rates out of range. Of a rate that is on a device, for
-  // OnGpu, only the shape is looked at.
+  // hyperparameters, and maybe 1, for rows of norm 1. Refuses numbers and rates out of range. Of a
+  // rate that is on a device, for OnGpu, only the shape is looked at.
   absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
                    const tensorflow::Tensor& learning_rate, bool rate_is_on_host = true);
 

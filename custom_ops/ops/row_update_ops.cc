@@ -39,7 +39,9 @@ ids: [n], in [0, C), without repeats.
 gradient: [n, D], finite.
 learning_rate: eta, [], finite, at least 0.
 rule: weight_decay, clip_norm (infinity: none), and the method's hyperparameters: momentum and whether
-  it is Nesterov's; epsilon; beta_1, beta_2 and epsilon.
+  it is Nesterov's; epsilon; beta_1, beta_2 and epsilon. One more, 1, says that rows have norm 1 and are
+  kept at it: g is made tangent to the sphere first, and rows are divided by their norms last. On a GPU
+  that is refused.
 method: What to do with a row.
 )doc");
 

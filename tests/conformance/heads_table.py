@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from oracles import hierarchical_softmax, softmax, spherical_losses
+from oracles import hierarchical_softmax, margins, softmax, spherical_losses
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import equal_clusters, huffman_code_lengths
@@ -102,6 +102,42 @@ def _smoothed_loss() -> Any:
 
 def _smoothed(*arguments: Any) -> np.ndarray:
     return softmax.cross_entropy(*arguments, smoothing=0.1)
+
+
+_SCALE = 8.0
+
+
+def _cosine_weights(head: Any) -> tuple[Any, ...]:
+    return *_dense_weights(head), float(head.scale)
+
+
+def _cosine_logits(hidden: Any, kernel: Any, bias: Any, scale: float) -> np.ndarray:
+    return scale * softmax.logits(margins.directions(hidden), kernel, bias)
+
+
+def _cosine_cross_entropy(
+    hidden: Any, kernel: Any, bias: Any, scale: float, labels: Any
+) -> np.ndarray:
+    return softmax.cross_entropy(scale * margins.directions(hidden), kernel, bias, labels)
+
+
+def _set_direction(head: Any, label: int, value: float) -> None:
+    _set_dense_row(head, label, np.sign(value))
+
+
+def _cosine_row(name: str, make_head: Callable[..., Any], make_loss: Callable[..., Any]) -> Any:
+    return Row(
+        name,
+        lambda classes, **kw: make_head(
+            classes, **{"cosine_scale": _SCALE, "use_bias": False, **kw}
+        ),
+        make_loss,
+        _sgd,
+        weights=_cosine_weights,
+        set_row=_set_direction,
+        oracle=_cosine_cross_entropy,
+        logits=_cosine_logits,
+    )
 
 
 def _sgd() -> Any:
@@ -341,6 +377,30 @@ HEADS = [
         _smoothed_loss,
         _sgd,
         oracle=_smoothed,
+    ),
+    _cosine_row(
+        "dense_cosine",
+        tlo.heads.DenseHead,
+        lambda: tlo.losses.SoftmaxCrossentropy(cosine_margin=0.1),
+    ),
+    _cosine_row(
+        "exact_softmax_cosine",
+        lambda classes, **kw: tlo.heads.ExactSoftmaxHead(
+            classes, tlo.optimizers.RowAdam(0.05), num_selected=10, seed=3, **kw
+        ),
+        lambda: tlo.losses.SoftmaxCrossentropy(angular_margin=0.1),
+    ),
+    _cosine_row(
+        "sampled_cosine",
+        lambda classes, **kw: tlo.heads.SampledHead(
+            classes,
+            tlo.samplers.Uniform(20),
+            tlo.optimizers.RowAdam(0.05),
+            seed=3,
+            learn_scale=True,
+            **kw,
+        ),
+        lambda: tlo.losses.ComplementarySum(cosine_margin=0.1),
     ),
 ]
 

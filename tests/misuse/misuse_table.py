@@ -105,6 +105,61 @@ ARGUMENTS = [
         for message in ["num_classes must be an integer of at least 2; got"]
     ),
     Misuse("an argument that is none", _argument(width=3), (TypeError, ValueError), "width"),
+    *(
+        Misuse(
+            f"cosine_scale={value!r}",
+            _sampled(cosine_scale=value),
+            ValueError,
+            "cosine_scale must be a finite number above 0; got",
+            one,
+        )
+        for value in (0, -2.0, float("nan"), "large")
+    ),
+    Misuse(
+        "a bias beside cosines",
+        _sampled(cosine_scale=8.0, use_bias=True),
+        ValueError,
+        "use_bias must be False with cosine_scale",
+        one,
+    ),
+    Misuse(
+        "a scale that is learned where there is none",
+        _sampled(learn_scale=True),
+        ValueError,
+        "learn_scale must be False without a cosine_scale",
+        one,
+    ),
+    Misuse(
+        "cosines of a head that has none",
+        _argument(cosine_scale=8.0),
+        TypeError,
+        "cosine_scale must be left out of .*Head, whose rows of weights",
+        lambda row: factored(row) or tree(row),
+    ),
+    *(
+        Misuse(
+            f"cosine_margin={value!r}",
+            lambda case, value=value: tlo.losses.ComplementarySum(cosine_margin=value),
+            ValueError,
+            "cosine_margin must be a finite number at least 0 and below 2; got",
+            one,
+        )
+        for value in (-0.1, 2.0, float("nan"))
+    ),
+    Misuse(
+        "a margin of a loss that is no softmax",
+        lambda case: tlo.losses.NoiseContrastive(angular_margin=0.5),
+        TypeError,
+        "angular_margin must be left out of NoiseContrastive",
+        one,
+    ),
+    Misuse(
+        "a margin of logits that are no cosines",
+        lambda case: case.fit_with(loss=tlo.losses.ComplementarySum(cosine_margin=0.1)),
+        TypeError,
+        "need a head whose logits are s cos",
+        one,
+    ),
     Misuse("dtype=float16", _argument(dtype="float16"), ValueError, "have float16 weights"),
     *(
         Misuse(

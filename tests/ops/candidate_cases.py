@@ -27,6 +27,8 @@ RULES = {
     "adam without memory": RowRule("adam", (0.0, 0.0, 1e-3)),
 }
 
+UNIT_RULES = {name: RULES[name]._replace(unit_rows=True) for name in ("sgd", "adamw, clipped")}
+
 
 def use(name, monkeypatch) -> str:
     """As that of streamed_logits; skips where the library is an older one."""

@@ -11,6 +11,15 @@ import numpy as np
 def update_row(weights, slots, row, gradient, rule, learning_rate):
     """Takes a step on one row of `weights`, in place. `rule` has the fields of a RowRule."""
     gradient = np.asarray(gradient, np.float64)
+    if rule.unit_rows and np.any(weights[row]):
+        w = weights[row] / np.linalg.norm(weights[row])
+        gradient = gradient - w * (w @ gradient)
+    _step(weights, slots, row, gradient, rule, learning_rate)
+    if rule.unit_rows and np.any(weights[row]):
+        weights[row] /= np.linalg.norm(weights[row])
+
+
+def _step(weights, slots, row, gradient, rule, learning_rate):
     if rule.row_clip_norm is not None:
         norm = math.sqrt(np.sum(gradient**2))
         if norm > rule.row_clip_norm:

@@ -67,6 +67,8 @@ class Head(keras.layers.Layer):
     gives: ClassVar[tuple[type, ...]] = ()
     # Whether it can have the rows of a part of the classes, and several workers the others.
     spreads_classes: ClassVar[bool] = False
+    # The s of logits s cos(theta); None for others. See `CosineLogits`.
+    cosine_scale: float | None = None
     has_warned_of_logits: bool = False
     # Those among which the classes are spread, once the head is built.
     workers: Workers = ALONE
@@ -76,6 +78,12 @@ class Head(keras.layers.Layer):
             raise TypeError(
                 f"{type(self).__name__} gives logits, and takes no activation; got "
                 f"activation={kwargs['activation']!r}: leave it out, as a loss of logits needs none"
+            )
+        if "cosine_scale" in kwargs:
+            raise TypeError(
+                f"cosine_scale must be left out of {type(self).__name__}, whose rows of weights "
+                "are not kept at norm 1; DenseHead, ExactSoftmaxHead and SampledHead have it; got "
+                f"{kwargs['cosine_scale']!r}"
             )
         # A head casts h itself, so that it sees the dtype that h comes in.
         super().__init__(autocast=False, **kwargs)
@@ -130,7 +138,8 @@ class Head(keras.layers.Layer):
         if training is None:
             training = tape_may_record()
         model = calling_model(self)
-        logits = self._prunable_logits(inputs, model)
+        hidden = self.linear_input(inputs)
+        logits = self._prunable_logits(hidden, model)
         if training:
             check_optimizer(self, model)
             if type(self).training_logits is Head.training_logits:  # others refuse all such losses
@@ -139,8 +148,12 @@ class Head(keras.layers.Layer):
                 warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
             logits = self.training_logits(logits, inputs)
         metrics_look = serve_metrics(model) and training
-        setattr(logits, HEAD_OUTPUT, HeadOutput(self, inputs, training, metrics_look, exclude))
+        setattr(logits, HEAD_OUTPUT, HeadOutput(self, hidden, training, metrics_look, exclude))
         return logits
+
+    def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns that of which the logits are a linear function: h, or what `HeadOutput` has."""
+        return hidden
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
@@ -341,7 +354,7 @@ class HeadOutput:
 
     Attributes:
         head: The head.
-        hidden: Its input h, `[..., D]`.
+        hidden: Its input h, `[..., D]`; with a `cosine_scale`, s h / ||h||.
         training: Whether the call was one of a training step.
         ignore_class: The id that is read as no label, or None.
         ignored_by_loss: The one that the loss ignores which looked at this output last, or None.

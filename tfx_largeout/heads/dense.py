@@ -8,9 +8,13 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.heads.kernel_head import KernelHead, dense_logits
+from tfx_largeout.heads.cosine_logits import CosineLogits
+from tfx_largeout.heads.kernel_head import dense_logits
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.exact.logit_blocks import without_logits_at
+from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
 from tfx_largeout.statistics import (
+    MarginStatistics,
     MeanLogitStatistics,
     SoftmaxStatistics,
     SphericalStatistics,
@@ -18,30 +22,45 @@ from tfx_largeout.statistics import (
 )
 
 
+class UnitRows(keras.constraints.Constraint):
+    """Rows of norm 1: see `at_norm_1`."""
+
+    def __call__(self, w: Any) -> tf.Tensor:
+        w = tf.convert_to_tensor(w)
+        return at_norm_1(w, w.dtype)
+
+
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class DenseHead(KernelHead):
+class DenseHead(CosineLogits):
     """The full softmax layer o = W h + b, trained with all classes by the model's optimizer.
 
-    Both weights are ordinary trainable Keras weights.
+    Both weights are ordinary trainable Keras weights. With a `cosine_scale` W has a constraint that
+    brings its rows back to norm 1 after each step of the optimizer, O(C D).
 
     Cost: a training step O(B C D) time and O(B C) memory. Evaluation O(B C D) time, memory
     independent of C beyond the weights.
 
     Args:
         num_classes: The number of classes C, at least 2.
-        use_bias: Whether there is a bias b `[C]`. Default True.
+        use_bias: Whether there is a bias b `[C]`. Default None: without `cosine_scale`.
         kernel_initializer: The initializer of W `[C, D]`, or an array. Values that are random and
             independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
+        cosine_scale: s, above 0: the logits are s cos(theta_c), theta_c being the angle between h
+            and row c of W, which is kept at norm 1. There is no bias. Losses may then have margins.
+            Default None: the logits are W h + b. See `CosineLogits`.
+        learn_scale: Whether the model's optimizer trains log s, from `cosine_scale` on. Default
+            False.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
-        ValueError: As `Head`.
+        TypeError, ValueError: As `Head` and `CosineLogits`.
     """
 
     gives: ClassVar[tuple[type, ...]] = (
         SoftmaxStatistics,
         MeanLogitStatistics,
+        MarginStatistics,
         SphericalStatistics,
     )
     spreads_classes: ClassVar[bool] = True
@@ -51,7 +70,7 @@ class DenseHead(KernelHead):
             return super().statistics(kind, hidden, labels, training)
         # Each weight is read once. The gradient need not depend on a second read, and TensorFlow's
         # graph optimizer has let the optimizer's step overtake one.
-        kernel = tf.convert_to_tensor(self.kernel)
+        kernel = self.differentiable_kernel
         bias = None if self.bias is None else tf.convert_to_tensor(self.bias)
         logits = dense_logits(hidden, kernel, bias, self.statistics_dtype)
         # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
@@ -65,6 +84,14 @@ class DenseHead(KernelHead):
             squares = self.workers.sum(squares, f"{self.name}/squares")
             total = self.workers.sum(total, f"{self.name}/total")
             statistics = SphericalStatistics(labels, targets, squares, total, self.num_classes)
+        elif kind is MarginStatistics:
+            self.require_cosines(kind)
+            rows = self.rows.of(labels.ids)
+            places = tf.where(rows >= 0)
+            at = tf.stack([places[:, 0], tf.gather_nd(rows, places)], axis=1)
+            rest = tf.reduce_logsumexp(without_logits_at(logits, at), axis=-1)
+            rest = self.workers.log_sum_exp(rest, f"{self.name}/rest")
+            statistics = MarginStatistics(labels, targets, rest, self.scale)
         else:
             log_partition = tf.reduce_logsumexp(logits, axis=-1)
             log_partition = self.workers.log_sum_exp(log_partition, f"{self.name}/log_partition")
@@ -76,6 +103,17 @@ class DenseHead(KernelHead):
                     labels, targets, log_partition, mean, self.num_classes
                 )
         return statistics if training else without_gradient(statistics)
+
+    @property
+    def differentiable_kernel(self) -> tf.Tensor:
+        """As `KernelHead`: with `cosine_scale`, divided by the norms of its rows, which are 1."""
+        kernel = tf.convert_to_tensor(self.kernel)
+        return kernel if self.cosine_scale is None else unit_rows(kernel)
+
+    def add_kernel(self) -> None:
+        super().add_kernel()
+        if self.cosine_scale is not None:
+            self.kernel.constraint = UnitRows()
 
     def _target_logits(
         self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, labels: Labels

@@ -9,17 +9,19 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
-from tfx_largeout.heads.softmax_head import SoftmaxHead
+from tfx_largeout.heads.softmax_head import SoftmaxHead, at_most_1
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+from tfx_largeout.statistics import MarginStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
+class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
     Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
@@ -62,7 +64,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
             `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
             sums, W itself and all else stay float32. That is faster on AMD's processors with
             AVX512-BF16, and was slower on Intel's; on others it is slower.
-        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
+        use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the
             configuration.
@@ -76,6 +78,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
             Nothing is changed then.
     """
 
+    gives: ClassVar[tuple[type, ...]] = (*SoftmaxHead.gives, MarginStatistics)
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
 
@@ -86,7 +89,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
         num_selected: int | None = None,
         backward: str = "selected",
         products: str = "float32",
-        use_bias: bool = True,
+        use_bias: bool | None = None,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         seed: int | None = None,
@@ -106,6 +109,26 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
+
+    def forward(
+        self, kind: type, hidden: tf.Tensor, labels: Labels
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
+        if kind is MarginStatistics:
+            self.require_cosines(kind)
+        return super().forward(kind, hidden, labels)
+
+    def as_statistics(
+        self,
+        kind: type,
+        labels: Labels,
+        values: tuple[tf.Tensor, ...],
+        residuals: Any,
+        anchor: tf.Tensor,
+    ) -> Any:
+        if kind is not MarginStatistics:
+            return super().as_statistics(kind, labels, values, residuals, anchor)
+        targets, rest = _without_targets(*values)
+        return MarginStatistics(labels, targets, rest, self.scale)
 
     def backward(
         self,
@@ -145,7 +168,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
-            self.optimizer.rule,
+            self.rule,
             self.present_rate,
             # The op divides by the number of rows that are here.
             mean_gradient=self.rows.share * mean_gradient[0] if mean_gradient else None,
@@ -157,3 +180,18 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead):
         batch = self.row_gradients(*gone).without_zeros()
         of_rows = self.update_rows(self.kernel, self.bias, batch, update)
         return self.exact_hidden_gradient(of_rows, gone.residuals, gone.gradients)
+
+
+@tf.custom_gradient
+def _without_targets(targets: tf.Tensor, log_rest: tf.Tensor) -> Any:
+    """Returns both as they are, with the gradient of a sum from which the targets were left out.
+
+    A step takes dL/do_c = a min(1, e^{o_c} / Z) of all c, and adds what a target has of its own,
+    from which its part in the first term is taken here.
+    """
+
+    def gradient(of_targets: tf.Tensor, of_rest: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        part = of_rest[:, tf.newaxis] * at_most_1(targets, log_rest)
+        return of_targets - part, of_rest
+
+    return (tf.identity(targets), tf.identity(log_rest)), gradient

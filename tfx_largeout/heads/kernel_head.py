@@ -72,9 +72,15 @@ class KernelHead(DenseWeights):
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         def logits() -> tf.Tensor:
-            return soft_capped(dense_logits(hidden, self.kernel, self.bias, dtype), self.soft_cap)
+            kernel = self.differentiable_kernel
+            return soft_capped(dense_logits(hidden, kernel, self.bias, dtype), self.soft_cap)
 
         return self.rows.all_logits(logits, hidden, dtype)
+
+    @property
+    def differentiable_kernel(self) -> Any:
+        """W `[C, D]` as the logits of a training step by the model's optimizer are made of it."""
+        return self.kernel
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind is not ExactStatistics:
@@ -166,6 +172,18 @@ class KernelHead(DenseWeights):
                 f"{self.name!r}, which caps them: logit_soft_cap={self.soft_cap}"
             )
 
+    def refuse_cosines(self, who: str) -> None:
+        """Refuses likewise a head whose logits are s cos(theta).
+
+        Raises:
+            TypeError: They are.
+        """
+        if self.cosine_scale is not None:
+            raise TypeError(
+                f"{who} needs a head whose logits are W h + b; got {type(self).__name__} "
+                f"{self.name!r}, which normalises h: cosine_scale={self.cosine_scale:g}"
+            )
+
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
         bias = None if self.bias is None else keras.ops.convert_to_numpy(self.bias)
         return keras.ops.convert_to_numpy(self.kernel), bias
@@ -176,8 +194,16 @@ class KernelHead(DenseWeights):
             self.bias.assign(bias)
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
+        return self.initial_rows(shape, dtype)
+
+    def initial_rows(
+        self, shape: tuple[int, int], dtype: Any, of_rows: Callable[..., Any] = tf.identity
+    ) -> tf.Tensor:
+        """Returns a function of each of the initial rows of W that are here."""
         whole = self.num_classes, shape[1]
-        return initialize_by_blocks(self.kernel_initializer, whole, dtype, shard=self.rows.shard)
+        return initialize_by_blocks(
+            self.kernel_initializer, whole, dtype, shard=self.rows.shard, of_rows=of_rows
+        )
 
     def _initial_bias(self, shape: tuple[int], dtype: Any) -> tf.Tensor:
         whole = initial_values(

@@ -12,6 +12,7 @@ from tfx_largeout.distribute.class_shard import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
+from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
@@ -65,6 +66,11 @@ class RowUpdatingHead(SelfUpdatingHead):
         self._optimizer = optimizer
 
     @property
+    def rule(self) -> RowRule:
+        """What the optimizer does to a row."""
+        return self.optimizer.rule._replace(unit_rows=self.cosine_scale is not None)
+
+    @property
     def present_rate(self) -> Any:
         """The learning rate of the present step."""
         rate = self.optimizer.learning_rate
@@ -100,7 +106,7 @@ class RowUpdatingHead(SelfUpdatingHead):
     ) -> tf.Tensor:
         """Takes the step with the rows of W and b that a batch names; returns dL/dh."""
         slots = self.slots_of(kernel), self.slots_of(bias)
-        step = self.optimizer.rule, self.present_rate
+        step = self.rule, self.present_rate
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
 
 

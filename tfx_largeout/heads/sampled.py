@@ -10,16 +10,18 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
+from tfx_largeout.statistics import CandidateStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SampledHead(RowUpdatingHead, CandidateHead):
+class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
     """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
@@ -41,7 +43,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
         optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
             learning rate and its count of steps. The rate follows the model's: see `model_rate`.
-        use_bias, kernel_initializer, bias_initializer: As `DenseHead`.
+        use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
         explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
             those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
             Default none.
@@ -75,7 +77,7 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         num_classes: int,
         sampler: Sampler,
         optimizer: RowOptimizer,
-        use_bias: bool = True,
+        use_bias: bool | None = None,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         explicit_classes: Sequence[int] = (),
@@ -99,6 +101,9 @@ class SampledHead(RowUpdatingHead, CandidateHead):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
+
+    def as_statistics(self, *arguments: Any) -> CandidateStatistics:
+        return super().as_statistics(*arguments)._replace(scale=self.scale)
 
     def backward(
         self,

@@ -21,7 +21,7 @@ from tfx_largeout.ops.exact.shared_gradient import (
 )
 from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
 from tfx_largeout.run_time_checks import after
-from tfx_largeout.statistics import MeanLogitStatistics, SoftmaxStatistics
+from tfx_largeout.statistics import MarginStatistics, MeanLogitStatistics, SoftmaxStatistics
 
 _DEFAULT_SELECTED = 256
 _BACKWARD = ("selected", "all")
@@ -74,13 +74,14 @@ class SoftmaxHead(KernelHead):
             seed,
             shard=self.rows.shard,
             products=self.products,
+            without_labels=kind is MarginStatistics,
         )
         log_z = self.workers.log_sum_exp(selection.logsumexp, f"{self.name}/log_z")
         log_z = _finite("log Z of the logits", log_z)
         targets = self.workers.sum(selection.target_logits, f"{self.name}/targets")
         selection = self.rows.thinned(selection, log_z, self.num_selected or 0)
         selection = selection._replace(target_logits=targets, logsumexp=log_z)
-        if kind is SoftmaxStatistics:
+        if kind is not MeanLogitStatistics:
             return (targets, log_z), (selection, seed, None)
         mean_kernel = self.rows.mean(self.kernel)
         mean = _finite("the mean of the logits", self._mean_logit_by(mean_kernel, hidden))
@@ -110,7 +111,7 @@ class SoftmaxHead(KernelHead):
         selection, seed, mean_kernel = residuals
         target_gradient, log_z_gradient, *of_mean_logit = gradients
         of_example = log_z_gradient[:, tf.newaxis]
-        target_p = tf.exp(selection.target_logits - selection.logsumexp[:, tf.newaxis])
+        target_p = at_most_1(selection.target_logits, selection.logsumexp)
         wide = tf.cast(hidden, self.statistics_dtype)
         batch = CandidateGradients(
             wide,
@@ -151,6 +152,11 @@ class SoftmaxHead(KernelHead):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "backward": self.backward_over}
+
+
+def at_most_1(targets: tf.Tensor, log_z: tf.Tensor) -> tf.Tensor:
+    """Returns e^o / Z of the targets, or 1 where Z is without them and is less."""
+    return tf.exp(tf.minimum(targets - log_z[:, tf.newaxis], 0))
 
 
 def _finite(name: str, values: tf.Tensor) -> tf.Tensor:

@@ -17,7 +17,8 @@ from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
 
 _SUPPORTED = (
     "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
-    "MeanSquaredError of Keras, or SoftmaxCrossentropy without a penalty behind a DenseHead"
+    "MeanSquaredError of Keras, or SoftmaxCrossentropy without penalty and margin behind a "
+    "DenseHead"
 )
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -182,7 +183,7 @@ _OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that
 def convex_loss(loss: Any) -> ConvexLoss:
     """Returns the `ConvexLoss` of a loss as `compile` takes it: an object, a function or a name."""
     found = losses.get(loss) if isinstance(loss, str) else loss
-    if type(found) is SoftmaxCrossentropy and not found.log_partition_penalty:
+    if type(found) is SoftmaxCrossentropy and not (found.log_partition_penalty or found.has_margin):
         return _HeadSoftmax(found)
     for of_keras, (function, convex) in _OF_KERAS.items():
         if type(found) is of_keras or found is function:
@@ -200,6 +201,7 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
             "SoftmaxCrossentropy must stand behind a DenseHead as the model's last layer, for "
             f"Hessian-free training; got {found}"
         )
+    output.head.refuse_cosines("Hessian-free training")
     return output
 
 

@@ -208,7 +208,7 @@ class TopK(_Search):
     def call(
         self, inputs: tf.Tensor, exclude: Any = None, category: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        output = HeadOutput(self.head, inputs, training=False)
+        output = HeadOutput(self.head, self.head.linear_input(inputs), training=False)
         return self.best_classes(output, exclude, category)
 
 

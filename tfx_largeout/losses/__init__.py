@@ -17,6 +17,7 @@ from tfx_largeout.losses.likelihood_estimators import (
     ImportanceSampling,
     SampledSoftmax,
 )
+from tfx_largeout.losses.margins import MarginLoss
 from tfx_largeout.losses.softmax_crossentropy import (
     NegativeLogLikelihood,
     SoftmaxCrossentropy,
@@ -40,6 +41,7 @@ __all__ = [
     "HeadLoss",
     "ImportanceSampling",
     "LambdaSphericalLoss",
+    "MarginLoss",
     "NegativeLogLikelihood",
     "NegativeSampling",
     "NoiseContrastive",

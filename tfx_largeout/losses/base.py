@@ -232,6 +232,12 @@ class HeadLoss(keras.losses.Loss):
                 f"class_weight must be left out of {type(self).__name__}, whose argument is "
                 "class_weights, one number for each class; class_weight is one of fit"
             )
+        for margin in {"cosine_margin", "angular_margin"} & arguments.keys():
+            raise TypeError(
+                f"{margin} must be left out of {type(self).__name__}, which is no softmax of "
+                "cosines; SoftmaxCrossentropy, ComplementarySum, SampledSoftmax and "
+                "ActiveSetSoftmax have it"
+            )
         if arguments:
             raise TypeError(
                 f"{type(self).__name__} got an unexpected keyword argument {min(arguments)!r}"

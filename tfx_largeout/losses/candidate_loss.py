@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.losses.base import HeadLoss
+from tfx_largeout.ops.exact.logit_blocks import NO_LOGIT
 from tfx_largeout.statistics import CandidateStatistics
 
-NO_LOGIT = -1e30  # exp of it is 0 beside any logit; it survives arithmetic in float32
 _SMALLEST_SUM = 1e-30  # what a sum of no terms counts as
 
 

@@ -16,11 +16,12 @@ from tfx_largeout.losses.candidate_loss import (
     corrected_labels,
     log_sum_exp,
 )
+from tfx_largeout.losses.margins import MarginLoss
 from tfx_largeout.statistics import CandidateStatistics
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class ComplementarySum(CandidateLoss):
+class ComplementarySum(MarginLoss, CandidateLoss):
     """The negative log-likelihood with the labels summed explicitly, all other classes by sampling.
 
     loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d} / E_d) - mean_{y in Y} o_y
@@ -33,7 +34,7 @@ class ComplementarySum(CandidateLoss):
     The expected counts come from the sampler, and with them the paper's two weightings: S draws
     with replacement, E = S q (importance); Bernoulli draws, E = b.
 
-    Args and errors: as `HeadLoss`.
+    Args and errors: as `MarginLoss`.
 
     Deviations:
         Several labels: the softmax's target is spread evenly over them. Importance draws range over
@@ -47,6 +48,7 @@ class ComplementarySum(CandidateLoss):
     takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        statistics = self.candidates_with_margin(statistics)
         return candidate_cross_entropy(
             statistics, statistics.true_logits, corrected_candidates(statistics)
         )
@@ -86,7 +88,7 @@ class ImportanceSampling(CandidateLoss):
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SampledSoftmax(CandidateLoss):
+class SampledSoftmax(MarginLoss, CandidateLoss):
     """The softmax over labels and negatives, each logit lowered by the log of its expected count.
 
     loss = log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_{y in Y} s_y,
@@ -96,7 +98,7 @@ class SampledSoftmax(CandidateLoss):
     in the label's weight, 1 / E_y instead of 1: as if the label, too, had been drawn. So the sum is
     no unbiased estimate of Z, and a rare label starts with a head start of -log E_y.
 
-    Args and errors: as `HeadLoss`.
+    Args and errors: as `MarginLoss`.
 
     Deviations:
         A hit is removed each time that it was drawn; TensorFlow removes it once.
@@ -110,13 +112,14 @@ class SampledSoftmax(CandidateLoss):
     takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        statistics = self.candidates_with_margin(statistics)
         return candidate_cross_entropy(
             statistics, corrected_labels(statistics), corrected_candidates(statistics)
         )
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class ActiveSetSoftmax(CandidateLoss):
+class ActiveSetSoftmax(MarginLoss, CandidateLoss):
     """The softmax over labels and negatives as they are, without regard to expected counts.
 
     loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d}) - mean_{y in Y} o_y
@@ -125,7 +128,7 @@ class ActiveSetSoftmax(CandidateLoss):
     classes of high probability, as those do that an index over the weights finds. With random
     candidates, prefer `ComplementarySum`: here the classes that were not drawn count for nothing.
 
-    Args and errors: as `HeadLoss`.
+    Args and errors: as `MarginLoss`.
 
     References:
         Vijayanarasimhan and others 2014, Deep networks with large output spaces. Daghaghi and
@@ -136,6 +139,7 @@ class ActiveSetSoftmax(CandidateLoss):
     takes_values: ClassVar[str | None] = PROBABILITIES
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
+        statistics = self.candidates_with_margin(statistics)
         return candidate_cross_entropy(
             statistics, statistics.true_logits, statistics.candidate_logits
         )

@@ -11,8 +11,11 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, number_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import PROBABILITIES, HeadLoss
+from tfx_largeout.losses.margins import MarginLoss
+from tfx_largeout.ops.exact.logit_blocks import NO_LOGIT
 from tfx_largeout.statistics import (
     LogProbabilityStatistics,
+    MarginStatistics,
     MeanLogitStatistics,
     PerExampleLoss,
     SoftmaxStatistics,
@@ -20,7 +23,7 @@ from tfx_largeout.statistics import (
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class SoftmaxCrossentropy(HeadLoss):
+class SoftmaxCrossentropy(MarginLoss):
     """The exact softmax cross-entropy, for heads that give `SoftmaxStatistics`.
 
     loss = -sum_c ((1 - eps) t_c + eps / C) log q_c + gamma (log Z)^2,
@@ -36,7 +39,8 @@ class SoftmaxCrossentropy(HeadLoss):
     The penalty keeps log Z near 0, which keeps the logits from drifting in low precision. Language
     models call it the z-loss; it has nothing to do with `ZLoss`.
 
-    In evaluation the loss is the same function; the metric `ExactLoss` leaves both out.
+    In evaluation there is no margin, and else the loss is the same function; the metric
+    `ExactLoss` leaves all of that out.
 
     ```python
     model.compile("adam", loss=SoftmaxCrossentropy(log_partition_penalty=1e-4))
@@ -47,11 +51,14 @@ class SoftmaxCrossentropy(HeadLoss):
         label_smoothing: eps, at least 0 and below 1. Default 0.
         remaining: What becomes of that part of 1 which the probabilities of soft labels leave:
             `"ignore"` (default) or `"spread"`. Labels without probabilities leave none.
+        cosine_margin, angular_margin: As `MarginLoss`. Default 0. With one, log Z is that of the
+            logits with it.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
-        ValueError: `log_partition_penalty` or `label_smoothing` is no such number, or `remaining`
-            is neither.
+        ValueError: `log_partition_penalty`, `label_smoothing` or a margin is no such number, or
+            `remaining` is neither; or something is spread beside a margin.
+        TypeError: As `MarginLoss`.
 
     References:
         Chowdhery et al. 2022, PaLM: Scaling Language Modeling with Pathways, section 5 (gamma =
@@ -61,7 +68,8 @@ class SoftmaxCrossentropy(HeadLoss):
         Hinton, Vinyals, Dean 2015, Distilling the Knowledge in a Neural Network (soft labels).
     """
 
-    trains_on: type = SoftmaxStatistics  # where something is spread: MeanLogitStatistics
+    # Where something is spread, MeanLogitStatistics; with a margin, MarginStatistics.
+    trains_on: type = SoftmaxStatistics
     takes_values: ClassVar[str | None] = PROBABILITIES
 
     def __init__(
@@ -81,8 +89,18 @@ class SoftmaxCrossentropy(HeadLoss):
         self.remaining = choice_argument("remaining", remaining, ("ignore", "spread"))
         if self.label_smoothing or self.remaining == "spread":
             self.trains_on = self.evaluates_on = MeanLogitStatistics
+        if self.has_margin:
+            if self.trains_on is MeanLogitStatistics:
+                raise ValueError(
+                    "label_smoothing must be 0 and remaining 'ignore' beside a margin; got "
+                    f"{self.label_smoothing:g} and {self.remaining!r} with cosine_margin="
+                    f"{self.cosine_margin:g} and angular_margin={self.angular_margin:g}"
+                )
+            self.trains_on = MarginStatistics
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
+        if isinstance(statistics, MarginStatistics):
+            statistics = self._softmax_with_margin(statistics)
         labels, log_z = statistics.labels, statistics.log_partition
         loss = log_z - labels.mean(statistics.target_logits)
         if labels.values is not None:
@@ -95,6 +113,16 @@ class SoftmaxCrossentropy(HeadLoss):
         if not self.log_partition_penalty:
             return loss
         return loss + self.log_partition_penalty * log_z**2
+
+    def exact(self, statistics: Any) -> tf.Tensor:
+        return self.from_statistics(statistics)
+
+    def _softmax_with_margin(self, statistics: MarginStatistics) -> SoftmaxStatistics:
+        labels, targets, rest, scale = statistics
+        targets = self.with_margin(targets, scale)
+        of_labels = tf.where(labels.mask, targets, NO_LOGIT)
+        every = tf.concat([of_labels, rest[:, tf.newaxis]], axis=1)
+        return SoftmaxStatistics(labels, targets, tf.reduce_logsumexp(every, axis=1))
 
     def of_probabilities(self, values: tf.Tensor, labels: Labels) -> tf.Tensor:
         return values  # of all C classes already

@@ -83,6 +83,8 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
             "head must be one whose logits are W h + b, as those of a Dense layer; got "
             f"{_described(head)}"
         )
+    if isinstance(head, KernelHead):
+        head.refuse_cosines("replace_output")
     _check_head(head, dense)
     kernel = keras.ops.convert_to_numpy(dense.kernel)
     bias = np.zeros(dense.units, kernel.dtype) if dense.bias is None else dense.bias

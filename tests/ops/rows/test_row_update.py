@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops.candidate_cases import IMPLEMENTATIONS, RULES, Weights, check_equal, use
+from ops.candidate_cases import IMPLEMENTATIONS, RULES, UNIT_RULES, Weights, check_equal, use
 from oracles.row_update import update_row
 
 from tfx_largeout.ops.rows.row_rule import RowRule
@@ -38,6 +38,50 @@ def test_steps_are_those_of_the_definition(name, rule, shape, monkeypatch):
             update_row(expected.weight, expected.slots, row, g, rule, 0.1 / (1 + step))
         take_step(own, ids, gradient, rule, 0.1 / (1 + step), implementation=implementation)
         check_equal(own, expected, 3e-6)
+
+
+def unit_weights(rng, shape):
+    weight = rng.normal(size=shape)
+    weight /= np.linalg.norm(weight, axis=1, keepdims=True)
+    weight[3] = 0  # has no direction before its first step
+    return weight
+
+
+@every_implementation
+@pytest.mark.parametrize("rule", list(UNIT_RULES))
+@pytest.mark.parametrize("shape", [(23, 16), (40, 1), (30, 67)])
+def test_rows_are_kept_at_norm_1(name, rule, shape, monkeypatch):
+    implementation = use(name, monkeypatch)
+    rng, rule = np.random.default_rng(0), UNIT_RULES[rule]
+    expected = Weights.of(unit_weights(rng, shape).astype(np.float32), rule)
+    own = expected.variables()
+    for _ in range(5):
+        ids = rng.permutation(shape[0])[:12]
+        gradient = rng.normal(size=(len(ids), shape[1])).astype(np.float32)
+        for row, g in zip(ids, gradient, strict=True):
+            update_row(expected.weight, expected.slots, row, g, rule, 0.3)
+        take_step(own, ids, gradient, rule, 0.3, implementation=implementation)
+        check_equal(own, expected, 5e-6)
+    norms = np.linalg.norm(own.weight, axis=1)
+    np.testing.assert_allclose(norms[norms > 0], 1, atol=1e-6)
+
+
+def test_rows_of_bfloat16_are_kept_at_norm_1():
+    rule, results = UNIT_RULES["sgd"], []
+    for implementation in ("auto", "composed"):
+        rng = np.random.default_rng(0)
+        own = Weights.of(unit_weights(rng, (20, 33)), rule).variables("bfloat16")
+        gradient = rng.normal(size=(20, 33)).astype(np.float32)
+        take_step(own, np.arange(20), gradient, rule, 0.2, implementation=implementation)
+        results.append(tf.cast(own.weight, tf.float64).numpy())
+    np.testing.assert_allclose(np.linalg.norm(results[0], axis=1), 1, atol=4e-3)
+    np.testing.assert_allclose(*results, atol=4e-3)
+
+
+def test_norms_of_a_bias_are_refused():
+    rule = UNIT_RULES["sgd"]
+    with pytest.raises(ValueError, match="must be of rank 2 where its rows are kept at norm 1"):
+        row_update(tf.Variable([1.0, 2.0]), [], tf.constant([0], tf.int64), [1.0], rule, 0.1)
 
 
 @every_rule

@@ -17,7 +17,7 @@ from tfx_largeout.ops.checks import (
     require_rank,
 )
 from tfx_largeout.ops.implementation import op_module
-from tfx_largeout.ops.rows.row_rule import OP_DTYPES, compute_dtype
+from tfx_largeout.ops.rows.row_rule import OP_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.run_time_checks import Check, after
 
@@ -87,9 +87,15 @@ class CandidateArguments(NamedTuple):
             "dtype": self.kernel.dtype,
         }
 
-    def op_module(self, implementation: str, op: str) -> ModuleType | None:
-        """Returns the module of custom ops if it is to be used, else None: see `op_module`."""
-        return op_module(implementation, op, "kernel", self.kernel, OP_DTYPES, OP_DTYPES)
+    def op_module(
+        self, implementation: str, op: str, rule: RowRule | None = None
+    ) -> ModuleType | None:
+        """Returns the module of custom ops if it is to be used, else None: see `op_module`.
+
+        The GPU kernels keep no rows at norm 1, if that is the rule of a step.
+        """
+        on_gpu = () if rule is not None and rule.unit_rows else OP_DTYPES
+        return op_module(implementation, op, "kernel", self.kernel, OP_DTYPES, on_gpu)
 
     def checked(
         self, checks: Sequence[Check | None] = (), classes_of_labels: int | None = None

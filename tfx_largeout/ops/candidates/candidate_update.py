@@ -69,7 +69,7 @@ def candidate_update(
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     step = RowStep.of(*arguments[:2], kernel_slots, bias_slots, rule, learning_rate)
     check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
-    module = arguments.op_module(implementation, "tfx_candidate_update")
+    module = arguments.op_module(implementation, "tfx_candidate_update", rule)
     if module is None:
         return _composed(arguments, step, true_gradient, candidate_gradient, update)
     return module.tfx_candidate_update(

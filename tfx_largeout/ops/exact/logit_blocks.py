@@ -14,6 +14,9 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gath
 PRODUCTS = ("float32", "bfloat16")
 """What products are of: float32, or bfloat16 summed in float32."""
 
+NO_LOGIT = -1e30
+"""What stands for the logit of a class that is not there: beside any other, exp of it is 0."""
+
 # How many logits exist at a time. On a CPU 4 MiB in float32, which caches hold; on a GPU 256 MiB,
 # as each block costs it the time of some twenty launches.
 _BLOCK_ELEMENTS, _BLOCK_ELEMENTS_ON_GPU = 2**20, 2**26
@@ -28,12 +31,15 @@ class LogitBlocks(NamedTuple):
         kernel: W, `[C, D]`, a variable or a tensor. It is read in blocks and never copied.
         bias: b, `[C]`, likewise, or None.
         products: Of `PRODUCTS`. With `"bfloat16"`, h and W are rounded to it first.
+        left_out: `[B, K]` int64, rows of W, or below 0: classes whose logits are `NO_LOGIT`. Or
+            None.
     """
 
     hidden: tf.Tensor
     kernel: tf.Tensor | tf.Variable
     bias: tf.Tensor | tf.Variable | None
     products: str = "float32"
+    left_out: tf.Tensor | None = None
 
     @classmethod
     def of(cls, hidden: tf.Tensor, kernel: Any, bias: Any) -> LogitBlocks:
@@ -57,7 +63,12 @@ class LogitBlocks(NamedTuple):
         logits = tf.matmul(rounded_for(self.products, hidden), weights, transpose_b=True)
         if self.bias is not None:
             logits += tf.cast(_rows(self.bias, start, end), dtype)
-        return logits
+        if self.left_out is None:
+            return logits
+        first, last = tf.cast(start, tf.int64), tf.cast(end, tf.int64)
+        places = tf.where((self.left_out >= first) & (self.left_out < last))
+        columns = tf.gather_nd(self.left_out, places) - first
+        return without_logits_at(logits, tf.stack([places[:, 0], columns], axis=1))
 
     def fold(
         self,
@@ -74,6 +85,12 @@ class LogitBlocks(NamedTuple):
             result,
             shapes,
         )
+
+
+def without_logits_at(logits: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns logits `[B, n]` with `NO_LOGIT` at `[m, 2]` places, which then have no gradient."""
+    nothing = tf.fill(tf.shape(places)[:1], tf.constant(NO_LOGIT, logits.dtype))
+    return tf.tensor_scatter_nd_update(logits, places, nothing)
 
 
 def rounded_for(products: str, factor: tf.Tensor) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.checks import check_dtypes, require_shape
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks
@@ -82,6 +83,7 @@ def softmax_selection(
     *,
     shard: ClassShard = _WHOLE,
     products: str = "float32",
+    without_labels: bool = False,
     implementation: str = "auto",
 ) -> SoftmaxSelection:
     """Computes log Z exactly, and keeps entries of the softmax that estimate it without bias.
@@ -111,6 +113,9 @@ def softmax_selection(
         products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
             2^-8 at most), a block at a time, and their products, which are exact then, summed in
             float32. That is faster on a processor with AVX512-BF16, and slower on others.
+        without_labels: True: log Z, and with it all p_ic, are those of the classes that are no
+            labels of the example. It can't be had from log Z and target logits: a label whose p
+            rounds to 1 leaves nothing of the others. Composed, whatever the implementation.
         implementation: See `ops`, which has the errors, too.
     """
     no_candidates = tf.zeros([0], tf.int64)
@@ -122,8 +127,9 @@ def softmax_selection(
     check_dtypes(tf.int64, seed=seed)
     require_shape("seed", "[2]", seed, [2])
     module = arguments.op_module(implementation, "tfx_softmax_selection")
-    if module is None:
-        return SoftmaxSelection(*_composed(arguments, num_selected, seed, shard, products))
+    if module is None or without_labels:
+        rest = num_selected, seed, shard, products, without_labels
+        return SoftmaxSelection(*_composed(arguments, *rest))
     num_classes = shard.num_classes
     shard = shard.tensors(arguments.num_classes)
     if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
@@ -147,6 +153,7 @@ def _composed(
     seed: tf.Tensor,
     shard: ClassShard,
     products: str,
+    without_labels: bool,
 ) -> tuple[tf.Tensor, ...]:
     """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
 
@@ -158,7 +165,14 @@ def _composed(
     arguments = arguments.checked([shard.check(num_rows)], num_classes)
     hidden, labels = arguments.hidden, arguments.labels
     blocks = LogitBlocks(hidden, arguments.kernel, arguments.bias, products)
-    log_z, targets, *_ = streamed_logits_composed(blocks, labels, 0, None, shard)
+    if without_labels:
+        rows = shard.row_of(labels, num_rows)
+        named = arguments._replace(labels=rows, candidates=tf.zeros([0], tf.int64))
+        targets = candidate_logits(*named).true_logits
+        blocks = blocks._replace(left_out=rows)
+        log_z = streamed_logits_composed(blocks, labels[:, :0], 0, None, shard)[0]
+    else:
+        log_z, targets, *_ = streamed_logits_composed(blocks, labels, 0, None, shard)
     batch = tf.shape(hidden, tf.int64)[0]
     if num_selected == 0:
         empty = tf.stack([batch, 0])

@@ -91,7 +91,7 @@ def softmax_update(
     for name, tensor in by_example.items():
         require_shape(name, _BY_EXAMPLE, tensor, [batch])
     require_shape("target_gradient", _BY_LABEL, target_gradient, [batch, labels.shape[1]])
-    module = arguments.op_module(implementation, "tfx_softmax_update")
+    module = arguments.op_module(implementation, "tfx_softmax_update", rule)
     if module is None or is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
         arguments, target_gradient = _checked(arguments, by_example, target_gradient, step)
     gradients = target_gradient, logsumexp_gradient, mean_gradient

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ def initialize_by_blocks(
     last_column: tf.Tensor | None = None,
     shard: ClassShard | None = None,
     name: str = "kernel_initializer",
+    of_rows: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tf.Tensor:
     """Returns what `initializer` gives for `[C, D]`, made block after block where that can be.
 
@@ -39,6 +41,7 @@ def initialize_by_blocks(
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
         shard: Whose rows are returned. Default None: all.
         name: The argument that the initializer was given as, for the error.
+        of_rows: A function of each row, that is applied to blocks. Default: none.
 
     Raises:
         ValueError: It gives values of another shape.
@@ -46,7 +49,8 @@ def initialize_by_blocks(
     shard = shard or ClassShard(num_classes=shape[0])
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
     if type(initializer) not in _BY_ROWS or shape[0] <= rows_a_block:
-        return shard.own(_append(initial_values(initializer, shape, dtype, name), last_column))
+        values = of_rows(initial_values(initializer, shape, dtype, name))
+        return shard.own(_append(values, last_column))
     _check_constant(initializer, shape, name)
     width = shape[1] + (last_column is not None)
     result = tf.raw_ops.Empty(shape=(shard.num_rows, width), dtype=tf.as_dtype(dtype))
@@ -55,7 +59,8 @@ def initialize_by_blocks(
         rows = min(rows_a_block, shape[0] - start)
         own = _of_block(initializer, block, start, shape, (rows, shape[1]))
         column = None if last_column is None else last_column[start : start + rows]
-        values = shard.own(_append(own((rows, shape[1]), dtype=dtype), column), start)
+        drawn = of_rows(own((rows, shape[1]), dtype=dtype))
+        values = shard.own(_append(drawn, column), start)
         begin, end = end, end + values.shape[0]
         # The output is the input's own memory.
         result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(begin, end), v=values)

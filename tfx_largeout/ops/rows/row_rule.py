@@ -31,6 +31,10 @@ class RowRule(NamedTuple):
     Adam's t is the row's own age: with the common count of steps, the first steps of a row that
     shows up late would be up to (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times too long.
 
+    With `unit_rows` a step begins with g <- g - w <w, g> / <w, w>, the gradient of a function of
+    w / ||w|| where ||w|| = 1, and ends with w <- w / ||w||, if the norm is not 1 within rounding. A
+    row of zeros, which has no direction yet, takes g as it is.
+
     Attributes:
         method: `"sgd"`, `"adagrad"` or `"adam"`.
         hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,);
@@ -39,12 +43,14 @@ class RowRule(NamedTuple):
         weight_decay: At least 0.
         row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
             one variable: of a bias, the absolute value.
+        unit_rows: Whether rows, of norm 1 or 0, are kept at norm 1. Of a weight without a bias.
     """
 
     method: str
     hyperparameters: tuple[Any, ...]
     weight_decay: float = 0.0
     row_clip_norm: float | None = None
+    unit_rows: bool = False
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -87,6 +93,8 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule as the custom ops take them, `[n]` float64, on the host."""
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
+    if rule.unit_rows:
+        numbers.append(1.0)
     with tf.device("CPU:0"):
         return tf.convert_to_tensor(numbers, tf.float64)  # one constant where all are numbers
 
@@ -116,6 +124,11 @@ def check_slots(
     """Refuses slots that are not those of a rule for a variable."""
     if variable.shape.rank == 0:
         raise ValueError(f"{name} must be of rank 1 or higher; got shape {variable.shape}")
+    if rule.unit_rows and variable.shape.rank != 2:
+        raise ValueError(
+            f"{name} must be of rank 2 where its rows are kept at norm 1; got shape "
+            f"{variable.shape}"
+        )
     if len(slots) != len(rule.slots):
         raise ValueError(
             f"slots of {name} must be {len(rule.slots)} variables, {rule.slots}; got {len(slots)}"

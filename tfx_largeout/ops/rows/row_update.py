@@ -24,6 +24,7 @@ from tfx_largeout.ops.rows.row_rule import (
     numbers_of,
     rate_in,
 )
+from tfx_largeout.ops.rows.unit_rows import at_norm_1, tangent
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.run_time_checks import Check, after
 
@@ -123,6 +124,8 @@ class RowStep(NamedTuple):
         kernel_slots = [bare_variable(slot) for slot in kernel_slots]
         bias_slots = [bare_variable(slot) for slot in bias_slots]
         check_slots("kernel", kernel, kernel_slots, rule)
+        if rule.unit_rows and bias is not None:
+            raise ValueError("bias must be None where a rule keeps rows at norm 1; got one")
         if bias is not None:
             check_slots("bias", bias, bias_slots, rule)
         elif bias_slots:
@@ -196,13 +199,18 @@ def row_step(
     values = [tf.convert_to_tensor(bare_variable(value)) for value in (weights, *slots)]
     eta = tf.cast(learning_rate, gradient.dtype)
     w = tf.cast(values[0], gradient.dtype)
+    if rule.unit_rows:
+        gradient = tangent(w, gradient)
     if rule.weight_decay != 0:
         w *= 1 - eta * tf.cast(rule.weight_decay, gradient.dtype)
     if rule.row_clip_norm is not None:
         gradient = _clipped(gradient, rule.row_clip_norm)
     method = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}[rule.method]
     change, *new_slots = method(rule, gradient, eta, *values[1:])
-    return [tf.cast(w + change, values[0].dtype), *new_slots]
+    w += change
+    if rule.unit_rows:
+        w = at_norm_1(w, values[0].dtype)
+    return [tf.cast(w, values[0].dtype), *new_slots]
 
 
 # Each returns the change of w, and the new slots.

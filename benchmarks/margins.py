@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Margins: what they do for classes that training never saw, and a step of Partial FC.
+
+    python benchmarks/margins.py verification   # a quarter of an hour
+    python benchmarks/margins.py steps          # a million classes: 6 GB of memory
+
+`verification`: glosses of the WordNet reverse dictionary, each with the rarest of its labels that
+has 10 to 100 of them. A quarter of these classes is left out of training. Then pairs of glosses of
+these are judged by the cosine of their embeddings (h, 64 numbers): the same class, or two? The
+threshold is the best one on pairs of one half of the classes; `accuracy` is that on the other half,
+and `area` that under the ROC curve of these. Three seeds, of weights, classes and pairs. All
+methods have the same trunk, optimizer and number of steps; W h is the softmax without a bias.
+
+`steps`: seconds and peak memory of a step at C = 1,000,000, D = 128, B = 256 with a cosine margin:
+the full softmax by Keras's layer, by ExactSoftmaxHead, and 10% of the classes a step, which is
+Partial FC. Methods take turns for time; memory is that of a process a method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import harness
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfx_largeout as tlo
+from tfx_largeout.datasets import load_wordnet, tf_idf
+from tfx_largeout.losses import ActiveSetSoftmax, SoftmaxCrossentropy
+
+SCALE = 16.0
+# Margins, and whether logits are cosines.
+METHODS = {
+    "softmax": None,
+    "softmax of cosines": {},
+    "CosFace": {"cosine_margin": 0.2},
+    "ArcFace": {"angular_margin": 0.3},
+}
+SEEDS, EPOCHS, BATCH, WIDTH, PAIRS = 3, 8, 256, 64, 20_000
+CLASSES, STEP_WIDTH, STEP_BATCH, SHARE, MARGIN = 1_000_000, 128, 256, 0.1, 0.4
+
+
+def glosses() -> tuple[Any, np.ndarray]:
+    """Returns tf-idf of glosses, and the class of each."""
+    data = tf_idf(load_wordnet("hyper")[0])[0]
+    counts = data.label_counts()
+    rows, classes = [], []
+    for i in range(data.num_examples):
+        own = data.label_ids[data.label_splits[i] : data.label_splits[i + 1]]
+        own = own[(counts[own] >= 10) & (counts[own] <= 100)]
+        if len(own):
+            rows.append(i)
+            classes.append(own[np.argmin(counts[own])])
+    _, classes, found = np.unique(classes, return_inverse=True, return_counts=True)
+    kept = found[classes] >= 5
+    return data.take(np.array(rows)[kept]), np.unique(classes[kept], return_inverse=True)[1]
+
+
+def pairs_of(classes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Returns places `[n, 2]` of as many pairs of the same class as of two, and which is which."""
+    first = rng.integers(0, len(classes), PAIRS)
+    order = np.argsort(classes, kind="stable")
+    starts = np.searchsorted(classes[order], classes[first])
+    sizes = np.searchsorted(classes[order], classes[first], side="right") - starts
+    same = order[starts + (rng.random(PAIRS) * sizes).astype(int)]
+    other = rng.integers(0, len(classes), PAIRS)
+    second = np.where(np.arange(PAIRS) % 2, same, other)
+    is_pair = second != first
+    is_same = classes[first] == classes[second]
+    return np.stack([first, second], axis=1)[is_pair], is_same[is_pair]
+
+
+def judged(embeddings: np.ndarray, classes: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    """Returns how well cosines tell pairs of the same class from others."""
+    unit = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-30)
+    halves = []
+    for half in (0, 1):
+        rows = np.flatnonzero(classes % 2 == half)
+        pairs, is_same = pairs_of(classes[rows], rng)
+        cosines = np.sum(unit[rows[pairs[:, 0]]] * unit[rows[pairs[:, 1]]], axis=1)
+        halves.append((cosines, is_same))
+    (cosines, is_same), (of_test, is_same_in_test) = halves
+    thresholds = np.quantile(cosines, np.linspace(0, 1, 400))
+    best = max(thresholds, key=lambda t: np.mean((cosines > t) == is_same))
+    ranks = np.argsort(np.argsort(of_test)) + 1
+    positives, n = is_same_in_test.sum(), len(of_test)
+    area = (ranks[is_same_in_test].sum() - positives * (positives + 1) / 2) / (
+        positives * (n - positives)
+    )
+    return {
+        "accuracy": round(float(np.mean((of_test > best) == is_same_in_test)), 4),
+        "area": round(float(area), 4),
+    }
+
+
+def verify(data: Any, classes: np.ndarray, margins: dict[str, float] | None, seed: int) -> Any:
+    keras.utils.set_random_seed(seed)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(classes.max() + 1)
+    place = np.argsort(order)[classes]  # classes in a random order; the last quarter is left out
+    num_seen = len(order) * 3 // 4
+    seen, unseen = np.flatnonzero(place < num_seen), np.flatnonzero(place >= num_seen)
+    inputs = keras.Input([data.num_features], sparse=True)
+    hidden = tlo.layers.SparseDense(256, "relu")(inputs)
+    hidden = keras.layers.Dense(WIDTH)(hidden)
+    options = {"use_bias": False} if margins is None else {"cosine_scale": SCALE}
+    head = tlo.heads.DenseHead(num_seen, **options)
+    model = keras.Model(inputs, head(hidden))
+    model.compile(keras.optimizers.Adam(2e-3), SoftmaxCrossentropy(**(margins or {})))
+    batches = dataclasses.replace(
+        data.take(seen),
+        label_ids=place[seen],
+        label_splits=np.arange(len(seen) + 1),
+        num_labels=num_seen,
+    )
+    model.fit(
+        batches.dataset(BATCH, shuffle=True, seed=seed), epochs=EPOCHS, shuffle=False, verbose=0
+    )
+    below = keras.Model(inputs, hidden)
+    tests = data.take(unseen).dataset(1024).map(lambda x, y: x)
+    embeddings = below.predict(tests, verbose=0)
+    return judged(embeddings, place[unseen] - num_seen, rng) | {
+        "classes_seen": num_seen,
+        "classes_unseen": len(order) - num_seen,
+        "glosses_seen": len(seen),
+    }
+
+
+def verification(output: Any) -> None:
+    data, classes = glosses()
+    rows = []
+    for name, margins in METHODS.items():
+        for seed in range(SEEDS):
+            found = verify(data, classes, margins, seed)
+            rows.append({"method": name, "seed": seed, "scale": SCALE, **found})
+            print(rows[-1], flush=True)
+    harness.write_csv(output, [row | harness.machine() for row in rows])
+
+
+# Steps
+
+
+class PlainLayer(keras.layers.Layer):
+    """CosFace as users of Keras write it: all logits, and the margin in a one-hot target."""
+
+    def build(self, shape: Any) -> None:
+        constraint = keras.constraints.UnitNorm(axis=1)
+        self.kernel = self.add_weight(
+            shape=(CLASSES, STEP_WIDTH), initializer="glorot_uniform", constraint=constraint
+        )
+
+    def call(self, h: tf.Tensor) -> tf.Tensor:
+        unit = tf.math.l2_normalize(tf.convert_to_tensor(self.kernel), axis=1)
+        return tf.matmul(tf.math.l2_normalize(h, axis=1), unit, transpose_b=True)
+
+
+def plain_loss(labels: tf.Tensor, cosines: tf.Tensor) -> tf.Tensor:
+    labels = tf.cast(labels, tf.int64)
+    logits = 64.0 * (cosines - MARGIN * tf.one_hot(labels, CLASSES))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def step_of(name: str) -> Callable[[], Any]:
+    """Returns a step of `fit` of a method."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(STEP_BATCH, STEP_WIDTH)).astype("float32")
+    y = rng.integers(0, CLASSES, STEP_BATCH)
+    rate, loss = tlo.optimizers.RowSGD(0.1), SoftmaxCrossentropy(cosine_margin=MARGIN)
+    if name == "Keras layer":
+        head, loss = PlainLayer(), plain_loss
+    elif name == "ExactSoftmaxHead":
+        head = tlo.heads.ExactSoftmaxHead(CLASSES, rate, backward="all", cosine_scale=64.0)
+    else:
+        sampler = tlo.samplers.Uniform(int(SHARE * CLASSES))
+        head = tlo.heads.SampledHead(CLASSES, sampler, rate, cosine_scale=64.0)
+        loss = ActiveSetSoftmax(cosine_margin=MARGIN)
+    trunk = keras.layers.Dense(STEP_WIDTH)
+    model = keras.Sequential([keras.Input([STEP_WIDTH]), trunk, head])
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return lambda: model.train_on_batch(x, y)
+
+
+STEPS = ("Keras layer", "ExactSoftmaxHead", "Partial FC")
+
+
+def peak_of(name: str) -> None:
+    step = step_of(name)
+    step()
+    step()
+    print(harness.peak_of_process_mib())
+
+
+def steps(output: Any) -> None:
+    peaks = {name: float(harness.in_child("peak", "--method", name)) for name in STEPS}
+    seconds = harness.alternate({name: step_of(name) for name in STEPS}, repeats=3)
+    rows = [
+        {
+            "method": name,
+            "classes": CLASSES,
+            "width": STEP_WIDTH,
+            "batch": STEP_BATCH,
+            "classes_a_step": int(SHARE * CLASSES) if name == "Partial FC" else CLASSES,
+            "seconds": round(seconds[name], 3),
+            "times_less": round(seconds["Keras layer"] / seconds[name], 2),
+            "peak_mib": round(peaks[name]),
+        }
+        for name in STEPS
+    ]
+    for row in rows:
+        print(row, flush=True)
+    harness.write_csv(output, [row | harness.machine() for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["verification", "steps", "peak"])
+    parser.add_argument("--method", choices=STEPS)
+    arguments = parser.parse_args()
+    if arguments.what == "peak":
+        return peak_of(arguments.method)
+    run = {"verification": verification, "steps": steps}[arguments.what]
+    return run(harness.RESULTS / f"margins_{arguments.what}.csv")
+
+
+if __name__ == "__main__":
+    main()
