@@ -28,7 +28,7 @@ LABELS = RNG.integers(0, CLASSES, EXAMPLES)
 X[0] = -KERNEL[LABELS[0]] + 0.1  # beyond pi - a
 SEVERAL = np.where(RNG.random((EXAMPLES, 3)) < 0.3, -1, RNG.integers(0, CLASSES, (EXAMPLES, 3)))
 SEVERAL[:, 0] = LABELS
-WEIGHTS = np.where(RNG.random(EXAMPLES) < 0.2, 0, RNG.random(EXAMPLES))
+WEIGHTS = np.where(RNG.random(EXAMPLES) < 0.2, 0, RNG.random(EXAMPLES)).astype("float32")
 MARGINS = {"none": (0, 0), "cosine": (0.35, 0), "angular": (0, 0.5), "both": (0.1, 0.3)}
 
 
