@@ -25,7 +25,7 @@
 
 namespace tfx::core {
 
-constexpr RowStep kSgd = {RowMethod::kSgd, 1e-3f, 1, INFINITY, 0, 0, 1, 1, 0};
+constexpr RowStep kSgd = {RowMethod::kSgd, 1e-3f, 1, INFINITY, 0, 0, 1, 1, 0, false};
 
 // W and b of a problem, which a step changes.
 template <typename Problem>

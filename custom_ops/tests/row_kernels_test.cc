@@ -25,7 +25,7 @@ std::vector<float> Whole(int64_t size, int seed) {
 }
 
 RowStep StepOf(RowMethod method) {
-  return {method, 0.5f, 0.75f, kInfinity, 0.5f, 0.25f, 0.5f, 0.75f, 1.0f};
+  return {method, 0.5f, 0.75f, kInfinity, 0.5f, 0.25f, 0.5f, 0.75f, 1.0f, false};
 }
 
 // What a step makes of one weight and its slots, in float64.
