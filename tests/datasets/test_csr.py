@@ -51,6 +51,10 @@ def test_ids_in_any_order_and_what_values_say():
     assert examples.feature_values.tolist() == [2, 1, 3, 4]
     assert examples.label_splits.tolist() == [0, 1, 1, 2]
     assert examples.label_ids.tolist() == [4, 2]
+    splits, ids = np.array([0, 3]), np.array([2, 0, 1])
+    examples = SparseExamples(splits, np.arange(3), np.ones(3), splits, ids, 3, 4)
+    assert examples.to_csr()[1].toarray().tolist() == [[1, 1, 1, 0]]
+    assert examples.label_ids.tolist() == [2, 0, 1]  # as they were
     assert x.indices.tolist() == [3, 1, 0, 2]  # as it was
 
 
@@ -70,6 +74,7 @@ TWO = sparse.csr_matrix([[1, 0], [0, 1]])
         (TWO, TWICE, ValueError, "labels: row 0, from 0: a label must not occur twice"),
         (INF, TWO, ValueError, "features: row 1, .* feature 1 must be a finite float32.* got inf"),
         (TWO, HALF, ValueError, r"labels: row 1, .* label 1 must be 1, or 0 .*; got 0\.5"),
+        (sparse.coo_array([1.0, 2.0]), TWO, ValueError, r"two dimensions; got shape \(2,\)"),
         (TWO.astype(complex), TWO, ValueError, "features: .* must be real numbers; .* complex128"),
     ],
 )

@@ -41,6 +41,8 @@ class CsrMatrix:
                 f"{name} must be a sparse matrix of SciPy; got {type(matrix).__name__}: "
                 "scipy.sparse.csr_matrix makes one"
             )
+        if len(matrix.shape) != 2:
+            raise ValueError(f"{name} must have two dimensions; got shape {matrix.shape}")
         matrix = matrix.tocsr()
         if matrix.dtype.kind not in "biuf":
             raise ValueError(f"{name}: values must be real numbers; got dtype {matrix.dtype}")

@@ -150,7 +150,8 @@ class SparseExamples:
             raise ModuleNotFoundError("to_csr needs SciPy: pip install scipy") from error
         number = self.num_examples
         ones = np.ones(len(self.label_ids), np.float32)
-        labels = csr_matrix((ones, self.label_ids, self.label_splits), [number, self.num_labels])
+        ids = self.label_ids.copy()  # as they are sorted in place
+        labels = csr_matrix((ones, ids, self.label_splits), [number, self.num_labels])
         labels.sort_indices()
         features = (self.feature_values, self.feature_ids, self.feature_splits)
         return csr_matrix(features, [number, self.num_features]), labels
