@@ -207,6 +207,23 @@ def test_a_damaged_npz(tmp_path):
             read_xc(path, labels)
 
 
+@pytest.mark.parametrize("kind", ["text", "npz"])
+def test_features_without_labels(tmp_path, kind):
+    path, _ = write(tmp_path)
+    if kind == "npz":
+        path = tmp_path / "x.npz"
+        np.savez(path, **arrays_of([features for _, features in ROWS], 10))
+    for cache in (None, tmp_path / "cache"):
+        examples = read_xc(path, num_labels=8, cache=cache)
+        assert rows_of(examples) == [([], features) for _, features in ROWS]
+        assert (examples.num_features, examples.num_labels) == (10, 8)
+    for options in ({"labels": path}, {"rows_without_labels": "drop"}):
+        with pytest.raises(ValueError, match=r"num_labels must be None with a file of labels, .*8"):
+            read_xc(path, num_labels=8, **options)
+    with pytest.raises(ValueError, match="num_labels must be an integer of at least 0 and at most"):
+        read_xc(path, num_labels=-1)
+
+
 def test_progress_of_both(tmp_path, capsys):
     reports = []
     paths = write(tmp_path)

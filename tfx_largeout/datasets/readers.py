@@ -89,6 +89,7 @@ def read_xc(
     path: str | os.PathLike[str],
     labels: str | os.PathLike[str] | None = None,
     *,
+    num_labels: int | None = None,
     label_values: str = "one",
     cache: str | os.PathLike[str] | None = None,
     progress: bool | Progress = False,
@@ -119,6 +120,8 @@ def read_xc(
     Args:
         path: A plain, gzip, xz, bzip2 or `.npz` file; its first bytes tell which.
         labels: The file of labels, if `path` has features alone. Default: `path` has both.
+        num_labels: Number of labels L of features without any, as one predicts for: `path` has
+            features alone, and there is no file of labels. Default: the files say.
         label_values: What values of labels there may be in a file of labels. `"one"` (default): 1,
             or 0 for what is no label; others are refused. `"positive"`: what is above 0 is a
             label; how much above is not kept.
@@ -149,13 +152,26 @@ def read_xc(
     choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
     choice_argument("label_values", label_values, LABEL_VALUES)
     sources = [os.fspath(path)] + ([] if labels is None else [os.fspath(labels)])
+    if num_labels is not None:
+        num_labels = integer_argument("num_labels", num_labels, 0, MAX_IDS)
+        if labels is not None or rows_without_labels != "keep":
+            raise ValueError(
+                "num_labels must be None with a file of labels, and where rows without any are not "
+                f"kept; got {num_labels}"
+            )
 
     def convert(writer: InMemory | OnDisk) -> SparseExamples:
+        if num_labels is not None:
+            return _read_features(writer, sources[0], num_labels, progress)
         if len(sources) == 1:
             return _read_one(writer, sources[0], progress, rows_without_labels)
         return _read_two(writer, sources, label_values, progress, rows_without_labels)
 
-    options = {"label_values": label_values, "rows_without_labels": rows_without_labels}
+    options = {
+        "num_labels": num_labels,
+        "label_values": label_values,
+        "rows_without_labels": rows_without_labels,
+    }
     return _read(convert, sources, cache, options)
 
 
@@ -277,8 +293,8 @@ def _read_one(
 ) -> SparseExamples:
     if _is_npz(path):
         raise ValueError(
-            f"{path}: an .npz file must have features or labels alone: read_xc(features, labels); "
-            "got no file of labels"
+            f"{path}: an .npz file must have features or labels alone: read_xc(features, labels), "
+            "or num_labels=; got no file of labels"
         )
     with contextlib.closing(TextFile(path, ("examples", "features", "labels"))) as file:
         num_examples, num_features, num_labels = file.counts
@@ -291,6 +307,21 @@ def _read_one(
             num_read += len(kept)
             report(num_read, num_examples)
     return writer.finish(num_features, num_labels)
+
+
+def _read_features(
+    writer: InMemory | OnDisk, path: str, num_labels: int, progress: bool | Progress
+) -> SparseExamples:
+    with contextlib.ExitStack() as stack:
+        x = open_part(stack, path, "feature", "finite")
+        report, num_read = _reporter(path, progress), 0
+        for _, rows in x.blocks:
+            writer.append("feature", rows)
+            none = np.zeros(0, np.int64)
+            writer.append("label", SparseRows(np.zeros(len(rows), np.int64), none, None))
+            num_read += len(rows)
+            report(num_read, x.counts[0])
+    return writer.finish(x.counts[1], num_labels)
 
 
 class _Part(NamedTuple):

@@ -119,7 +119,7 @@ def parse_header(path: str, line: bytes, names: tuple[str, ...]) -> list[int]:
         hint = ""
         if len(numbers) == len(counts) and len(counts) in _COUNTS:
             hint = (
-                "; that of features alone has two: read_xc(features, labels)"
+                "; that of features alone has two: read_xc(features, labels), or num_labels="
                 if len(counts) == 2
                 else "; that of features and labels in one file has three: read_xc(path)"
             )
