@@ -32,6 +32,7 @@ from tfx_largeout.keras_internals import (
     outputs_with,
     own_weights,
     pass_batches,
+    rebuilt,
     seed_generators,
     set_global_seed,
     set_mask,
@@ -226,6 +227,17 @@ def test_hooks_of_an_optimizer():
         optimizer.apply([tf.ones(1)], [variable])
         assert float(variable[0]) == -step, "_clip_gradients"
         assert optimizer.steps == 1, "_backend_update_step"
+
+
+def test_a_model_is_made_again_and_shared_layers_stay_shared():
+    shared = keras.layers.Dense(3, name="shared")
+    inputs = keras.Input([3])
+    inner = keras.Sequential([keras.Input([3]), shared], name="inner")
+    model = keras.Model(inputs, [inner(inputs), keras.Sequential([inner, shared])(inputs)])
+    changed = rebuilt(model, lambda config: {**config, "config": {**config["config"], "name": "x"}})
+    assert changed.name == "x"
+    layers = [layer for layer in flat_layers(changed) if layer.name == "shared"]
+    assert len(set(map(id, layers))) == 1 and layers[0] is not shared
 
 
 def test_seeds_and_names_of_the_process():

@@ -36,6 +36,7 @@ from tfx_largeout.callbacks.choose_num_sampled import choose_num_sampled
 from tfx_largeout.layers.top_k import TopK, top_k_model
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.replace_output import replace_output, to_keras
+from tfx_largeout.models.resize_classes import resize_classes
 from tfx_largeout.models.save_model import save_model
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
@@ -65,6 +66,7 @@ __all__ = [
     "metrics",
     "optimizers",
     "replace_output",
+    "resize_classes",
     "samplers",
     "save_model",
     "serving",

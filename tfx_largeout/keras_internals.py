@@ -20,6 +20,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import AutocastScope
 from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
+from keras.src.saving.serialization_lib import ObjectSharingScope
 
 
 def calling_model(layer: keras.layers.Layer) -> Any:
@@ -292,6 +293,17 @@ def global_seed() -> np.ndarray | None:
 def set_global_seed(array: np.ndarray) -> None:
     """Sets the seed of `keras.random` functions that are called without one."""
     global_seed_generator().state.assign(array)
+
+
+def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any]]) -> keras.Model:
+    """Returns another model by a changed configuration of one: `ObjectSharingScope`.
+
+    Without this scope, a layer that two others have becomes two.
+    """
+    with ObjectSharingScope():
+        config = keras.saving.serialize_keras_object(model)
+    with ObjectSharingScope():
+        return keras.saving.deserialize_keras_object(change(config), safe_mode=False)
 
 
 @contextlib.contextmanager

@@ -228,6 +228,7 @@ TRIED = {
         tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer=tlo.optimizers.RowSGD(0.1))
     ),
     "materialize": lambda: model_of(tlo.heads.FactoredHead(CLASSES, 0.1)).layers[-1].materialize(),
+    "resize": lambda: tlo.resize_classes(model_of(sampled()), CLASSES + 1),
     "bad_hidden": lambda: fit(
         model_of(tlo.heads.FactoredHead(CLASSES, 0.1, name="head"), loss=tlo.losses.ZLoss()),
         tf.data.Dataset.from_tensors((X * (np.nan if RANK else 1), Y)),

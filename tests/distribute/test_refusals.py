@@ -31,6 +31,7 @@ EXPECTED = {
     "no_data_set": r"TypeError: dataset must be a tf.data.Dataset",
     "hierarchical": r"RuntimeError: HierarchicalSoftmaxHead .* single process",
     "materialize": r"RuntimeError: materialize and to_dense of FactoredHead .* single process",
+    "resize": r"RuntimeError: resize_classes of SampledHead .* by tlo.save_model, and load, resize",
     "bad_hidden": r"InvalidArgumentError: .*hidden, or the sum of squares .*must be finite",
     "sampler_of_w": r"RuntimeError: a head whose candidates depend on W, by .*LooksAtW",
     "exact_softmax_sampler": r"RuntimeError: a head whose candidates .*ExactSoftmaxSampler.*, must",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -63,6 +63,11 @@ class ModelState:
         """Returns the kinds of its variables that another state lacks."""
         known = {id(found.variable) for found in other._found.values()}
         return [found.kind for found in self._found.values() if id(found.variable) not in known]
+
+    def names_of(self, variables: Iterable[Any]) -> set[str]:
+        """Returns the names of some variables, of those that are in the state."""
+        wanted = {id(bare_variable(variable)) for variable in variables}
+        return {name for name, found in self._found.items() if id(found.variable) in wanted}
 
     def rows(self) -> set[str]:
         """Returns the names of the variables whose rows are dealt out among workers."""

@@ -142,17 +142,17 @@ def mark_slots(slots: Sequence[Any], variables: Sequence[Any]) -> None:
     They are among all its variables. Keras names a slot after the variable.
     """
     for slot in slots:
-        owners = [variable for variable in variables if _is_slot_of(slot, variable)]
-        if owners:
-            shard = shard_of(max(owners, key=lambda owner: len(owner.path)))
+        owner = owner_of_slot(slot, variables)
+        if owner is not None and slot.shape[:1] == owner.shape[:1]:
+            shard = shard_of(owner)
             if shard is not None:
                 mark_as_shard(slot, shard)
 
 
-def _is_slot_of(slot: Any, variable: Any) -> bool:
-    name = variable.path.replace("/", "_") + "_"
-    has_rows = len(slot.shape) > 0 and slot.shape[:1] == variable.shape[:1]
-    return has_rows and slot.name.startswith(name)
+def owner_of_slot(slot: Any, variables: Iterable[Any]) -> Any:
+    """Returns that of some variables after which Keras names a slot of an optimizer, or None."""
+    owners = [each for each in variables if slot.name.startswith(each.path.replace("/", "_") + "_")]
+    return max(owners, key=lambda owner: len(owner.path), default=None)
 
 
 def own_rows(store: Mapping[str, Any], variables: Sequence[Any], owner: str) -> Mapping[str, Any]:

@@ -97,6 +97,18 @@ class DenseWeights(Head):
         own = self.rows.shard.own
         self.start_from(own(kernel), None if bias is None else own(bias))
 
+    @property
+    def weights_with_rows(self) -> list[Any]:
+        """The weights that have a row a class, all rows of which are here."""
+        raise NotImplementedError
+
+    def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
+        """Sets W and b of the classes from `first` on, checked; None: they stay as they are."""
+        raise NotImplementedError
+
+    def after_other_rows(self, first: int) -> None:
+        """Is called when classes below `first` have got rows of another head's, in its weights."""
+
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns W and b, all of which are here."""
         raise NotImplementedError
@@ -116,21 +128,15 @@ class DenseWeights(Head):
         return self.dtype_policy
 
     def _checked(self, kernel: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        kernel = self._finite("kernel", kernel)
-        if kernel.shape != (self.num_classes, self.width):
-            raise ValueError(
-                f"kernel must have shape {(self.num_classes, self.width)}; got {kernel.shape}"
-            )
+        kernel = self.finite_argument("kernel", kernel, (self.num_classes, self.width))
         if (bias is not None) != self.use_bias:
             raise ValueError(f"bias must be given with use_bias, and only then; got {bias!r}")
         if bias is not None:
-            bias = self._finite("bias", bias)
-            if bias.shape != (self.num_classes,):
-                raise ValueError(f"bias must have shape {(self.num_classes,)}; got {bias.shape}")
+            bias = self.finite_argument("bias", bias, (self.num_classes,))
         return kernel, bias
 
-    def _finite(self, name: str, values: Any) -> np.ndarray:
-        """Returns numbers in the dtype of the head's weights."""
+    def finite_argument(self, name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns finite numbers of a shape in the dtype of the head's weights; refuses others."""
         given = np.asarray(values)
         if given.dtype.kind not in "iufV":  # V: bfloat16
             raise ValueError(f"{name} must be real numbers; got dtype {given.dtype}")
@@ -141,6 +147,8 @@ class DenseWeights(Head):
                 f"{name} must be finite in {self.weights_dtype}; got "
                 f"{given[~np.isfinite(array)].flat[0]}"
             )
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
         return array
 
     def _require_built(self) -> None:

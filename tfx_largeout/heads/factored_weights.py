@@ -24,6 +24,7 @@ from tfx_largeout.ops.factored.factored_weights import (
     refresh_bookkeeping,
     relative_drift,
     start_from_rows,
+    start_last_rows,
 )
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
@@ -79,6 +80,23 @@ class FactoredWeights(DenseWeights):
         rows = kernel if bias is None else np.column_stack([kernel, bias])
         start_from_rows(self.state, rows, self.num_classes)
         self.refresh()
+
+    @property
+    def weights_with_rows(self) -> list[Any]:
+        return [self.state.v, self.state.row_slot]
+
+    def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
+        """As `DenseWeights`, while V is W itself, as a new head has it."""
+        rows = self.state.v.numpy()
+        if kernel is not None:
+            rows[first:, : self.width] = kernel
+        if bias is not None:
+            rows[first:, self.width] = bias
+        self.state.v.assign(rows)
+
+    def after_other_rows(self, first: int) -> None:
+        """As `DenseWeights`: rows from there on are those of W still. Cost: O(C D^2)."""
+        start_last_rows(self.state, first)
 
     @property
     def weights_dtype(self) -> str:

@@ -193,6 +193,16 @@ class KernelHead(DenseWeights):
         if self.bias is not None:
             self.bias.assign(bias)
 
+    @property
+    def weights_with_rows(self) -> list[Any]:
+        return [self.kernel] if self.bias is None else [self.kernel, self.bias]
+
+    def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
+        for weight, rows in ((self.kernel, kernel), (self.bias, bias)):
+            if weight is not None and rows is not None:
+                all_rows = keras.ops.convert_to_numpy(weight)
+                weight.assign(np.concatenate([all_rows[:first], rows]))
+
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         return self.initial_rows(shape, dtype)
 

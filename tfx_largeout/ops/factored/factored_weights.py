@@ -101,6 +101,34 @@ def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) ->
     state.current_slot.assign(0)
 
 
+def start_last_rows(state: FactoredState, first: int) -> None:
+    """Makes rows of V of those of W from `first` on, and `slot_rows`, Q and c anew, in float64.
+
+    Other rows stay in their slots: they, U and w have the bits that they had.
+
+    Cost: O(C D^2); memory for V and a block of rows.
+    """
+    state = state.variables
+    v, slots = state.v.numpy(), state.row_slot.numpy()
+    u, w = (x.numpy().astype(np.float64) for x in (state.u, state.shift))
+    v[first:] = np.linalg.solve(u.T, (v[first:] - w).T).T
+    slots[first:] = state.current_slot.numpy()
+    to_rows = state.transitions.numpy().astype(np.float64) @ u
+    gram, row_sum = np.zeros_like(u), np.zeros_like(w)
+    block = max(_BLOCK_ELEMENTS // state.width, 1)
+    for start in range(0, state.num_classes, block):
+        own, of = v[start : start + block], slots[start : start + block]
+        for slot in np.unique(of):
+            rows = own[of == slot] @ to_rows[slot] + w
+            gram += rows.T @ rows
+            row_sum += rows.sum(axis=0)
+    state.v.assign(v)
+    state.row_slot.assign(slots)
+    state.slot_rows.assign(np.bincount(slots, minlength=NUM_SLOTS))
+    state.gram.assign(gram)
+    state.row_sum.assign(row_sum)
+
+
 def moments_of_rows(v: tf.Variable) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns V^T V and V^T 1 in float64.
 

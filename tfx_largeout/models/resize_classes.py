@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""resize_classes: a trained model with other classes, of which some are those that it had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.distribute.class_shard import owner_of_slot
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.dense_weights import DenseWeights
+from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.indexes.base import DerivedState
+from tfx_largeout.keras_internals import (
+    flat_layers,
+    graph_of,
+    is_functional,
+    made_by,
+    own_weights,
+    rebuilt,
+)
+from tfx_largeout.models.class_change import ClassChange
+
+_AVERAGE = "_average"  # Keras's name for the average of a weight over steps
+
+
+def resize_classes(
+    model: keras.Model,
+    new_classes: int,
+    keep: Any = None,
+    *,
+    new_rows: Any = None,
+    new_bias: Any = None,
+    new_counts: Any = None,
+    new_class_weights: Any = None,
+    head: Any = None,
+) -> keras.Model:
+    """Returns a trained model for other classes: some go, some come, and those that stay are kept.
+
+    The m classes that are kept get the ids 0 to m - 1, and the new ones those behind them. The old
+    model stays as it is, and shares nothing with the new one.
+
+    ```python
+    model = tlo.resize_classes(model, 2_010)                     # ten classes more than 2,000
+    model = tlo.resize_classes(model, 500, keep=np.arange(500))  # the first 500 of them
+    ```
+
+    A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
+    head's own, or the model's), the age of `RowAdam` included. With them follow the counts of
+    samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
+    ignored class of losses, and `label_counts` of metrics. An index is built anew from W. All other
+    weights, counts of steps, slots and seeds are copied, so that training goes on. It is compiled
+    as the old model is; sums of metrics start at 0. Labels are the caller's to renumber; so are the
+    inputs of the embedding that is tied to a `TiedSampledHead`, whose rows follow.
+
+    Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
+    Adam does not, and its first steps with a new row are up to 3.2 times as long.
+
+    Cost: another model, and O((C + C') D); for a `FactoredHead` O(C' D^2).
+
+    Args:
+        model: Functional or Sequential, built, of classes that a `.keras` file can hold; compiled
+            or not. Graphs of layers may be in it.
+        new_classes: C', at least 2 and at least m.
+        keep: Ids of the old classes that stay, in their new order, `[m]`. Default None: all.
+        new_rows: Rows of W for the new classes, `[C' - m, D]`, such as centroids of features.
+            Default None: from the head's initializer.
+        new_bias: Likewise b, `[C' - m]`.
+        new_counts: How often each new class occurs, `[C' - m]`, for all that has counts. Default
+            None: 0, which samplers and `LogFrequency` smooth.
+        new_class_weights: The new classes' weights in losses, `[C' - m]`. Default None: 1.
+        head: The head, or its name, where there are several. Default None: the only one.
+
+    Returns:
+        Another model.
+
+    Raises:
+        TypeError: `model` is not Functional or Sequential, or has a `compile` of its own. The head
+            is made in another layer's code, or has no rows of W: a class more in the tree of a
+            `HierarchicalSoftmaxHead` changes the probabilities of the others.
+        ValueError: An argument breaks its rule, or `model` is not built, has no head, or several
+            and none is named. Gradients are accumulated that no step was taken with. Another layer
+            depends on the number of classes, or has an index that follows no head. The model's
+            optimizer has slots that are not those of rows, as `Adafactor`. What no longer fits,
+            such as more candidates than classes.
+        RuntimeError: The classes are spread over several workers. `tlo.save_model`, and resize the
+            file's model in a single process; workers load what that saves, each its own rows.
+    """
+    layers = _layers_of(model)
+    old = _head_argument(head, layers)
+    change = ClassChange(old.num_classes, new_classes, keep)
+    _check_model(model, layers, old)
+    _set_arguments(change, old, new_rows, new_bias, new_counts, new_class_weights)
+    _check_embedding(old, change)
+    compiled: dict[str, Any] = {}
+
+    def with_other_classes(config: dict[str, Any]) -> dict[str, Any]:
+        compiled.update(config.pop("compile_config", None) or {})
+        if not _has_config_of(old, config):
+            raise TypeError(
+                "the head must be a layer that model's configuration has; got "
+                f"{type(old).__name__} {old.name!r}, which another layer makes in its own code"
+            )
+        return _other_head(config, old, change)
+
+    result = rebuilt(model, with_other_classes)
+    new: Any = dict(zip(layers, flat_layers(result), strict=True))[old]
+    first = len(change.keep)
+    new.set_last_rows(first, *change.rows)
+    if compiled:
+        result.compile_from_config(_other_compile(compiled, model, old, change))
+        if not result.compiled:
+            raise TypeError(
+                "model must have Keras's own compile, or a compile_from_config; got "
+                f"{type(model).__name__} {model.name!r}"
+            )
+    _take_state(model, result, old, new, change)
+    new.after_other_rows(first)
+    index = getattr(old, "index", None)
+    if index is not None and int(index.clock.numpy()) > 0:
+        new.index.rebuild(new.kernel, new.bias)
+    return result
+
+
+# What may be resized
+
+
+def _layers_of(model: Any) -> list[Any]:
+    if not is_functional(model):
+        raise TypeError(
+            "model must be a Functional or Sequential model, which can be made again with other "
+            f"classes; got {type(model).__name__} {getattr(model, 'name', model)!r}. Of a model "
+            "that wraps another one, as of top_k_model, hand over that one."
+        )
+    graph_of(model)  # it is built
+    return flat_layers(model)
+
+
+def _head_argument(head: Any, layers: list[Any]) -> Any:
+    heads = list(dict.fromkeys(layer for layer in layers if isinstance(layer, Head)))
+    names = [layer.name for layer in heads]
+    found = [each for each in heads if head is None or each is head or each.name == head]
+    if not heads:
+        raise ValueError("model must have a head; got one without. See tlo.replace_output")
+    if len(found) != 1:
+        raise ValueError(
+            f"head must be one of the model's heads, {names}, or its name; got {head!r}"
+        )
+    old = found[0]
+    if not isinstance(old, DenseWeights):
+        raise TypeError(
+            f"head must be one with a row of W for each class; got {type(old).__name__} "
+            f"{old.name!r}, in which a class more or less changes the probabilities of others: "
+            "make a new one"
+        )
+    return old
+
+
+def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
+    old.workers.refuse_several(
+        f"resize_classes of {type(old).__name__} {old.name!r} must be called in a single process; "
+        f"got classes that are spread over {old.workers.size} workers. Write the model by "
+        "tlo.save_model, and load, resize and save it in one process: workers can load that file"
+    )
+    for layer in layers:
+        kept = getattr(layer, "kept_variables", ())
+        if kept and int(kept[0].numpy()):
+            raise ValueError(
+                "model must have taken its step with all gradients; got "
+                f"{int(kept[0].numpy())} batches that {layer.name!r} has accumulated"
+            )
+        if isinstance(layer, DerivedState) and not _is_of_head(layer, layers):
+            raise ValueError(
+                f"model must have no index but those of heads; got {layer.name!r}, of a TopK. "
+                "Resize the model without that layer, and make it again."
+            )
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    known = model.trainable_variables
+    if not any(weight.trainable for weight in old.weights_with_rows):
+        return
+    for slot in optimizer.variables:
+        is_weight = any(slot is weight for weight in known)
+        if len(slot.shape) and not is_weight and owner_of_slot(slot, known) is None:
+            raise ValueError(
+                "the model's optimizer must name slots after their weights, so that rows of "
+                f"classes are known; got {type(optimizer).__name__}, with {slot.name!r} of "
+                f"shape {tuple(slot.shape)}"
+            )
+
+
+def _is_of_head(index: Any, layers: list[Any]) -> bool:
+    return any(isinstance(each, Head) and getattr(each, "index", None) is index for each in layers)
+
+
+def _set_arguments(
+    change: ClassChange, old: Any, rows: Any, bias: Any, counts: Any, class_weights: Any
+) -> None:
+    shape = (change.num_new, old.width)
+    if rows is not None:
+        rows = old.finite_argument("new_rows", rows, shape)
+    if bias is not None:
+        if not old.use_bias:
+            raise ValueError(
+                f"new_bias must be None for a head without bias, {old.name!r}; got {bias!r}"
+            )
+        bias = old.finite_argument("new_bias", bias, shape[:1])
+    change.rows = rows, bias
+    if counts is not None:
+        change.counts = change.numbers_argument("new_counts", counts)
+    if class_weights is not None:
+        change.class_weights = change.numbers_argument("new_class_weights", class_weights)
+
+
+def _check_embedding(old: Any, change: ClassChange) -> None:
+    if not isinstance(old, TiedSampledHead) or not old.embedding.mask_zero:
+        return
+    if not len(change.keep) or change.keep[0] != 0:
+        raise ValueError(
+            "keep must begin with class 0, which the embedding masks (mask_zero=True); got "
+            f"{change.keep[:1]}"
+        )
+
+
+# The configuration
+
+
+def _other_head(config: Any, old: Any, change: ClassChange) -> Any:
+    """Returns a configuration with another one of the head, and of the embedding tied to it."""
+    if isinstance(config, (list, tuple)):
+        return [_other_head(item, old, change) for item in config]
+    if not isinstance(config, dict):
+        return config
+    tied = [old.embedding] if isinstance(old, TiedSampledHead) else []
+    if any(_is_config_of(layer, config) for layer in (old, *tied)):
+        return {**config, "config": change.config_of_head(config["config"])}
+    return {name: _other_head(value, old, change) for name, value in config.items()}
+
+
+def _has_config_of(layer: Any, config: Any) -> bool:
+    if isinstance(config, dict) and _is_config_of(layer, config):
+        return True
+    parts = config.values() if isinstance(config, dict) else config
+    return isinstance(config, (dict, list, tuple)) and any(
+        _has_config_of(layer, part) for part in parts
+    )
+
+
+def _is_config_of(layer: Any, config: dict[str, Any]) -> bool:
+    inner = config.get("config")
+    is_named = isinstance(inner, dict) and inner.get("name") == layer.name
+    return is_named and config.get("class_name") == type(layer).__name__
+
+
+def _other_compile(
+    config: dict[str, Any], model: keras.Model, old: Any, change: ClassChange
+) -> dict[str, Any]:
+    """Returns what `compile` gets: losses and metrics of the head's output for other classes."""
+    graph = graph_of(model)
+    outputs = graph.outputs
+    of_head = [place for place, tensor in enumerate(outputs) if _gives(tensor, old)]
+    names = {graph.output_names[place] for place in of_head}
+    if isinstance(graph.output, dict):
+        names |= {key for key, tensor in graph.output.items() if _gives(tensor, old)}
+
+    def other(part: Any) -> Any:
+        if len(outputs) == 1:
+            return change.config_of_compile(part)
+        if isinstance(part, dict) and "class_name" not in part:
+            return {
+                name: change.config_of_compile(value) if name in names else value
+                for name, value in part.items()
+            }
+        if isinstance(part, (list, tuple)) and len(part) == len(outputs):
+            return [
+                change.config_of_compile(value) if place in of_head else value
+                for place, value in enumerate(part)
+            ]
+        return part
+
+    parts = ("loss", "metrics", "weighted_metrics")
+    return {**config, **{name: other(config[name]) for name in parts if name in config}}
+
+
+def _gives(tensor: Any, head: Any) -> bool:
+    """Says whether an output is that of a head, or of a layer behind it, such as a cast."""
+    while True:
+        layer, tensors = made_by(tensor)
+        if layer is head or (is_functional(layer) and head in flat_layers(layer)):
+            return True
+        if len(tensors) != 1 or own_weights(layer) or isinstance(layer, Head):
+            return False
+        tensor = tensors[0]
+
+
+# The weights
+
+
+def _take_state(
+    model: keras.Model, result: keras.Model, old: Any, new: Any, change: ClassChange
+) -> None:
+    """Gives the new model the state of the old one, rows of classes by their new ids."""
+    states = [ModelState(each, metrics=False, kept=False) for each in (model, result)]
+    there, here = (dict(state.arrays()) for state in states)
+    last = dict(_rows_in(states[0], model, old))
+    index = getattr(old, "index", None)
+    derived = states[0].names_of([] if index is None else index.weights)
+    _check_alike(states, {*last, *derived})
+
+    def read(name: str) -> np.ndarray:
+        array = there[name]()
+        if name not in last:
+            return array
+        return change.follow(array, here[last[name]]()[len(change.keep) :])
+
+    states[1].restore(states[0].facts(), read, anew=True)
+
+
+def _rows_in(state: ModelState, model: keras.Model, old: Any) -> Iterator[tuple[str, str]]:
+    """Yields the names of variables with a row a class, and of those that give new classes theirs.
+
+    These are the weights and slots themselves. An average of a weight starts from the weight.
+    """
+    weights = old.weights_with_rows
+    for name in state.names_of(weights):
+        yield name, name
+    known = [*model.trainable_variables, *weights]
+    for optimizer in (getattr(model, "optimizer", None), getattr(old, "optimizer", None)):
+        for slot in [] if optimizer is None else optimizer.variables:
+            owner = owner_of_slot(slot, known)
+            if any(owner is weight for weight in weights) and slot.shape[:1] == owner.shape[:1]:
+                (name,) = state.names_of([slot])
+                is_average = slot.name.endswith(_AVERAGE)
+                yield name, *(state.names_of([owner]) if is_average else [name])
+
+
+def _check_alike(states: list[ModelState], free: set[str]) -> None:
+    """Refuses models whose variables differ in more than the rows of classes."""
+    there, here = (
+        [
+            (name, *map(str, fact[:2] if name in free else fact))
+            for name, fact in zip(state.names, state.facts()["variables"], strict=True)
+        ]
+        for state in states
+    )
+    if there != here:
+        other = next(fact for fact in [*there, *here] if fact not in there or fact not in here)
+        raise ValueError(
+            "model must be one of whose weights the head's alone depend on the number of classes, "
+            f"and that its configuration makes again; got {' '.join(other)}, which does not stay"
+        )
