@@ -53,6 +53,12 @@ def test_inputs_are_not_rounded_by_a_policy_where_the_model_does_not():
     np.testing.assert_array_equal(found, logits.max(axis=1))
 
 
+def test_xla_is_refused(model):
+    compiled = tf.function(tlo.TopK(model.layers[-1], 3), jit_compile=True)
+    with pytest.raises(RuntimeError, match="can't be compiled with XLA.*Leave jit_compile out"):
+        compiled(tf.ones([2, 3]))
+
+
 def test_sequences():
     hidden = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
     head = tlo.heads.DenseHead(11)

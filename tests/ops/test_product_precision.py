@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's switch for TF32: off from the first head on a GPU machine, unless it was chosen."""
+"""TensorFlow's switch for TF32: off from the first product on a GPU, unless it was chosen."""
 
 from __future__ import annotations
 
 import warnings
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfx_largeout as tlo
-from tfx_largeout.ops import library
+from tfx_largeout.ops import implementation, library
 from tfx_largeout.ops import product_precision as module
+from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 SWITCH = tf.config.experimental
 
@@ -48,6 +51,29 @@ def test_gpu_kernels_switch_it_off_too(gpu, monkeypatch):
     with pytest.warns(RuntimeWarning, match="TF32 has been switched off"):
         assert library.load_gpu_kernels()
     assert not SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_an_index_and_an_op_without_a_head_switch_it_off_too(gpu, monkeypatch):
+    kernel = tf.Variable(tf.ones([4, 3]))
+    index = tlo.indexes.HashIndex(tlo.indexes.SimHash(), 2, 2)
+    with pytest.warns(RuntimeWarning, match="TF32 has been switched off"):
+        index.rebuild(kernel)
+    monkeypatch.setattr(module, "_is_chosen", False)
+    monkeypatch.setattr(implementation, "is_on_gpu", lambda weights: True)
+    monkeypatch.setattr(library, "_has_gpu_kernels", False)
+    SWITCH.enable_tensor_float_32_execution(True)
+    labels = tf.zeros([2, 0], tf.int64)
+    with pytest.warns(RuntimeWarning, match="TF32 has been switched off"):
+        streamed_logits(tf.ones([2, 3]), kernel, None, labels, 1)
+    assert not SWITCH.tensor_float_32_execution_enabled()
+
+
+def test_a_row_update_multiplies_no_matrices(gpu, monkeypatch):
+    monkeypatch.setattr(implementation, "is_on_gpu", lambda weights: True)
+    monkeypatch.setattr(library, "_has_gpu_kernels", False)
+    optimizer, variable = tlo.optimizers.RowSGD(0.1), keras.Variable(np.ones([4, 3], "f4"))
+    optimizer.apply([tf.IndexedSlices(tf.ones([1, 3]), [2])], [variable])
+    assert SWITCH.tensor_float_32_execution_enabled()
 
 
 def test_once_in_a_process(gpu):

@@ -130,11 +130,7 @@ class Head(keras.layers.Layer):
                 f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
             )
         refuse_replicas(*_ONE_REPLICA)
-        refuse_xla(
-            "heads can't be compiled with XLA: their ops have no XLA kernels",
-            "jit_compile=True",
-            "Leave jit_compile out, or set it to False.",
-        )
+        refuse_xla_of_heads()
         if training is None:
             training = tape_may_record()
         model = calling_model(self)
@@ -347,6 +343,15 @@ class Head(keras.layers.Layer):
                 f"steps are too small to count; got the policy {self.dtype_policy.name!r}. Use "
                 "'mixed_float16', 'mixed_bfloat16' or 'float32'."
             )
+
+
+def refuse_xla_of_heads() -> None:
+    """Raises a RuntimeError where a call of a head is traced for XLA."""
+    refuse_xla(
+        "heads can't be compiled with XLA: their ops have no XLA kernels",
+        "jit_compile=True (or 'auto', of a model that makes its head after compile)",
+        "Leave jit_compile out, or set it to False.",
+    )
 
 
 class HeadOutput:

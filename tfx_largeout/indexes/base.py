@@ -18,6 +18,7 @@ from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.keras_internals import asks_for_shapes
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.class_rows import ClassRows
+from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import TopScores
 
@@ -81,6 +82,7 @@ class OverRows(DerivedState):
     def kernel_of(self, kernel: Any, build: bool = False) -> tf.Variable:
         """Returns W as TensorFlow's variable, after `check_built_for`; `build` builds it first."""
         kernel = bare_variable(kernel)
+        keep_float32()
         if build and not self.built:
             self.build(tuple(kernel.shape))
         self.check_built_for(kernel)

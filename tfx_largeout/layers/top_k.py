@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import flag_argument, integer_argument
 from tfx_largeout.class_filter import ClassFilter, Findable, excluded_ids
-from tfx_largeout.heads.base import Head, HeadOutput, head_output
+from tfx_largeout.heads.base import Head, HeadOutput, head_output, refuse_xla_of_heads
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import SearchIndex
@@ -208,6 +208,7 @@ class TopK(_Search):
     def call(
         self, inputs: tf.Tensor, exclude: Any = None, category: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        refuse_xla_of_heads()
         output = HeadOutput(self.head, self.head.linear_input(inputs), training=False)
         return self.best_classes(output, exclude, category)
 

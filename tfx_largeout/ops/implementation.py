@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.ops import library
 from tfx_largeout.ops.devices import is_on_gpu
+from tfx_largeout.ops.product_precision import keep_float32
 
 IMPLEMENTATIONS = ("auto", "op", "composed")
 
@@ -22,6 +23,7 @@ def op_module(
     weights: tf.Tensor | tf.Variable,
     dtypes: Sequence[tf.DType],
     gpu_dtypes: Sequence[tf.DType] = (),
+    multiplies: bool = True,
 ) -> ModuleType | None:
     """Returns the module of custom ops if it is to be used for some weights, else None.
 
@@ -32,8 +34,11 @@ def op_module(
         weights: What the op reads or changes in place.
         dtypes: What the op serves.
         gpu_dtypes: What its GPU kernel serves, where there is one and it is loaded.
+        multiplies: Whether matrices are multiplied, which are float32 on a GPU: `keep_float32`.
     """
     choice_argument("implementation", implementation, IMPLEMENTATIONS)
+    if multiplies and is_on_gpu(weights):
+        keep_float32()
     if implementation == "composed":
         return None
     insist = implementation == "op"

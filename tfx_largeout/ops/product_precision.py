@@ -20,8 +20,9 @@ def set_product_precision(precision: str) -> None:
 
     TF32 (NVIDIA Ampere and later) rounds both factors to 10 bits behind the point and adds up in
     float32: a relative error of 5e-4 a factor, where float32 has 6e-8. TensorFlow has it on by
-    default. What this package calls exact is float32: so the first head that is built where there
-    is a GPU switches TF32 off, with a warning, unless this function was called before.
+    default. What this package calls exact is float32: so the first head, index or product of rows
+    of this package on a GPU switches TF32 off, with a warning, unless this function was called
+    before.
 
     The switch is TensorFlow's own, `tf.config.experimental.enable_tensor_float_32_execution`, and
     holds for the whole process: for other layers and models, too, and from the next product on,
@@ -53,7 +54,7 @@ def keep_float32() -> None:
     if was_on:
         warnings.warn(
             "TF32 has been switched off in this process, for all products of float32 on GPUs: "
-            "heads promise float32. To have it on, and less exact heads, call "
+            "heads and indexes promise float32. To have it on, and less exact ones, call "
             "tlo.set_product_precision('tf32').",
             RuntimeWarning,
             stacklevel=3,

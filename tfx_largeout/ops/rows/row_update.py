@@ -62,7 +62,9 @@ def row_update(
     check_dtypes(tf.int64, ids=ids)
     check_dtypes(dtype, gradient=gradient)
     learning_rate = rate_in(dtype, learning_rate)
-    module = op_module(implementation, "tfx_row_update", "variable", variable, OP_DTYPES)
+    module = op_module(
+        implementation, "tfx_row_update", "variable", variable, OP_DTYPES, multiplies=False
+    )
     if module is None:
         shape = tf.concat([tf.shape(ids)[:1], variable.shape[1:]], axis=0)
         rule_of_shape = "[n, D] with the n of ids and the D of the variable"
