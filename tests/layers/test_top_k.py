@@ -55,7 +55,7 @@ def test_inputs_are_not_rounded_by_a_policy_where_the_model_does_not():
 
 def test_xla_is_refused(model):
     compiled = tf.function(tlo.TopK(model.layers[-1], 3), jit_compile=True)
-    with pytest.raises(RuntimeError, match="can't be compiled with XLA.*Leave jit_compile out"):
+    with pytest.raises(RuntimeError, match=r"can't be compiled with XLA.*Leave jit_compile out"):
         compiled(tf.ones([2, 3]))
 
 
