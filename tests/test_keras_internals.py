@@ -233,7 +233,7 @@ def test_a_model_is_made_again_and_shared_layers_stay_shared():
     shared = keras.layers.Dense(3, name="shared")
     inputs = keras.Input([3])
     inner = keras.Sequential([keras.Input([3]), shared], name="inner")
-    model = keras.Model(inputs, [inner(inputs), keras.Sequential([inner, shared])(inputs)])
+    model = keras.Model(inputs, [inner(inputs), shared(inputs)])
     changed = rebuilt(model, lambda config: {**config, "config": {**config["config"], "name": "x"}})
     assert changed.name == "x"
     layers = [layer for layer in flat_layers(changed) if layer.name == "shared"]

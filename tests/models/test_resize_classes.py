@@ -113,7 +113,10 @@ def test_rows_of_a_trainable_kernel_and_its_slots_follow(name):
         np.testing.assert_array_equal(own, rows_of(old, keep, last))
     pairs = list(zip(new.optimizer.variables, model.optimizer.variables, strict=True))
     assert len(pairs) > 4
+    weights = set(map(id, new.weights))  # which `DataParallel` has among its variables
     for own, old in pairs:
+        if id(own) in weights:
+            continue
         expected = np.asarray(old)
         if old.shape[:1] == (CLASSES,):
             is_age = own.dtype == "uint32"
@@ -493,13 +496,13 @@ def test_models_that_are_refused():
         tlo.resize_classes(model, 12, [9, 1, *range(10, 20)])
     with pytest.raises(ValueError, match="num_sampled must be at most num_classes=4"):
         tlo.resize_classes(model, 4, range(4))
-    head = sampled(use_bias=False)
+    plain = keras.Sequential([inputs, tlo.heads.DenseHead(9, use_bias=False)])
+    with pytest.raises(ValueError, match="new_bias must be None for a head without bias"):
+        tlo.resize_classes(plain, 10, new_bias=[0])
     model = trained(
-        head,
+        sampled(),
         tlo.losses.ComplementarySum(),
         keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
     )
-    with pytest.raises(ValueError, match="new_bias must be None for a head without bias"):
-        tlo.resize_classes(model, 31, new_bias=[0])
     with pytest.raises(ValueError, match=r"got 1 batches that 'sampled_head.*' has accumulated"):
         tlo.resize_classes(model, 31)
