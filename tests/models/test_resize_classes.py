@@ -296,6 +296,16 @@ def test_an_index_is_built_anew():
     new.fit(*data(CLASSES + 3), verbose=0)
 
 
+def test_the_stream_of_labels_goes_on():
+    model = trained(sampled(tlo.samplers.InBatch()), tlo.losses.ComplementarySum())
+    new = tlo.resize_classes(model, len(MIXED) + 2, MIXED)
+    index, own = model.layers[-1].index, new.layers[-1].index
+    for name in ("intervals", "last_steps", "numbers"):
+        expected = rows_of(getattr(index, name), MIXED, np.zeros(2))
+        np.testing.assert_array_equal(getattr(own, name), expected)
+    assert int(own.clock) == int(index.clock) == 3 and np.asarray(own.numbers).max() == 3
+
+
 # Whole models
 
 
@@ -460,6 +470,7 @@ def test_models_that_are_refused():
     own(np.zeros([1, 3], "f4"))
     inputs = keras.Input([3])
     hierarchical = tlo.heads.HierarchicalSoftmaxHead(9, tlo.optimizers.RowSGD(0.1))
+    searched = tlo.TopK(tlo.heads.DenseHead(9), 2, allow=[3, 4])(inputs)
     cases = [
         (own, TypeError, "model must be a Functional or Sequential model"),
         (keras.Model(inputs, own(inputs)), TypeError, "which another layer makes in its own code"),
@@ -476,6 +487,7 @@ def test_models_that_are_refused():
             ValueError,
             "axis -1 of input shape to have value 30, but received .*50",
         ),
+        (keras.Model(inputs, searched), ValueError, "no TopK with an index of its own, allow or"),
         (compiled(ignore_class=40), ValueError, "got 40, which would be a new class"),
         (
             compiled(optimizer=keras.optimizers.Adafactor()),

@@ -152,10 +152,12 @@ class Index(OverRows):
 
     Attributes:
         spreads_classes: Whether it works where W has the rows of a part of the classes.
+        follows_kernel: Whether it can be made anew from W.
         clock: A weight, `[]`, above 0 once `rebuild` has run.
     """
 
     spreads_classes: ClassVar[bool] = False
+    follows_kernel: ClassVar[bool] = True
     clock: Any
 
     def __init__(self, **kwargs: Any) -> None:

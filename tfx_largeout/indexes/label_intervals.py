@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -63,6 +63,8 @@ class LabelIntervals(Index):
         Yi, Yang, Hong, Cheng, Heldt, Kumthekar, Zhao, Wei, Chi 2019, Sampling-bias-corrected neural
         modeling for large corpus item recommendations, algorithm 2.
     """
+
+    follows_kernel: ClassVar[bool] = False
 
     def __init__(self, decay: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)

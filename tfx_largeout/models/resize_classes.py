@@ -14,7 +14,6 @@ from tfx_largeout.distribute.class_shard import owner_of_slot
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.tied_sampled import TiedSampledHead
-from tfx_largeout.indexes.base import DerivedState
 from tfx_largeout.keras_internals import (
     flat_layers,
     graph_of,
@@ -23,6 +22,7 @@ from tfx_largeout.keras_internals import (
     own_weights,
     rebuilt,
 )
+from tfx_largeout.layers.top_k import TopK, is_of
 from tfx_largeout.models.class_change import ClassChange
 
 _AVERAGE = "_average"  # Keras's name for the average of a weight over steps
@@ -52,7 +52,7 @@ def resize_classes(
     A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
     head's own, or the model's), the age of `RowAdam` included. With them follow the counts of
     samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
-    ignored class of losses, and `label_counts` of metrics. An index is built anew from W. All other
+    ignored class of losses, and `label_counts` of metrics. An index is built anew from W; `LabelIntervals` follow. All other
     weights, counts of steps, slots and seeds are copied, so that training goes on. It is compiled
     as the old model is; sums of metrics start at 0. Labels are the caller's to renumber; so are the
     inputs of the embedding that is tied to a `TiedSampledHead`, whose rows follow.
@@ -84,9 +84,9 @@ def resize_classes(
             `HierarchicalSoftmaxHead` changes the probabilities of the others.
         ValueError: An argument breaks its rule, or `model` is not built, has no head, or several
             and none is named. Gradients are accumulated that no step was taken with. Another layer
-            depends on the number of classes, or has an index that follows no head. The model's
-            optimizer has slots that are not those of rows, as `Adafactor`. What no longer fits,
-            such as more candidates than classes.
+            depends on the number of classes, or a `TopK` has an index of its own, `allow` or
+            `categories`. The model's optimizer has slots that are not those of rows, as
+            `Adafactor`. What no longer fits, such as more candidates than classes.
         RuntimeError: The classes are spread over several workers. `tlo.save_model`, and resize the
             file's model in a single process; workers load what that saves, each its own rows.
     """
@@ -120,9 +120,8 @@ def resize_classes(
             )
     _take_state(model, result, old, new, change)
     new.after_other_rows(first)
-    index = getattr(old, "index", None)
-    if index is not None and int(index.clock.numpy()) > 0:
-        new.index.rebuild(new.kernel, new.bias)
+    if getattr(old, "index", None) is not None:
+        _take_index(old.index, new, change)
     return result
 
 
@@ -173,10 +172,10 @@ def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
                 "model must have taken its step with all gradients; got "
                 f"{int(kept[0].numpy())} batches that {layer.name!r} has accumulated"
             )
-        if isinstance(layer, DerivedState) and not _is_of_head(layer, layers):
+        if isinstance(layer, TopK) and layer.head is old and _has_own_classes(layer):
             raise ValueError(
-                f"model must have no index but those of heads; got {layer.name!r}, of a TopK. "
-                "Resize the model without that layer, and make it again."
+                "model must have no TopK with an index of its own, allow or categories; got "
+                f"{layer.name!r}. Resize the model without that layer, and make it again."
             )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -196,8 +195,9 @@ def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
             )
 
 
-def _is_of_head(index: Any, layers: list[Any]) -> bool:
-    return any(isinstance(each, Head) and getattr(each, "index", None) is index for each in layers)
+def _has_own_classes(layer: TopK) -> bool:
+    is_own = layer.index is not None and not is_of(layer.index, layer.head)
+    return is_own or any(part is not None for part in layer.findable)
 
 
 def _set_arguments(
@@ -321,6 +321,18 @@ def _take_state(
         return change.follow(array, here[last[name]]()[len(change.keep) :])
 
     states[1].restore(states[0].facts(), read, anew=True)
+
+
+def _take_index(old: Any, new: Any, change: ClassChange) -> None:
+    """Builds the index of the new head from W, if that of the old one was; or takes its rows."""
+    if old.follows_kernel and int(old.clock.numpy()) > 0:
+        new.index.rebuild(new.kernel, new.bias)
+    elif not old.follows_kernel:
+        for weight, own in zip(old.weights, new.index.weights, strict=True):
+            array = keras.ops.convert_to_numpy(weight)
+            if array.shape[:1] == (change.old,):
+                array = change.follow(array, own.numpy()[len(change.keep) :])
+            own.assign(array)
 
 
 def _rows_in(state: ModelState, model: keras.Model, old: Any) -> Iterator[tuple[str, str]]:
