@@ -52,10 +52,11 @@ def resize_classes(
     A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
     head's own, or the model's), the age of `RowAdam` included. With them follow the counts of
     samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
-    ignored class of losses, and `label_counts` of metrics. An index is built anew from W; `LabelIntervals` follow. All other
-    weights, counts of steps, slots and seeds are copied, so that training goes on. It is compiled
-    as the old model is; sums of metrics start at 0. Labels are the caller's to renumber; so are the
-    inputs of the embedding that is tied to a `TiedSampledHead`, whose rows follow.
+    ignored class of losses, and `label_counts` of metrics. An index is built anew from W, or
+    follows where it is of labels. All other weights, counts of steps, slots and seeds are copied,
+    so that training goes on. It is compiled as the old model is; sums of metrics start at 0. Labels
+    are the caller's to renumber; so are the inputs of the embedding that is tied to a
+    `TiedSampledHead`, whose rows follow.
 
     Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
     Adam does not, and its first steps with a new row are up to 3.2 times as long.
