@@ -356,7 +356,7 @@ def test_rows_of_a_tied_embedding_follow_and_the_tie_stays(tmp_path):
     for slot, old in zip(new.optimizer.variables, model.optimizer.variables, strict=True):
         if old.shape[:1] == (CLASSES,):
             np.testing.assert_array_equal(np.asarray(slot)[:CLASSES], np.asarray(old)[keep])
-    with pytest.raises(ValueError, match="keep must begin with class 0, which the embedding masks"):
+    with pytest.raises(ValueError, match="keep must begin with class 0, which 'row_emb"):
         tlo.resize_classes(model, CLASSES - 1, range(1, CLASSES))
     new.fit(of_old[words], of_old[words[:, 0]], verbose=0)
     new.save(tmp_path / "new.keras")
@@ -516,5 +516,5 @@ def test_models_that_are_refused():
         tlo.losses.ComplementarySum(),
         keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
     )
-    with pytest.raises(ValueError, match=r"got 1 batches that 'sampled_head.*' has accumulated"):
+    with pytest.raises(ValueError, match=r"batches that 'sampled_head.*' has accumulated"):
         tlo.resize_classes(model, 31)

@@ -13,7 +13,7 @@ from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.distribute.class_shard import owner_of_slot
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
-from tfx_largeout.heads.tied_sampled import TiedSampledHead
+from tfx_largeout.heads.tied import TiedHead
 from tfx_largeout.keras_internals import (
     flat_layers,
     graph_of,
@@ -55,8 +55,8 @@ def resize_classes(
     ignored class of losses, and `label_counts` of metrics. An index is built anew from W, or
     follows where it is of labels. All other weights, counts of steps, slots and seeds are copied,
     so that training goes on. It is compiled as the old model is; sums of metrics start at 0. Labels
-    are the caller's to renumber; so are the inputs of the embedding that is tied to a
-    `TiedSampledHead`, whose rows follow.
+    are the caller's to renumber; so are the inputs of an embedding that is tied to the head, whose
+    rows follow.
 
     Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
     Adam does not, and its first steps with a new row are up to 3.2 times as long.
@@ -96,7 +96,7 @@ def resize_classes(
     change = ClassChange(old.num_classes, new_classes, keep)
     _check_model(model, layers, old)
     _set_arguments(change, old, new_rows, new_bias, new_counts, new_class_weights)
-    _check_embedding(old, change)
+    _check_padding(layers, old, change)
     compiled: dict[str, Any] = {}
 
     def with_other_classes(config: dict[str, Any]) -> dict[str, Any]:
@@ -167,11 +167,11 @@ def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
         "tlo.save_model, and load, resize and save it in one process: workers can load that file"
     )
     for layer in layers:
-        kept = getattr(layer, "kept_variables", ())
-        if kept and int(kept[0].numpy()):
+        kept = [variable.numpy() for variable in getattr(layer, "kept_variables", ())[:1]]
+        if kept and (kept[0].size if kept[0].ndim else kept[0]):  # rows, or the number of batches
             raise ValueError(
-                "model must have taken its step with all gradients; got "
-                f"{int(kept[0].numpy())} batches that {layer.name!r} has accumulated"
+                "model must have taken its step with all gradients; got some of batches that "
+                f"{layer.name!r} has accumulated"
             )
         if isinstance(layer, TopK) and layer.head is old and _has_own_classes(layer):
             raise ValueError(
@@ -220,14 +220,16 @@ def _set_arguments(
         change.class_weights = change.numbers_argument("new_class_weights", class_weights)
 
 
-def _check_embedding(old: Any, change: ClassChange) -> None:
-    if not isinstance(old, TiedSampledHead) or not old.embedding.mask_zero:
-        return
-    if not len(change.keep) or change.keep[0] != 0:
-        raise ValueError(
-            "keep must begin with class 0, which the embedding masks (mask_zero=True); got "
-            f"{change.keep[:1]}"
-        )
+def _check_padding(layers: list[Any], old: Any, change: ClassChange) -> None:
+    own = getattr(old, "embedding", None)
+    for layer in layers:
+        is_of_head = layer is own or getattr(layer, "head", None) is old
+        stays = len(change.keep) and change.keep[0] == 0
+        if is_of_head and getattr(layer, "mask_zero", False) and not stays:
+            raise ValueError(
+                f"keep must begin with class 0, which {layer.name!r} masks (mask_zero=True); got "
+                f"{change.keep[:1]}"
+            )
 
 
 # The configuration
@@ -239,7 +241,7 @@ def _other_head(config: Any, old: Any, change: ClassChange) -> Any:
         return [_other_head(item, old, change) for item in config]
     if not isinstance(config, dict):
         return config
-    tied = [old.embedding] if isinstance(old, TiedSampledHead) else []
+    tied = [old.embedding] if isinstance(old, TiedHead) else []
     if any(_is_config_of(layer, config) for layer in (old, *tied)):
         return {**config, "config": change.config_of_head(config["config"])}
     return {name: _other_head(value, old, change) for name, value in config.items()}
