@@ -25,6 +25,8 @@ from tfx_largeout.keras_internals import (
     loss_given,
     made_by,
     mask_of,
+    means_told,
+    metric_names,
     metrics_given,
     names_forgotten,
     operations_of,
@@ -37,6 +39,7 @@ from tfx_largeout.keras_internals import (
     set_global_seed,
     set_mask,
     variable_behind,
+    weighted_losses,
     without_autocast,
 )
 
@@ -172,6 +175,36 @@ def test_masks_and_metrics():
     assert averaged_function(metric) is function, "MeanMetricWrapper._fn"
     assert options_of_function(metric)["k"] == 3, "MeanMetricWrapper._fn_kwargs"
     assert averaged_function(keras.metrics.Mean()) is None
+
+
+def test_means_are_told_by_name():
+    told, model = {}, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    loss = keras.losses.MeanSquaredError()
+    model.compile("sgd", loss, metrics=["mae"], weighted_metrics=["mae"], loss_weights=3.0)
+    assert weighted_losses(model) == []
+    x, y, weights = np.ones((3, 2)), np.arange(3.0), np.array([0.0, 1.0, 2.0])
+
+    def of_loss(values, counts):
+        told["loss"] = np.asarray(values), np.asarray(counts)
+
+    def of_metric(metric, values, counts):
+        told[id(metric)] = np.asarray(values), np.asarray(counts)
+
+    before = keras.metrics.Mean.update_state
+    with means_told(of_loss, of_metric):
+        model.test_step((tf.constant(x), tf.constant(y[:, None]), tf.constant(weights)))
+    assert keras.metrics.Mean.update_state is before
+    error = (model(x).numpy() - y[:, None])[:, 0]
+    values, counts = told["loss"]
+    np.testing.assert_allclose(values, weights * error**2, rtol=1e-6)  # reduce_weighted_values
+    np.testing.assert_array_equal(counts, np.ones(3))
+    assert [weight for _, weight in weighted_losses(model)] == [3.0], "_compile_loss, _flat_losses"
+    named = {name: told.get(id(metric)) for metric, name in metric_names(model)}
+    assert list(named) == ["loss", "mae", "weighted_mae"], "_compile_metrics"
+    np.testing.assert_allclose(named["mae"][0], np.abs(error), rtol=1e-6)
+    values, counts = named["weighted_mae"]
+    np.testing.assert_allclose(values, weights * np.abs(error), rtol=1e-6)
+    np.testing.assert_array_equal(counts, weights)
 
 
 def test_fit_begins_at_an_epoch():

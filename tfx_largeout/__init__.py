@@ -43,6 +43,7 @@ from tfx_largeout.ops.product_precision import set_product_precision
 from tfx_largeout.serving.export import export
 
 if TYPE_CHECKING:
+    from tfx_largeout.compare.choose_settings import choose_settings
     from tfx_largeout.compare.compare_heads import compare_heads
     from tfx_largeout.compare.compare_models import compare_models
 
@@ -51,6 +52,7 @@ __all__ = [
     "TopK",
     "callbacks",
     "choose_num_sampled",
+    "choose_settings",
     "compare_heads",
     "compare_models",
     "datasets",
@@ -77,7 +79,7 @@ __all__ = [
 ]
 
 
-_COMPARISONS = ("compare_heads", "compare_models")
+_COMPARISONS = ("choose_settings", "compare_heads", "compare_models")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import AutocastScope
+from keras.src.losses import loss as loss_module
+from keras.src.metrics.reduction_metrics import reduce_to_samplewise_values
 from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
 from keras.src.saving.serialization_lib import ObjectSharingScope
@@ -223,6 +226,86 @@ def options_of_function(metric: Any) -> dict[str, Any]:
     return getattr(metric, "_fn_kwargs", {})
 
 
+def metric_names(model: Any) -> list[tuple[Any, str]]:
+    """Returns the metrics of a model that was evaluated, and their names in the logs.
+
+    No public name pairs them: `_compile_metrics`, whose `result` has them in the order of
+    `metrics`.
+    """
+    pairs: list[tuple[Any, str]] = []
+    for metric in model.metrics:
+        if metric is model._compile_metrics:
+            pairs += zip(metric.metrics, metric.result() if metric.built else (), strict=True)
+        else:
+            pairs.append((metric, metric.name))
+    return pairs
+
+
+def weighted_losses(model: Any) -> list[tuple[str, float]]:
+    """Returns the name in the logs and the weight of each loss, in the order of their calls.
+
+    No public name has them: `_compile_loss`, whose `_flat_losses` are there once it was called.
+    """
+    found = getattr(model._compile_loss, "_flat_losses", None) or []
+    weights = (1.0 if each.loss_weights is None else float(each.loss_weights) for each in found)
+    return [(f"{each.name}_loss", weight) for each, weight in zip(found, weights, strict=True)]
+
+
+@contextlib.contextmanager
+def means_told(
+    of_loss: Callable[[Any, Any], None], of_metric: Callable[[Any, Any, Any], None]
+) -> Iterator[None]:
+    """A context in which losses and metrics of Keras tell of what they take the mean.
+
+    `of_loss` gets the values of a reduction, weighted, and what each counts, of the same shape;
+    nothing of reductions that are no mean. `of_metric` gets a `Mean` and the same. No public name
+    gives a value for each example: `reduce_weighted_values`, `reduce_to_samplewise_values`.
+    """
+    reduce, update = loss_module.reduce_weighted_values, keras.metrics.Mean.update_state
+
+    def reduce_and_tell(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        if reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            of_loss(*_weighted(values, sample_weight, mask, reduction == "mean_with_sample_weight"))
+        return reduce(values, sample_weight, mask, reduction, dtype)
+
+    def update_and_tell(metric: Any, values: Any, sample_weight: Any = None) -> None:
+        if keras.ops.ndim(values):
+            told, counts = reduce_to_samplewise_values(
+                values, sample_weight, reduce_fn=keras.ops.mean, dtype="float64"
+            )
+            of_metric(metric, told, keras.ops.ones_like(told) if counts is None else counts)
+        update(metric, values, sample_weight)
+
+    loss_module.reduce_weighted_values = reduce_and_tell
+    keras.metrics.Mean.update_state = update_and_tell
+    try:
+        yield
+    finally:
+        loss_module.reduce_weighted_values = reduce
+        keras.metrics.Mean.update_state = update
+
+
+def _weighted(values: Any, weights: Any, mask: Any, weights_count: bool) -> tuple[Any, Any]:
+    """Returns the terms of a sum, and what each counts, both of the shape of the values."""
+    values = keras.ops.cast(values, "float64")
+    counts = keras.ops.ones_like(values)
+    for factor, is_counted in ((mask, True), (weights, weights_count)):
+        if factor is not None:
+            factor = keras.ops.cast(factor, "float64")
+            values, factor = loss_module.squeeze_or_expand_to_same_rank(values, factor)
+            # What is left out may be NaN.
+            values = keras.ops.where(factor == 0, keras.ops.zeros_like(values), values * factor)
+            counts = keras.ops.reshape(counts, keras.ops.shape(values))
+            counts = counts * factor if is_counted else counts
+    return values, counts
+
+
 # Training
 
 
@@ -304,6 +387,25 @@ def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any
         config = keras.saving.serialize_keras_object(model)
     with ObjectSharingScope():
         return keras.saving.deserialize_keras_object(change(config), safe_mode=False)
+
+
+@contextlib.contextmanager
+def random_state_kept(seed: int) -> Iterator[None]:
+    """A context with a seed of its own, which leaves the generators of Python, NumPy and Keras.
+
+    That of Keras is in its `global_state`; there is none before somebody has asked for it.
+    """
+    name, states = "global_seed_generator", (random.getstate(), np.random.get_state())
+    generator = global_state.get_global_attribute(name)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    global_state.set_global_attribute(name, keras.random.SeedGenerator(seed % 2**31))
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        global_state.set_global_attribute(name, generator)
 
 
 @contextlib.contextmanager

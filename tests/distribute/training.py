@@ -259,6 +259,25 @@ def with_callbacks() -> dict[str, np.ndarray]:
     }
 
 
+def with_sampled_validation() -> dict[str, np.ndarray]:
+    """All workers give the same rows; the last of three batches has 12 of 50."""
+    metrics = [tlo.metrics.PrecisionAtK(1), tlo.metrics.Perplexity()]
+    model = compiled(sampled(), tlo.losses.ComplementarySum(), weighted_metrics=metrics)
+    labels = tf.RaggedTensor.from_row_lengths(FLAT.astype("int64"), COUNTS)
+    weights = WEIGHTS.astype("float32")
+    options = {"rows": 50, "every": 2, "batch_size": 19}
+    validation = tlo.callbacks.SampledValidation(X, labels, weights, **options)
+    data = tlo.distribute.shard(batches())
+    model.fit(data, epochs=2, verbose=0, callbacks=[validation])
+    head, dense = model.layers[-1], model.layers[-2]
+    return {
+        "losses": np.array([list(values.values()) for values in validation.history]),
+        "trunk": dense.kernel.numpy(),
+        "kernel": head.kernel.numpy(),
+        "bias": head.bias.numpy(),
+    }
+
+
 def some_runs():
     """Yields the name of a run, and what it leaves."""
     yield "long", long_run()
@@ -285,6 +304,7 @@ def some_runs():
     )
     yield "positions", positions_run()
     yield "with_callbacks", with_callbacks()
+    yield "with_sampled_validation", with_sampled_validation()
     model = compiled(sampled(), tlo.losses.ComplementarySum(), steps_per_execution=2)
     model.fit(tlo.distribute.shard(batches()), verbose=0)
     yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}

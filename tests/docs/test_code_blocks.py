@@ -110,7 +110,7 @@ def own_model(code):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, run_eagerly=True)
         return model
-    if "choose_" in code:
+    if "choose_" in code or "SampledValidation" in code:
         sampler = tlo.samplers.LogUniform(50)
         head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowSGD(0.1))
         model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
@@ -127,7 +127,7 @@ def run_block(code):
     own = {name: CLASSES for name in ("C", "num_classes", "num_words")}
     own |= {"counts": np.arange(CLASSES)[::-1] + 1, "train": examples()}
     own |= {"model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
-    if "choose_" in code or "compare_" in code:
+    if any(name in code for name in ("choose_", "compare_", "SampledValidation")):
         x = np.random.default_rng(0).normal(size=(EXAMPLES, WIDTH)).astype("float32")
         own |= {"head": own["model"].layers[-1], "x": x, "y": LABELS, "hidden": tf.constant(x)}
     names = {**NAMES, **vars(tlo.statistics), **own, "keras": keras, "np": np, "tf": tf}

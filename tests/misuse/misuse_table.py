@@ -685,7 +685,26 @@ def _with(value: float, x: np.ndarray) -> np.ndarray:
 
 _FAMILY = "is trained by losses of .* alone"
 _NO_HEAD = "needs the output of a head"
+
+
+def _validation(case: Case, y: Any) -> keras.callbacks.Callback:
+    return tlo.callbacks.SampledValidation(case.x, y)
+
+
 TRAINING = [
+    Misuse(
+        "validation on rows without labels",
+        lambda case: case.fit(callbacks=[_validation(case, np.full(EXAMPLES, -1))]),
+        ValueError,
+        "SampledValidation needs at least one row with a label; got 6 rows without",
+    ),
+    Misuse(
+        "validation on labels of other rows",
+        lambda case: case.fit(callbacks=[_validation(case, case.y[:2])]),
+        ValueError,
+        r"SampledValidation needs x, y and weights of equally many rows; got \[2, 6\]",
+        one,
+    ),
     Misuse(
         "Keras's loss by name",
         lambda case: case.fit_with(loss="sparse_categorical_crossentropy"),

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.callbacks.step_measurements import StepMeasurements
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
 from tfx_largeout.heads.candidate_head import CandidateHead
@@ -27,7 +28,7 @@ _MOST_OF_BUCKET = 0.1
 _MOST_UNREACHABLE = 0.5
 
 
-class Probe(keras.callbacks.Callback):
+class Probe(StepMeasurements):
     """Logs the exact loss beside the one that is trained, and how good the gradient is.
 
     A loss over a few candidates is on a scale of its own, and its gradient is an estimate. On a few
@@ -81,21 +82,17 @@ class Probe(keras.callbacks.Callback):
         max_share: float = 0.01,
         log_dir: str | Path | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(log_dir)
         self.x, self.y = x, y
         self.every = integer_argument("every", every, at_least=1)
         self.draws = integer_argument("draws", draws, at_least=1)
         self.max_share = number_argument("max_share", max_share, above=0)
-        self.log_dir = log_dir
-        self.history: list[dict[str, float]] = []
-        self._writer: Any = None
         self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         require_alone("Probe")
         require_head_loss(self.model, "Probe")
-        if self.log_dir is not None:
-            self._writer = tf.summary.create_file_writer(str(self.log_dir))
+        self.open_log()
         self._measure = tf.function(self._measured, autograph=False)
         self._values = self._run()
         self._start, self._spent, self._longest = time.perf_counter(), 0.0, 0.0
@@ -118,10 +115,6 @@ class Probe(keras.callbacks.Callback):
         if logs is not None:
             logs.update(self._values)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
     def _run(self) -> dict[str, float]:
         values = self._measure(self.x, self.y)
         return {f"probe_{name}": float(value) for name, value in values.items()}
@@ -130,13 +123,7 @@ class Probe(keras.callbacks.Callback):
         elapsed = time.perf_counter() - self._start
         self._values["probe_share_of_time"] = self._spent / elapsed
         self._warn()
-        self.history.append({"step": self._step, **self._values})
-        if self._writer is None:
-            return
-        with self._writer.as_default():
-            for name, value in self._values.items():
-                tf.summary.scalar(name, value, step=self._step)
-        self._writer.flush()
+        self.note(self._step, self._values)
 
     def _warn(self) -> None:
         largest = self._values.get("probe_index_largest_bucket", 0)

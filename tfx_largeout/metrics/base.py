@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -134,8 +136,11 @@ class ExactMetric(keras.metrics.Metric):
         numerator, denominator = self.example_ratio(statistics)
         weights = example_weights(batch, sample_weight, mask)
         weights = tf.where(tf.reduce_any(statistics.labels.mask, axis=-1), weights, 0)
-        self.numerator.assign_add(_weighted_sum(numerator, weights))
-        self.denominator.assign_add(_weighted_sum(denominator, weights))
+        terms = [tf.math.multiply_no_nan(each, weights) for each in (numerator, denominator)]
+        for tell in _TOLD:
+            tell(self, *terms)
+        self.numerator.assign_add(tf.reduce_sum(terms[0]))
+        self.denominator.assign_add(tf.reduce_sum(terms[1]))
         self.was_updated.assign(True)
 
     def ratio(self) -> tf.Tensor:
@@ -166,6 +171,21 @@ class ExactMetric(keras.metrics.Metric):
         if tf.executing_eagerly():  # at the end of an epoch
             return not self.was_updated.numpy()
         return self._skips_in() is tf.compat.v1.get_default_graph()
+
+
+_TOLD: list[Callable[[ExactMetric, tf.Tensor, tf.Tensor], None]] = []
+
+
+@contextlib.contextmanager
+def ratios_told(
+    tell: Callable[[ExactMetric, tf.Tensor, tf.Tensor], None],
+) -> Iterator[None]:
+    """A context in which metrics tell what each example adds to the two sums, `[N]` float64."""
+    _TOLD.append(tell)
+    try:
+        yield
+    finally:
+        _TOLD.remove(tell)
 
 
 def statistics_of_logits(
@@ -208,7 +228,3 @@ def _present_graph() -> Any:
     if tf.executing_eagerly():
         return lambda: None
     return weakref.ref(tf.compat.v1.get_default_graph())
-
-
-def _weighted_sum(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.math.multiply_no_nan(values, weights))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StepMeasurements: base of the callbacks that measure every so many steps, and keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class StepMeasurements(keras.callbacks.Callback):
+    """Keeps measurements in `history`, and writes them for TensorBoard if there is a `log_dir`."""
+
+    def __init__(self, log_dir: str | Path | None) -> None:
+        super().__init__()
+        self.log_dir = log_dir
+        self.history: list[dict[str, float]] = []
+        self._writer: Any = None
+
+    def open_log(self) -> None:
+        """Makes the file of this run."""
+        if self.log_dir is not None:
+            self._writer = tf.summary.create_file_writer(str(self.log_dir))
+
+    def note(self, step: int, values: dict[str, float]) -> None:
+        """Keeps and writes the values of a step."""
+        self.history.append({"step": step, **values})
+        self.write(step, values)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Writes values to the file, if there is one."""
+        if self._writer is None:
+            return
+        with self._writer.as_default():
+            for name, value in values.items():
+                tf.summary.scalar(name, value, step=step)
+        self._writer.flush()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TrialBatches: the same batches for each trial, and rows that no trial trains on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.callbacks.row_sample import (
+    RowSample,
+    common_length,
+    in_batches,
+    leaves_of,
+    map_leaves,
+    rows_of,
+)
+
+_KERAS_BATCH = 32
+_HELD_OUT = 5  # at most one row, or batch, of so many
+_MOST_ROWS = 200_000  # that are kept for training
+_ROWS_TO_COUNT = 20_000
+
+
+class TrialBatches:
+    """Splits data, in memory, into rows held out and batches to train on.
+
+    Of arrays the rows held out are chosen at random among those with a label, and each epoch has
+    another order. Of batches the first ones are held out; those that follow are kept when they are
+    first read, up to a bound, and come again when there are no more.
+
+    Args:
+        asked_by: Who errors say that asks.
+        data: As `choose_settings` has it.
+        validation: None, or the rows to hold out.
+        rows: How many to hold out.
+        batch_size: Of arrays, or None.
+        seed: Of all choices.
+
+    Attributes:
+        held_out: The rows held out.
+
+    Raises:
+        TypeError: `data` or `validation` is of another kind.
+        ValueError: There are too few, or `batch_size` is given beside batches.
+    """
+
+    def __init__(
+        self,
+        asked_by: str,
+        data: Any,
+        validation: Any,
+        rows: int,
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        if batch_size is not None:
+            batch_size = integer_argument("batch_size", batch_size, at_least=1)
+        self._kept: list[Any] = []
+        self.held_out = None if validation is None else RowSample(asked_by, validation, rows, seed)
+        if isinstance(data, (tuple, list)):
+            self._more = self._of_arrays(asked_by, data, rows, batch_size or _KERAS_BATCH, seed)
+        elif batch_size is None:
+            self._more = self._of_batches(asked_by, data, rows, seed)
+        else:
+            raise ValueError(
+                f"batch_size must be None where data have batches of their own; got {batch_size}"
+            )
+        if next(self.training(), None) is None:
+            raise ValueError("data must have batches beside the rows held out; got none")
+
+    def training(self) -> Iterator[Any]:
+        """Yields the batches to train on, always the same ones, without an end."""
+        for place in itertools.count():
+            if place == len(self._kept):
+                batch = next(self._more, None)
+                if batch is None:
+                    break
+                self._kept.append(map_leaves(_tensor, batch))
+            yield self._kept[place]
+        while self._kept:
+            yield from self._kept
+
+    def label_counts(self, num_classes: int) -> np.ndarray | None:
+        """Returns how often each class is a label in the first batches; None of several outputs."""
+        counts, rows = np.zeros(num_classes, np.int64), 0
+        for number, (_, y, *_) in enumerate(self.training()):
+            leaves = leaves_of(y)
+            if len(leaves) != 1 or number >= len(self._kept) or rows >= _ROWS_TO_COUNT:
+                break
+            rows += common_length("label_counts", y)
+            ids = _ids(leaves[0])
+            counts += np.bincount(ids[(ids >= 0) & (ids < num_classes)], minlength=num_classes)
+        return counts if counts.any() else None
+
+    def _of_arrays(
+        self, asked_by: str, data: Any, rows: int, batch_size: int, seed: int
+    ) -> Iterator[Any]:
+        (whole,) = in_batches(asked_by, data)
+        length = common_length(asked_by, whole)
+        order = np.random.default_rng(seed).permutation(length)
+        number = 0
+        if self.held_out is None:
+            number = min(rows, length // _HELD_OUT)
+            if number < 2:
+                raise ValueError(
+                    f"data must have at least {2 * _HELD_OUT} rows to hold some out, or validation "
+                    f"be given; got {length}"
+                )
+            self.held_out = RowSample(asked_by, _taken(whole, order[:number]), rows, seed)
+        return self._epochs(whole, order[number:], batch_size, seed)
+
+    def _epochs(self, whole: Any, places: np.ndarray, size: int, seed: int) -> Iterator[Any]:
+        size = min(size, len(places))
+        random, kept = np.random.default_rng([seed, 1]), 0
+        while size and kept < _MOST_ROWS:
+            order = random.permutation(places)
+            for start in range(0, len(order) - size + 1, size):
+                yield _taken(whole, order[start : start + size])
+                kept += size
+                if kept >= _MOST_ROWS:
+                    return
+
+    def _of_batches(self, asked_by: str, data: Any, rows: int, seed: int) -> Iterator[Any]:
+        batches = iter(in_batches(asked_by, data, endless=True))
+        if self.held_out is None:
+            number = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
+            most = max(1, number // _HELD_OUT) if number > 0 else rows
+            first: list[Any] = []
+            while len(first) < most and sum(common_length(asked_by, b) for b in first) < rows:
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                first.append(batch)
+            if not first:
+                raise ValueError("data must have at least one batch; got none")
+            self.held_out = RowSample(asked_by, _Again(first), rows, seed)
+        return self._bounded(asked_by, batches)
+
+    def _bounded(self, asked_by: str, batches: Iterator[Any]) -> Iterator[Any]:
+        kept = 0
+        for batch in batches:
+            yield batch
+            kept += common_length(asked_by, batch)
+            if kept >= _MOST_ROWS:
+                return
+
+
+class _Again:
+    """Batches, from the first one on each time."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+
+def _taken(whole: Any, places: np.ndarray) -> Any:
+    return map_leaves(lambda leaf: rows_of(leaf, np.sort(places)), whole)
+
+
+def _tensor(leaf: Any) -> Any:
+    composite = isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor))
+    return leaf if composite else tf.convert_to_tensor(leaf)
+
+
+def _ids(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, tf.SparseTensor):
+        ids = leaf.indices[:, 1] if leaf.dtype.is_floating else leaf.values
+    else:
+        ids = leaf.flat_values if isinstance(leaf, tf.RaggedTensor) else leaf
+    return np.asarray(ids).ravel().astype(np.int64)
