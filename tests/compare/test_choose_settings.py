@@ -74,7 +74,7 @@ def test_a_rate_that_is_too_low_is_raised_and_the_choice_is_better_on_other_rows
     settings = chosen.settings
     assert settings["head_learning_rate"] > 5e-4
     finals = [row for row in chosen.rows if row["stage"] == "final"]
-    assert len(finals) == 3 and all(row["steps"] == 36 for row in finals)
+    assert len(finals) == 3 and all(row["steps"] == 48 for row in finals)
     best = min(finals, key=lambda row: row["loss"])
     assert best["head_learning_rate"] == settings["head_learning_rate"]
     tuned, plain = chosen.model(), model_with()
@@ -180,18 +180,17 @@ def test_trials_end_with_the_seconds(monkeypatch):
     monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
     model = model_with()
     trial_model = TrialModel(model, TrialBatches("test", (X, Y), None, 40, 16, 0))
-    take, score = trial_model.steps, trial_model.score
+    take, score = trial_model.step, trial_model.score
 
-    def slow_steps():
-        for loss in take():
-            now[0] += 0.1
-            yield loss
+    def slow_step(batch):
+        now[0] += 0.1
+        return take(batch)
 
     def slow_score():
         now[0] += 0.3
         return score()
 
-    trial_model.steps, trial_model.score = slow_steps, slow_score
+    trial_model.step, trial_model.score = slow_step, slow_score
     search = module._Search(trial_model, module._Clock(0.0, 24.0, None, 5), [])
     search.run()
     assert now[0] <= 24.1

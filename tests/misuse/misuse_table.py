@@ -693,6 +693,19 @@ def _validation(case: Case, y: Any) -> keras.callbacks.Callback:
 
 TRAINING = [
     Misuse(
+        "settings chosen in no time",
+        lambda case: tlo.choose_settings(case.model, (case.x, case.y), seconds=0),
+        ValueError,
+        "seconds must be a finite number above 0; got 0",
+    ),
+    Misuse(
+        "settings chosen on too few rows",
+        lambda case: tlo.choose_settings(case.model, (case.x, case.y)),
+        ValueError,
+        "data must have at least 10 rows to hold some out, or validation be given; got 6",
+        one,
+    ),
+    Misuse(
         "validation on rows without labels",
         lambda case: case.fit(callbacks=[_validation(case, np.full(EXAMPLES, -1))]),
         ValueError,

@@ -61,15 +61,17 @@ class TrialBatches:
         if batch_size is not None:
             batch_size = integer_argument("batch_size", batch_size, at_least=1)
         self._kept: list[Any] = []
-        self.held_out = None if validation is None else RowSample(asked_by, validation, rows, seed)
+        held_out = None if validation is None else RowSample(asked_by, validation, rows, seed)
         if isinstance(data, (tuple, list)):
-            self._more = self._of_arrays(asked_by, data, rows, batch_size or _KERAS_BATCH, seed)
+            size = batch_size or _KERAS_BATCH
+            found = _of_arrays(asked_by, data, held_out, rows, size, seed)
         elif batch_size is None:
-            self._more = self._of_batches(asked_by, data, rows, seed)
+            found = _of_batches(asked_by, data, held_out, rows, seed)
         else:
             raise ValueError(
                 f"batch_size must be None where data have batches of their own; got {batch_size}"
             )
+        self.held_out, self._more = found
         if next(self.training(), None) is None:
             raise ValueError("data must have batches beside the rows held out; got none")
 
@@ -97,57 +99,65 @@ class TrialBatches:
             counts += np.bincount(ids[(ids >= 0) & (ids < num_classes)], minlength=num_classes)
         return counts if counts.any() else None
 
-    def _of_arrays(
-        self, asked_by: str, data: Any, rows: int, batch_size: int, seed: int
-    ) -> Iterator[Any]:
-        (whole,) = in_batches(asked_by, data)
-        length = common_length(asked_by, whole)
-        order = np.random.default_rng(seed).permutation(length)
-        number = 0
-        if self.held_out is None:
-            number = min(rows, length // _HELD_OUT)
-            if number < 2:
-                raise ValueError(
-                    f"data must have at least {2 * _HELD_OUT} rows to hold some out, or validation "
-                    f"be given; got {length}"
-                )
-            self.held_out = RowSample(asked_by, _taken(whole, order[:number]), rows, seed)
-        return self._epochs(whole, order[number:], batch_size, seed)
 
-    def _epochs(self, whole: Any, places: np.ndarray, size: int, seed: int) -> Iterator[Any]:
-        size = min(size, len(places))
-        random, kept = np.random.default_rng([seed, 1]), 0
-        while size and kept < _MOST_ROWS:
-            order = random.permutation(places)
-            for start in range(0, len(order) - size + 1, size):
-                yield _taken(whole, order[start : start + size])
-                kept += size
-                if kept >= _MOST_ROWS:
-                    return
+def _of_arrays(
+    asked_by: str, data: Any, held_out: RowSample | None, rows: int, batch_size: int, seed: int
+) -> tuple[RowSample, Iterator[Any]]:
+    """Returns the rows held out, those given or others, and batches of the rest."""
+    (whole,) = in_batches(asked_by, data)
+    length = common_length(asked_by, whole)
+    order = np.random.default_rng(seed).permutation(length)
+    number = 0
+    if held_out is None:
+        number = min(rows, length // _HELD_OUT)
+        if number < 2:
+            raise ValueError(
+                f"data must have at least {2 * _HELD_OUT} rows to hold some out, or validation "
+                f"be given; got {length}"
+            )
+        held_out = RowSample(asked_by, _taken(whole, order[:number]), rows, seed)
+    return held_out, _epochs(whole, order[number:], batch_size, seed)
 
-    def _of_batches(self, asked_by: str, data: Any, rows: int, seed: int) -> Iterator[Any]:
-        batches = iter(in_batches(asked_by, data, endless=True))
-        if self.held_out is None:
-            number = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
-            most = max(1, number // _HELD_OUT) if number > 0 else rows
-            first: list[Any] = []
-            while len(first) < most and sum(common_length(asked_by, b) for b in first) < rows:
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                first.append(batch)
-            if not first:
-                raise ValueError("data must have at least one batch; got none")
-            self.held_out = RowSample(asked_by, _Again(first), rows, seed)
-        return self._bounded(asked_by, batches)
 
-    def _bounded(self, asked_by: str, batches: Iterator[Any]) -> Iterator[Any]:
-        kept = 0
-        for batch in batches:
-            yield batch
-            kept += common_length(asked_by, batch)
+def _epochs(whole: Any, places: np.ndarray, size: int, seed: int) -> Iterator[Any]:
+    size = min(size, len(places))
+    random, kept = np.random.default_rng([seed, 1]), 0
+    while size:
+        order = random.permutation(places)
+        for start in range(0, len(order) - size + 1, size):
+            yield _taken(whole, order[start : start + size])
+            kept += size
             if kept >= _MOST_ROWS:
                 return
+
+
+def _of_batches(
+    asked_by: str, data: Any, held_out: RowSample | None, rows: int, seed: int
+) -> tuple[RowSample, Iterator[Any]]:
+    """Returns the rows held out, those given or the first batches, and the other batches."""
+    batches = iter(in_batches(asked_by, data, endless=True))
+    if held_out is None:
+        number = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
+        most = max(1, number // _HELD_OUT) if number > 0 else rows
+        first: list[Any] = []
+        while len(first) < most and sum(common_length(asked_by, b) for b in first) < rows:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            first.append(batch)
+        if not first:
+            raise ValueError("data must have at least one batch; got none")
+        held_out = RowSample(asked_by, _Again(first), rows, seed)
+    return held_out, _bounded(asked_by, batches)
+
+
+def _bounded(asked_by: str, batches: Iterator[Any]) -> Iterator[Any]:
+    kept = 0
+    for batch in batches:
+        yield batch
+        kept += common_length(asked_by, batch)
+        if kept >= _MOST_ROWS:
+            return
 
 
 class _Again:

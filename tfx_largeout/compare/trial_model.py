@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -57,8 +56,12 @@ class Settings(NamedTuple):
         return {**self._asdict(), "sampler": name}
 
     def named(self) -> dict[str, Any]:
-        """Returns those that there are."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
+        """Returns those that there are; the sampler as one for a new head."""
+        found = {name: value for name, value in self._asdict().items() if value is not None}
+        if self.num_sampled is not None:
+            config = {**self.sampler.get_config(), "num_sampled": self.num_sampled}
+            found["sampler"] = type(self.sampler).from_config(config)
+        return found
 
     def apply(self, model: keras.Model) -> None:
         """Gives them to a model."""
@@ -89,10 +92,7 @@ class TrialModel:
     """
 
     def __init__(self, model: keras.Model, batches: TrialBatches) -> None:
-        self.config = _config_of(model)
-        bare = copy.deepcopy(self.config)
-        bare["compile_config"] |= {"metrics": None, "weighted_metrics": None}
-        self.model = fresh_model(bare)
+        self.config, self.model = _copied(model)
         self.model.optimizer.build(self.model.trainable_variables)
         self.model.set_weights(model.get_weights())
         self.head = head_of(self.model)
@@ -131,10 +131,9 @@ class TrialModel:
         if not self.model.run_eagerly:
             self._step = tf.function(one_step_on_data, reduce_retracing=True, autograph=False)
 
-    def steps(self) -> Iterator[float]:
-        """Takes steps, and yields the mean loss so far."""
-        for batch in self.batches.training():
-            yield float(self._step(batch)[LOSS])
+    def step(self, batch: Any) -> float:
+        """Takes a step, and returns the mean loss so far."""
+        return float(self._step(batch)[LOSS])
 
     def score(self) -> tuple[float, float]:
         """Returns the exact loss of the rows held out, and its standard error."""
@@ -154,16 +153,18 @@ def fresh_model(config: dict[str, Any]) -> keras.Model:
         return keras.saving.deserialize_keras_object(copy.deepcopy(config))
 
 
-def _config_of(model: keras.Model) -> dict[str, Any]:
+def _copied(model: keras.Model) -> tuple[dict[str, Any], keras.Model]:
+    """Returns the configuration of a model, and a new one like it but for its metrics."""
     try:
         config = keras.saving.serialize_keras_object(model)
-        fresh_model(config)
+        bare = copy.deepcopy(config)
+        bare["compile_config"] |= {"metrics": None, "weighted_metrics": None}
+        return config, fresh_model(bare)
     except Exception as error:
         raise TypeError(
             "model must be one that Keras can make anew from its configuration, as a .keras file "
             f"needs it; got {model.name!r}: {root_message(str(error))}"
         ) from error
-    return config
 
 
 def _own_rate(head: Any) -> Any:
