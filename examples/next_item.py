@@ -193,7 +193,11 @@ def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any,
         "in-batch": tlo.losses.SampledSoftmax,
         "gbce": lambda: tlo.losses.GeneralizedBCE(arguments.calibration),
     }
-    head = tlo.heads.TiedSampledHead(embedding, sampler, use_bias=False)
+    # Sigmoids begin at the frequencies: else all items are pushed down first, and become alike.
+    bias = tlo.initializers.LogFrequency(counts + 1) if arguments.head == "gbce" else "zeros"
+    head = tlo.heads.TiedSampledHead(
+        embedding, sampler, use_bias=arguments.head == "gbce", bias_initializer=bias
+    )
     return head, losses.get(arguments.head, tlo.losses.ComplementarySum)()
 
 
