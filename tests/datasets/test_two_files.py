@@ -163,6 +163,7 @@ def changed(**members: np.ndarray | None) -> dict[str, np.ndarray]:
 REFUSED_NPZ = {
     "an array": ({"x": np.zeros(3)}, "must hold a CSR matrix.*no format.npy in it, but x.npy"),
     "CSC": (changed(format=np.array(b"csc")), r"format 'csc': matrix.tocsr\(\) makes one"),
+    "COO": (changed(format=np.array(b"coo"), indptr=None), r"format 'coo': matrix.tocsr\(\)"),
     "no data": (changed(data=None), "no data.npy in it"),
     "objects": (changed(data=np.array([1, "a", 2], object)), "data of shape .* dtype object"),
     "text": (changed(data=np.array(["1", "2", "3"])), "data of shape .* dtype <U1"),
@@ -201,7 +202,7 @@ def test_a_damaged_npz(tmp_path):
     content = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         place = archive.getinfo("data.npy").header_offset + 60
-    for damaged in (content[:-200], content[:place] + b"\xff" + content[place + 1 :]):
+    for damaged in (b"", content[:-200], content[:place] + b"\xff" + content[place + 1 :]):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"x\.npz: an \.npz file must be whole"):
             read_xc(path, labels)

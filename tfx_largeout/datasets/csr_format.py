@@ -107,14 +107,16 @@ class NpzFile(CsrMatrix):
             pass
         try:
             self._archive = zipfile.ZipFile(path)
-            missing = [part for part in _PARTS if f"{part}.npy" not in self._archive.namelist()]
+            kept = self._archive.namelist()
+            if "format.npy" in kept:  # that of the others has other members
+                kind = self._whole("format", 0, "SU").item()
+                kind = kind.decode("latin1") if isinstance(kind, bytes) else kind
+                if kind != "csr":
+                    raise _refusal(path, f"format {kind!r}: matrix.tocsr() makes one")
+            missing = [part for part in _PARTS if f"{part}.npy" not in kept]
             if missing:
-                kept = ", ".join(self._archive.namelist()) or "nothing"
-                raise _refusal(path, f"no {missing[0]}.npy in it, but {kept}")
-            kind = self._whole("format", 0, "SU").item()
-            kind = kind.decode("latin1") if isinstance(kind, bytes) else kind
-            if kind != "csr":
-                raise _refusal(path, f"format {kind!r}: matrix.tocsr() makes one")
+                names = ", ".join(kept) or "nothing"
+                raise _refusal(path, f"no {missing[0]}.npy in it, but {names}")
             shape = self._whole("shape", 1, "iu")
             if shape.shape != (2,) or shape.min() < 0 or shape.max() >= 2**63:
                 raise _refusal(path, f"the shape {shape.tolist()}")

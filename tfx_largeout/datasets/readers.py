@@ -393,7 +393,7 @@ def _rows_from(path: str, first: int) -> Callable[[int], str]:
 
 def _is_npz(path: str) -> bool:
     with open(path, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+        return file.read(4) == b"PK\x03\x04" or path.endswith(".npz")
 
 
 def _svmlight_rows(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any, ClassVar
 
@@ -304,10 +303,12 @@ class HeadLoss(keras.losses.Loss):
         return has_label | tf.equal(weights, 0)
 
     def _values(self, output: HeadOutput, y_true: Any) -> tuple[tf.Tensor, Labels]:
-        may_be_sets = isinstance(y_true, tf.SparseTensor) or is_sparse_matrix(y_true)
-        check = functools.partial(
-            self.checked, num_classes=output.head.num_classes, may_be_sets=may_be_sets
-        )
+        are_targets = isinstance(y_true, tf.SparseTensor) or is_sparse_matrix(y_true)
+
+        def check(labels: Labels) -> Labels:
+            labels = self._with_sets(labels) if are_targets else labels
+            return self.checked(labels, output.head.num_classes)
+
         statistics = output.statistics(self._kind(output), y_true, check)
         values = self.from_statistics(statistics) if output.training else self.exact(statistics)
         labels = statistics.labels
@@ -319,15 +320,16 @@ class HeadLoss(keras.losses.Loss):
         """Returns the losses `[N]` of soft labels, of those of shares p_y / P: P times these."""
         return tf.cast(labels.mass, values.dtype) * values
 
-    def checked(self, labels: Labels, num_classes: int, may_be_sets: bool = False) -> Labels:
-        """Returns labels of C classes as the loss takes them, weighted, or refuses them.
+    def _with_sets(self, labels: Labels) -> Labels:
+        """Returns labels of sparse targets, in which ones stand for a set of labels."""
+        if labels.values is None or self.takes_values == TARGETS:
+            return labels
+        return labels.sets_as_shares if self.takes_values else labels.as_set(type(self).__name__)
 
-        Where they `may_be_sets`, an example whose values are zeros and ones has those of the ones.
-        """
+    def checked(self, labels: Labels, num_classes: int) -> Labels:
+        """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
         if labels.values is not None:
             name = type(self).__name__
-            if self.takes_values is None and may_be_sets:
-                return self.checked(labels.as_set(name), num_classes)
             if self.takes_values is None:
                 raise TypeError(
                     f"{name} must get integer class ids as labels; got sparse targets or soft "
@@ -335,7 +337,6 @@ class HeadLoss(keras.losses.Loss):
                     f"{', '.join(_losses_that_take_values())}"
                 )
             if self.takes_values == PROBABILITIES:
-                labels = labels.sets_as_shares if may_be_sets else labels
                 labels = check_probabilities(labels, name)
             elif self.ignore_class is not None:
                 raise ValueError(
