@@ -90,10 +90,11 @@ class CosineLogits(KernelHead):
         super().build(input_shape)
         if self.learn_scale:
             assert self.cosine_scale is not None
+            start = math.log(self.cosine_scale)
             self.log_scale = self.add_weight(
                 name="log_scale",
                 shape=(),
-                initializer=keras.initializers.Constant(math.log(self.cosine_scale)),
+                initializer=lambda shape, dtype: tf.constant(start, dtype),  # not through float32
                 dtype=self.statistics_dtype,
                 autocast=False,
             )
