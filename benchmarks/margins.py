@@ -11,7 +11,7 @@ threshold is the best one on pairs of one half of the classes; `accuracy` is tha
 and `area` that under the ROC curve of these. A seed is that of weights, classes and pairs. All
 methods have the same trunk, optimizer and number of steps; W h is the softmax without a bias.
 
-`steps`: seconds and peak memory of a step at C = 1,000,000, D = 128, B = 256 with a cosine margin:
+`steps`: seconds and peak memory of a step at C = 1,000,000, D = 128, B = 128 with a cosine margin:
 the full softmax by Keras's layer, by ExactSoftmaxHead, and 10% of the classes a step, which is
 Partial FC. Methods take turns for time; memory is that of a process a method.
 """
@@ -44,7 +44,7 @@ METHODS = {
     "ArcFace": {"angular_margin": 0.3},
 }
 EPOCHS, BATCH, WIDTH, PAIRS = 4, 256, 64, 20_000
-CLASSES, STEP_WIDTH, STEP_BATCH, SHARE, MARGIN = 1_000_000, 128, 256, 0.1, 0.4
+CLASSES, STEP_WIDTH, STEP_BATCH, SHARE, MARGIN = 1_000_000, 128, 128, 0.1, 0.4
 
 
 def glosses() -> tuple[Any, np.ndarray]:
