@@ -88,6 +88,7 @@ class StreamedLogitsRun {
           execution_.Take<ScoredClass>(in_.batch * in_.k),
           execution_.Filled<float>(lanes_, -kInfinity),
           in_.filter == nullptr ? nullptr : execution_.Filled<int64_t>(lanes_, 0),
+          in_.filter == nullptr ? nullptr : execution_.Filled<uint32_t>(lanes_, ~0u),
           execution_.Filled<float>(lanes_, 0),
           CopiesRows() ? execution_.Take<float>(block_rows * in_.weights.width) : nullptr,
           execution_.Take<float>(block_rows),
@@ -261,8 +262,8 @@ class StreamedLogitsRun {
     ScoredClass* end = best;
     for (int64_t w = 0; w < num_workers_; ++w) {
       const StreamedLogitsWorker& worker = workers_[w];
-      const int64_t size = worker.sizes != nullptr ? worker.sizes[b]
-                                                   : std::min(in_.k, worker.classes_seen);
+      const int64_t size =
+          worker.sizes != nullptr ? worker.sizes[b] : std::min(in_.k, worker.classes_seen);
       end = std::copy_n(worker.heaps + b * in_.k, size, end);
     }
     const int64_t number = std::min<int64_t>(in_.k, end - best);

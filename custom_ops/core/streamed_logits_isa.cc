@@ -152,11 +152,11 @@ void OfferBest(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_cl
   }
 }
 
-// Whether a filter lets a row be among the best of an example.
+// Whether a filter lets a row be among the best of an example. REQUIRES: its group is at least 0.
 bool MayBeFound(const RowFilter& filter, int64_t example, int32_t row) {
   if (filter.groups != nullptr) {
-    const int32_t group = filter.groups[row], wanted = filter.wanted[example];
-    if (group < 0 || (wanted >= 0 && group != wanted)) return false;
+    const int32_t wanted = filter.wanted[example];
+    if (wanted >= 0 && filter.groups[row] != wanted) return false;
   }
   const int32_t* first = filter.excluded + example * filter.num_excluded;
   int64_t size = filter.num_excluded;
@@ -174,24 +174,28 @@ void OfferFiltered(const Slab& o, int num_rows, Floats max_of_slab, int64_t firs
                    const Panel& panel, int v, const StreamedLogitsPass& pass,
                    StreamedLogitsWorker* worker) {
   const int64_t first_lane = panel.first_lane + v * kLanes, k = pass.k;
-  const uint32_t higher = Greater(max_of_slab, Load(worker->thresholds + first_lane));
-  for (uint32_t lanes = UsedLanes(panel, v); lanes != 0; lanes &= lanes - 1) {
-    const int lane = __builtin_ctz(lanes);
-    const int64_t example = first_lane + lane;
-    int64_t size = worker->sizes[example];
-    if (size == k && (higher >> lane & 1) == 0) continue;
-    ScoredClass* heap = worker->heaps + example * k;
-    float threshold = worker->thresholds[example];
-    for (int i = 0; i < num_rows; ++i) {
-      const ScoredClass candidate = {o[i][lane], static_cast<int32_t>(first_class + i)};
-      if (size == k && !(candidate.score > threshold)) continue;
-      if (!MayBeFound(*pass.filter, example, candidate.id)) continue;
-      OfferToHeap(candidate, heap, size, k);
+  float* thresholds = worker->thresholds + first_lane;
+  uint32_t& unfilled = worker->unfilled[first_lane / kLanes];  // lanes whose heap has room
+  uint32_t lanes = UsedLanes(panel, v);
+  lanes &= Greater(max_of_slab, Load(thresholds)) | unfilled;
+  if (lanes == 0) return;
+  const int32_t* groups = pass.filter->groups;
+  for (int i = 0; i < num_rows; ++i) {
+    const auto row = static_cast<int32_t>(first_class + i);
+    if (groups != nullptr && groups[row] < 0) continue;
+    uint32_t hits = (Greater(o[i], Load(thresholds)) | unfilled) & lanes;
+    for (; hits != 0; hits &= hits - 1) {
+      const int lane = __builtin_ctz(hits);
+      const int64_t example = first_lane + lane;
+      if (!MayBeFound(*pass.filter, example, row)) continue;
+      ScoredClass* heap = worker->heaps + example * k;
+      int64_t& size = worker->sizes[example];
+      OfferToHeap({o[i][lane], row}, heap, size, k);
       if (size < k) ++size;
-      if (size == k) threshold = OrderKey(heap[0].score);
+      if (size < k) continue;
+      unfilled &= ~(1u << lane);
+      thresholds[lane] = OrderKey(heap[0].score);
     }
-    worker->sizes[example] = size;
-    worker->thresholds[example] = threshold;
   }
 }
 

@@ -34,10 +34,10 @@ struct StreamedLogitsPass {
   LogitRows layer;
   int64_t num_labels;  // K
   int64_t k;
-  bool keeps;            // some logits
-  float epsilon;         // see core/kept_logits.h
-  int64_t first_class;   // the class of row 0
-  int64_t class_stride;  // from row to row
+  bool keeps;               // some logits
+  float epsilon;            // see core/kept_logits.h
+  int64_t first_class;      // the class of row 0
+  int64_t class_stride;     // from row to row
   const RowFilter* filter;  // or null
 };
 
@@ -49,6 +49,7 @@ struct StreamedLogitsWorker {
   ScoredClass* heaps;    // [B, k]
   float* thresholds;     // by lane: order key of the worst class in a full heap
   int64_t* sizes;        // by lane, of heaps; null without a filter, where they follow from classes
+  uint32_t* unfilled;    // by vector of lanes: those whose heap has room; likewise
   float* lost;           // by lane: what rounding took from the sum of the chunk
   float* rows;           // [rows_of_block, D]: rows that are not multiplied as they are in memory
   float* biases;         // [rows_of_block]

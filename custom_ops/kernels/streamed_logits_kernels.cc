@@ -68,8 +68,7 @@ class FilteredTopKOp : public CpuOp {
     }
     if (wanted.dims() != 1 || (has_groups && wanted.dim_size(0) != batch)) {
       return InvalidArgument("wanted must have one entry for each row of hidden, ", batch,
-                             ", where there are groups; got shape ",
-                             wanted.shape().DebugString());
+                             ", where there are groups; got shape ", wanted.shape().DebugString());
     }
     const core::ClassFilter filter = {excluded.flat<int64_t>().data(), excluded.dim_size(1),
                                       has_groups ? groups.flat<int32_t>().data() : nullptr,
@@ -79,10 +78,10 @@ class FilteredTopKOp : public CpuOp {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {batch}, &logsumexp));
     TF_RETURN_IF_ERROR(context->allocate_output(1, {batch, k_}, &top_scores));
     TF_RETURN_IF_ERROR(context->allocate_output(2, {batch, k_}, &top_ids));
-    core::StreamedLogits(inputs, execution,
-                         {logsumexp->flat<float>().data(), nullptr, nullptr,
-                          top_scores->flat<float>().data(), top_ids->flat<int64_t>().data(),
-                          nullptr});
+    core::StreamedLogits(
+        inputs, execution,
+        {logsumexp->flat<float>().data(), nullptr, nullptr, top_scores->flat<float>().data(),
+         top_ids->flat<int64_t>().data(), nullptr});
     return absl::OkStatus();
   }
 
