@@ -27,6 +27,7 @@ LAYERS = (
     "statistics",
     "saving",
     "class_counts",
+    "class_names",
     "initializers",
     "ops",
     "class_trees",

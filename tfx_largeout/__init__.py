@@ -38,6 +38,7 @@ from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.replace_output import replace_output, to_keras
 from tfx_largeout.models.resize_classes import resize_classes
 from tfx_largeout.models.save_model import save_model
+from tfx_largeout.models.temperature import fit_temperature
 from tfx_largeout.ops.library import library_status
 from tfx_largeout.ops.product_precision import set_product_precision
 from tfx_largeout.serving.export import export
@@ -58,6 +59,7 @@ __all__ = [
     "datasets",
     "distribute",
     "export",
+    "fit_temperature",
     "heads",
     "hessian_free",
     "indexes",

@@ -31,7 +31,12 @@ BAD_ARGUMENTS = [
     ({"seed": -1}, ValueError, "seed must be an integer of at least 0; got -1"),
     ({"names": NAMES[1:]}, ValueError, "names must be num_classes=50 strings; got 49"),
     ({"names": [*NAMES[1:], 3]}, TypeError, "names must be strings; got 3 for class 49"),
-    ({"names": "x" * 50}, TypeError, "names must be a list of strings"),
+    ({"names": "x" * 50}, FileNotFoundError, "names must be a list of strings, or the path of a"),
+    (
+        {"names": [*NAMES[1:], NAMES[3]]},
+        ValueError,
+        "names must differ; got 'class 3' for classes 2 a",
+    ),
     ({"names": dict.fromkeys(NAMES, 0)}, TypeError, "names must be a list.*; got dict"),
     ({"names": set(NAMES)}, TypeError, "names must be a list of strings.*; got set"),
     ({"names": ["", *NAMES[1:]]}, ValueError, "names must not be empty; got '' for class 0"),

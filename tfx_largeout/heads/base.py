@@ -235,7 +235,13 @@ class Head(keras.layers.Layer):
         """The number of the training step, if the head counts them, else 0."""
         return 0
 
-    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+    def top_k(
+        self,
+        hidden: tf.Tensor,
+        k: int,
+        allowed: ClassFilter | None = None,
+        temperature: Any = None,
+    ) -> TopScores:
         """Returns the k best classes of each example, exactly and in bounded memory.
 
         Args:
@@ -243,6 +249,7 @@ class Head(keras.layers.Layer):
             k: The number of classes, 0 <= k <= C.
             allowed: Which classes each example may find; given only where these are not all. Where
                 there are fewer than k, -inf and -1 follow. The log partition is that of all.
+            temperature: T, by which logits are divided; given only where it is not 1.
         """
         raise NotImplementedError
 

@@ -53,9 +53,17 @@ class FactoredWeights(DenseWeights):
         targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
         return ExactStatistics(labels, targets, exact.logsumexp + shift, exact.target_ranks)
 
-    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+    def top_k(
+        self,
+        hidden: tf.Tensor,
+        k: int,
+        allowed: ClassFilter | None = None,
+        temperature: Any = None,
+    ) -> TopScores:
         batch, allowed = whole_hidden(self, hidden, allowed)
         u_hidden, shift = self._settled(batch.hidden)
+        if temperature is not None:
+            u_hidden, shift = (x / tf.cast(temperature, x.dtype) for x in (u_hidden, shift))
         exact = self.rows.best(u_hidden, self.state.v, None, k, allowed)
         top = (exact.scores + shift[:, tf.newaxis], exact.ids, exact.log_partition + shift)
         return TopScores(*(batch.of_this_worker(values) for values in top))

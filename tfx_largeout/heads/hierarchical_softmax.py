@@ -224,7 +224,18 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         sweep = self.class_tree.sweep(self.tables, self._of_this_tree(hidden))
         return sum_of_log_probabilities(sweep) / self.num_classes
 
-    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+    def top_k(
+        self,
+        hidden: tf.Tensor,
+        k: int,
+        allowed: ClassFilter | None = None,
+        temperature: Any = None,
+    ) -> TopScores:
+        if temperature is not None:
+            raise TypeError(
+                "temperature must be 1 for a head whose scores are log-probabilities of a tree, "
+                f"which another one would not leave of sum 1; got one for {self.name!r}"
+            )
         wide = self._of_this_tree(hidden)
         sweep = self.class_tree.sweep(self.tables, wide, best_first=True)
         scores, ids = best_classes(sweep, k, allowed)

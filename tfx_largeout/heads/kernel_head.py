@@ -114,9 +114,25 @@ class KernelHead(DenseWeights):
         mean = tf.linalg.matvec(tf.cast(hidden, self.statistics_dtype), mean_kernel)
         return mean if self.bias is None else mean + self.rows.mean(self.bias)
 
-    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
+    def top_k(
+        self,
+        hidden: tf.Tensor,
+        k: int,
+        allowed: ClassFilter | None = None,
+        temperature: Any = None,
+    ) -> TopScores:
         batch, allowed = whole_hidden(self, hidden, allowed)
-        exact = self.rows.best(batch.hidden, self.kernel, self.bias, k, allowed)
+        bias = self.bias
+        if temperature is not None:
+            self.refuse_soft_cap("a temperature")
+            wide = self._wide(batch.hidden)
+            batch = batch._replace(hidden=wide / tf.cast(temperature, wide.dtype))
+            if bias is not None:
+                bias = tf.convert_to_tensor(bias)
+                bias = tf.cast(
+                    tf.cast(bias, wide.dtype) / tf.cast(temperature, wide.dtype), bias.dtype
+                )
+        exact = self.rows.best(batch.hidden, self.kernel, bias, k, allowed)
         scores = soft_capped(exact.scores, self.soft_cap)
         if allowed is not None:
             scores = tf.where(exact.ids < 0, exact.scores, scores)  # -inf for no class

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import flag_argument, integer_argument
+from tfx_largeout.arguments import flag_argument, integer_argument, number_argument
 from tfx_largeout.class_filter import ClassFilter, Findable, excluded_ids
+from tfx_largeout.class_names import class_names, pack_names, unpack_names
 from tfx_largeout.heads.base import Head, HeadOutput, head_output, refuse_xla_of_heads
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
@@ -20,6 +21,7 @@ from tfx_largeout.statistics import TopScores
 
 # This key marks the configuration of an index that is the head's own.
 _OF_HEAD = "index_of_head"
+_KEPT = ("k", "activation", "num_found", "temperature")
 
 
 class _Search(keras.layers.Layer):
@@ -38,11 +40,21 @@ class _Search(keras.layers.Layer):
         num_found: int | None,
         allow: Any,
         categories: Any,
+        probabilities: bool,
+        temperature: float,
+        names: Any,
         **kwargs: Any,
     ) -> None:
         super().__init__(autocast=False, **kwargs)  # a model casts its inputs itself, or does not
         self.k = integer_argument("k", k, at_least=1)
-        self.activation = activation_argument(activation)
+        self.activation = probabilities_argument(probabilities, activation)
+        self.temperature = number_argument("temperature", temperature, above=0)
+        self.names = class_names(names)
+        if self.temperature != 1 and index is not None and self.activation == "softmax":
+            raise ValueError(
+                "temperature must be 1 for probabilities by an index, which has no exact sum; got "
+                f"{temperature!r} with index={index!r}"
+            )
         if num_found is not None:
             integer_argument("num_found", num_found, at_least=self.k)
         if index is not None and not isinstance(index, SearchIndex):
@@ -57,11 +69,19 @@ class _Search(keras.layers.Layer):
         self.index, self.num_found = index, num_found
         self.findable = Findable.of(allow, categories)
         self._groups: Any = None  # of all classes, once it is known how many they are
+        self._names: Any = None
 
     def _check_numbers(self, num_classes: int) -> None:
         for name, value in (("k", self.k), ("num_found", self.num_found)):
             if value is not None and value > num_classes:
                 raise ValueError(f"{name} must be at most num_classes={num_classes}; got {value}")
+        if self.names is not None and len(self.names) != num_classes:
+            raise ValueError(
+                f"names must be num_classes={num_classes} strings; got {len(self.names)}"
+            )
+        if self._names is None and self.names is not None:
+            with tf.init_scope():
+                self._names = tf.constant([*self.names, ""])
         if self._groups is None:
             groups = self.findable.groups(num_classes)
             with tf.init_scope():
@@ -69,13 +89,16 @@ class _Search(keras.layers.Layer):
 
     def best_classes(
         self, output: HeadOutput, exclude: Any = None, category: Any = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output."""
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output.
+
+        And their names, if there are any.
+        """
         head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
         allowed = filter_of(output, self.findable, self._groups, exclude, category)
         if self.index is None:
-            top = exact_best(head, hidden, self.k, allowed)
+            top = exact_best(head, hidden, self.k, allowed, self.temperature)
         else:
             top = self.index.search(
                 with_rows(head),
@@ -85,7 +108,16 @@ class _Search(keras.layers.Layer):
                 with_partition=self.activation == "softmax",
                 allowed=allowed,
             )
-        return output.unflatten(activated(top, self.activation)), output.unflatten(top.ids)
+            if self.temperature != 1:
+                top = top._replace(scores=top.scores / self.temperature)
+        found = [activated(top, self.activation), top.ids]
+        if self._names is not None:
+            found.append(self._names_of(top.ids))
+        return tuple(map(output.unflatten, found))
+
+    def _names_of(self, ids: tf.Tensor) -> tf.Tensor:
+        last = tf.size(self._names, tf.int64) - 1  # of no class
+        return tf.gather(self._names, tf.where(ids < 0, last, ids))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments; in the place of an index of a head, the head's name.
@@ -98,10 +130,11 @@ class _Search(keras.layers.Layer):
         for layer in flat_layers(owner):
             if is_of(self.index, layer):
                 index = {_OF_HEAD: layer.name}
-        arguments = {name: getattr(self, name) for name in ("k", "activation", "num_found")}
+        arguments = {name: getattr(self, name) for name in _KEPT}
         owner = keras.saving.serialize_keras_object(owner)
         for name, ids in self.findable._asdict().items():
             arguments[name] = None if ids is None else pack_array(ids)
+        arguments["names"] = pack_names(self.names)
         return {**super().get_config(), self._of: owner, "index": index, **arguments}
 
     @classmethod
@@ -112,6 +145,7 @@ class _Search(keras.layers.Layer):
         for name in Findable._fields:
             if isinstance(config.get(name), str):
                 config[name] = unpack_array(config[name])
+        config["names"] = unpack_names(config.get("names"))
         return cls(**config)
 
 
@@ -159,6 +193,12 @@ class TopK(_Search):
         allow: Class ids, a list, a set or an array: no other class is found. Default None: all.
         categories: `[C]` integers of at least 0, the category of each class: an example finds those
             of its `category` alone. Default None: there are none.
+        probabilities: True: as `activation="softmax"`. Default False.
+        temperature: T > 0: scores are those of the logits o / T, as `tlo.fit_temperature` finds it.
+            Default 1.
+        names: The names of the C classes: a list of strings, the path of a file with a name a line,
+            or a `keras.layers.StringLookup`. The layer then gives `(scores, ids, names)`, "" for no
+            class. Default None.
         **kwargs: `name`, `dtype`, as for any Keras layer.
 
     Call arguments:
@@ -192,9 +232,13 @@ class TopK(_Search):
         num_found: int | None = None,
         allow: Any = None,
         categories: Any = None,
+        probabilities: bool = False,
+        temperature: float = 1.0,
+        names: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(k, activation, index, num_found, allow, categories, **kwargs)
+        more = (allow, categories, probabilities, temperature, names)
+        super().__init__(k, activation, index, num_found, *more, **kwargs)
         if not isinstance(head, Head):
             raise TypeError(f"head must be a Head; got {head!r}")
         self._check_numbers(head.num_classes)
@@ -207,7 +251,7 @@ class TopK(_Search):
 
     def call(
         self, inputs: tf.Tensor, exclude: Any = None, category: Any = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, ...]:
         refuse_xla_of_heads()
         output = HeadOutput(self.head, self.head.linear_input(inputs), training=False)
         return self.best_classes(output, exclude, category)
@@ -229,13 +273,17 @@ class TopKModel(_Search, keras.Model):
         exclude: bool = False,
         allow: Any = None,
         categories: Any = None,
+        probabilities: bool = False,
+        temperature: float = 1.0,
+        names: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(k, activation, index, num_found, allow, categories, **kwargs)
+        more = (allow, categories, probabilities, temperature, names)
+        super().__init__(k, activation, index, num_found, *more, **kwargs)
         self.model = model
         self.exclude = flag_argument("exclude", exclude)
 
-    def call(self, inputs: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, inputs: Any) -> tuple[tf.Tensor, ...]:
         more = ["exclude"] * self.exclude
         more += ["category"] * (self.findable.categories is not None)
         if not more:
@@ -265,6 +313,9 @@ def top_k_model(
     exclude: bool = False,
     allow: Any = None,
     categories: Any = None,
+    probabilities: bool = False,
+    temperature: float = 1.0,
+    names: Any = None,
 ) -> keras.Model:
     """Returns a model that gives the k best classes of `model`, which ends in a head.
 
@@ -284,12 +335,16 @@ def top_k_model(
         exclude: Whether there is an input `exclude`, as that of a call of `TopK`. Default False.
         allow: As `TopK`.
         categories: As `TopK`; there is then an input `category`, too.
+        probabilities: As `TopK`.
+        temperature: As `TopK`.
+        names: As `TopK`: the model then gives `(scores, ids, names)`.
 
     Raises:
         TypeError: `model` does not end in a head. Raised at the first call. Else as `TopK`.
         ValueError: As `TopK`; inputs are not as many as there have to be.
     """
-    return TopKModel(model, k, activation, index, num_found, exclude, allow, categories)
+    more = (exclude, allow, categories, probabilities, temperature, names)
+    return TopKModel(model, k, activation, index, num_found, *more)
 
 
 def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
@@ -319,6 +374,18 @@ def activation_argument(activation: Any) -> str | None:
     return activation
 
 
+def probabilities_argument(probabilities: Any, activation: Any) -> str | None:
+    """Returns the activation that two arguments ask for."""
+    activation_argument(activation)
+    if not flag_argument("probabilities", probabilities):
+        return activation
+    if activation == "sigmoid":
+        raise ValueError(
+            f"activation must be None or 'softmax' with probabilities; got {activation!r}"
+        )
+    return "softmax"
+
+
 def activated(top: TopScores, activation: str | None) -> tf.Tensor:
     """Returns the scores after an activation, 0 for a class that is missing."""
     if activation == "softmax":
@@ -343,9 +410,21 @@ def filter_of(
     return findable.filter(groups, num_classes, output.hidden, exclude, category)
 
 
-def exact_best(head: Head, hidden: tf.Tensor, k: int, allowed: ClassFilter | None) -> TopScores:
-    """Returns the k best classes of a head that its examples may find, exactly."""
-    return head.top_k(hidden, k) if allowed is None else head.top_k(hidden, k, allowed)
+def exact_best(
+    head: Head,
+    hidden: tf.Tensor,
+    k: int,
+    allowed: ClassFilter | None = None,
+    temperature: float | tf.Tensor = 1.0,
+) -> TopScores:
+    """Returns the k best classes of a head that its examples may find, exactly.
+
+    With a temperature, scores are logits divided by it, and so is the log partition of these.
+    """
+    more: dict[str, Any] = {} if allowed is None else {"allowed": allowed}
+    if tf.is_tensor(temperature) or temperature != 1:
+        more["temperature"] = temperature
+    return head.top_k(hidden, k, **more)
 
 
 def with_rows(head: Head) -> KernelHead:

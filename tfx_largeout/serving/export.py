@@ -7,21 +7,28 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument
+from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument, number_argument
 from tfx_largeout.class_filter import ClassFilter, Findable
+from tfx_largeout.class_names import class_names
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.heads.base import Head, HeadOutput
 from tfx_largeout.heads.large_logits import without_logits
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.keras_internals import flat_layers
-from tfx_largeout.layers.top_k import activated, activation_argument, filter_of, output_of_model
+from tfx_largeout.layers.top_k import (
+    activated,
+    activation_argument,
+    filter_of,
+    output_of_model,
+    probabilities_argument,
+)
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
 from tfx_largeout.serving.serving_inputs import ServingInputs
 from tfx_largeout.serving.stored_rows import DTYPES, variable
@@ -42,13 +49,15 @@ def export(
     activation: str | None = None,
     rows: str = "float32",
     rescore: bool = False,
-    names: Iterable[str] | None = None,
+    names: Any = None,
     num_lists: int | None = None,
     num_probed: int | None = None,
     num_found: int | None = None,
     exclude: bool = False,
     allow: Any = None,
     categories: Any = None,
+    probabilities: bool = False,
+    temperature: float = 1.0,
     seed: int = 0,
     input_signature: Any = None,
 ) -> None:
@@ -100,7 +109,8 @@ def export(
             Scores are then those of the rounded rows, as is `log_partition`.
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
             beside, and count by them in `log_partition`. Default False.
-        names: C strings, the names of the classes, of one line each: they become an asset.
+        names: The names of the C classes: a list of strings, the path of a file with a name a line,
+            or a `keras.layers.StringLookup`. They differ, and become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
         num_probed: How many lists, or tables of a `HashIndex`, a request looks into if it doesn't
             say. Default: a sixteenth of the lists, all tables.
@@ -111,6 +121,9 @@ def export(
             well. Default False. What the model's own head excludes is left out in any case.
         allow: As `TopK`.
         categories: As `TopK`; a request then has an input `category` `[...]` int64, too, -1: any.
+        probabilities: True: as `activation="softmax"`. Default False.
+        temperature: T > 0: scores are those of the logits o / T, and so is `log_partition`; 1 with
+            a `HashIndex`. Default 1.
         seed: Of k-means: the same one gives the same lists.
         input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,
             nested as there. Needed for a model that is neither functional nor sequential.
@@ -121,6 +134,7 @@ def export(
     Raises:
         TypeError: The model does not end in a head; `names` are not strings; the head has no W for
             the `HashIndex`.
+        FileNotFoundError: There is no file of `names`.
         ValueError: An argument is unknown, out of range or not for this head or index; the model
             is not built, or needs `input_signature`, or has ops that only this process has; the
             `HashIndex` was built for a W of another shape, or its tables are corrupt.
@@ -137,8 +151,11 @@ def export(
     path = Path(folder).resolve()  # a link stays, and what it points to is written
     findable, flag = Findable.of(allow, categories), flag_argument("exclude", exclude)
     more = [*["exclude"] * flag, *["category"] * (findable.categories is not None)]
+    activation = probabilities_argument(probabilities, activation)
     options = _checked_options(
-        SearchOptions(k, index, activation, rows, rescore, num_lists, num_probed, num_found, seed)
+        SearchOptions(
+            k, index, activation, rows, rescore, num_lists, num_probed, num_found, seed, temperature
+        )
     )
     _check_model(model)
     _check_free(path)
@@ -155,17 +172,15 @@ def export(
     inputs_of_filter = [
         tf.TensorSpec([None] * (batch_rank + (name == "exclude")), tf.int64, name) for name in more
     ]
-    checked = None if names is None else _checked_names(names, head.num_classes)
+    checked = class_names(names, head.num_classes)
     searcher = searcher_of(head, options)
     with _unfinished_beside(path) as unfinished:
-        class_names = None if checked is None else _names_table(checked, unfinished / "names.txt")
+        table = None if checked is None else _names_table(checked, unfinished / "names.txt")
         archive = keras.export.ExportArchive()
-        for table in _tables_below(model, head):
-            archive.track(table)
-        if class_names is not None:
-            archive.track(class_names)
+        for each in [*_tables_below(model, head), *([] if table is None else [table])]:
+            archive.track(each)
         endpoints = _endpoints(
-            model, inputs, searcher, options, class_names, inputs_of_filter, allowed_of
+            model, inputs, searcher, options, table, inputs_of_filter, allowed_of
         )
         for name, endpoint in endpoints.items():
             endpoint.get_concrete_function()
@@ -336,6 +351,9 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
                 f"num_lists must be None with a HashIndex, which has none; got {value!r}"
             )
         integer_argument(name, value, at_least=1)
+    number_argument("temperature", options.temperature, above=0)
+    if is_hash and options.temperature != 1:
+        raise ValueError(f"temperature must be 1 with a HashIndex; got {options.temperature}")
     if options.num_found is not None:
         if not is_hash:
             raise ValueError(
@@ -343,30 +361,6 @@ def _checked_options(options: SearchOptions) -> SearchOptions:
             )
         integer_argument("num_found", options.num_found, at_least=k)
     return dataclasses.replace(options, k=k)
-
-
-def _checked_names(names: Iterable[str], num_classes: int) -> list[str]:
-    """Returns names as a list of C strings of one line each, in what UTF-8 can encode."""
-    if isinstance(names, (str, bytes, Mapping, Set)):  # the last two have no order of classes
-        got = type(names).__name__ if isinstance(names, (Mapping, Set)) else repr(names)
-        raise TypeError(f"names must be a list of strings, one a class; got {got}")
-    listed = list(names)
-    if len(listed) != num_classes:
-        raise ValueError(f"names must be num_classes={num_classes} strings; got {len(listed)}")
-    for number, name in enumerate(listed):
-        if not isinstance(name, str):
-            raise TypeError(f"names must be strings; got {name!r} for class {number}")
-        if "\n" in name or "\r" in name:
-            raise ValueError(f"names must be of one line each; got {name!r} for class {number}")
-        if not name:  # "" stands for no class
-            raise ValueError(f"names must not be empty; got {name!r} for class {number}")
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"names must be what UTF-8 can encode; got {name!r} for class {number}"
-            ) from error
-    return listed
 
 
 def _check_model(model: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
@@ -29,6 +30,7 @@ from tfx_largeout.serving.stored_rows import (
     check_finite_rows,
     scored_again,
     store_rows,
+    variable,
 )
 from tfx_largeout.statistics import TopScores
 
@@ -48,6 +50,7 @@ class SearchOptions:
     num_probed: int | None
     num_found: int | None
     seed: int
+    temperature: float = 1.0
 
 
 class Searcher(NamedTuple):
@@ -120,7 +123,7 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
     for name, value in (("k", options.k), ("num_lists", options.num_lists)):
         if value is not None and value > head.num_classes:
             raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
-    scores = linear_scores(head)
+    scores = linear_scores(head, options.temperature)
     if scores is not None:
         check_finite_rows(scores.kernel, scores.bias)
         if isinstance(options.index, HashIndex):
@@ -132,6 +135,11 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
         raise ValueError(
             f"index must be None and rows 'float32' for a {type(head).__name__}, whose scores are "
             f"no products of rows; got index={options.index!r}, rows={options.rows!r}"
+        )
+    if options.temperature != 1:
+        raise TypeError(
+            f"temperature must be 1 for a {type(head).__name__}, whose scores are log-probabilities "
+            f"of a tree; got {options.temperature}"
         )
     return _tree_searcher(head, options)
 
@@ -156,8 +164,11 @@ class LinearScores(NamedTuple):
     query: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # q and the shift of h, float32
 
 
-def linear_scores(head: Head) -> LinearScores | None:
-    """Returns the rows of a head; None for one whose logits are no such products."""
+def linear_scores(head: Head, temperature: float = 1.0) -> LinearScores | None:
+    """Returns the rows of a head; None for one whose logits are no such products.
+
+    With a temperature, q, biases and shift are divided by it.
+    """
     if not isinstance(head, (FactoredWeights, KernelHead)):
         return None
     if type(head).flat_logits not in _LINEAR:
@@ -169,8 +180,9 @@ def linear_scores(head: Head) -> LinearScores | None:
     def query(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if isinstance(head, FactoredWeights):
             queries, shift = head.coordinates(hidden)
+            queries, shift = (x / tf.cast(temperature, x.dtype) for x in (queries, shift))
             return tf.cast(queries, tf.float32), tf.cast(shift, tf.float32)
-        queries = tf.cast(hidden, tf.float32)
+        queries = tf.cast(hidden, tf.float32) / temperature
         return queries, tf.zeros_like(queries[:, 0])
 
     if isinstance(head, FactoredWeights):
@@ -178,4 +190,6 @@ def linear_scores(head: Head) -> LinearScores | None:
         return LinearScores(head.state.v.value, None, query)
     head.refuse_soft_cap("export")
     bias = None if head.bias is None else bare_variable(head.bias)
+    if bias is not None and temperature != 1:
+        bias = variable(bias.numpy().astype("float32") / np.float32(temperature))
     return LinearScores(bare_variable(head.kernel), bias, query)
