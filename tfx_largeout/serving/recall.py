@@ -82,10 +82,11 @@ def recall(
     shares = []
     for batch in data:
         x = batch[0] if isinstance(batch, tuple) else batch
+        given = inputs.flat(x)
         best, counts = (tensor.numpy() for tensor in exact(x))
         nobody = tf.fill([*best.shape[:-1], 1], tf.constant(-1, tf.int64))
         none = {name: nobody if name == "exclude" else nobody[..., 0] for name in asked}
-        found = approximate(**inputs.flat(x), **more, **none)["ids"].numpy()
+        found = approximate(**given, **more, **none)["ids"].numpy()
         is_found = (best[..., np.newaxis] == found[..., np.newaxis, :]).any(axis=-1)
         shares.append(is_found.reshape(-1, k)[counts])
     if not any(map(len, shares)):

@@ -138,8 +138,8 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
         )
     if options.temperature != 1:
         raise TypeError(
-            f"temperature must be 1 for a {type(head).__name__}, whose scores are log-probabilities "
-            f"of a tree; got {options.temperature}"
+            f"temperature must be 1 for a {type(head).__name__}, whose scores are those of a tree; "
+            f"got {options.temperature}"
         )
     return _tree_searcher(head, options)
 
