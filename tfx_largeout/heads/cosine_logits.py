@@ -126,8 +126,14 @@ class CosineLogits(KernelHead):
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         return super().logits(self.linear_input(hidden))
 
-    def top_k(self, hidden: tf.Tensor, k: int, allowed: ClassFilter | None = None) -> TopScores:
-        return super().top_k(self.linear_input(hidden), k, allowed)
+    def top_k(
+        self,
+        hidden: tf.Tensor,
+        k: int,
+        allowed: ClassFilter | None = None,
+        temperature: Any = None,
+    ) -> TopScores:
+        return super().top_k(self.linear_input(hidden), k, allowed, temperature)
 
     def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
         if self.cosine_scale is not None:
