@@ -25,23 +25,28 @@ class Model:
         self._signatures = tf.saved_model.load(folder).signatures
         serve = self._signatures["serving_default"]
         inputs = serve.structured_input_signature[1]
-        specs = [(spec.dtype, spec.shape.as_list()) for spec in inputs.values()]
+        self.takes_exclude = "exclude" in inputs
+        own = {name: spec for name, spec in inputs.items() if name != "exclude"}
+        specs = [(spec.dtype, spec.shape.as_list()) for spec in own.values()]
         if specs != [(tf.string, [None])]:
             raise ValueError(f"the model must take texts, strings of shape [None]; got {inputs}")
-        (self._input,) = inputs
+        (self._input,) = own
         self.k = int(serve.structured_outputs["scores"].shape[-1])
         self.takes_num_probed = "with_num_probed" in self._signatures
         self([""])  # the first call is slow: not for a client to wait for
 
     def __call__(
-        self, texts: Sequence[str], num_probed: int | None = None
+        self, texts: Sequence[str], num_probed: int | None = None, exclude: Sequence[int] = ()
     ) -> list[list[Prediction]]:
-        """Returns the k best of each text, the best first.
+        """Returns the k best of each text, the best first, without some classes.
 
         Raises:
-            tf.errors.InvalidArgumentError: `num_probed` is out of range.
+            tf.errors.InvalidArgumentError: `num_probed` is out of range, or a class is excluded
+                that is not there.
         """
         inputs = {self._input: tf.constant(texts, tf.string)}
+        if self.takes_exclude:
+            inputs["exclude"] = tf.tile(tf.constant([exclude], tf.int64), [len(texts), 1])
         if num_probed is None:
             answer = self._signatures["serving_default"](**inputs)
         else:
@@ -58,5 +63,5 @@ def _predictions(
     return [
         {"name": name.decode() if isinstance(name, bytes) else str(name), "id": id_, "score": score}
         for name, id_, score in zip(names, ids, scores, strict=True)
-        if id_ >= 0  # -1: lists of an index had fewer than k
+        if id_ >= 0  # -1: fewer than k were left, or in the lists of an index
     ]

@@ -12,22 +12,27 @@ from starlette.requests import ClientDisconnect
 MAX_BYTES = 2**20  # of a request
 MAX_TEXTS = 64
 MAX_LENGTH = 2000  # characters of a text
+MAX_EXCLUDED = 1000  # classes
 DEFAULT_K = 10
 
+Class = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_LENGTH)]
 
 
 class Question(BaseModel):
-    """Texts, and how many classes of each."""
+    """Texts, how many classes of each, and which ones not."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     k: Annotated[int, Field(ge=1)] | None = None
     num_probed: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    exclude: Annotated[list[Class], Field(max_length=MAX_EXCLUDED)] = []
 
 
-async def read_question(request: Request, most: int, takes_num_probed: bool) -> Question:
+async def read_question(
+    request: Request, most: int, takes_num_probed: bool, takes_exclude: bool = False
+) -> Question:
     """Returns what a request says, for a model that gives up to `most` classes.
 
     Raises:
@@ -43,6 +48,8 @@ async def read_question(request: Request, most: int, takes_num_probed: bool) -> 
         raise HTTPException(400, f"k: must be at most {most} for this model; got {question.k}")
     if question.num_probed is not None and not takes_num_probed:
         raise HTTPException(400, "num_probed: this model has no index, and takes none")
+    if question.exclude and not takes_exclude:
+        raise HTTPException(400, "exclude: this model was exported without it, and takes none")
     return question
 
 

@@ -44,9 +44,9 @@ class Service:
 
     async def start(self) -> None:
         options = self.options
-        self.model = await asyncio.to_thread(Model, options.folder)
+        self.model = model = await asyncio.to_thread(Model, options.folder)
         self.batcher = Batcher(
-            self.model,
+            lambda texts, option: model(texts, *option),
             options.max_batch,
             options.max_delay_ms / 1e3,
             options.max_waiting,
@@ -63,18 +63,23 @@ class Service:
     async def predict(self, request: Request) -> list[list[dict[str, Any]]]:
         if self.model is None or self.batcher is None:
             raise HTTPException(503, "the model is not loaded yet", BUSY)
-        question = await read_question(request, self.model.k, self.model.takes_num_probed)
+        model = self.model
+        question = await read_question(
+            request, model.k, model.takes_num_probed, model.takes_exclude
+        )
         try:
-            rows = await self.batcher.answers(question.texts, question.num_probed)
+            option = question.num_probed, tuple(question.exclude)
+            rows = await self.batcher.answers(question.texts, option)
         except Full as error:
             raise HTTPException(503, "too many texts wait; try again", BUSY) from error
         except tf.errors.InvalidArgumentError as error:
-            if question.num_probed is None:
-                raise
-            raise HTTPException(
-                400,
-                f"num_probed: must be at most the number of lists; got {question.num_probed}",
-            ) from error
+            if "num_probed" in str(error):
+                detail = "num_probed: must be at most the number of lists; got "
+                raise HTTPException(400, f"{detail}{question.num_probed}") from error
+            if "exclude" in str(error):
+                detail = "exclude: must be ids of classes; got up to "
+                raise HTTPException(400, f"{detail}{max(question.exclude)}") from error
+            raise
         return [row[: question.k] for row in rows]
 
 

@@ -338,6 +338,8 @@ def test_k_and_num_probed_by_what_the_model_has():
     assert read(b'{"texts": ["a"]}', 5, False).k == 5
     assert read(b'{"texts": [" a "]}', 50, False).texts == ["a"]
     assert read(b'{"texts": ["a"], "num_probed": 3}', 50, True).num_probed == 3
+    with pytest.raises(question.HTTPException, match="exclude: this model was exported without"):
+        read(b'{"texts": ["a"], "exclude": [3]}', 50, False)
     with pytest.raises(question.HTTPException, match="num_probed: this model has no index"):
         read(b'{"texts": ["a"], "num_probed": 3}', 50, False)
 
@@ -349,6 +351,30 @@ def test_a_model_without_names_gives_ids(tmp_path):
     answers = load_example("model").Model(str(tmp_path / "model"))(["word1 word2", "word3"])
     assert [len(answer) for answer in answers] == [3, 3]
     assert all(best["name"] == str(best["id"]) for answer in answers for best in answer)
+
+
+def test_excluded_classes(tmp_path):
+    words = load_example("text").TfIdf(WORDS, np.ones(len(WORDS), np.float32))
+    layers = [keras.Input((), dtype="string"), words, tlo.layers.SparseDense(4)]
+    model = keras.Sequential([*layers, tlo.heads.DenseHead(CLASSES)])
+    tlo.export(model, tmp_path / "model", 3, exclude=True)
+    with Server(tmp_path, tmp_path / "model") as own:
+        own.wait_for(200)
+        (plain,) = own.predict(texts=["word1 word2"])
+        first, _, third = (best["id"] for best in plain)
+        (found,) = own.predict(texts=["word1 word2"], exclude=[first, third])
+        assert found[0] == plain[1] and first not in [best["id"] for best in found]
+        everything = [[] for _ in range(2)]
+        assert own.predict(texts=["word1", "a"], exclude=list(range(CLASSES))) == everything
+        for exclude, message in (
+            ([CLASSES], "got up to 50"),
+            ([-1], "exclude.0: "),
+            ([0.5], "excl"),
+        ):
+            body = json.dumps({"texts": ["a"], "exclude": exclude})
+            code, _, answer = own.ask("POST", "/v1/predict", body)
+            assert code == 400 and message in answer.decode(), answer
+        own.stop()
 
 
 def test_a_model_that_takes_no_texts_is_refused(tmp_path):
