@@ -77,15 +77,18 @@ class MarginLoss(HeadLoss):
             true_logits=self.with_margin(statistics.true_logits, statistics.scale)
         )
 
-    def checked(self, labels: Labels, num_classes: int, may_be_sets: bool = False) -> Labels:
+    def _with_sets(self, labels: Labels) -> Labels:
         if self.has_margin and labels.values is not None:
-            if not may_be_sets:
-                raise TypeError(
-                    f"{type(self).__name__} must get integer class ids as labels where it has a "
-                    "margin, which true classes have; got soft labels"
-                )
-            labels = labels.as_set(type(self).__name__)
-        return super().checked(labels, num_classes, may_be_sets)
+            return labels.as_set(type(self).__name__)
+        return super()._with_sets(labels)
+
+    def checked(self, labels: Labels, num_classes: int) -> Labels:
+        if self.has_margin and labels.values is not None:
+            raise TypeError(
+                f"{type(self).__name__} must get integer class ids as labels where it has a "
+                "margin, which true classes have; got soft labels"
+            )
+        return super().checked(labels, num_classes)
 
     def _kind(self, output: HeadOutput) -> type:
         if self.has_margin and output.head.cosine_scale is None:
