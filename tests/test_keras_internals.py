@@ -265,7 +265,7 @@ def test_hooks_of_an_optimizer():
 def test_a_model_is_made_again_and_shared_layers_stay_shared():
     shared = keras.layers.Dense(3, name="shared")
     inputs = keras.Input([4, 3])
-    model = keras.Model(inputs, [keras.layers.TimeDistributed(shared)(inputs), shared(inputs)])
+    model = keras.Model(inputs, keras.layers.TimeDistributed(shared)(shared(inputs)))
     changed = rebuilt(model, lambda config: {**config, "config": {**config["config"], "name": "x"}})
     assert changed.name == "x"
     layers = [layer for layer in flat_layers(changed) if layer.name == "shared"]
