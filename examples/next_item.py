@@ -364,7 +364,7 @@ def ask(folder: Path, history: np.ndarray) -> list[str]:
     """Returns the names of the best items for a history, by what was exported."""
     served = tf.saved_model.load(str(folder)).signatures["serving_default"]
     answer = served(inputs=tf.constant(history[np.newaxis]))
-    return [name.decode() for name in answer["names"][0].numpy()]
+    return [name.decode() for name in answer["names"][0].numpy() if name]
 
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ class Ranking:
     """
 
     def __init__(self, model: keras.Model, loss: Any, counts: np.ndarray, k: int = 10) -> None:
-        self.k, self.counts, self.model = min(k, len(counts) - 1), counts, model
+        self.k, self.counts, self.model = k, counts, model
         metrics = [tlo.metrics.MeanReciprocalRank(name="MRR", filtered=True)]
         for cut in (20, 10, 5):
             metrics.insert(0, tlo.metrics.NDCG(cut, name=f"NDCG@{cut}", filtered=True))
             metrics.insert(0, tlo.metrics.RecallAtK(cut, name=f"HIT@{cut}", filtered=True))
         self.names = [metric.name for metric in metrics]
         model.compile(loss=loss, metrics=metrics)
-        self.top = tlo.top_k_model(model, self.k)
+        self.top = tlo.top_k_model(model, min(k, len(counts)))
 
     def __call__(self, batches: tf.data.Dataset) -> dict[str, float]:
         """Measures batches of (inputs, items that came next)."""
