@@ -428,7 +428,8 @@ _ONES = tf.sparse.from_dense(np.eye(CLASSES, dtype="int64")[:EXAMPLES])
 
 
 def soft(row: Row) -> bool:
-    return row.make_loss().takes_values is not None
+    loss = row.make_loss()
+    return loss.takes_values is not None and not getattr(loss, "has_margin", False)
 
 
 def _soft(case: Case, p: Any = 0.25, **changed: Any) -> tuple[np.ndarray, Any]:

@@ -85,8 +85,8 @@ class MarginLoss(HeadLoss):
     def checked(self, labels: Labels, num_classes: int) -> Labels:
         if self.has_margin and labels.values is not None:
             raise TypeError(
-                f"{type(self).__name__} must get integer class ids as labels where it has a "
-                "margin, which true classes have; got soft labels"
+                f"{type(self).__name__} with a margin must get integer class ids as labels; got "
+                "sparse targets or soft labels, which name no true class"
             )
         return super().checked(labels, num_classes)
 
