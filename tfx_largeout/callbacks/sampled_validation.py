@@ -38,10 +38,16 @@ class SampledValidation(StepMeasurements):
     validation.history[-1]["val_loss"], validation.history[-1]["val_loss_se"]
     ```
 
-    A value is what `evaluate` gives for the rows of the sample. Its standard error says how far it
-    is from that of endlessly many rows of the same kind, `RowMeans` has the formula: so there is no
-    factor for a finite set of rows, and it is not 0 where the sample is all there are. As the rows
-    are the same each time, two values of one model differ by less than their standard errors say.
+    A value is what `evaluate` gives for the rows of the sample in one batch; memory is that of a
+    batch of `batch_size`. For N rows with the values v_n, the standard error is that of their mean,
+
+        se = sqrt(sum_n (v_n - mean)^2 / (N - 1) / N),
+
+    and of ratios of sums, such as weighted means, by the delta method. It says how far the value is
+    from that of endlessly many rows of the same kind: there is no factor for a finite set of rows,
+    and it is not 0 where the sample is all there are. Positions of a sequence count together, as
+    one row. Two values of one model on the same rows differ by less than the errors say. Metrics
+    that are no ratio of sums over rows, such as AUC, have none.
 
     Rows are chosen when training first begins, without replacement, among those that have a label:
     of arrays or from one pass over a data set, the same rows in either case. They are kept.
