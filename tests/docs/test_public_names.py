@@ -16,5 +16,5 @@ def test_every_public_name_says_what_it_is():
     spec.loader.exec_module(module)
     page = module.page()
     assert "|  |" not in page, "a public name has no docstring"
-    assert page.count("| `tlo.") <= 123  # the fewer, the sooner a reader finds his
+    assert page.count("| `tlo.") <= 128  # the fewer, the sooner a reader finds his
     assert "tfx_largeout.datasets" in sys.modules
