@@ -30,7 +30,6 @@ BASES = {  # of which there are no objects
     "Index",
     "IndexSampler",
     "KernelHead",
-    "MarginLoss",
     "RowOptimizer",
     "RowUpdatingHead",
     "Sampler",

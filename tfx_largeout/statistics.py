@@ -22,7 +22,6 @@ __all__ = [
     "CandidateStatistics",
     "ExactStatistics",
     "LogProbabilityStatistics",
-    "MarginStatistics",
     "MeanLogitStatistics",
     "SoftmaxStatistics",
     "SphericalStatistics",

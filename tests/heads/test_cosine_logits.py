@@ -380,7 +380,7 @@ def test_a_bad_margin_is_refused(kind, name, value, rule):
 
 
 def test_a_margin_beside_smoothing_is_refused():
-    with pytest.raises(ValueError, match="label_smoothing must be 0 beside a margin; got"):
+    with pytest.raises(ValueError, match="label_smoothing must be 0 and remaining 'ignore'"):
         SoftmaxCrossentropy(label_smoothing=0.1, cosine_margin=0.1)
 
 

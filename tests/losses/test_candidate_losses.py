@@ -153,7 +153,7 @@ def test_graph_equals_eager_with_unknown_shapes(name):
     @tf.function(
         input_signature=[
             tf.TensorSpec([None, None], value.dtype)
-            for value in (statistics.labels.ids, *statistics[1:-3])
+            for value in (statistics.labels.ids, *statistics[1:-4])
         ]
     )
     def run(ids, *fields):
@@ -161,7 +161,7 @@ def test_graph_equals_eager_with_unknown_shapes(name):
             type(statistics)(Labels(ids), *fields, statistics.log_partition, CLASSES)
         )
 
-    values = run(statistics.labels.ids, *statistics[1:-3])
+    values = run(statistics.labels.ids, *statistics[1:-4])
     np.testing.assert_allclose(values, loss.from_statistics(statistics), rtol=1e-6)
 
 

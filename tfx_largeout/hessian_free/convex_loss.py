@@ -17,7 +17,7 @@ from tfx_largeout.losses.softmax_crossentropy import SoftmaxCrossentropy
 
 _SUPPORTED = (
     "SparseCategoricalCrossentropy, CategoricalCrossentropy, BinaryCrossentropy or "
-    "MeanSquaredError of Keras, or SoftmaxCrossentropy without penalty and margin behind a "
+    "MeanSquaredError of Keras, or SoftmaxCrossentropy without a penalty and a margin behind a "
     "DenseHead"
 )
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

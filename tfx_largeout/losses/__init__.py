@@ -17,7 +17,6 @@ from tfx_largeout.losses.likelihood_estimators import (
     ImportanceSampling,
     SampledSoftmax,
 )
-from tfx_largeout.losses.margins import MarginLoss
 from tfx_largeout.losses.softmax_crossentropy import (
     NegativeLogLikelihood,
     SoftmaxCrossentropy,
@@ -41,7 +40,6 @@ __all__ = [
     "HeadLoss",
     "ImportanceSampling",
     "LambdaSphericalLoss",
-    "MarginLoss",
     "NegativeLogLikelihood",
     "NegativeSampling",
     "NoiseContrastive",
