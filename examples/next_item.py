@@ -38,6 +38,7 @@ from ranking import CHOSEN_BY, Ranking, Validation, say
 
 import tfx_largeout as tlo
 
+OPTIMIZERS = {"adam": tlo.optimizers.FusedAdam, "row-adam": tlo.optimizers.RowAdam}
 HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce")
 
 
@@ -156,7 +157,7 @@ class Recommender:
         )
         self.trained = keras.Model(sequence, self.head(self.hidden(sequence)))
         rate = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
-        self.trained.compile(tlo.optimizers.RowAdam(rate, beta_2=0.98), loss=loss)
+        self.trained.compile(OPTIMIZERS[arguments.optimizer](rate, beta_2=0.98), loss=loss)
         self.ranking = Ranking(keras.Model(history, self.after(history)), loss, counts)
         lookup = layers.IntegerLookup(vocabulary=histories.ids[1:], mask_token=0, num_oov_indices=0)
         self.server = keras.Model(ids, self.after(lookup(ids)))
@@ -285,6 +286,13 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--patience", type=int, default=5, help="epochs without a better one")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        default="adam",
+        help="row-adam moves the rows of a step's items alone: for very large catalogues, and "
+        "rates that are several times as high",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--user", type=int, help="whose best items are printed; default: the first")
     parser.add_argument("--names", type=Path, help="a file: a line an item, its id and its name")
