@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.run_time_checks import Check, after
+from tfx_largeout.saving import unpack_array
 
 PADDING = -1
 _INFINITY = float("inf")
@@ -190,6 +191,9 @@ class Findable(NamedTuple):
         return ClassFilter(excluded, groups, wanted)
 
 
+ALL_CLASSES = Findable(None, None)
+
+
 def excluded_ids(exclude: Any, num_classes: int, hidden: tf.Tensor) -> tf.Tensor:
     """Returns the classes that examples exclude, `[N, E]` int64, padded with -1.
 
@@ -264,6 +268,8 @@ def _require_integers(name: str, values: Any) -> None:
 def _ids(name: str, values: Any) -> np.ndarray | None:
     if values is None:
         return None
+    if isinstance(values, str):  # of a configuration
+        values = unpack_array(values)
     array = np.asarray(list(values) if isinstance(values, (set, frozenset, range)) else values)
     if array.ndim != 1:
         raise ValueError(f"{name} must be of one dimension; got shape {array.shape}")

@@ -430,7 +430,7 @@ def check_filtered_ranks():
         own = slice(workers.rank, None, workers.size)
         output = HeadOutput(head, tf.constant(H[own]), training=False, exclude=seen[own])
         whole, labels, *_ = output.over_workers(Y[own], None, None, filtered=True)
-        return whole.filtered_statistics(labels).target_ranks
+        return whole.filtered_ranks(labels).target_ranks
 
     for make in (training.dense, training.factored):
         expected = run(ALONE, make)

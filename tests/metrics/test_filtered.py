@@ -102,6 +102,38 @@ def test_a_head_and_an_excluded_list_of_an_own_loop():
         np.testing.assert_allclose(metric.result(), expected, rtol=2e-6)
 
 
+ALLOWED = [1, 2, 5, 7, 8, 11]
+GROUPS = np.where(np.isin(np.arange(NUM_CLASSES), ALLOWED), 0, -1)
+HEADS = {
+    "dense": lambda: tlo.heads.DenseHead(NUM_CLASSES),
+    "factored": lambda: tlo.heads.FactoredHead(NUM_CLASSES, 0.1),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_among_allowed_classes(kind):
+    excluded, (_, labels) = excluded_batch(), random_batch(2)
+    wanted = [-1] * EXAMPLES
+    own = [case.make(allow=ALLOWED, name=f"among_{case.name}") for case in RANKED]
+    own += [case.make(allow=ALLOWED, filtered=True, name=f"both_{case.name}") for case in RANKED]
+    model = model_of(own, HEADS[kind]())
+    model.compile(loss=tlo.losses.SquaredError() if kind == "factored" else None, metrics=own)
+    logits = model.predict([X, excluded], verbose=0)
+    found = model.evaluate([X, excluded], labels, batch_size=7, return_dict=True, verbose=0)
+    hidden = {
+        "among": ~findable(NUM_CLASSES, np.full([EXAMPLES, 1], -1), GROUPS, wanted),
+        "both": ~findable(NUM_CLASSES, excluded, GROUPS, wanted),
+    }
+    for case in RANKED:
+        for name, mask in hidden.items():
+            expected = case.expected(np.ma.masked_array(logits, mask), labels)
+            assert found[f"{name}_{case.name}"] == pytest.approx(expected, rel=2e-6)
+            metric = type(case.make()).from_config(case.make(allow=ALLOWED).get_config())
+            exclude = excluded if name == "both" else None
+            metric.update_state(labels, logits, exclude=exclude)
+            assert float(metric.result()) == pytest.approx(expected, rel=2e-6)
+
+
 def test_all_classes_are_excluded():
     scores, labels = random_batch(3)
     everything = np.tile(np.arange(NUM_CLASSES), [EXAMPLES, 1])
@@ -113,6 +145,13 @@ def test_all_classes_are_excluded():
 
 def test_refusals():
     scores, labels = random_batch(3)
+    with pytest.raises(ValueError, match="allow must have at least one class"):
+        metrics.RecallAtK(3, allow=[])
+    with pytest.raises(ValueError, match="allow must be class ids below num_classes=13; got 13"):
+        metrics.RecallAtK(3, allow=[NUM_CLASSES]).update_state(labels, scores)
+    tree = tlo.heads.HierarchicalSoftmaxHead(NUM_CLASSES, tlo.optimizers.RowSGD(0.1))
+    with pytest.raises(TypeError, match="allow must be None for HierarchicalSoftmaxHead"):
+        metrics.RecallAtK(3, allow=[1]).update_state(labels, tree(scores))
     with pytest.raises(ValueError, match="filtered must be True or False; got 1"):
         metrics.RecallAtK(3, filtered=1)
     metric = metrics.RecallAtK(3, filtered=True)

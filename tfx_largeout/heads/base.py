@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.class_filter import ClassFilter, excluded_ids, ranks_without
+from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids, ranks_without
 from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
@@ -253,6 +253,19 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+        """Returns the ranks `[N, K]` of classes among those of groups of at least 0; -1: padding.
+
+        Args:
+            hidden: As `statistics`.
+            ids: `[N, K]`, padded with -1; of a class that is not among them the rank means nothing.
+            groups: `[C]` int32, as `ClassFilter` has them.
+        """
+        raise TypeError(
+            f"allow must be None for {type(self).__name__} {self.name!r}, whose logits are no "
+            "products of rows"
+        )
+
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
         """Returns a Dense layer with the head's weights, if its logits are W h + b.
 
@@ -393,7 +406,7 @@ class HeadOutput:
         self._views: dict[int, HeadOutput] = {}
         self.metrics_look = metrics_look
         self.is_asked = False
-        self._kept: dict[tuple[Any, int, bool], tuple[Any, ExactStatistics]] = {}
+        self._kept: dict[tuple[Any, int, Any], tuple[Any, ExactStatistics]] = {}
         self._whole: dict[tuple[Any, int, bool], tuple[Any, ...]] = {}
 
     @property
@@ -518,16 +531,20 @@ class HeadOutput:
         output, labels, weights, mask = whole
         return output, labels, None if sample_weight is None else weights, mask
 
-    def filtered_statistics(self, y_true: Any) -> ExactStatistics:
-        """Returns the exact statistics with ranks among the classes that are not excluded.
+    def filtered_ranks(
+        self, y_true: Any, excludes: bool = True, groups: tf.Tensor | None = None, key: Any = None
+    ) -> ExactStatistics:
+        """Returns statistics of which the ranks are among the classes that may be found.
 
-        A label that is excluded has the rank `NEVER`. Those who ask share a pass, as in
-        `statistics`, in which excluded classes are ranked beside the labels: O(N E C) more.
+        Those that are not excluded, where it `excludes`, and have a group of at least 0 in `groups`
+        `[C]`, for which the key stands. Another label has the rank `NEVER`. Those who ask share a
+        pass, as in `statistics`, in which excluded classes are ranked beside the labels: O(N E C)
+        more.
 
         Raises:
             ValueError: The head was called without `exclude`.
         """
-        return self._exact(y_true, filtered=True)
+        return self._exact(y_true, False, excludes, groups, key)
 
     @property
     def excluded(self) -> tf.Tensor:
@@ -545,25 +562,50 @@ class HeadOutput:
             )
         return excluded_ids(self.exclude, self.head.num_classes, self.hidden)
 
-    def _exact(self, y_true: Any, keep: bool = False, filtered: bool = False) -> ExactStatistics:
+    def _exact(
+        self,
+        y_true: Any,
+        keep: bool = False,
+        excludes: bool = False,
+        groups: tf.Tensor | None = None,
+        groups_key: Any = None,
+    ) -> ExactStatistics:
         eager = tf.executing_eagerly()
-        key = (_ids_of(y_true), 0 if eager else id(tf.compat.v1.get_default_graph()), filtered)
+        graph = 0 if eager else id(tf.compat.v1.get_default_graph())
+        key = (_ids_of(y_true), graph, (excludes, groups_key))
         if key in self._kept and not (eager and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
-        ids = tf.concat([labels.ids, self.excluded], axis=1) if filtered else labels.ids
-        asked = Labels(ids) if filtered else labels
-        exact = self.head.statistics(ExactStatistics, hidden, asked, training=False)
-        if filtered:
-            number = tf.shape(labels.ids)[1]
-            ranks = ranks_without(exact.target_ranks[:, :number], exact.target_ranks[:, number:])
-            logits = exact.target_logits[:, :number]
-            exact = ExactStatistics(labels, logits, exact.log_partition, ranks)
+        if excludes or groups is not None:
+            exact = self._filtered(hidden, labels, excludes, groups)
+        else:
+            exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
         kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels)
         if keep or isinstance(y_true, kinds):
             # y_true is kept beside the result so that its id stays its own.
             self._kept[key] = (y_true, exact)
         return exact
+
+    def _filtered(
+        self, hidden: tf.Tensor, labels: Labels, excludes: bool, groups: tf.Tensor | None
+    ) -> ExactStatistics:
+        """Returns statistics for `filtered_ranks`; of logits only if there are no groups."""
+        ids, number = labels.ids, tf.shape(labels.ids)[1]
+        if excludes:
+            ids = tf.concat([ids, self.excluded], axis=1)
+        logits = tf.zeros_like(labels.ids, self.head.statistics_dtype)
+        log_partition = tf.zeros_like(hidden[:, 0], self.head.statistics_dtype)
+        if groups is None:
+            exact = self.head.statistics(ExactStatistics, hidden, Labels(ids), training=False)
+            logits, log_partition = exact.target_logits[:, :number], exact.log_partition
+            ranks = exact.target_ranks
+        else:
+            ranks = self.head.allowed_ranks(hidden, ids, groups)
+        ranks = ranks_without(ranks[:, :number], ranks[:, number:])
+        if groups is not None:
+            is_out = labels.mask & (tf.gather(groups, labels.safe_ids) < 0)
+            ranks = tf.where(is_out, tf.constant(NEVER, tf.int64), ranks)
+        return ExactStatistics(labels, logits, log_partition, ranks)
 
     def _with_mean(self, exact: ExactStatistics) -> MeanLogitStatistics:
         mean = self.head.mean_logit(self.flat_hidden)

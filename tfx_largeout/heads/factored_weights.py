@@ -68,6 +68,11 @@ class FactoredWeights(DenseWeights):
         top = (exact.scores + shift[:, tf.newaxis], exact.ids, exact.log_partition + shift)
         return TopScores(*(batch.of_this_worker(values) for values in top))
 
+    def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+        u_hidden, _ = self._settled(hidden)
+        bias = self.rows.bias_of_allowed(self.state.v, None, groups)
+        return self.rows.exact(u_hidden, self.state.v, bias, ids).target_ranks
+
     def settle(self) -> None:
         """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
 

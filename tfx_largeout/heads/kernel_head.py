@@ -139,6 +139,10 @@ class KernelHead(DenseWeights):
         top = (scores, exact.ids, self._log_partition(exact.log_partition, batch.hidden))
         return TopScores(*(batch.of_this_worker(values) for values in top))
 
+    def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+        bias = self.rows.bias_of_allowed(self.kernel, self.bias, groups)
+        return self.rows.exact(hidden, self.kernel, bias, ids).target_ranks
+
     def best_found(
         self,
         hidden: tf.Tensor,

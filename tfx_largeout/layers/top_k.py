@@ -16,7 +16,7 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import SearchIndex
 from tfx_largeout.keras_internals import flat_layers
-from tfx_largeout.saving import pack_array, unpack_array
+from tfx_largeout.saving import pack_array
 from tfx_largeout.statistics import TopScores
 
 # This key marks the configuration of an index that is the head's own.
@@ -142,9 +142,6 @@ class _Search(keras.layers.Layer):
         owner = keras.saving.deserialize_keras_object(config[cls._of])
         index = _index_of_config(config["index"], flat_layers(owner))
         config = {**config, cls._of: owner, "index": index}
-        for name in Findable._fields:
-            if isinstance(config.get(name), str):
-                config[name] = unpack_array(config[name])
         config["names"] = unpack_names(config.get("names"))
         return cls(**config)
 

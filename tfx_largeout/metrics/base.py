@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import class_argument
-from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids
+from tfx_largeout.class_filter import ALL_CLASSES, NEVER, Findable
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
 from tfx_largeout.keras_internals import mask_of
@@ -97,10 +97,11 @@ class ExactMetric(keras.metrics.Metric):
         sample_weight: Any,
         filtered: bool = False,
         exclude: Any = None,
+        findable: Findable = ALL_CLASSES,
     ) -> None:
         """As `update_state`; `filtered`: by the ranks without what each example excludes.
 
-        That is `exclude`, or what the head was called with.
+        That is `exclude`, or what the head was called with. Only what is findable counts.
         """
         y_pred = tf.convert_to_tensor(y_pred)
         output, mask = head_output(y_pred), mask_of(y_pred)
@@ -116,7 +117,7 @@ class ExactMetric(keras.metrics.Metric):
                     "with exclude"
                 )
             exclude = exclude if filtered else None
-            statistics = statistics_of_logits(y_true, y_pred, self.ignore_class, exclude)
+            statistics = statistics_of_logits(y_true, y_pred, self.ignore_class, exclude, findable)
             batch = y_pred
         elif skips:
             self._skips_in = _present_graph()
@@ -126,8 +127,11 @@ class ExactMetric(keras.metrics.Metric):
             output, y_true, sample_weight, mask = output.over_workers(
                 y_true, sample_weight, mask, filtered
             )
-            if filtered:
-                statistics = output.filtered_statistics(y_true)
+            groups = findable.groups(output.head.num_classes)
+            if filtered or groups is not None:
+                key = None if findable.allow is None else findable.allow.tobytes()
+                table = None if groups is None else tf.constant(groups)
+                statistics = output.filtered_ranks(y_true, filtered, table, key)
             else:
                 statistics = output.statistics(ExactStatistics, y_true)
             # The batch shape comes from h: taken from the logits, it would keep them in the graph.
@@ -189,11 +193,15 @@ def ratios_told(
 
 
 def statistics_of_logits(
-    y_true: Any, logits: tf.Tensor, ignore_class: int | None = None, exclude: Any = None
+    y_true: Any,
+    logits: tf.Tensor,
+    ignore_class: int | None = None,
+    exclude: Any = None,
+    findable: Findable = ALL_CLASSES,
 ) -> ExactStatistics:
     """Computes from logits `[..., C]` what a head would give in evaluation, in O(N C K).
 
-    With `exclude`, integers `[..., E]`, as filtered.
+    With `exclude`, integers `[..., E]`, and where not all classes are findable, as filtered.
 
     The batch dimensions are flattened to N; the dtype is float32 or, for float64 logits, float64.
     """
@@ -208,10 +216,12 @@ def statistics_of_logits(
         flat = tf.cast(flat, tf.float32)
     labels = normalize_labels(y_true, num_classes, tf.shape(logits)[:-1], ignore_class)
     target_logits = tf.gather(flat, labels.safe_ids, batch_dims=1)
-    if exclude is None:
+    groups = findable.groups(num_classes)
+    table = None if groups is None else tf.constant(groups)
+    allowed = findable.filter(table, num_classes, logits, exclude, None)
+    if allowed is None:
         ranks = ranks_from_logits(flat, labels.ids)
     else:
-        allowed = ClassFilter(excluded_ids(exclude, num_classes, logits))
         keys = allowed.masked(tf.maximum(order_keys(flat), flat.dtype.min), 0, num_classes)
         ranks = ranks_from_logits(keys, labels.ids)
         is_out = labels.mask & allowed.hides(labels.ids)

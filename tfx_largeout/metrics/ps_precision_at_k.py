@@ -93,7 +93,7 @@ class PSPrecisionAtK(MetricAtK):
         b: The propensity model's B, positive. Default 1.5.
         name: Default `ps_precision_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
-        filtered: As `metrics.rank_metrics.RankMetric`.
+        filtered, allow: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         TypeError: `label_counts` are not integers.
@@ -119,8 +119,9 @@ class PSPrecisionAtK(MetricAtK):
         dtype: Any = None,
         ignore_class: int | None = None,
         filtered: bool = False,
+        allow: Any = None,
     ) -> None:
-        super().__init__(k, during_training, name, dtype, ignore_class, filtered)
+        super().__init__(k, during_training, name, dtype, ignore_class, filtered, allow)
         weights = 1 / propensities(label_counts, num_examples, a, b)
         self.label_counts = np.array(label_counts, np.int64)
         self.num_examples = int(num_examples)

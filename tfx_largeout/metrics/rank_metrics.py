@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import flag_argument, integer_argument
-from tfx_largeout.class_filter import NEVER
+from tfx_largeout.class_filter import NEVER, Findable
 from tfx_largeout.metrics.base import ExactMetric
+from tfx_largeout.saving import pack_array
 from tfx_largeout.statistics import ExactStatistics
 
 
@@ -23,6 +24,8 @@ class RankMetric(ExactMetric):
             class that it does exclude takes no place, and a label that is excluded is never found,
             but counts as a label. Which these are says the model, by `head(h, exclude=...)`. It
             takes an exact pass of its own, which all filtered metrics share. Default False.
+        allow: Class ids, a list, a set or an array: ranks are among these alone, and another label
+            is never found. Default None: all classes.
         others: As `ExactMetric`.
     """
 
@@ -33,20 +36,26 @@ class RankMetric(ExactMetric):
         dtype: Any = None,
         ignore_class: int | None = None,
         filtered: bool = False,
+        allow: Any = None,
     ) -> None:
         super().__init__(during_training, name, dtype, ignore_class)
         self.filtered = flag_argument("filtered", filtered)
+        self.findable = Findable.of(allow, None)
 
     def update_state(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, exclude: Any = None
     ) -> None:
         """As `ExactMetric`; with `exclude`, integers `[..., E]`, filtered by these classes."""
         filtered = self.filtered or exclude is not None
-        self.add_batch(y_true, y_pred, sample_weight, filtered, exclude)
+        self.add_batch(y_true, y_pred, sample_weight, filtered, exclude, self.findable)
 
     def get_config(self) -> dict[str, Any]:
-        more = {"filtered": True} if self.filtered else {}
-        return {**super().get_config(), **more}
+        config = super().get_config()
+        if self.filtered:
+            config["filtered"] = True
+        if self.findable.allow is not None:
+            config["allow"] = pack_array(self.findable.allow)
+        return config
 
 
 class MetricAtK(RankMetric):
@@ -62,10 +71,11 @@ class MetricAtK(RankMetric):
         dtype: Any = None,
         ignore_class: int | None = None,
         filtered: bool = False,
+        allow: Any = None,
     ) -> None:
         k = integer_argument("k", k, at_least=1)
         name = name or f"{self.stem}_at_{k}"
-        super().__init__(during_training, name, dtype, ignore_class, filtered)
+        super().__init__(during_training, name, dtype, ignore_class, filtered, allow)
         self.k = k
 
     def hits(self, statistics: ExactStatistics) -> tf.Tensor:
@@ -95,7 +105,7 @@ class PrecisionAtK(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `precision_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
-        filtered: As `metrics.rank_metrics.RankMetric`.
+        filtered, allow: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -128,7 +138,7 @@ class RecallAtK(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `recall_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
-        filtered: As `metrics.rank_metrics.RankMetric`.
+        filtered, allow: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.
@@ -161,7 +171,7 @@ class NDCG(MetricAtK):
         k: Number of classes looked at, at least 1.
         name: Default `ndcg_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
-        filtered: As `metrics.rank_metrics.RankMetric`.
+        filtered, allow: As `metrics.rank_metrics.RankMetric`.
 
     Raises:
         ValueError: `k` is not an integer of at least 1.

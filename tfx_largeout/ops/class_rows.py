@@ -162,6 +162,13 @@ class ClassRows:
             return own._replace(log_partition=logsumexp)
         return TopScores(*self._best_of_all(own.scores, own.ids, k), logsumexp)
 
+    def bias_of_allowed(self, kernel: Any, bias: Any, groups: tf.Tensor) -> tf.Tensor:
+        """Returns b of the rows here, -inf for a class whose group, of `[C]`, is below 0."""
+        dtype = tf.as_dtype(kernel.dtype)
+        own = tf.zeros([self.num_rows], dtype) if bias is None else tf.convert_to_tensor(bias)
+        lowest = tf.constant(float("-inf"), dtype)
+        return tf.where(self.shard.own(groups) < 0, lowest, own)
+
     def best_of(
         self, hidden: tf.Tensor, kernel: Any, bias: Any, ids: tf.Tensor, k: int
     ) -> TopScores:
