@@ -119,6 +119,15 @@ def with_objects(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the configuration of a layer that is one with a later layer of the same model.
+
+    Keras marks layers that come up twice, but in a configuration within another one it marks a copy
+    of the first.
+    """
+    return {**keras.saving.serialize_keras_object(layer), "shared_object_id": id(layer)}
+
+
 def check_registered(argument: str, function: Any) -> None:
     """Refuses to save a function that is not registered with Keras; a name of one need not be."""
     if not callable(function):

@@ -209,15 +209,17 @@ def test_a_file_keeps_the_tie(tmp_path):
 def test_a_run_is_resumed_bit_for_bit(tmp_path):
     x, y = data()
 
-    def run(epochs, checkpoint=()):
+    def run(epochs, folder):
         keras.utils.set_random_seed(3)
         model = model_of(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
-        callbacks = [tlo.callbacks.Checkpoint(path) for path in checkpoint]
-        model.fit(x, y, 4, epochs, 0, callbacks=callbacks, shuffle=False)
+        checkpoint = tlo.callbacks.Checkpoint(folder)
+        batches = checkpoint.data(lambda epoch: tf.data.Dataset.from_tensor_slices((x, y)).batch(4))
+        model.fit(batches, epochs=epochs, verbose=0, callbacks=[checkpoint], shuffle=False)
         return model.get_weights()
 
-    run(3, [tmp_path / "run"])  # in the middle of a step: 3 batches an epoch
-    for resumed, straight in zip(run(5, [tmp_path / "run"]), run(5), strict=True):
+    run(3, tmp_path / "run")  # in the middle of a step: 3 batches an epoch
+    pairs = zip(run(5, tmp_path / "run"), run(5, tmp_path / "straight"), strict=True)
+    for resumed, straight in pairs:
         np.testing.assert_array_equal(resumed, straight)
 
 

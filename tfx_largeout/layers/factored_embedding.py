@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.factored import FactoredHead
-from tfx_largeout.saving import kept_arguments, with_objects
+from tfx_largeout.saving import shared_config, with_objects
 from tfx_largeout.tensorflow_internals import tape_may_record
 
 
@@ -103,7 +103,12 @@ class FactoredEmbedding(keras.layers.Layer):
         return (*input_shape, self.output_dim)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **kept_arguments(self, keras.layers.Layer)}
+        return {
+            **super().get_config(),
+            "head": shared_config(self.head),
+            "output_dim": self.output_dim,
+            "mask_zero": self.mask_zero,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FactoredEmbedding:
