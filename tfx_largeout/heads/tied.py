@@ -25,12 +25,13 @@ from tfx_largeout.keras_internals import (
     calling_model,
 )
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
-from tfx_largeout.ops.candidates.candidate_update import (
-    RowGradients,
+from tfx_largeout.ops.candidates.candidate_gradients import (
+    GradientSums,
     candidate_gradients,
     candidate_rows,
 )
+from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -102,6 +103,7 @@ class TiedHead(KernelHead):
             constraint=_AfterStep(self),
         )
         self.draws = self.add_state("draws", dtype="int64")
+        self._sums = GradientSums(self.kernel, self.bias)
 
     def call(
         self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
@@ -144,8 +146,8 @@ class TiedHead(KernelHead):
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
-        """Variables that need no saving: they bear on `without_update`."""
-        return [self.update_switch.state]
+        """Variables that need no saving: they bear on `without_update`, or are empty."""
+        return [self.update_switch.state, *self._sums.variables]
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """As `Head`: in this context draws are not counted. See `SelfUpdatingHead`."""
@@ -164,7 +166,7 @@ class TiedHead(KernelHead):
     ) -> RowGradients:
         """Returns the gradients of h and of rows of W and b. The arguments: of a `BackwardPass`."""
         batch = self.row_gradients(hidden, labels, residuals, gradients)
-        return candidate_gradients(self.kernel, self.bias, *batch)
+        return candidate_gradients(self.kernel, self.bias, self._sums, *batch)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in self.gives or not training:

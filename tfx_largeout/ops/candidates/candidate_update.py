@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.checks import check_dtypes, check_shape, finite_gradients
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import RowStep
@@ -82,50 +83,6 @@ def candidate_update(
     )
 
 
-class RowGradients(NamedTuple):
-    """Gradients of a loss of labels and candidates, of the dtype of h.
-
-    Attributes:
-        ids: The classes, each once, `[n]`: see `candidate_rows`.
-        hidden: dL/dh, `[N, D]`.
-        kernel: dL/dW at these classes, `[n, D]`.
-        bias: dL/db likewise, `[n]`; without a bias, what it would be.
-    """
-
-    ids: tf.Tensor
-    hidden: tf.Tensor
-    kernel: tf.Tensor
-    bias: tf.Tensor
-
-
-def candidate_gradients(
-    kernel: Any,
-    bias: Any,
-    hidden: tf.Tensor,
-    labels: tf.Tensor,
-    candidates: tf.Tensor,
-    true_gradient: tf.Tensor,
-    candidate_gradient: tf.Tensor,
-) -> RowGradients:
-    """Returns the gradients by which `candidate_update` takes its step, by TensorFlow's own ops.
-
-    Cost: O(N (K + S) D). Memory: O((N + S) D) for shared candidates, O(N S + n D) for an example's
-    own, of n classes. Arguments: as `candidate_update`.
-    """
-    arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
-    check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
-    return _gradients(arguments, true_gradient, candidate_gradient, [])
-
-
-def candidate_rows(named: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the classes that labels `[N, K]` and candidates name, padded with -1, each once.
-
-    They are in the order of `candidate_gradients`, where candidates may come in several parts, one
-    below the other.
-    """
-    return tf.unique(tf.concat([tf.boolean_mask(ids, ids >= 0) for ids in named], axis=0))[0]
-
-
 def _composed(
     arguments: CandidateArguments,
     step: RowStep,
@@ -133,19 +90,20 @@ def _composed(
     candidate_gradient: tf.Tensor,
     update: bool,
 ) -> tf.Tensor:
-    """Same results as the custom op of `candidate_update`. Memory: O(n D) for n classes."""
-    found = _gradients(arguments, true_gradient, candidate_gradient, [step.check_rate()])
+    """Same results as the custom op of `candidate_update`."""
+    found = composed_gradients(arguments, true_gradient, candidate_gradient, [step.check_rate()])
     if update:
         step.take(found.ids, found.kernel, found.bias, found.hidden)
     return tf.ensure_shape(found.hidden, arguments.hidden.shape)
 
 
-def _gradients(
+def composed_gradients(
     arguments: CandidateArguments,
     true_gradient: tf.Tensor,
     candidate_gradient: tf.Tensor,
     checks: list[Check],
 ) -> RowGradients:
+    """Returns the gradients that a step goes by, after all checks. Memory: O(n D), n classes."""
     sizes = tf.stack([tf.shape(arguments.hidden)[0], tf.shape(arguments.candidates)[-1]])
     rule = "[N, S] with the N of hidden and the S of candidates"
     labels = tf.shape(arguments.labels)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.candidates.candidate_update import RowGradients
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.checks import check_finite, finite_gradients
 from tfx_largeout.ops.exact.logit_blocks import LogitBlocks, rounded_for
 from tfx_largeout.ops.exact.soft_cap import soft_capped

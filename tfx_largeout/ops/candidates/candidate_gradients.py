@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of labels and candidates, where another optimizer takes the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
+from tfx_largeout.ops.candidates.candidate_update import candidate_update, composed_gradients
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
+from tfx_largeout.ops.checks import check_dtypes
+from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+
+_MINUS_GRADIENT = RowRule("sgd", (0.0, 0.0), 0.0, None)  # w - 1 g
+
+
+class GradientSums:
+    """Where the op of `candidate_update` adds up gradients: zeros, which take a step of SGD.
+
+    `variables` are empty between two calls.
+    """
+
+    def __init__(self, kernel: Any, bias: Any) -> None:
+        tables = [bare_variable(weight) for weight in (kernel, bias) if weight is not None]
+        with tf.init_scope():
+            self.variables = [
+                tf.Variable(
+                    tf.zeros([1, *table.shape[1:]], compute_dtype(table)),
+                    trainable=False,
+                    shape=[None, *table.shape[1:]],
+                    name="gradient_sums",
+                )
+                for table in tables
+            ]
+
+    def add_up(
+        self, number: tf.Tensor, hidden: tf.Tensor, *batch: tf.Tensor, implementation: str
+    ) -> list[tf.Tensor]:
+        """Returns dL/dW `[number, D]`, and dL/db `[number]` if there is a bias.
+
+        `batch` is that of `candidate_update`, classes being numbered from 0.
+        """
+        shapes = [[number + 1, *variable.shape[1:]] for variable in self.variables]
+        zeros = [tf.zeros(s, v.dtype) for s, v in zip(shapes, self.variables, strict=True)]
+        pairs = zip(self.variables, zeros, strict=True)
+        with tf.control_dependencies([variable.assign(zero) for variable, zero in pairs]):
+            kernel, bias = (*self.variables, None)[:2]
+            done = candidate_update(
+                kernel,
+                bias,
+                [],
+                [],
+                hidden,
+                *batch,
+                _MINUS_GRADIENT,
+                1.0,
+                implementation=implementation,
+            )
+        with tf.control_dependencies([done]):
+            sums = [-variable.read_value()[:-1] for variable in self.variables]
+        with tf.control_dependencies(sums):
+            empty = [v.assign(tf.zeros([1, *v.shape[1:]], v.dtype)) for v in self.variables]
+        with tf.control_dependencies(empty):
+            return [tf.identity(total) for total in sums]
+
+
+def candidate_gradients(
+    kernel: Any,
+    bias: Any,
+    sums: GradientSums,
+    hidden: tf.Tensor,
+    labels: tf.Tensor,
+    candidates: tf.Tensor,
+    true_gradient: tf.Tensor,
+    candidate_gradient: tf.Tensor,
+    *,
+    implementation: str = "auto",
+) -> RowGradients:
+    """Returns the gradients by which `candidate_update` takes its step; W and b stay as they are.
+
+    Cost: as `candidate_update`. Memory: the result, twice. The arguments are those of
+    `candidate_update`; `sums` is for W and b of this dtype.
+    """
+    arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
+    check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
+    gradients = true_gradient, candidate_gradient
+    if arguments.op_module(implementation, "tfx_candidate_update") is None:
+        return composed_gradients(arguments, *gradients, [])
+    rule = _MINUS_GRADIENT, 1.0
+    of_hidden = candidate_update(
+        kernel,
+        bias,
+        [],
+        [],
+        hidden,
+        labels,
+        candidates,
+        *gradients,
+        *rule,
+        update=False,
+        implementation=implementation,
+    )
+    ids, places = _numbered([labels, candidates])
+    with tf.control_dependencies([of_hidden]):  # by which the ids have been checked
+        places = [
+            tf.reshape(p, tf.shape(x))
+            for p, x in zip(
+                tf.split(places, [tf.size(labels), tf.size(candidates)]),
+                (labels, candidates),
+                strict=True,
+            )
+        ]
+    of_kernel, *of_bias = sums.add_up(
+        tf.size(ids), hidden, *places, *gradients, implementation=implementation
+    )
+    return RowGradients(ids, of_hidden, of_kernel, of_bias[0] if of_bias else of_kernel[:, 0])
+
+
+def candidate_rows(named: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the classes that labels `[N, K]` and candidates name, padded with -1, each once.
+
+    They are in the order of `candidate_gradients`, where candidates may come in several parts, one
+    below the other.
+    """
+    return _numbered(named)[0]
+
+
+def _numbered(named: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the classes, each once, and the place of each id among them; -1 is that of -1."""
+    flat = [tf.reshape(ids, [-1]) for ids in named]
+    ids, places = tf.unique(tf.concat([[tf.constant(-1, tf.int64)], *flat], axis=0), tf.int64)
+    return ids[1:], places[1:] - 1
