@@ -295,7 +295,7 @@ HEADS = [
             )
         ),
         tlo.losses.SampledSoftmax,
-        lambda: keras.optimizers.Adam(0.05),
+        lambda: tlo.optimizers.RowAdam(0.05),
         is_tied=True,
     ),
     Row(
@@ -330,7 +330,7 @@ HEADS = [
             )
         ),
         tlo.losses.SoftmaxCrossentropy,
-        lambda: keras.optimizers.Adam(0.05),
+        lambda: tlo.optimizers.RowAdam(0.05),
         is_tied=True,
     ),
     Row(

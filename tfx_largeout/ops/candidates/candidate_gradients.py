@@ -38,11 +38,16 @@ class GradientSums:
             ]
 
     def add_up(
-        self, number: tf.Tensor, hidden: tf.Tensor, *batch: tf.Tensor, implementation: str
+        self,
+        number: tf.Tensor,
+        hidden: tf.Tensor,
+        ids: list[tf.Tensor],
+        gradients: tuple[tf.Tensor, tf.Tensor],
+        implementation: str,
     ) -> list[tf.Tensor]:
         """Returns dL/dW `[number, D]`, and dL/db `[number]` if there is a bias.
 
-        `batch` is that of `candidate_update`, classes being numbered from 0.
+        `ids` and `gradients` are those of labels and candidates, classes being numbered from 0.
         """
         shapes = [[number + 1, *variable.shape[1:]] for variable in self.variables]
         zeros = [tf.zeros(s, v.dtype) for s, v in zip(shapes, self.variables, strict=True)]
@@ -55,7 +60,8 @@ class GradientSums:
                 [],
                 [],
                 hidden,
-                *batch,
+                *ids,
+                *gradients,
                 _MINUS_GRADIENT,
                 1.0,
                 implementation=implementation,
@@ -90,7 +96,6 @@ def candidate_gradients(
     gradients = true_gradient, candidate_gradient
     if arguments.op_module(implementation, "tfx_candidate_update") is None:
         return composed_gradients(arguments, *gradients, [])
-    rule = _MINUS_GRADIENT, 1.0
     of_hidden = candidate_update(
         kernel,
         bias,
@@ -100,23 +105,20 @@ def candidate_gradients(
         labels,
         candidates,
         *gradients,
-        *rule,
+        _MINUS_GRADIENT,
+        1.0,
         update=False,
         implementation=implementation,
     )
-    ids, places = _numbered([labels, candidates])
     with tf.control_dependencies([of_hidden]):  # by which the ids have been checked
-        places = [
-            tf.reshape(p, tf.shape(x))
-            for p, x in zip(
-                tf.split(places, [tf.size(labels), tf.size(candidates)]),
-                (labels, candidates),
-                strict=True,
-            )
-        ]
-    of_kernel, *of_bias = sums.add_up(
-        tf.size(ids), hidden, *places, *gradients, implementation=implementation
+        ids, flat = _numbered([labels, candidates])
+    parts = tf.split(flat, [tf.size(labels), tf.size(candidates)])
+    of_labels, of_candidates = (
+        tf.reshape(part, tf.shape(named))
+        for part, named in zip(parts, (labels, candidates), strict=True)
     )
+    places = [tf.ensure_shape(of_labels, labels.shape), of_candidates]
+    of_kernel, *of_bias = sums.add_up(tf.size(ids), hidden, places, gradients, implementation)
     return RowGradients(ids, of_hidden, of_kernel, of_bias[0] if of_bias else of_kernel[:, 0])
 
 
