@@ -368,9 +368,9 @@ class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
     the step, by the sum of it and of the gradient of the lookups: see `TiedSampledHead`.
 
     ```python
-    items = layers.RowEmbedding(num_items, 64)
-    hidden = keras.layers.GRU(64, return_sequences=True)(items(inputs))
-    model = keras.Model(inputs, TiedExactSoftmaxHead(items, use_bias=False)(hidden))
+    embedding = layers.RowEmbedding(num_words, 64)
+    hidden = keras.layers.GRU(64)(embedding(inputs))
+    model = keras.Model(inputs, TiedExactSoftmaxHead(embedding)(hidden))
     model.compile(optimizers.RowAdam(1e-3), loss=losses.SoftmaxCrossentropy())
     ```
 
