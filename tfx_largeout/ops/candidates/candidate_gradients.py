@@ -12,8 +12,7 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_update import candidate_update, composed_gradients
 from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.checks import check_dtypes
-from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.ops.rows.row_rule import RowRule
 
 _MINUS_GRADIENT = RowRule("sgd", (0.0, 0.0), 0.0, None)  # w - 1 g
 
@@ -25,16 +24,18 @@ class GradientSums:
     """
 
     def __init__(self, kernel: Any, bias: Any) -> None:
-        tables = [bare_variable(weight) for weight in (kernel, bias) if weight is not None]
+        # Keras variables have shapes and dtypes before they have values.
+        tables = [weight for weight in (kernel, bias) if weight is not None]
+        dtypes = [tf.float64 if t.dtype in ("float64", tf.float64) else tf.float32 for t in tables]
         with tf.init_scope():
             self.variables = [
                 tf.Variable(
-                    tf.zeros([1, *table.shape[1:]], compute_dtype(table)),
+                    tf.zeros([1, *table.shape[1:]], dtype),
                     trainable=False,
                     shape=[None, *table.shape[1:]],
                     name="gradient_sums",
                 )
-                for table in tables
+                for table, dtype in zip(tables, dtypes, strict=True)
             ]
 
     def add_up(
