@@ -407,6 +407,54 @@ ARGUMENTS = [
         "activation",
     ),
     Misuse(
+        "a call that excludes a class that is not there",
+        lambda case: tlo.TopK(case.make_head(), 2)(
+            np.ones([1, WIDTH], np.float32), exclude=[[0, CLASSES]]
+        ),
+        REFUSED,
+        f"exclude: each id must be at least 0 and less than {CLASSES}, or -1",
+    ),
+    Misuse(
+        "a call that excludes floats",
+        lambda case: tlo.TopK(case.make_head(), 2)(
+            np.ones([1, WIDTH], np.float32), exclude=[[0.0]]
+        ),
+        TypeError,
+        "exclude must be integers that fit into int64; got dtype float32",
+    ),
+    Misuse(
+        "TopK that allows nothing",
+        lambda case: tlo.TopK(case.make_head(), 2, allow=[]),
+        ValueError,
+        "allow must have at least one class",
+    ),
+    Misuse(
+        "TopK that allows a class that is not there",
+        lambda case: tlo.TopK(case.make_head(), 2, allow=[CLASSES]),
+        ValueError,
+        f"allow must be class ids below num_classes={CLASSES}; got {CLASSES}",
+    ),
+    Misuse(
+        "TopK with a temperature that is no number",
+        lambda case: tlo.TopK(case.make_head(), 2, temperature=float("nan")),
+        ValueError,
+        "temperature must be a finite number above 0; got nan",
+    ),
+    Misuse(
+        "TopK with too few names",
+        lambda case: tlo.TopK(case.make_head(), 2, names=["a", "b"]),
+        ValueError,
+        f"names must be num_classes={CLASSES} strings; got 2",
+    ),
+    Misuse(
+        "filtered ranks of a model that excludes nothing",
+        lambda case: tlo.metrics.RecallAtK(2, filtered=True).update_state(
+            [0], case.make_head()(tf.ones([1, WIDTH]))
+        ),
+        ValueError,
+        "filtered must be False unless it is said which classes each example excludes",
+    ),
+    Misuse(
         "TopK of a Keras layer",
         lambda case: tlo.TopK(keras.layers.Dense(3), 2),
         TypeError,
