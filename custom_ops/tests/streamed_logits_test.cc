@@ -73,6 +73,41 @@ void AgreesWithTheDefinition(const Problem& problem, const Results& results) {
   }
 }
 
+// The best k of the classes that each example may find, and of every class where it says nothing.
+void FiltersTheBest(InstructionSet set) {
+  Problem problem(33, 5, 1009, 0, 9);
+  const int64_t batch = 33, num_classes = 1009, num_excluded = 40;
+  std::vector<int64_t> excluded(batch * num_excluded);
+  for (int64_t i = 0; i < batch * num_excluded; ++i) excluded[i] = (i * 7919) % 1010 - 1;
+  std::vector<int32_t> groups(num_classes), wanted(batch);
+  for (int64_t c = 0; c < num_classes; ++c) groups[c] = static_cast<int32_t>(c % 5) - 1;
+  for (int64_t b = 0; b < batch; ++b) wanted[b] = static_cast<int32_t>(b % 5) - 1;
+  const ClassFilter filter = {excluded.data(), num_excluded, groups.data(), wanted.data()};
+  const Results plain = problem.Run(set, 1);
+  problem.inputs.filter = &filter;
+  const Results one = problem.Run(set, 1);
+  EXPECT(problem.Run(set, 3) == one);
+  EXPECT(one.logsumexp == plain.logsumexp);
+  const StreamedLogitsInputs in = problem.OnHost();
+  for (int64_t b = 0; b < batch; ++b) {
+    std::vector<ScoredClass> found;
+    for (int32_t c = 0; c < num_classes; ++c) {
+      const auto own = excluded.begin() + b * num_excluded;
+      if (std::find(own, own + num_excluded, c) != own + num_excluded) continue;
+      if (groups[c] < 0 || (wanted[b] >= 0 && groups[c] != wanted[b])) continue;
+      float logit = problem.bias[c];
+      for (int64_t d = 0; d < 5; ++d)
+        logit += problem.kernel[c * 5 + d] * problem.hidden[b * 5 + d];
+      found.push_back({logit, c});
+    }
+    std::sort(found.begin(), found.end(), RanksAbove);
+    for (int64_t i = 0; i < in.k; ++i) {
+      EXPECT(one.top_ids[b * in.k + i] == found[i].id);
+      EXPECT(one.top_scores[b * in.k + i] == found[i].score);
+    }
+  }
+}
+
 // As parallel as can be: sanitizers see every race.
 void TestAll(const Problem& problem) {
   for (InstructionSet set : InstructionSets()) {
@@ -189,7 +224,10 @@ TEST(All) {
   TestKeptEntries(3, 1, 70001, 1);
   TestKeptEntries(300, 4, 20000, 200);
   TestKeptEntries(0, 5, 100, 7);
-  for (InstructionSet set : InstructionSets()) ShardsAddUp(set);
+  for (InstructionSet set : InstructionSets()) {
+    ShardsAddUp(set);
+    FiltersTheBest(set);
+  }
 }
 
 }  // namespace tfx::core
