@@ -42,7 +42,7 @@ class GradientSums:
         self,
         number: tf.Tensor,
         hidden: tf.Tensor,
-        ids: list[tf.Tensor],
+        ids: tuple[tf.Tensor, tf.Tensor],
         gradients: tuple[tf.Tensor, tf.Tensor],
         implementation: str,
     ) -> list[tf.Tensor]:
@@ -118,7 +118,7 @@ def candidate_gradients(
         tf.reshape(part, tf.shape(named))
         for part, named in zip(parts, (labels, candidates), strict=True)
     )
-    places = [tf.ensure_shape(of_labels, labels.shape), of_candidates]
+    places = tf.ensure_shape(of_labels, labels.shape), of_candidates
     of_kernel, *of_bias = sums.add_up(tf.size(ids), hidden, places, gradients, implementation)
     return RowGradients(ids, of_hidden, of_kernel, of_bias[0] if of_bias else of_kernel[:, 0])
 
