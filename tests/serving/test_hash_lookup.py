@@ -49,7 +49,8 @@ def hidden_of(model, x=X):
 def answer(model, k, index, num_probed=None, x=X, **options):
     """Returns what an export would answer, without writing one: logits."""
     every = dict.fromkeys(SearchOptions.__dataclass_fields__)
-    every |= {"rows": "float32", "rescore": False, "seed": 0, "k": k, "index": index, **options}
+    every |= {"rows": "float32", "rescore": False, "seed": 0, "temperature": 1.0}
+    every |= {"k": k, "index": index, **options}
     searcher = searcher_of(model.layers[-1], SearchOptions(**every))
     number = searcher.num_probed if num_probed is None else num_probed
     best = searcher.best(hidden_of(model, x), tf.constant(number))
