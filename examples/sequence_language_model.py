@@ -153,7 +153,7 @@ def parse(command_line: list[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("--trunk", choices=TRUNKS, default="transformer")
-    parser.add_argument("--head", choices=HEADS, default="sampled")
+    parser.add_argument("--head", choices=HEADS, default="tied")
     parser.add_argument("--candidates", type=int, default=100, help="of each word")
     parser.add_argument("--length", type=int, default=32, help="words of a sequence")
     parser.add_argument("--width", type=int, default=128)

@@ -62,7 +62,7 @@ WAITS = {
     "exact_softmax_all": {"Where": 0, "If": 11, "While": 5},
 }
 
-ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed")}
+ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed") and not row.is_tied}
 every_head = cases_of("name", list(ROWS))
 
 
@@ -229,12 +229,26 @@ def test_indexes_follow_w_on_the_gpu(name):
     assert [node for node in nodes if (node.place, node.op) not in ON_HOST] == []
 
 
-def test_a_table_that_input_and_output_share_is_on_the_gpu():
+TIED = {
+    "sampled": (
+        lambda table: tlo.heads.TiedSampledHead(table, tlo.samplers.Uniform(20)),
+        tlo.losses.ComplementarySum,
+    ),
+    "exact_softmax": (tlo.heads.TiedExactSoftmaxHead, tlo.losses.SoftmaxCrossentropy),
+    "exact_softmax_all": (
+        lambda table: tlo.heads.TiedExactSoftmaxHead(table, backward="all"),
+        tlo.losses.SoftmaxCrossentropy,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_table_that_input_and_output_share_is_on_the_gpu(name):
     words = keras.Input([4], dtype="int32")
     table = tlo.layers.RowEmbedding(CLASSES, WIDTH)
-    head = tlo.heads.TiedSampledHead(table, tlo.samplers.Uniform(20))
+    head = TIED[name][0](table)
     model = keras.Model(words, head(keras.layers.Flatten()(table(words)[:, :1])))
-    model.compile(tlo.optimizers.RowAdam(0.1), tlo.losses.ComplementarySum())
+    model.compile(tlo.optimizers.RowAdam(0.1), TIED[name][1]())
     model.optimizer.build(model.trainable_variables)
     batch = tf.zeros([EXAMPLES, 4], tf.int32), tf.zeros([EXAMPLES], tf.int64)
     for step in (model.train_step, model.test_step):
