@@ -192,6 +192,9 @@ def test_scipy_rows_and_a_class_that_is_ignored():
     kept = (VY != -1) & (VY[1] != VY)
     np.testing.assert_array_equal(y, VY[kept])
     np.testing.assert_array_equal(tf.sparse.to_dense(x), (VX * (VX > 0))[kept])
+    booleans = scipy_sparse.csr_matrix(np.eye(CLASSES, dtype=bool)[LABELLED % CLASSES])
+    sample = RowSample("test", (VX[LABELLED], booleans), HELD_OUT, 0, ignored=1)
+    assert sample.size == np.sum(LABELLED % CLASSES != 1)
 
 
 def test_weights_are_those_of_the_mean():

@@ -132,6 +132,18 @@ def test_trials_do_not_see_the_rows_held_out():
     assert len(np.unique(np.concatenate([x for x, _ in _first(validation.training(), 25)]))) == 400
 
 
+def test_labels_that_are_columns_are_counted():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    rows, ids = np.arange(60), np.arange(60) % 7
+    given = np.arange(60)[:, np.newaxis]
+    counts = TrialBatches("test", (given, ids), (given, ids), 9, 60, 0).label_counts(9)
+    np.testing.assert_array_equal(counts, np.bincount(ids, minlength=9))
+    for dtype in (bool, "float32"):
+        matrix = scipy_sparse.csr_matrix((np.ones(60, dtype), (rows, ids)), (60, 9))
+        batches = TrialBatches("test", (given, matrix), (given, ids), 9, 60, 0)
+        np.testing.assert_array_equal(batches.label_counts(9), counts)
+
+
 def _first(batches, number):
     return [batch for batch, _ in zip(batches, range(number), strict=False)]
 

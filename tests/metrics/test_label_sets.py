@@ -62,12 +62,24 @@ def test_of_a_model(run_eagerly, tmp_path):
     model = keras.Sequential([keras.Input([6]), tlo.heads.DenseHead(NUM_CLASSES)])
     metric = LabelSetF1(NUM_CLASSES, 4, 0.08, "softmax")
     loss = tlo.losses.SoftmaxCrossentropy()
-    model.compile("sgd", loss, metrics=[metric], run_eagerly=run_eagerly)
-    model.fit(x, labels, validation_data=(x, labels), verbose=0)
+    best = LabelSetF1(NUM_CLASSES, 1, name="best")
+    model.compile("sgd", loss, metrics=[metric, best], run_eagerly=run_eagerly)
+    rows = tlo.callbacks.SampledValidation(x, labels, rows=24)
+    history = model.fit(x, labels, verbose=0, callbacks=[rows]).history
+    assert "loss" in history and "micro_f1" not in history  # 0 would be a lie
     expected = definition(model.predict(x, verbose=0), labels, 4, 0.08, "softmax")
     found = model.evaluate(x, labels, batch_size=7, return_dict=True, verbose=0)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5)
+    own = (labels >= 0).any(axis=1)  # rows without labels are in no sample
+    for name, value in definition(model.predict(x[own], verbose=0), labels[own], 1).items():
+        assert history[f"val_best_{name}"][0] == pytest.approx(value, rel=1e-5)
+    shares = np.where(labels >= 0, 1 / np.maximum((labels >= 0).sum(1, keepdims=True), 1), 0)
+    soft = model.evaluate(x, (labels, shares.astype("float32")), return_dict=True, verbose=0)
+    assert soft == pytest.approx(found, rel=1e-5)
+    expected = definition(model.predict(x, verbose=0), labels, 1)
+    for name, value in expected.items():
+        assert found[f"best_{name}"] == pytest.approx(value, rel=1e-5)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.evaluate(x, labels, batch_size=7, return_dict=True, verbose=0) == pytest.approx(

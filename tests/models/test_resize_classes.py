@@ -452,6 +452,51 @@ REFUSED = {
 
 
 @pytest.mark.all_cases
+@pytest.mark.parametrize("kind", ["dense", "exact"])
+def test_new_rows_of_cosines_have_norm_1(kind):
+    head = (
+        tlo.heads.DenseHead(9, cosine_scale=4.0)
+        if kind == "dense"
+        else tlo.heads.ExactSoftmaxHead(9, tlo.optimizers.RowSGD(0.1), cosine_scale=4.0)
+    )
+    model = keras.Sequential([keras.Input([3]), head])
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+    rows = np.array([[3, 0, 4], [0, 0, 0]], "float32")
+    new = tlo.resize_classes(model, 11, new_rows=rows)
+    expected = np.concatenate([head.kernel, [[0.6, 0, 0.8], [0, 0, 0]]])
+    np.testing.assert_allclose(new.layers[-1].kernel, expected, rtol=1e-6)
+    h = np.array([[1.0, 2, 2]], "float32")
+    logits = 4 * (h / 3) @ expected.T
+    np.testing.assert_allclose(new.predict(h, verbose=0), logits, rtol=1e-5, atol=1e-6)
+    loss = np.log(np.exp(logits).sum()) - logits[0, 9]
+    np.testing.assert_allclose(new.evaluate(h, np.array([9]), verbose=0), loss, rtol=1e-5)
+
+
+def with_names(names):
+    inputs = keras.Input([3])
+    head = tlo.heads.DenseHead(4, name="head")
+    return keras.Model(inputs, [head(inputs), *tlo.TopK(head, 2, names=names)(inputs)])
+
+
+def test_names_of_classes_follow():
+    model = with_names(["a", "b", "c", "d"])
+    for new_classes, keep, more, names in (
+        (3, [3, 0, 1], {}, ["d", "a", "b"]),
+        (4, [3, 0], {"new_names": ["e", "f"]}, ["d", "a", "e", "f"]),
+    ):
+        new = tlo.resize_classes(model, new_classes, keep, **more)
+        *_, ids, found = new.predict(np.ones([2, 3], "float32"), verbose=0)
+        np.testing.assert_array_equal(np.asarray(found).astype(str), np.array(names)[ids])
+    assert model.layers[-1].names == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match=r"new_names must be 1 strings, .* got 0"):
+        tlo.resize_classes(model, 5)
+    with pytest.raises(ValueError, match=r"new_names must be 1 strings, .* got 2"):
+        tlo.resize_classes(model, 5, new_names=["e", "f"])
+    with pytest.raises(ValueError, match="names must differ; got 'a' for classes 0 and 4"):
+        tlo.resize_classes(model, 5, new_names=["a"])
+
+
+@pytest.mark.all_cases
 @pytest.mark.parametrize("what", REFUSED)
 def test_misuse(what):
     arguments, error, message = REFUSED[what]

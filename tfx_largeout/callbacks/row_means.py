@@ -184,13 +184,14 @@ def _slope(metric: Any) -> float:
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
-    """Returns the results that are one number."""
-    arrays = {
-        name: keras.ops.convert_to_numpy(value)
-        for name, value in results.items()
-        if not isinstance(value, dict)
-    }
-    return {name: float(array) for name, array in arrays.items() if array.ndim == 0}
+    """Returns the results that are one number, those of a metric that has several among them."""
+    found: dict[str, float] = {}
+    for name, value in results.items():
+        if isinstance(value, dict):
+            found |= _numbers(value)
+        elif (array := keras.ops.convert_to_numpy(value)).ndim == 0:
+            found[name] = float(array)
+    return found
 
 
 def _interleaved(values: dict[str, float], errors: dict[str, float]) -> dict[str, float]:

@@ -194,7 +194,8 @@ def _has_label(y: Any, length: int, ignored: int | None) -> np.ndarray:
     counted = np.zeros(length, bool)
     for leaf in leaves_of(y):
         if isinstance(leaf, tf.SparseTensor):
-            rows, ids = leaf.indices[:, 0].numpy(), leaf.values.numpy()
+            rows, columns = leaf.indices.numpy().T
+            ids = columns if leaf.dtype == tf.bool else leaf.values.numpy()
         elif isinstance(leaf, tf.RaggedTensor):
             rows, ids = leaf.value_rowids().numpy(), leaf.values
             while isinstance(ids, tf.RaggedTensor):

@@ -181,7 +181,9 @@ def _tensor(leaf: Any) -> Any:
 
 def _ids(leaf: Any) -> np.ndarray:
     if isinstance(leaf, tf.SparseTensor):
-        ids = leaf.indices[:, 1] if leaf.dtype.is_floating else leaf.values
+        is_there = tf.cast(leaf.values, tf.bool)  # of targets, where ids are columns
+        columns = tf.boolean_mask(leaf.indices[:, 1], is_there)
+        ids = leaf.values if leaf.dtype.is_integer else columns
     else:
         ids = leaf.flat_values if isinstance(leaf, tf.RaggedTensor) else leaf
     return np.asarray(ids).ravel().astype(np.int64)

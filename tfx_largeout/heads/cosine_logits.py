@@ -136,13 +136,17 @@ class CosineLogits(KernelHead):
         return super().top_k(self.linear_input(hidden), k, allowed, temperature)
 
     def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
-        if self.cosine_scale is not None:
-            kernel = unit_rows(kernel).numpy()
-        super().start_from(kernel, bias)
+        super().start_from(self._at_norm_1(kernel), bias)
+
+    def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
+        super().set_last_rows(first, None if kernel is None else self._at_norm_1(kernel), bias)
 
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
         self.refuse_cosines("to_dense")
         return super().to_dense(**kwargs)
+
+    def _at_norm_1(self, kernel: np.ndarray) -> np.ndarray:
+        return kernel if self.cosine_scale is None else unit_rows(kernel).numpy()
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         if self.cosine_scale is None:

@@ -21,7 +21,36 @@ from tfx_largeout.ops.exact.ranks_from_logits import order_keys, ranks_from_logi
 from tfx_largeout.statistics import ExactStatistics
 
 
-class ExactMetric(keras.metrics.Metric):
+class EvaluationMetric(keras.metrics.Metric):
+    """A metric without a result in training steps that leave it out: not even one of 0.
+
+    Args:
+        name, dtype: As any Keras metric.
+    """
+
+    during_training: bool = False  # by this Keras's loops know a metric that asks heads
+
+    def __init__(self, name: str | None, dtype: Any) -> None:
+        super().__init__(name=name, dtype=dtype)
+        self.was_updated = self.add_variable(
+            (), "zeros", dtype="bool", aggregation="only_first_replica", name="was_updated"
+        )
+        self._skips_in: Any = None
+
+    def skip(self) -> None:
+        """Is called in the place of an update."""
+        self._skips_in = _present_graph()
+
+    def _skips(self) -> bool:
+        """Whether it is asked for its result in training, without having been updated there."""
+        if self._skips_in is None:
+            return False
+        if tf.executing_eagerly():  # at the end of an epoch
+            return not self.was_updated.numpy()
+        return self._skips_in() is tf.compat.v1.get_default_graph()
+
+
+class ExactMetric(EvaluationMetric):
     """Streams `sum_n w_n numerator_n / sum_n w_n denominator_n` over the examples n.
 
     A subclass defines `example_ratio`. An example without labels is left out. The statistics come
@@ -50,15 +79,11 @@ class ExactMetric(keras.metrics.Metric):
         dtype: Any = None,
         ignore_class: int | None = None,
     ) -> None:
-        super().__init__(name=name or self.default_name, dtype=dtype)
+        super().__init__(name or self.default_name, dtype)
         self.ignore_class = class_argument("ignore_class", ignore_class)
         self.during_training = during_training
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
-        self.was_updated = self.add_variable(
-            (), "zeros", dtype="bool", aggregation="only_first_replica", name="was_updated"
-        )
-        self._skips_in: Any = None
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what each example adds to the numerator and to the denominator.
@@ -120,7 +145,7 @@ class ExactMetric(keras.metrics.Metric):
             statistics = statistics_of_logits(y_true, y_pred, self.ignore_class, exclude, findable)
             batch = y_pred
         elif skips:
-            self._skips_in = _present_graph()
+            self.skip()
             return
         else:
             output = output.for_metric(self.ignore_class)
@@ -167,14 +192,6 @@ class ExactMetric(keras.metrics.Metric):
         if self.ignore_class is not None:  # or a metric that is derived from this one must take it
             config["ignore_class"] = self.ignore_class
         return config
-
-    def _skips(self) -> bool:
-        """Whether it is asked for its result in training, without having been updated there."""
-        if self._skips_in is None:
-            return False
-        if tf.executing_eagerly():  # at the end of an epoch
-            return not self.was_updated.numpy()
-        return self._skips_in() is tf.compat.v1.get_default_graph()
 
 
 _TOLD: list[Callable[[ExactMetric, tf.Tensor, tf.Tensor], None]] = []

@@ -13,15 +13,17 @@ from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import normalize_labels
+from tfx_largeout.metrics.base import EvaluationMetric
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.statistics import TopScores
 
 _SCORES = ("logit", "sigmoid", "softmax")
+_NAME = "label_set"
 _KINDS = ("precision", "recall", "f1")
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
-class LabelSetF1(keras.metrics.Metric):
+class LabelSetF1(EvaluationMetric):
     """Micro and macro precision, recall and F1 of the labels that are decided for.
 
     An example is given those of its k best classes whose score is at least a threshold. With TP_c,
@@ -31,9 +33,10 @@ class LabelSetF1(keras.metrics.Metric):
         macro: the means of TP_c / P_c, TP_c / Y_c and 2 TP_c / (P_c + Y_c), with 0 / 0 = 0,
                over the classes with P_c + Y_c > 0
 
-    `result()` is a dict of the six, named as `micro_precision` and `macro_f1`. Examples without
-    labels count, as nothing should be given to them; padding of sequences has a Keras mask, or
-    weights of 0. Training steps of a model with a head are left out, as `ExactMetric` does.
+    `result()` is a dict of the six, named as `micro_precision` and `macro_f1`, with a `name` as
+    `{name}_macro_f1`: where a model has several, give each one. Examples without labels count, as
+    nothing should be given to them; padding of sequences has a Keras mask, or weights of 0.
+    Training steps of a model with a head are left out, as `ExactMetric` does.
 
     Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes a class.
 
@@ -43,7 +46,7 @@ class LabelSetF1(keras.metrics.Metric):
         threshold: What the score must be at least. Default None: all k are given.
         score: What `threshold` is about: `"logit"`, `"sigmoid"` (default) or `"softmax"`, the
             probability among all C classes.
-        name: Default `label_set`.
+        name: Begins the names of the results. Default None: nothing does.
         dtype: As any Keras metric.
 
     Raises:
@@ -62,7 +65,7 @@ class LabelSetF1(keras.metrics.Metric):
         name: str | None = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(name=name or "label_set", dtype=dtype)
+        super().__init__(name or _NAME, dtype)
         self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
         self.k = integer_argument("k", k, at_least=1, at_most=self.num_classes)
         self.threshold = None if threshold is None else number_argument("threshold", threshold)
@@ -82,6 +85,7 @@ class LabelSetF1(keras.metrics.Metric):
                 f"num_classes must be that of the model, {num_classes}; got {self.num_classes}"
             )
         if output is not None and output.training:
+            self.skip()
             return
         batch = y_pred if output is None else output.hidden
         if output is None:
@@ -103,9 +107,12 @@ class LabelSetF1(keras.metrics.Metric):
             places = tf.reshape(tf.maximum(ids, 0), [-1])
             more = tf.math.unsorted_segment_sum(tf.reshape(each, [-1]), places, num_classes)
             counts.assign_add(more)
+        self.was_updated.assign(True)
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns the six; where there is nothing yet, 0."""
+        """Returns the six; where there is nothing yet, 0; in training, nothing."""
+        if self._skips():
+            return {}
         right, given, had = (
             keras.ops.convert_to_tensor(x) for x in (self.right, self.given, self.had)
         )
@@ -120,7 +127,8 @@ class LabelSetF1(keras.metrics.Metric):
             sums = (tf.reduce_sum(x) for x in (right, given, had))
             found[f"micro_{kind}"] = _ratio(kind, *sums)
             found[f"macro_{kind}"] = mean(of_class)
-        return {name: tf.cast(value, self.dtype) for name, value in found.items()}
+        prefix = "" if self.name == _NAME else f"{self.name}_"
+        return {prefix + name: tf.cast(value, self.dtype) for name, value in found.items()}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments that make an equal metric."""

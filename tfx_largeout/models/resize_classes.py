@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from tfx_largeout.callbacks.model_state import ModelState
+from tfx_largeout.class_names import class_names, pack_names
 from tfx_largeout.distribute.class_shard import owner_of_slot
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense_weights import DenseWeights
@@ -37,6 +38,7 @@ def resize_classes(
     new_bias: Any = None,
     new_counts: Any = None,
     new_class_weights: Any = None,
+    new_names: Any = None,
     head: Any = None,
 ) -> keras.Model:
     """Returns a trained model for other classes: some go, some come, and those that stay are kept.
@@ -52,11 +54,11 @@ def resize_classes(
     A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
     head's own, or the model's), the age of `RowAdam` included. With them follow the counts of
     samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
-    ignored class of losses, and `label_counts` of metrics. An index is built anew from W, or
-    follows where it is of labels. All other weights, counts of steps, slots and seeds are copied,
-    so that training goes on. It is compiled as the old model is; sums of metrics start at 0. Labels
-    are the caller's to renumber; so are the inputs of an embedding that is tied to the head, whose
-    rows follow.
+    ignored class of losses, `label_counts` of metrics, and the names of a `TopK`. An index is built
+    anew from W, or follows where it is of labels. All other weights, counts of steps, slots and
+    seeds are copied, so that training goes on. It is compiled as the old model is; sums of metrics
+    start at 0. Labels are the caller's to renumber; so are the inputs of an embedding that is tied
+    to the head, whose rows follow.
 
     Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
     Adam does not, and its first steps with a new row are up to 3.2 times as long.
@@ -74,6 +76,8 @@ def resize_classes(
         new_counts: How often each new class occurs, `[C' - m]`, for all that has counts. Default
             None: 0, which samplers and `LogFrequency` smooth.
         new_class_weights: The new classes' weights in losses, `[C' - m]`. Default None: 1.
+        new_names: Their names, strings, where a `TopK` in the model has names. Default None: there
+            are none.
         head: The head, or its name, where there are several. Default None: the only one.
 
     Returns:
@@ -96,6 +100,7 @@ def resize_classes(
     change = ClassChange(old.num_classes, new_classes, keep)
     _check_model(model, layers, old)
     _set_arguments(change, old, new_rows, new_bias, new_counts, new_class_weights)
+    named = _with_names(layers, old, change, new_names)
     _check_padding(layers, old, change)
     compiled: dict[str, Any] = {}
 
@@ -106,7 +111,7 @@ def resize_classes(
                 "the head must be a layer that model's configuration has; got "
                 f"{type(old).__name__} {old.name!r}, which another layer makes in its own code"
             )
-        return _other_head(config, old, change)
+        return _other_head(config, old, change, named)
 
     result = rebuilt(model, with_other_classes)
     new: Any = dict(zip(layers, flat_layers(result), strict=True))[old]
@@ -220,6 +225,25 @@ def _set_arguments(
         change.class_weights = change.numbers_argument("new_class_weights", class_weights)
 
 
+def _with_names(
+    layers: list[Any], old: Any, change: ClassChange, new_names: Any
+) -> dict[Any, str | None]:
+    """Returns those layers that have the names of the classes, and the packed names of the others.
+
+    Raises:
+        TypeError, ValueError: As `class_names`; or there are not as many names as new classes.
+    """
+    named = [each for each in layers if isinstance(each, TopK) and each.head is old and each.names]
+    last = class_names(new_names) or []
+    if len(last) != change.num_new and (named or last):
+        raise ValueError(
+            f"new_names must be {change.num_new} strings, one for each new class, where a TopK has "
+            f"names of classes; got {len(last)}"
+        )
+    others = {layer: [*((layer.names or [])[c] for c in change.keep), *last] for layer in named}
+    return {layer: pack_names(class_names(names)) for layer, names in others.items()}
+
+
 def _check_padding(layers: list[Any], old: Any, change: ClassChange) -> None:
     own = getattr(old, "embedding", None)
     for layer in layers:
@@ -235,16 +259,22 @@ def _check_padding(layers: list[Any], old: Any, change: ClassChange) -> None:
 # The configuration
 
 
-def _other_head(config: Any, old: Any, change: ClassChange) -> Any:
-    """Returns a configuration with another one of the head, and of the embedding tied to it."""
+def _other_head(config: Any, old: Any, change: ClassChange, named: dict[Any, str | None]) -> Any:
+    """Returns a configuration with another one of the head, and of the embedding tied to it.
+
+    And with other names of those layers that have some.
+    """
     if isinstance(config, (list, tuple)):
-        return [_other_head(item, old, change) for item in config]
+        return [_other_head(item, old, change, named) for item in config]
     if not isinstance(config, dict):
         return config
     tied = [old.embedding] if isinstance(old, TiedHead) else []
     if any(_is_config_of(layer, config) for layer in (old, *tied)):
         return {**config, "config": change.config_of_head(config["config"])}
-    return {name: _other_head(value, old, change) for name, value in config.items()}
+    for layer, names in named.items():
+        if _is_config_of(layer, config):
+            config = {**config, "config": {**config["config"], "names": names}}
+    return {name: _other_head(value, old, change, named) for name, value in config.items()}
 
 
 def _has_config_of(layer: Any, config: Any) -> bool:
