@@ -202,7 +202,10 @@ def excluded_ids(exclude: Any, num_classes: int, hidden: tf.Tensor) -> tf.Tensor
     rank = hidden.shape.rank
     rule = "exclude must be [..., E] class ids, a list of them for each example, padded with -1"
     if not isinstance(exclude, (tf.RaggedTensor, tf.SparseTensor)):
-        exclude = tf.convert_to_tensor(exclude)
+        try:
+            exclude = tf.convert_to_tensor(exclude)
+        except ValueError as error:  # of lists of different lengths
+            raise ValueError(f"{rule}, or a tf.ragged.constant; got {exclude!r}") from error
     _require_integers("exclude", exclude)
     exclude = tf.cast(exclude, tf.int64)
     if isinstance(exclude, tf.RaggedTensor):

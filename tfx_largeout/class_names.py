@@ -32,8 +32,9 @@ def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
         listed = _lines(names)
     elif isinstance(names, keras.layers.StringLookup):
         listed = list(names.get_vocabulary())
-    elif isinstance(names, (bytes, Mapping, Set)):  # the last two have no order of classes
-        got = repr(names) if isinstance(names, bytes) else type(names).__name__
+    elif isinstance(names, (bytes, Mapping, Set)) or not hasattr(names, "__iter__"):
+        # Mappings and sets have no order of classes.
+        got = type(names).__name__ if isinstance(names, (Mapping, Set)) else repr(names)
         raise TypeError(f"names must be a list of strings, one a class; got {got}")
     else:
         listed = list(names)

@@ -378,15 +378,24 @@ def set_global_seed(array: np.ndarray) -> None:
     global_seed_generator().state.assign(array)
 
 
-def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any]]) -> keras.Model:
-    """Returns another model by a changed configuration of one: `ObjectSharingScope`.
+def whole_config(model: keras.Model) -> dict[str, Any]:
+    """Returns the configuration of a model, of which `made_again` makes one: `ObjectSharingScope`.
 
     Without this scope, a layer that two others have becomes two.
     """
     with ObjectSharingScope():
-        config = keras.saving.serialize_keras_object(model)
+        return keras.saving.serialize_keras_object(model)
+
+
+def made_again(config: dict[str, Any]) -> keras.Model:
+    """Returns a new model of a configuration, which may change with it."""
     with ObjectSharingScope():
-        return keras.saving.deserialize_keras_object(change(config), safe_mode=False)
+        return keras.saving.deserialize_keras_object(config, safe_mode=False)
+
+
+def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any]]) -> keras.Model:
+    """Returns another model by a changed configuration of one."""
+    return made_again(change(whole_config(model)))
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def test_labels_that_are_columns_are_counted():
     rows, ids = np.arange(60), np.arange(60) % 7
     given = np.arange(60)[:, np.newaxis]
     counts = TrialBatches("test", (given, ids), (given, ids), 9, 60, 0).label_counts(9)
-    np.testing.assert_array_equal(counts, np.bincount(ids, minlength=9))
+    np.testing.assert_allclose(counts / counts.sum(), np.bincount(ids, minlength=9) / 60)
     for dtype in (bool, "float32"):
         matrix = scipy_sparse.csr_matrix((np.ones(60, dtype), (rows, ids)), (60, 9))
         batches = TrialBatches("test", (given, matrix), (given, ids), 9, 60, 0)
@@ -165,6 +165,25 @@ def test_what_a_head_lacks_is_not_tried(kind):
     chosen = tlo.choose_settings(model, (X, Y), trials=4, **SHORT)
     assert expected - {"sampler"} <= set(chosen.settings) <= expected | {"sampler", "num_sampled"}
     assert len(chosen.rows) == 4 and np.isfinite(chosen.rows[0]["loss"])
+
+
+@pytest.mark.parametrize("kind", ["sampled", "exact"])
+def test_a_tie_is_kept(kind):
+    words = tlo.layers.RowEmbedding(CLASSES, 4)
+    head = (
+        tlo.heads.TiedSampledHead(words, samplers.LogUniform(8))
+        if kind == "sampled"
+        else tlo.heads.TiedExactSoftmaxHead(words)
+    )
+    loss = losses.SampledSoftmax() if kind == "sampled" else losses.SoftmaxCrossentropy()
+    inputs = keras.Input([3], dtype="int32")
+    hidden = keras.layers.GlobalAveragePooling1D()(words(inputs))
+    model = keras.Model(inputs, head(hidden))
+    model.compile(optimizers.RowAdam(0.01), loss)
+    x = np.stack([Y, Y, Y], axis=1)
+    chosen = tlo.choose_settings(model, (x, Y), trials=2, steps=1, rows=4)
+    assert len(chosen.rows) == 2
+    assert [w.shape for w in chosen.model().weights] == [w.shape for w in model.weights]
 
 
 def test_a_schedule_is_kept():

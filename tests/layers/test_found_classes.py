@@ -184,7 +184,11 @@ def test_bad_calls(head, arguments, error, message):
         tf.function(tlo.TopK(head, 3))(H, **seen)
 
 
-def test_bad_categories_of_a_call(head, model):
+def test_other_bad_calls(head, model):
+    with pytest.raises(ValueError, match=r"exclude must be .*, or a tf.ragged.constant; got"):
+        tlo.TopK(head, 3)(H, exclude=[[1]] * 5 + [[2, 3]])
+    with pytest.raises(ValueError, match=r"exclude must be .*, or a tf.ragged.constant; got"):
+        tlo.TopK(head, 3)(H, exclude=[[1]] * 5 + [[2, 3]])
     layer = tlo.TopK(head, 3, categories=LABELLED)
     with pytest.raises(ValueError, match="category must be given with categories"):
         layer(H)

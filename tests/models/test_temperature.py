@@ -93,6 +93,23 @@ def test_weights_and_examples_without_labels():
     )
 
 
+def test_sparse_inputs_and_several_in_arrays():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    model, x, _, labels = problem(HEADS["dense"])
+    expected = tlo.fit_temperature(model, (x, labels))
+    inputs = keras.Input([WIDTH], sparse=True)
+    trunk = tlo.layers.SparseDense(WIDTH, kernel_initializer="identity")
+    sparse = keras.Model(inputs, model.layers[-1](trunk(inputs)))
+    found = tlo.fit_temperature(sparse, (scipy_sparse.csr_matrix(x), labels), batch_size=70)
+    assert found == pytest.approx(expected, rel=1e-4)
+    parts = [keras.Input([WIDTH // 2]) for _ in range(2)]
+    several = keras.Model(parts, model.layers[-1](keras.layers.Concatenate()(parts)))
+    halves = np.split(x, 2, axis=1)
+    assert tlo.fit_temperature(several, (halves, labels)) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match=r"x, y and weights of equally many rows; got \[3, 300\]"):
+        tlo.fit_temperature(model, (x, labels[:3]))
+
+
 def test_saved_with_names_and_temperature(tmp_path):
     model, x, *_ = problem(HEADS["dense"])
     names = [f"class {c}" for c in range(CLASSES)]
@@ -116,6 +133,7 @@ def test_saved_with_names_and_temperature(tmp_path):
 
 
 BAD = [
+    ({"names": 3}, TypeError, "names must be a list of strings, one a class; got 3"),
     ({"temperature": 0}, ValueError, "temperature must be a finite number above 0; got 0"),
     ({"temperature": np.nan}, ValueError, "temperature must be a finite number above 0; got nan"),
     ({"probabilities": 1}, ValueError, "probabilities must be True or False; got 1"),

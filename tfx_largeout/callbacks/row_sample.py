@@ -196,6 +196,9 @@ def _has_label(y: Any, length: int, ignored: int | None) -> np.ndarray:
         if isinstance(leaf, tf.SparseTensor):
             rows, columns = leaf.indices.numpy().T
             ids = columns if leaf.dtype == tf.bool else leaf.values.numpy()
+        elif hasattr(leaf, "tocsr"):
+            entries = leaf.tocoo()
+            rows, ids = entries.row, entries.col if leaf.dtype == bool else entries.data
         elif isinstance(leaf, tf.RaggedTensor):
             rows, ids = leaf.value_rowids().numpy(), leaf.values
             while isinstance(ids, tf.RaggedTensor):

@@ -16,7 +16,7 @@ from tfx_largeout.compare.trial_batches import TrialBatches
 from tfx_largeout.heads import Head
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
-from tfx_largeout.keras_internals import flat_layers, names_forgotten
+from tfx_largeout.keras_internals import flat_layers, made_again, names_forgotten, whole_config
 
 _ROWS = 256  # of a batch that is evaluated
 
@@ -150,13 +150,13 @@ def head_of(model: keras.Model) -> Head:
 def fresh_model(config: dict[str, Any]) -> keras.Model:
     """Returns a new, compiled model from what `TrialModel` has as `config`."""
     with names_forgotten():
-        return keras.saving.deserialize_keras_object(copy.deepcopy(config))
+        return made_again(copy.deepcopy(config))
 
 
 def _copied(model: keras.Model) -> tuple[dict[str, Any], keras.Model]:
     """Returns the configuration of a model, and a new one like it but for its metrics."""
     try:
-        config = keras.saving.serialize_keras_object(model)
+        config = whole_config(model)
         bare = copy.deepcopy(config)
         bare["compile_config"] |= {"metrics": None, "weighted_metrics": None}
         return config, fresh_model(bare)

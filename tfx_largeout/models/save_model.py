@@ -18,7 +18,7 @@ from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
-from tfx_largeout.keras_internals import names_forgotten
+from tfx_largeout.keras_internals import made_again, names_forgotten, whole_config
 
 _SITE = "save_model"
 _BLOCK = 2**22  # numbers that a worker sends at a time
@@ -89,7 +89,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
 def _begun(model: keras.Model, state: ModelState) -> keras.Model:
     """Returns the model as one process would have it, but for the values of its variables."""
     with _alone(), _as_if_nothing_was_made():
-        whole = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+        whole = made_again(whole_config(model))
         if model.optimizer is not None:
             whole.optimizer.build(whole.trainable_variables)
     ModelState(whole, metrics=False, kept=False).check(state.facts())

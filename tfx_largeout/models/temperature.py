@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.callbacks.row_sample import common_length, in_batches, map_leaves, rows_of
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.layers.top_k import exact_best, output_of_logits
 from tfx_largeout.statistics import ExactStatistics
 
+_ASKED_BY = "fit_temperature"
 _LARGEST = float(np.log(100.0))
 _POINTS = 9  # temperatures of a sweep
 _SPACING = 0.1  # of the last ones, in log T
@@ -39,14 +42,15 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
     Args:
         model: A model that ends in a head, trained.
         data: Held-out examples, which training has not seen: a `tf.data.Dataset` of batches
-            `(x, y)` or `(x, y, sample_weight)`, or such a tuple of arrays.
+            `(x, y)` or `(x, y, sample_weight)`, or such a tuple of arrays, tensors or sparse
+            matrices.
         batch_size: Of arrays. Default 256.
 
     Raises:
         TypeError: The model does not end in a head, or in one whose scores are no logits W h + b;
             `data` is neither.
-        ValueError: There is no example with a label, the loss is not finite, or it has no minimum
-            in [0.01, 100].
+        ValueError: Arrays are of different lengths; there is no example with a label, the loss is
+            not finite, or it has no minimum in [0.01, 100].
         RuntimeError: Several workers have the classes.
 
     References:
@@ -78,6 +82,15 @@ def _minimum(places: np.ndarray, values: np.ndarray, best: int) -> float:
     return float(places[best] + near[np.polyval(fitted, near).argmin()])
 
 
+def _slices(data: Any, batch_size: int) -> Iterator[Any]:
+    """Yields the batches of arrays, dense or sparse, in any nesting."""
+    (whole,) = in_batches(_ASKED_BY, data)
+    length = common_length(_ASKED_BY, whole)
+    for start in range(0, length, batch_size):
+        rows = np.arange(start, min(start + batch_size, length))
+        yield map_leaves(functools.partial(rows_of, rows=rows), whole)
+
+
 class _Losses:
     """The mean loss of a model on data, at some temperatures."""
 
@@ -97,7 +110,7 @@ class _Losses:
             output = output_of_logits(logits)
             head = output.head
             head.workers.refuse_several(
-                f"fit_temperature must be called in a single process; got {head.workers.size} "
+                f"{_ASKED_BY} must be called in a single process; got {head.workers.size} "
                 "workers: load the model in one, from what tlo.save_model has written"
             )
             exact = output.statistics(ExactStatistics, y).of_positive_targets
@@ -128,7 +141,7 @@ class _Losses:
     def _batches(self) -> Iterator[tuple[Any, Any, Any]]:
         data = self._data
         if not isinstance(data, tf.data.Dataset):
-            data = tf.data.Dataset.from_tensor_slices(data).batch(self._batch_size)
+            data = _slices(data, self._batch_size)
         for batch in data:
             if not isinstance(batch, tuple) or len(batch) not in (2, 3):
                 raise TypeError(
