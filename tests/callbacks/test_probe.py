@@ -32,9 +32,9 @@ def model_with(head, loss):
     return model
 
 
-def sampled(candidates):
+def sampled(candidates, **arguments):
     keras.utils.set_random_seed(2)
-    return tlo.heads.SampledHead(CLASSES, Uniform(candidates), RowAdam(0.01), seed=1)
+    return tlo.heads.SampledHead(CLASSES, Uniform(candidates), RowAdam(0.01), seed=1, **arguments)
 
 
 def probe_run(model, **arguments):
@@ -71,8 +71,10 @@ def test_exact_gradient_is_the_oracles(block, monkeypatch):
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_with_all_classes_the_sampled_gradient_is_the_exact_one():
-    model = model_with(sampled(CLASSES), tlo.losses.ComplementarySum())
+@pytest.mark.parametrize("margin", [0, 0.3], ids=["plain", "margin"])
+def test_with_all_classes_the_sampled_gradient_is_the_exact_one(margin):
+    head = sampled(CLASSES, cosine_scale=4.0) if margin else sampled(CLASSES)
+    model = model_with(head, tlo.losses.ComplementarySum(cosine_margin=margin))
     probe, history = probe_run(model)
     assert len(probe.history) == 24
     for values in probe.history:

@@ -472,6 +472,21 @@ def test_new_rows_of_cosines_have_norm_1(kind):
     np.testing.assert_allclose(new.evaluate(h, np.array([9]), verbose=0), loss, rtol=1e-5)
 
 
+def test_rows_that_a_factored_embedding_looks_up_follow():
+    head = tlo.heads.FactoredHead(CLASSES, 0.1)
+    inputs = keras.Input([3], dtype="int32")
+    hidden = keras.layers.GRU(WIDTH)(tlo.layers.FactoredEmbedding(head, WIDTH)(inputs))
+    model = keras.Model(inputs, head(hidden))
+    model.compile("sgd", tlo.losses.TaylorSoftmax())
+    places = np.random.default_rng(0).integers(0, len(MIXED), (EXAMPLES, 3))
+    model.fit(MIXED[places], MIXED[places[:, 0]], verbose=0)
+    before = model.predict(MIXED[places], verbose=0)
+    new = tlo.resize_classes(model, CLASSES, MIXED)
+    logits = new.predict(places, verbose=0)
+    np.testing.assert_allclose(logits[:, : len(MIXED)], before[:, MIXED], rtol=1e-5, atol=1e-6)
+    new.fit(places, places[:, 0], verbose=0)
+
+
 def with_names(names):
     inputs = keras.Input([3])
     head = tlo.heads.DenseHead(4, name="head")

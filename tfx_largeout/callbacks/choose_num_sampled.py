@@ -45,10 +45,10 @@ def choose_num_sampled(
 
         error(S)^2 = mean_draws sum_n |g_n - g*_n|^2 / sum_n |g*_n|^2 <= tolerance^2
 
-    g_n being the gradient of the training loss of example n with respect to h, with S candidates,
-    and g*_n that of the softmax cross-entropy over all classes. This is the error of one step, bias
-    and noise together: 0 is exact, and with 1 the error is as long as the gradient. It falls with
-    1 / sqrt(S). `Probe` looks at the same gradients.
+    g_n being the gradient of the training loss of example n with respect to h, with S candidates
+    and no margin, and g*_n that of the softmax cross-entropy over all classes. This is the error of
+    one step, bias and noise together: 0 is exact, and with 1 the error is as long as the gradient.
+    It falls with 1 / sqrt(S). `Probe` looks at the same gradients.
 
     The tolerance must be met by two standard errors, over examples and draws, so that it is met on
     other examples of the same kind too. The sampler of the model's head gives way to ones like it

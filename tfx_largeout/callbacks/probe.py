@@ -46,8 +46,8 @@ class Probe(StepMeasurements):
     | `probe_index_*` | of the head's index, if it has one: see `health` of the index |
     | `probe_share_of_time` | of the time since training began, spent in the probe |
 
-    The mean over a few draws still has noise, which the relative bias contains: it falls with
-    1 / sqrt(draws) down to the bias itself. Nothing is updated.
+    A margin of the loss is left out. The mean over a few draws still has noise, which the relative
+    bias contains: it falls with 1 / sqrt(draws) down to the bias itself. Nothing is updated.
 
     An index that has degenerated (a bucket with more than a tenth of the classes, short rows aside
     where there are `length_ranges`; or half of the classes in no bucket) is reported by a warning,
@@ -213,7 +213,7 @@ class ProbedBatch(NamedTuple):
         gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, output.head.kernel, output.head.bias
         )
-        return cls(output.head, model.loss, hidden, labels, exact, gradient)
+        return cls(output.head, model.loss.without_margin, hidden, labels, exact, gradient)
 
     def drawn(self, draw: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the training loss `[N]` and its gradient `[N, D]` with respect to h.

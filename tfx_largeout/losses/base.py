@@ -127,6 +127,11 @@ class HeadLoss(keras.losses.Loss):
         """The weights of classes `[C]` that the loss was made with."""
         return self._class_weights
 
+    @property
+    def without_margin(self) -> HeadLoss:
+        """The loss that comes near the exact one: without margins, of which most have none."""
+        return self
+
     def from_statistics(self, statistics: Any) -> tf.Tensor:
         """Returns the training loss of each example, `[N]`.
 

@@ -61,6 +61,14 @@ class MarginLoss(HeadLoss):
         """Whether one of the margins is not 0."""
         return bool(self.cosine_margin or self.angular_margin)
 
+    @property
+    def without_margin(self) -> HeadLoss:
+        """The loss with margins of 0, such as it is in evaluation."""
+        if not self.has_margin:
+            return self
+        config = {**self.get_config(), "cosine_margin": 0.0, "angular_margin": 0.0}
+        return type(self).from_config(config)
+
     def with_margin(self, logits: tf.Tensor, scale: tf.Tensor | None) -> tf.Tensor:
         """Returns o' of the logits o of labels, `[N, K]`; o without a margin."""
         if not self.has_margin:
