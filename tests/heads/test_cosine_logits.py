@@ -420,3 +420,30 @@ def test_what_takes_the_logits_for_w_h_refuses():
     plain = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
     with pytest.raises(TypeError, match="replace_output needs a head whose logits are W h"):
         tlo.replace_output(plain, sampled(cosine_scale=2.0))
+
+
+@every_head
+def test_rows_that_are_assigned_have_norm_1(make):
+    head = HEADS[make](cosine_scale=SCALE)
+    model = keras.Sequential([keras.Input([WIDTH]), head])
+    model.compile("sgd", ComplementarySum() if make == "sampled" else SoftmaxCrossentropy())
+    place = [weight is head.kernel for weight in model.weights].index(True)
+    weights = model.get_weights()
+    model.set_weights([w if i != place else 2 * w for i, w in enumerate(weights)])
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_allclose(after, before, rtol=1e-6)
+    model.set_weights(weights)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
+    head.kernel.assign(KERNEL)
+    logits = SCALE * oracle.cosines(X, KERNEL)
+    np.testing.assert_allclose(model.predict(X, verbose=0), logits, rtol=1e-4, atol=1e-5)
+    loss = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(EXAMPLES), LABELS]
+    assert model.evaluate(X, LABELS, verbose=0) == pytest.approx(loss.mean(), rel=1e-5)
+
+
+def test_an_average_of_rows_is_refused():
+    model = keras.Sequential([keras.Input([WIDTH]), dense(cosine_scale=SCALE)])
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), SoftmaxCrossentropy())
+    with pytest.raises(ValueError, match="use_ema of the model's optimizer must be False"):
+        model.fit(X, LABELS, verbose=0)

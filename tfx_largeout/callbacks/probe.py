@@ -213,7 +213,7 @@ class ProbedBatch(NamedTuple):
         gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, output.head.kernel, output.head.bias
         )
-        return cls(output.head, model.loss.without_margin, hidden, labels, exact, gradient)
+        return cls(output.head, model.loss.without_margin(), hidden, labels, exact, gradient)
 
     def drawn(self, draw: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the training loss `[N]` and its gradient `[N, D]` with respect to h.

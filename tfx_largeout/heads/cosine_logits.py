@@ -7,13 +7,12 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.heads.kernel_head import KernelHead
-from tfx_largeout.ops.rows.unit_rows import unit_rows
+from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
 from tfx_largeout.statistics import TopScores
 
 
@@ -25,9 +24,10 @@ class CosineLogits(KernelHead):
         o_c = s cos(theta_c) = <w_c, s h / ||h||>,   ||w_c|| = 1.
 
     Rows of W have norm 1 from the start. A step goes by the gradient through w / ||w||, which at
-    norm 1 is g - w <w, g>, and brings the rows that it changed back to norm 1. So whatever reads W,
-    be it an exact pass, `TopK`, an index or `export`, finds directions in it, and costs what it
-    does without; a step normalises the rows that it touches, and h.
+    norm 1 is g - w <w, g>, and brings the rows that it changed back to norm 1. Rows that are
+    assigned, as by `set_weights`, are divided by their norms. So whatever reads W, be it an exact
+    pass, `TopK`, an index or `export`, finds directions in it, and costs what it does without; a
+    step normalises the rows that it touches, and h.
 
     A row of zeros has the logit 0, and leaves it at its first step; h of zeros has logits of 0, and
     a gradient as if its norm were 1. Rows of bfloat16 have norm 1 up to their rounding.
@@ -88,6 +88,9 @@ class CosineLogits(KernelHead):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
+        if self.cosine_scale is not None:  # also of `set_weights`, or of a file
+            self._assign_kernel = self.kernel.assign
+            self.kernel.assign = self._assign_at_norm_1
         if self.learn_scale:
             assert self.cosine_scale is not None
             start = math.log(self.cosine_scale)
@@ -135,18 +138,13 @@ class CosineLogits(KernelHead):
     ) -> TopScores:
         return super().top_k(self.linear_input(hidden), k, allowed, temperature)
 
-    def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
-        super().start_from(self._at_norm_1(kernel), bias)
-
-    def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
-        super().set_last_rows(first, None if kernel is None else self._at_norm_1(kernel), bias)
-
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
         self.refuse_cosines("to_dense")
         return super().to_dense(**kwargs)
 
-    def _at_norm_1(self, kernel: np.ndarray) -> np.ndarray:
-        return kernel if self.cosine_scale is None else unit_rows(kernel).numpy()
+    def _assign_at_norm_1(self, value: Any) -> Any:
+        rows = tf.cast(tf.convert_to_tensor(value), self.kernel.dtype)
+        return self._assign_kernel(at_norm_1(rows, self.kernel.dtype))
 
     def _initial_kernel(self, shape: tuple[int, int], dtype: Any) -> tf.Tensor:
         if self.cosine_scale is None:

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kernel_head import dense_logits
+from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact.logit_blocks import without_logits_at
 from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
@@ -54,7 +56,8 @@ class DenseHead(CosineLogits):
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
-        TypeError, ValueError: As `Head` and `CosineLogits`.
+        TypeError, ValueError: As `Head` and `CosineLogits`. ValueError: In a call, with
+            `cosine_scale`: the model's optimizer has `use_ema`.
     """
 
     gives: ClassVar[tuple[type, ...]] = (
@@ -64,6 +67,20 @@ class DenseHead(CosineLogits):
         SphericalStatistics,
     )
     spreads_classes: ClassVar[bool] = True
+
+    def call(
+        self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
+    ) -> tf.Tensor:
+        optimizer = getattr(calling_model(self), "optimizer", None)
+        if self.cosine_scale is not None and self.trainable and optimizer is not None:
+            for part in with_parts(optimizer):
+                if getattr(part, "use_ema", False):
+                    raise ValueError(
+                        "use_ema of the model's optimizer must be False for a head with a "
+                        "cosine_scale, as an average of rows of norm 1 has another norm; got the "
+                        f"optimizer {part.name!r} with use_ema=True"
+                    )
+        return super().call(inputs, training, exclude)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in DenseHead.gives:

@@ -127,9 +127,8 @@ class HeadLoss(keras.losses.Loss):
         """The weights of classes `[C]` that the loss was made with."""
         return self._class_weights
 
-    @property
     def without_margin(self) -> HeadLoss:
-        """The loss that comes near the exact one: without margins, of which most have none."""
+        """Returns the loss that comes near the exact one: without a margin, if it has one."""
         return self
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:

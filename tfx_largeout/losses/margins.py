@@ -61,9 +61,8 @@ class MarginLoss(HeadLoss):
         """Whether one of the margins is not 0."""
         return bool(self.cosine_margin or self.angular_margin)
 
-    @property
     def without_margin(self) -> HeadLoss:
-        """The loss with margins of 0, such as it is in evaluation."""
+        """Returns the loss with margins of 0, such as it is in evaluation."""
         if not self.has_margin:
             return self
         config = {**self.get_config(), "cosine_margin": 0.0, "angular_margin": 0.0}
