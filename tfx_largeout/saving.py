@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import base64
 import inspect
+import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+
+from tfx_largeout.keras_internals import calling_model, is_functional
 
 _PACKAGE = "tfx_largeout"
 
@@ -126,6 +129,30 @@ def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
     of the first.
     """
     return {**keras.saving.serialize_keras_object(layer), "shared_object_id": id(layer)}
+
+
+def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.Layer) -> None:
+    """Warns in a model of which a `.keras` file can't be loaded: `tied` is not beside `layer`.
+
+    Of two configurations, one within the configuration of another model, Keras makes two layers.
+    """
+    for model in _graphs(calling_model(layer)):
+        if len({id(each) for each in model.layers} & {id(layer), id(tied)}) == 1:
+            warnings.warn(
+                f"{name} of {layer.name} should be a layer of the same model, {model.name}; got "
+                "one of a model or layer within it, or around it. Keras will not load a .keras "
+                "file of them; load_weights can.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+
+
+def _graphs(model: Any) -> Iterator[Any]:
+    if is_functional(model):
+        yield model
+        for layer in model.layers:
+            yield from _graphs(layer)
 
 
 def check_registered(argument: str, function: Any) -> None:

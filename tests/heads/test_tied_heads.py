@@ -336,6 +336,26 @@ def test_a_file_keeps_the_tie(tmp_path):
         np.testing.assert_array_equal(own, old)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+def test_a_table_in_a_model_within_warns_and_weights_keep_the_tie(tmp_path):
+    x, y = data()
+
+    def nested():
+        inputs, embedding = keras.Input([LENGTH], dtype="int32"), table()
+        inner = keras.Model(inputs, trunk(embedding(inputs)))
+        head = TiedSampledHead(embedding, tlo.samplers.Uniform(9), name="head")
+        model = keras.Model(inputs, head(inner(inputs)))
+        model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax())
+        return model
+
+    model, other = nested(), nested()
+    with pytest.warns(RuntimeWarning, match="embedding of head should be a layer of the same"):
+        model.fit(x, y, verbose=0)
+    model.save_weights(tmp_path / "of.weights.h5")
+    other.load_weights(tmp_path / "of.weights.h5")
+    np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
 def test_evaluation_is_exact():
     x, y = data()
     model = tied(tlo.samplers.Uniform(3))

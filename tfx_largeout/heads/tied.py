@@ -36,6 +36,7 @@ from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.samplers import Sampler
+from tfx_largeout.saving import warn_of_lost_tie
 from tfx_largeout.statistics import CandidateStatistics, MeanLogitStatistics
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -110,6 +111,7 @@ class TiedHead(KernelHead):
     ) -> tf.Tensor:
         optimizer = getattr(calling_model(self), "optimizer", None)
         self.gives_slices = optimizer is None or _adds_up(optimizer)
+        warn_of_lost_tie(self, "embedding", self.embedding)
         return super().call(inputs, training, exclude)
 
     def add_kernel(self) -> None:

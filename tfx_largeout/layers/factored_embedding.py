@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.heads.factored import FactoredHead
-from tfx_largeout.saving import shared_config, with_objects
+from tfx_largeout.saving import shared_config, warn_of_lost_tie, with_objects
 from tfx_largeout.tensorflow_internals import tape_may_record
 
 
@@ -87,6 +87,7 @@ class FactoredEmbedding(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The rows of the ids, in the compute dtype."""
+        warn_of_lost_tie(self, "head", self.head)
         if training is None:
             training = tape_may_record()
         ids = tf.reshape(tf.cast(inputs, tf.int64), [-1])
