@@ -132,7 +132,7 @@ def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.Layer) -> None:
-    """Warns in a model of which a `.keras` file can't be loaded: `tied` is not beside `layer`.
+    """Warns in a model of which a `.keras` file loses a tie: `tied` is not beside `layer`.
 
     Of two configurations, one within the configuration of another model, Keras makes two layers.
     """
@@ -140,8 +140,8 @@ def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.La
         if len({id(each) for each in model.layers} & {id(layer), id(tied)}) == 1:
             warnings.warn(
                 f"{name} of {layer.name} should be a layer of the same model, {model.name}; got "
-                "one of a model or layer within it, or around it. Keras will not load a .keras "
-                "file of them; load_weights can.",
+                "one of a model or layer within it, or around it. A .keras file does not keep such "
+                "a tie; save_weights and load_weights do.",
                 RuntimeWarning,
                 stacklevel=2,
             )
