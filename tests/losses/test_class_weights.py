@@ -140,7 +140,7 @@ def test_weights_of_another_number_of_classes_or_beside_targets():
 def test_an_argument_that_a_loss_does_not_have(argument):
     says = {
         "class_weight": "whose argument is class_weights",
-        "label_smoothing": "SoftmaxCrossentropy has it, which trains DenseHead or ExactSoftmaxHead",
+        "label_smoothing": "SoftmaxCrossentropy has it, which trains DenseHead, ExactSoft",
         "temperature": "got an unexpected keyword argument 'temperature'",
     }[argument]
     with pytest.raises(TypeError, match=f"SampledSoftmax.*{says}"):
@@ -154,7 +154,7 @@ def test_label_smoothing_with_candidates_names_what_works():
         r"SoftmaxCrossentropy is a function of MeanLogitStatistics; got SampledHead, which gives "
         r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss that "
         r".* \(ActiveSetSoftmax, BlackOut, .* or \w+\), or a head that gives "
-        r"MeanLogitStatistics \(DenseHead or ExactSoftmaxHead\)"
+        r"MeanLogitStatistics \(DenseHead, ExactSoftmaxHead or TiedExactSoftmaxHead\)"
     )
     with pytest.raises(TypeError, match=message):
         tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1)([1, 2], logits)

@@ -15,6 +15,8 @@ from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.statistics import CandidateStatistics
 
+_MARGINS = ("cosine_margin", "angular_margin")
+
 
 class MarginLoss(HeadLoss):
     """A softmax whose labels may have to win by a margin.
@@ -65,8 +67,13 @@ class MarginLoss(HeadLoss):
         """Returns the loss with margins of 0, such as it is in evaluation."""
         if not self.has_margin:
             return self
-        config = {**self.get_config(), "cosine_margin": 0.0, "angular_margin": 0.0}
-        return type(self).from_config(config)
+        config = self.get_config()
+        return type(self).from_config({k: v for k, v in config.items() if k not in _MARGINS})
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        # What is 0 is left out: a loss that is derived from this one need not take it.
+        return {k: v for k, v in config.items() if k not in _MARGINS or v}
 
     def with_margin(self, logits: tf.Tensor, scale: tf.Tensor | None) -> tf.Tensor:
         """Returns o' of the logits o of labels, `[N, K]`; o without a margin."""
