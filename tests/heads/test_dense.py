@@ -90,7 +90,7 @@ def test_rows_of_labels_must_match_the_batch():
 
 
 def test_the_exact_pass_is_made_once_for_all_who_ask():
-    head = tlo.heads.DenseHead(7)
+    head = tlo.heads.DenseHead(7, cosine_scale=4)
     output = head_output(head(np.ones((2, 3), "float32")))
     labels = tf.constant([1, 2])
     exact = output.statistics(ExactStatistics, labels)

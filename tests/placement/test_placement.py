@@ -48,17 +48,20 @@ VARIABLES_ON_HOST = {"sampled_index": (1, "the clock of the index says what is t
 # They may become fewer, not more.
 WAITS = {
     "dense": {"Where": 0, "If": 2, "While": 0},
+    "dense_cosine": {"Where": 1, "If": 1, "While": 0},
     "tf_sampled_softmax": {"Where": 0, "If": 2, "While": 0},
     "tf_nce": {"Where": 0, "If": 2, "While": 0},
     "factored": {"Where": 11, "If": 23, "While": 3},
     "hierarchical_two_level": {"Where": 14, "If": 18, "While": 6},
     "hierarchical_huffman": {"Where": 6, "If": 13, "While": 5},
     "sampled": {"Where": 11, "If": 9, "While": 3},
+    "sampled_cosine": {"Where": 11, "If": 9, "While": 3},
     "sampled_per_example": {"Where": 6, "If": 9, "While": 3},
     "sampled_exact_softmax": {"Where": 7, "If": 10, "While": 8},
     "sampled_midx": {"Where": 7, "If": 21, "While": 19},
     "sampled_index": {"Where": 21, "If": 32, "While": 9, "Assert": 2},
     "exact_softmax": {"Where": 7, "If": 11, "While": 4},
+    "exact_softmax_cosine": {"Where": 9, "If": 12, "While": 4},
     "exact_softmax_all": {"Where": 0, "If": 11, "While": 5},
 }
 
