@@ -164,6 +164,9 @@ def test_refusals():
         tlo.fit_temperature(model, [x, labels])
     with pytest.raises(ValueError, match="data must have an example with a label; got none"):
         tlo.fit_temperature(model, (x, np.full(EXAMPLES, -1)))
+    weights = np.where(np.arange(EXAMPLES) == 1, -0.5, 1)
+    with pytest.raises(ValueError, match=r"sample_weight must be at least 0; got -0\.5"):
+        tlo.fit_temperature(model, (x, labels, weights))
     with pytest.raises(ValueError, match="the model must give finite logits on data"):
         tlo.fit_temperature(model, (x * np.nan, labels))
     best = model.predict(x, verbose=0).argmax(axis=1)

@@ -49,8 +49,8 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
     Raises:
         TypeError: The model does not end in a head, or in one whose scores are no logits W h + b;
             `data` is neither.
-        ValueError: Arrays are of different lengths; there is no example with a label, the loss is
-            not finite, or it has no minimum in [0.01, 100].
+        ValueError: Arrays are of different lengths; a weight is negative, there is no example with
+            a label, the loss is not finite, or it has no minimum in [0.01, 100].
         RuntimeError: Several workers have the classes.
 
     References:
@@ -122,14 +122,16 @@ class _Losses:
                 best = exact_best(head, output.flat_hidden, 0, None, temperature)
                 loss = tf.cast(best.log_partition, tf.float64) - target / temperature
                 found.append(tf.reduce_sum(tf.math.multiply_no_nan(loss, weights)))
-            return tf.stack(found), tf.reduce_sum(weights)
+            return tf.stack(found), tf.reduce_sum(weights), tf.reduce_min(weights)
 
         self._sums = sums
 
     def at(self, temperatures: np.ndarray) -> np.ndarray:
         total, weight = np.zeros(len(temperatures)), 0.0
         for x, y, sample_weight in self._batches():
-            values, of_batch = self._sums(x, y, sample_weight, tf.constant(temperatures))
+            values, of_batch, least = self._sums(x, y, sample_weight, tf.constant(temperatures))
+            if least < 0:
+                raise ValueError(f"sample_weight must be at least 0; got {float(least)}")
             total += values.numpy()
             weight += float(of_batch)
         if weight == 0:
