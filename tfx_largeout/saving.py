@@ -136,16 +136,19 @@ def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.La
 
     Of two configurations, one within the configuration of another model, Keras makes two layers.
     """
-    for model in _graphs(calling_model(layer)):
-        if len({id(each) for each in model.layers} & {id(layer), id(tied)}) == 1:
-            warnings.warn(
-                f"{name} of {layer.name} should be a layer of the same model, {model.name}; got "
-                "one of a model or layer within it, or around it. A .keras file does not keep such "
-                "a tie; save_weights and load_weights do.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return
+    graphs = list(_graphs(calling_model(layer)))
+    of_layer, of_tied = (
+        [model for model in graphs if any(each is one for each in model.layers)]
+        for one in (layer, tied)
+    )
+    if of_layer and of_tied and not any(one is other for one in of_layer for other in of_tied):
+        warnings.warn(
+            f"{name} of {layer.name} should be a layer of the same model, {of_layer[0].name}; got "
+            f"one of {of_tied[0].name}. A .keras file does not keep such a tie; save_weights and "
+            "load_weights do.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _graphs(model: Any) -> Iterator[Any]:
