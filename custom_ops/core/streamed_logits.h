@@ -52,8 +52,8 @@ struct StreamedLogitsOutputs {
 // if all are and where C = 0. For ranks and the best k, a NaN logit counts as -infinity.
 //
 // Cost: 2 B C D FLOP; W is read from memory once; memory
-// O(B (D + E + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of about
-// 10^6.
+// O(B (D + E + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of
+// about 10^6.
 //
 // REQUIRES: 0 <= k <= C < 2^31; labels are at least -1; shard.num_rows is C.
 void StreamedLogits(const StreamedLogitsInputs& inputs, const Execution& execution,
