@@ -25,7 +25,7 @@ struct RowStep {
   float rest_1;  // 1 - beta_1
   float rest_2;  // 1 - beta_2
   float epsilon;
-  bool unit_rows;  // are kept at norm 1
+  bool unit_rows = false;  // are kept at norm 1
 };
 
 // One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v.
