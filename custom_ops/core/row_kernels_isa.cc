@@ -82,13 +82,18 @@ void Normalize(Weight* weights, int64_t n) {
   }
 }
 
+// A gradient less `radial` times the weights, which may be infinite where that is 0.
+TFX_INLINE Floats Tangent(Floats gradient, float radial, Floats weights) {
+  return radial == 0 ? gradient : gradient - Broadcast(radial) * weights;
+}
+
 // Weights [begin, begin + n) of a row, by scale * (gradient - radial * weights).
 template <RowMethod kMethod, typename Weight>
 TFX_INLINE void StepPart(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
                          float scale, float radial, int64_t begin, int64_t n) {
   Weight* weights = static_cast<Weight*>(row.weights) + begin;
   const Floats before = LoadSome(weights, n);
-  const Floats g = Broadcast(scale) * (LoadSome(gradient + begin, n) - Broadcast(radial) * before);
+  const Floats g = Broadcast(scale) * Tangent(LoadSome(gradient + begin, n), radial, before);
   const Floats w = Broadcast(s.kept) * before;
   Floats slots[2] = {};
   for (int i = 0; i < kNumSlots<kMethod>; ++i) slots[i] = LoadSome(row.slots[i] + begin, n);
@@ -114,8 +119,7 @@ float ClipScale(float clip_norm, const Weight* weights, float radial, const floa
   if (clip_norm == __builtin_inff()) return 1.0f;
   const float squares =
       SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
-        const Floats g =
-            LoadSome(gradient + i, size) - Broadcast(radial) * LoadSome(weights + i, size);
+        const Floats g = Tangent(LoadSome(gradient + i, size), radial, LoadSome(weights + i, size));
         return MulAdd(g, g, sum);
       });
   const float norm = __builtin_sqrtf(squares);
