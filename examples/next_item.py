@@ -23,8 +23,8 @@ The model is saved, and exported for servers: `history` is padded with 0 behind,
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
-from ranking import CHOSEN_BY, Ranking, Validation, say
+from ranking import Ranking, say, train_and_rank
 
 import tfx_largeout as tlo
 
@@ -316,27 +316,15 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
     train = batches(rows, arguments.batch_size, arguments.seed)
     steps = arguments.epochs * len(train)
     recommender = Recommender(histories, arguments, steps)
-    start = time.perf_counter()
-    history = recommender.trained.fit(
+    results = train_and_rank(
+        recommender.trained,
+        recommender.ranking,
         train,
-        epochs=arguments.epochs,
-        shuffle=False,  # the data set does it
-        callbacks=[
-            Validation(recommender.ranking, held_out(histories, "validation")),
-            keras.callbacks.TensorBoard(arguments.output),
-            keras.callbacks.EarlyStopping(
-                CHOSEN_BY, mode="max", patience=arguments.patience, restore_best_weights=True
-            ),
-        ],
-        verbose=2,
-    ).history
-    results = {
-        "head": arguments.head,
-        "seed": arguments.seed,
-        "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
-        "seconds": round(time.perf_counter() - start, 1),
-        **{part: recommender.ranking(held_out(histories, part)) for part in ("validation", "test")},
-    }
+        functools.partial(held_out, histories),
+        arguments.head,
+        arguments.patience,
+        arguments,
+    )
     recommender.server.save(arguments.output / "model.keras")
     texts = ["no item", *(names.get(item, str(item)) for item in histories.ids[1:].tolist())]
     folder = new_version(arguments.output / "served")

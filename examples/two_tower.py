@@ -16,8 +16,8 @@ last, and the last one is ranked once. `--export` also writes a SavedModel for s
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import keras
 import keras_rs
 import numpy as np
 import tensorflow as tf
-from ranking import CHOSEN_BY, Ranking, Validation, say
+from ranking import Ranking, say, train_and_rank
 
 import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples
@@ -132,27 +132,15 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
     train = to_train_on(histories, arguments.length)
     steps = arguments.epochs * -(-len(train) // arguments.batch_size)
     model, ranking = build_model(histories.counts, arguments, steps)
-    start = time.perf_counter()
-    history = model.fit(
+    results = train_and_rank(
+        model,
+        ranking,
         train.dataset(arguments.batch_size, shuffle=True),
-        epochs=arguments.epochs,
-        shuffle=False,  # the data set does it
-        callbacks=[
-            Validation(ranking, held_out(histories, "validation")),
-            keras.callbacks.TensorBoard(arguments.output),
-            keras.callbacks.EarlyStopping(
-                CHOSEN_BY, mode="max", patience=arguments.epochs, restore_best_weights=True
-            ),
-        ],
-        verbose=2,
-    ).history
-    results = {
-        "head": f"two-tower, {arguments.negatives}",
-        "seed": arguments.seed,
-        "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
-        "seconds": round(time.perf_counter() - start, 1),
-        **{part: ranking(held_out(histories, part)) for part in ("validation", "test")},
-    }
+        functools.partial(held_out, histories),
+        f"two-tower, {arguments.negatives}",
+        arguments.epochs,
+        arguments,
+    )
     if arguments.export is not None:
         tlo.export(model, arguments.export, k=arguments.k)
     best = int(histories.ids[1])

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -15,7 +12,6 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ITEMS = 30
 OPTIONS = {
     "epochs": 1,
@@ -29,13 +25,8 @@ OPTIONS = {
 
 
 @pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.delitem(sys.modules, "histories", raising=False)
-    spec = importlib.util.spec_from_file_location("next_item", EXAMPLES / "next_item.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example(load_example):
+    return load_example("next_item")
 
 
 def users(number=120):

@@ -3,28 +3,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 pytest.importorskip("keras_rs")
-EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUPS, ITEMS = 8, 12
 
 
 @pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.delitem(sys.modules, "histories", raising=False)
-    spec = importlib.util.spec_from_file_location("two_tower", EXAMPLES / "two_tower.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example(load_example):
+    return load_example("two_tower")
 
 
 def test_an_example_is_what_came_before_an_item(example):
