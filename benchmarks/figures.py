@@ -14,6 +14,17 @@ the column takes several rows together. A whole table, one line for each row tha
 
     <!--table= first_table.csv; run=1; head: head text | P@1, %: precision_at_1 percent.1 -->
     <!--/table-->
+
+And one with a line for each value of some columns, a column for each value of others, and in
+each cell the last row that has both:
+
+    <!--pivot= small_budgets.csv; data=gowalla; S: s text; sampler sharing; exact_loss .2 -->
+    <!--/pivot-->
+
+Rows are chosen by `column=value`, with commas between; `value|value` is either of two, and ` or `
+begins another choice, whose rows follow. Formats are, beside those above, `e.1` for powers of ten
+and `words` for text in which names of options are put into words. Formats with ` / ` between them
+share a cell.
 """
 
 from __future__ import annotations
@@ -23,15 +34,17 @@ import csv
 import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _OVER = {"min": min, "max": max, "median": statistics.median}
 _FIGURE = re.compile(r"<!--= *(?P<rule>[^>]*?) *-->(?P<text>[^<]*)<!--/-->")
 _TABLE = re.compile(r"<!--table= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/table-->", re.DOTALL)
+_PIVOT = re.compile(r"<!--pivot= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/pivot-->", re.DOTALL)
 
-_PARTS_OF_MARKERS = (r"<!-- *(?:table|figure)? *=", r"<!-- */")
+_PARTS_OF_MARKERS = (r"<!-- *(?:table|pivot|figure)? *=", r"<!-- */")
+_WORDS = {"own": "per example", "True": "yes", "False": "no"}
 
 
 class MarkerError(ValueError):
@@ -45,11 +58,12 @@ def fill(text: str, results: Path) -> str:
         MarkerError: A marker is malformed, or names no row, several, or no column.
     """
     begun, ended = (len(re.findall(pattern, text)) for pattern in _PARTS_OF_MARKERS)
-    whole = len(_FIGURE.findall(text)) + len(_TABLE.findall(text))
+    whole = sum(len(kind.findall(text)) for kind in (_FIGURE, _TABLE, _PIVOT))
     if not begun == ended == whole:
         raise MarkerError(f"line 1: {begun} markers begin, {ended} end, {whole} are whole")
     text = _replace(_FIGURE, text, lambda rule: _figure(rule, results))
-    return _replace(_TABLE, text, lambda rule: _table(rule, results))
+    text = _replace(_TABLE, text, lambda rule: _table(rule, results))
+    return _replace(_PIVOT, text, lambda rule: _pivot(rule, results))
 
 
 def _replace(pattern: re.Pattern[str], text: str, make: Callable[[str], str]) -> str:
@@ -79,13 +93,39 @@ def _figure(rule: str, results: Path) -> str:
 
 def _table(rule: str, results: Path) -> str:
     file, where, columns = _parts(rule, 3)
-    heads, rest = zip(*(part.strip().rsplit(": ", 1) for part in columns.split("|")), strict=True)
-    cells = [part.split() for part in rest]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    heads, cells = _columns(columns)
+    rows = _rows(results / file, where)
+    return _lines(heads, ([_cell(row, each) for each in cells] for row in rows))
+
+
+def _pivot(rule: str, results: Path) -> str:
+    file, where, keys, across, cell = _parts(rule, 5)
+    heads, key_cells = _columns(keys)
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in _rows(results / file, where):
-        texts = [_styled(row[column], style) for column, style in cells]
-        lines.append("| " + " | ".join(texts) + " |")
-    return "\n" + "\n".join(lines) + "\n\n"  # lines between, or Python-Markdown takes it for HTML
+        key = tuple(_cell(row, each) for each in key_cells)
+        column = ", ".join(_styled(row[name], "words") for name in across.split())
+        lines.setdefault(key, {})[column] = _cell(row, cell)
+    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
+    filled = ([*key, *(line.get(name, "") for name in columns)] for key, line in lines.items())
+    return _lines([*heads, *columns], filled)
+
+
+def _columns(text: str) -> tuple[list[str], list[str]]:
+    """Returns the heads and the contents of columns: `P@1, %: precision_at_1 percent.1 | ...`."""
+    pairs = [part.strip().rsplit(": ", 1) for part in text.split("|")]
+    return [head for head, _ in pairs], [cell for _, cell in pairs]
+
+
+def _cell(row: dict[str, str], cell: str) -> str:
+    parts = [part.split() for part in cell.split(" / ")]
+    return " / ".join(_styled(row[column], style) for column, style in parts)
+
+
+def _lines(heads: list[str], rows: Iterable[list[str]]) -> str:
+    head, *body = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
+    text = "\n".join([head, "|" + "---|" * len(heads), *body])
+    return f"\n{text}\n\n"  # lines between, or Python-Markdown takes it for HTML
 
 
 def _parts(rule: str, number: int) -> list[str]:
@@ -96,24 +136,31 @@ def _parts(rule: str, number: int) -> list[str]:
 
 
 def _rows(file: Path, where: str) -> list[dict[str, str]]:
-    wanted = [pair.strip().split("=", 1) for pair in where.split(",") if pair.strip()]
     with file.open(newline="") as lines:
-        rows = [
-            row for row in csv.DictReader(lines) if all(row[name] == text for name, text in wanted)
-        ]
-    if not rows:
+        rows = list(csv.DictReader(lines))
+    found = []
+    for choice in where.split(" or "):
+        pairs = [pair.strip().split("=", 1) for pair in choice.split(",") if pair.strip()]
+        wanted = [(name, texts.split("|")) for name, texts in pairs]
+        found += [row for row in rows if all(row[name] in texts for name, texts in wanted)]
+    if not found:
         raise ValueError("no row is such")
-    return rows
+    return found
 
 
 def _styled(text: str, style: str) -> str:
     if style == "text":
         return text
+    if style == "words":
+        return _WORDS.get(text, text.replace("_", " "))
     kind, point, decimals = style.rpartition(".")
-    if not point or kind not in ("", "percent"):
-        raise ValueError(f"a format must be text, .1 or percent.1, with any digit; got {style!r}")
+    if not point or kind not in ("", "percent", "e"):
+        known = "text, words, .1, percent.1 or e.1, with any digit"
+        raise ValueError(f"a format must be {known}; got {style!r}")
     if not text:
         return "-"
+    if kind == "e":
+        return f"{float(text):.{int(decimals)}e}"
     return f"{float(text) * (100 if kind else 1):,.{int(decimals)}f}"
 
 

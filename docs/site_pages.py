@@ -19,7 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/*.md", "docs/*.css", "docs/figures/*.png")
+PAGES = ("*.md", "docs/**/*.md", "docs/*.css", "docs/figures/*.png")
 LISTED = ("examples/*", "benchmarks/*.py", "benchmarks/results/*.csv")
 NOTEBOOKS = "docs/notebooks/*.ipynb"
 LICENCE = "tfx_largeout/datasets/wordnet_reverse_dictionary/LICENSE.wordnet"
@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return NAME.sub(r"| [`tlo.\1`][tfx_largeout.\1] |", markdown)
     if not page.file.src_uri.startswith("docs/notebooks/"):
         markdown = TO_NOTEBOOK.sub(r"](\1.md)", markdown)
-    return re.sub(r"\]\((examples|benchmarks)\)", r"](\1/index.md)", markdown)
+    return re.sub(r"\]\(((?:\.\./)*(?:examples|benchmarks))\)", r"](\1/index.md)", markdown)
 
 
 def _list_of(names: list[str], folder: str) -> str:

@@ -66,7 +66,7 @@ def own_names(tree):
     "code",
     [
         *blocks_in(ROOT, "*.md"),
-        *blocks_in(ROOT / "docs", "*.md"),
+        *blocks_in(ROOT / "docs", "**/*.md"),
         *blocks_in(PACKAGE, "**/*.py"),
     ],
 )
@@ -89,7 +89,7 @@ def test_names_and_arguments_exist(code):
 
 
 def test_there_are_blocks_to_check():
-    assert len(list(blocks_in(ROOT / "docs", "*.md"))) > 30
+    assert len(list(blocks_in(ROOT / "docs", "**/*.md"))) > 30
     assert len(list(blocks_in(PACKAGE, "**/*.py"))) >= 10
 
 

@@ -39,6 +39,8 @@ def test_figures_are_those_of_the_files():
         ("a.csv; head=dense; median p; .2", "0.52"),
         ("a.csv; run=1, head=sampled; s; .1", "-"),
         ("a.csv; run=2; head; text", "dense"),
+        ("a.csv; run=1, head=dense or run=1, head=sampled; max p; e.0", "5e-01"),
+        ("a.csv; run=1|2, head=dense; max s; .0", "9"),
     ],
 )
 def test_a_figure_is_filled_in(results, rule, text):
@@ -52,6 +54,15 @@ def test_a_table_is_filled_in(results):
     filled = fill(f"{marker}| old |\n<!--/table-->\n", results)
     rows = "| head | P@1, % |\n|---|---|\n| dense | 43 |\n| sampled | 50 |\n"
     assert filled == f"{marker}\n{rows}\n<!--/table-->\n"
+
+
+def test_a_pivot_is_filled_in(results):
+    marker = "<!--pivot= a.csv; ; run: run text; head; p percent.0 / s .1 -->\n"
+    rows = (
+        "| run | dense | sampled |\n|---|---|---|\n| 1 | 43 / 2.0 | 50 / - |\n| 2 | 60 / 9.0 |  |\n"
+    )
+    filled = f"{marker}\n{rows}\n<!--/pivot-->\n"
+    assert fill(f"{marker}| old |\n<!--/pivot-->\n", results) == filled
 
 
 @pytest.mark.all_cases
