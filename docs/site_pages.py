@@ -19,12 +19,18 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.md", "docs/*.css", "docs/figures/*.png")
+PAGES = ("*.md", "docs/**/*.md", "docs/*.css", "docs/figures/*.png", "docs/figures/*.svg")
 LISTED = ("examples/*", "benchmarks/*.py", "benchmarks/results/*.csv")
 NOTEBOOKS = "docs/notebooks/*.ipynb"
 LICENCE = "tfx_largeout/datasets/wordnet_reverse_dictionary/LICENSE.wordnet"
-TO_NOTEBOOK = re.compile(r"\]\(([\w/]+)\.ipynb\)")
+TO_NOTEBOOK = re.compile(r"\]\(([\w/.]+)\.ipynb\)")
 NAME = re.compile(r"^\| `tlo\.([\w.]+)` \|", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Writes the pages of a folder in the place of `folder/*` in the navigation."""
+    config.nav = [_expanded(section) for section in config.nav or []]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -52,6 +58,19 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if not page.file.src_uri.startswith("docs/notebooks/"):
         markdown = TO_NOTEBOOK.sub(r"](\1.md)", markdown)
     return re.sub(r"\]\(((?:\.\./)*(?:examples|benchmarks))\)", r"](\1/index.md)", markdown)
+
+
+def _expanded(section: dict[str, Any]) -> dict[str, Any]:
+    ((title, pages),) = section.items()
+    if not isinstance(pages, list):
+        return section
+    nav: list[Any] = []
+    for page in pages:
+        if isinstance(page, str) and page.endswith("*"):
+            nav += sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(f"{page}.md"))
+        else:
+            nav.append(page)
+    return {title: nav}
 
 
 def _list_of(names: list[str], folder: str) -> str:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tutorials and guides, run from the first block to the last; and what they print is what they say.
+
+A line `print(...)  # text` must print this text; behind `# about` numbers may differ by a tenth.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from child import run_child
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(page for kind in ("guides", "tutorials") for page in (DOCS / kind).glob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"\)  +# (.*)$")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def run(page, folder, monkeypatch):
+    """Runs a page's blocks in a folder; returns what each line should print, and printed."""
+    monkeypatch.chdir(folder)
+    printed = {}
+
+    def note(*values):
+        frame = sys._getframe(1)
+        text = " ".join(map(str, values))
+        printed.setdefault((frame.f_code.co_filename, frame.f_lineno), []).append(text)
+
+    names = {"print": note, "__name__": "__main__"}
+    said = {}
+    for number, code in enumerate(BLOCK.findall(page.read_text())):
+        file = f"{page.name}-{number}"
+        for line, text in enumerate(code.splitlines(), start=1):
+            if "print(" in text and (comment := COMMENT.search(text)):
+                said[file, line] = comment[1]
+        exec(compile(code, file, "exec"), names)
+    return {at: (text, ", ".join(printed[at])) for at, text in said.items()}
+
+
+def alike(said, printed):
+    if not said.startswith("about "):
+        return said == printed
+    numbers = [np.array(NUMBER.findall(text), float) for text in (said, printed)]
+    words = [NUMBER.sub("", text).split() for text in (said.removeprefix("about "), printed)]
+    return words[0] == words[1] and np.allclose(*numbers, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
+    for at, (said, printed) in run(page, tmp_path, monkeypatch).items():
+        assert alike(said, printed), f"{at}: it says {said!r}, and prints {printed!r}"
+
+
+@pytest.mark.parametrize(
+    ("said", "printed", "expected"),
+    [
+        ("[1 2]", "[1 2]", True),
+        ("0.5", "0.51", False),
+        ("about 0.50", "0.51", True),
+        ("about 5 of 7", "6 of 7", False),
+        ("about 5 of 7", "5 in 7", False),
+    ],
+)
+def test_what_counts_as_alike(said, printed, expected):
+    assert alike(said, printed) == expected
+
+
+def commands(page):
+    for block in SHELL.findall(page.read_text()):
+        for command in block.replace("\\\n", " ").splitlines():
+            yield command.partition("#")[0].split()
+
+
+def test_commands_have_the_options_that_pages_name(tmp_path):
+    """Of `tfx-largeout` and of the examples; each program's `--help` is asked once."""
+    named = {}
+    for page in (ROOT / "README.md", *DOCS.glob("**/*.md")):
+        for words in commands(page):
+            if words[:1] == ["tfx-largeout"]:
+                program = ("-m", "tfx_largeout_command", words[1])
+            elif words[:1] == ["python"] and words[1:] and words[1].endswith(".py"):
+                program = (words[1],)
+            else:
+                continue
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            named.setdefault(program, {"--help"}).update(options)
+    for program, options in named.items():
+        if len(program) == 1:
+            assert (ROOT / program[0]).is_file(), program
+            text = (ROOT / program[0]).read_text()
+        else:
+            text = run_child(ROOT, *program, "--help").stdout
+        missing = [each for each in options - {"--help"} if f"{each}" not in text]
+        assert not missing, f"{program}: {missing}"
