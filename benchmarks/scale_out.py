@@ -17,6 +17,7 @@ other numbers of workers and networks would give is reckoned by scale_out_model.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import tempfile
@@ -46,6 +47,7 @@ LARGE = Setting(2_000_000, 8192, 20_000, 10)
 MEMORY = Setting(4_000_000, 256, 1000, 3)
 BYTES = Setting(100_000, 1024, 3800, 40)
 QUICK = Setting(2000, 32, 50, 12)
+WIRE_DTYPES = "float32", "bfloat16"
 SIZES = tuple(2**power for power in range(6, 25, 3))  # bytes
 
 
@@ -96,31 +98,37 @@ def memory(quick: bool) -> Iterable[dict[str, Any]]:
 
 def overhead(quick: bool) -> Iterable[dict[str, Any]]:
     for setting in (QUICK,) if quick else (OVERHEAD, OVERHEAD, OVERHEAD, LARGE):
-        ms = {
-            size: max(found["ms"] for found in run_workers(size, "overhead", **setting._asdict()))
-            for size in (1, 2)
-        }
-        row = {**setting._asdict(), "width": WIDTH}
-        yield row | {"one_ms": ms[1], "two_ms": ms[2], "ratio": round(ms[2] / ms[1], 3)}
+        one = step_ms(1, setting, "float32")
+        for wire_dtype in WIRE_DTYPES:
+            two = step_ms(2, setting, wire_dtype)
+            row = {**setting._asdict(), "width": WIDTH, "wire_dtype": wire_dtype}
+            yield row | {"one_ms": one, "two_ms": two, "ratio": round(two / one, 3)}
+
+
+def step_ms(size: int, setting: Setting, wire_dtype: str) -> float:
+    found = run_workers(size, "overhead", **setting._asdict(), wire_dtype=wire_dtype)
+    return max(worker["ms"] for worker in found)
 
 
 def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:
     setting = QUICK if quick else BYTES
-    for size in (2,) if quick else (2, 4):
-        found = run_workers(size, "bytes", **setting._asdict())[0]
+    for size, wire_dtype in itertools.product((2,) if quick else (2, 4), WIRE_DTYPES):
+        found = run_workers(size, "bytes", **setting._asdict(), wire_dtype=wire_dtype)[0]
         weights = WIDTH * FEATURES + WIDTH + 1
-        formula = formula_bytes(size, setting.batch, 1, weights)
+        wide = 2 if wire_dtype == "bfloat16" else 4
+        formula = formula_bytes(size, setting.batch, 1, weights, wide)
         row = {"workers": size, **setting._asdict(), "width": WIDTH, "trunk_weights": weights}
+        row["wire_dtype"] = wire_dtype
         measured = found["bytes"] / size
         row |= {"measured": round(measured), "formula": round(formula)}
         yield row | {"ratio": round(measured / formula, 3)}
 
 
-def formula_bytes(workers: int, batch: int, labels: int, weights: int) -> float:
-    """Bytes that a worker receives in a step: docs/scale_out.md."""
+def formula_bytes(workers: int, batch: int, labels: int, weights: int, wide: int) -> float:
+    """Bytes that a worker receives in a step, activations and gradients in `wide` bytes each."""
     share = (workers - 1) / workers
-    gathered = 8 * batch * WIDTH + 4 * batch * (1 + 4 * labels)
-    return share * (gathered + 4 * workers * batch + 8 * weights)
+    gathered = 2 * wide * batch * WIDTH + 4 * batch * (1 + 4 * labels)
+    return share * (gathered + 4 * workers * batch + 2 * wide * weights)
 
 
 def collectives(quick: bool) -> Iterable[dict[str, Any]]:

@@ -220,6 +220,8 @@ PARTS = {
 
 if __name__ == "__main__":
     part, folder, settings = sys.argv[1:]
-    rank = tlo.distribute.connect(timeout=120).rank
-    found = PARTS[part](**json.loads(settings))
+    options = json.loads(settings)
+    wire_dtype = options.pop("wire_dtype", "float32")
+    rank = tlo.distribute.connect(timeout=120, wire_dtype=wire_dtype).rank
+    found = PARTS[part](**options)
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))

@@ -63,6 +63,7 @@ def test_a_wrong_tf_config(monkeypatch, text, message):
         ({"timeout": 0}, "timeout must be"),
         ({"step_timeout": -1}, "step_timeout must be"),
         ({"heartbeat_timeout": 0}, "heartbeat_timeout must be"),
+        ({"wire_dtype": "float16"}, "wire_dtype must be one of"),
     ],
 )
 def test_wrong_arguments(arguments, message):

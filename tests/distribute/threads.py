@@ -31,12 +31,12 @@ DEVICES = [f"/device:CPU:{rank}" for rank in range(MOST)]
 OWN = threading.local()  # the workers of a thread
 
 
-def on_all(run, size=2):
+def on_all(run, size=2, **options):
     """Returns what `run(workers)` returns on each worker, or the error that it raises."""
     found = [None] * size
 
     def work(rank):
-        OWN.workers = ConnectedWorkers(size, rank, DEVICES[rank], WaitLimit(30.0))
+        OWN.workers = ConnectedWorkers(size, rank, DEVICES[rank], WaitLimit(30.0), **options)
         with tf.device(DEVICES[rank]):
             try:
                 found[rank] = run(OWN.workers)
@@ -139,6 +139,43 @@ def check_means():
         np.testing.assert_array_equal(rows.values, [[1.5, 1.5], [0.5, 0.5]])
         np.testing.assert_array_equal(one.indices, [0])
         np.testing.assert_array_equal(one.values, [[0.5, 0.5]])
+
+
+def check_bfloat16_on_the_wire():
+    """Odd sizes; sums of what is rounded once, and once more where all get the sum."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(3, 7)).astype("float32")
+    hidden = rng.normal(size=(3, 2, 5)).astype("float32")
+
+    def step(workers):
+        r = workers.rank
+        rows = tf.IndexedSlices(tf.constant(hidden[r]), tf.constant([0, 3]), [5, 5])
+        means = mean_over_workers(workers, [tf.constant(vectors[r]), rows], list("ab"))
+        found = []
+        for phase in (TRAIN, EVALUATE):
+            with tf.GradientTape() as tape:
+                h = tf.constant(hidden[r])
+                tape.watch(h)
+                batch = gather_examples(workers, "head", phase, 7, h, tf.constant([[1], [2]]))
+                loss = tf.reduce_sum(batch.hidden * tf.reshape(hidden / 3, [6, 5]))
+            found.append((batch.hidden, tape.gradient(loss, h)))
+        wide = workers.sum_of_gradients(tf.constant(vectors[r], tf.float64), "wide")
+        return *means, wide, *found
+
+    def rounded(x):
+        return tf.cast(tf.cast(x, tf.bfloat16), tf.float32).numpy()
+
+    results = on_all(step, 3, wire_dtype=tf.bfloat16)
+    mean = rounded(rounded(vectors).sum(axis=0)) / np.float32(3)
+    assert not np.array_equal(mean, vectors.sum(axis=0) / np.float32(3))
+    for rank, (vector, rows, wide, trained, evaluated) in enumerate(results):
+        np.testing.assert_allclose(vector, mean, rtol=1e-6)
+        np.testing.assert_array_equal(vector, results[0][0])
+        np.testing.assert_allclose(rows.values, rounded(hidden).mean(axis=0), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(wide, vectors.astype(float).sum(axis=0), rtol=1e-12)
+        np.testing.assert_array_equal(trained[0], rounded(hidden).reshape(6, 5))
+        np.testing.assert_array_equal(evaluated[0], hidden.reshape(6, 5))
+        np.testing.assert_allclose(trained[1], 9 * rounded(hidden[rank] / 3), rtol=1e-6)
 
 
 def check_meetings():

@@ -36,12 +36,19 @@ class ConnectedWorkers(Workers):
         device: The device on which collectives run.
         limit: To how long a collective waits for the others.
         server: What must live as long as the workers are connected.
+        wire_dtype: As of `Workers`.
     """
 
     def __init__(
-        self, size: int, rank: int, device: str, limit: WaitLimit, server: Any = None
+        self,
+        size: int,
+        rank: int,
+        device: str,
+        limit: WaitLimit,
+        server: Any = None,
+        wire_dtype: tf.DType = tf.float32,
     ) -> None:
-        super().__init__(size, rank)
+        super().__init__(size, rank, wire_dtype)
         self._device, self._limit, self._server = device, limit, server
         self._uses: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
             weakref.WeakKeyDictionary()

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.class_shard import mark_slots, own_rows, replicated, shard_of
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, check_alike, meet
+from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers, current
 
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -190,7 +191,7 @@ def mean_over_workers(
 def _dense(workers: Workers, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     wide = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
     flat = tf.concat([tf.reshape(tf.cast(g, wide), [-1]) for g in gradients], axis=0)
-    flat = workers.sum(flat, "trunk/dense") / workers.size
+    flat = workers.sum_of_gradients(flat, "trunk/dense") / workers.size
     parts = tf.split(flat, [g.shape.num_elements() for g in gradients])
     return [
         tf.cast(tf.reshape(part, g.shape), g.dtype)
@@ -209,7 +210,10 @@ def _slices(
         tf.reshape(tf.cast(values, wide), tf.stack([here, width])), [[0, most - here], [0, 0]]
     )
     sent = tf.sequence_mask(counts, most)
-    rows = tf.boolean_mask(workers.gather(rows, f"trunk/rows/{name}"), sent)
+    dtype = workers.sent_dtype(wide)
+    every = workers.gather(packed(rows, dtype), f"trunk/rows/{name}")
+    rows = tf.reshape(tf.boolean_mask(every, sent), [-1, every.shape[2]])
+    rows = tf.cast(unpacked(rows, dtype)[:, :width], wide)
     ids = tf.boolean_mask(
         workers.gather(tf.pad(ids, [[0, most - here]]), f"trunk/ids/{name}"), sent
     )

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.distribute.meeting import meet
+from tfx_largeout.distribute.meeting import TRAIN, meet
+from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers
 
 _MINUS_ZERO = {tf.float32: (tf.int32, tf.int32.min), tf.float64: (tf.int64, tf.int64.min)}
@@ -117,40 +118,42 @@ def _gathered(
 ) -> tuple[tuple[Any, ...], Parts, tf.Tensor | None]:
     """Returns h, label ids, weights, mask and values of all; whose they are; what stays, None: all.
 
-    All of it is sent as whole numbers of the same bits.
+    All of it is sent as whole numbers of the same bits; to train, h is sent in `wire_dtype`.
     """
     width, dtype = hidden.shape[1], hidden.dtype
+    sent = workers.sent_dtype(dtype) if when[0] == TRAIN else dtype
     rows, num_labels = tf.unstack(tf.shape(label_ids, tf.int64))
     form = 4 * (label_values is not None) + 2 * (weights is not None) + (mask is not None)
     heard = meet(workers, when[0], site, when[1], form, [rows, num_labels])
     most = tf.reduce_max(heard[:, 1])
     if width == 0:
         most = tf.maximum(most, 1)  # a collective needs something to send
-    columns = [_bits(hidden)]
+    columns = [packed(hidden, sent)]
     if weights is not None:
-        columns.append(_bits(tf.cast(weights, dtype)[:, tf.newaxis]))
+        columns.append(packed(weights[:, tf.newaxis], dtype))
     if mask is not None:
         columns.append(tf.cast(mask, tf.int32)[:, tf.newaxis])
     ends = list(itertools.accumulate((column.shape[1] for column in columns), initial=0))
     missing = [[0, 0], [0, most - num_labels]]
-    columns.append(_bits(tf.pad(label_ids, missing, constant_values=-1)))
+    columns.append(packed(tf.pad(label_ids, missing, constant_values=-1), tf.int64))
     if label_values is not None:
-        columns.append(_bits(tf.pad(tf.cast(label_values, dtype), missing)))
+        columns.append(packed(tf.pad(label_values, missing), dtype))
 
     parts = Parts(workers, heard[:, 0])
     every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
     real = all_weights = all_mask = all_values = None
     if weights is not None:
-        all_weights = _numbers(every[:, ends[1] : ends[2]], dtype)[:, 0]
+        all_weights = unpacked(every[:, ends[1] : ends[2]], dtype)[:, 0]
         real = ~_is_minus_zero(all_weights)
         every, all_weights = (tf.boolean_mask(x, real) for x in (every, all_weights))
     if mask is not None:
         all_mask = every[:, ends[-2]] != 0
-    all_hidden = tf.ensure_shape(_numbers(every[:, : ends[1]], dtype), [None, width])
+    all_hidden = tf.cast(unpacked(every[:, : ends[1]], sent)[:, :width], dtype)
+    all_hidden = tf.ensure_shape(all_hidden, [None, width])
     first_value = ends[-1] + 2 * most
-    all_ids = _numbers(every[:, ends[-1] : first_value], tf.int64)
+    all_ids = unpacked(every[:, ends[-1] : first_value], tf.int64)
     if label_values is not None:
-        all_values = _numbers(every[:, first_value:], dtype)
+        all_values = unpacked(every[:, first_value:], dtype)
     return (all_hidden, all_ids, all_weights, all_mask, all_values), parts, real
 
 
@@ -205,21 +208,6 @@ class Parts:
         padded = tf.reshape(padded, tf.stack([size, self._capacity, width]))
         padded = tf.ensure_shape(padded, [size, None, width])
         return self._workers.sum_of_own(padded, name)[: self._rows]
-
-
-def _bits(x: tf.Tensor) -> tf.Tensor:
-    """Returns numbers `[n, k]` of 4 or 8 bytes as int32 of the same bits."""
-    shape = tf.shape(x)
-    words = x.dtype.size // 4
-    bits = tf.reshape(tf.bitcast(x, tf.int32), [shape[0], shape[1] * words])
-    return tf.ensure_shape(bits, [None, None if x.shape[1] is None else x.shape[1] * words])
-
-
-def _numbers(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Undoes `_bits`."""
-    if dtype.size == 8:
-        bits = tf.reshape(bits, [tf.shape(bits)[0], tf.shape(bits)[1] // 2, 2])
-    return tf.bitcast(bits, dtype)
 
 
 def _is_minus_zero(x: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tfx_largeout.distribute.packed_numbers import packed, unpacked
+
 Choice = TypeVar("Choice")
 
 
@@ -20,10 +22,11 @@ class Workers:
     Args:
         size: The number of workers R.
         rank: The number of this one.
+        wire_dtype: In which float32 activations and gradients are sent, float32 or bfloat16.
     """
 
-    def __init__(self, size: int, rank: int = 0) -> None:
-        self.size, self.rank = size, rank
+    def __init__(self, size: int, rank: int = 0, wire_dtype: tf.DType = tf.float32) -> None:
+        self.size, self.rank, self.wire_dtype = size, rank, wire_dtype
 
     @property
     def alone(self) -> bool:
@@ -80,8 +83,30 @@ class Workers:
         return run(x)
 
     def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`."""
-        return tf.reduce_sum(self.exchange(x, name), axis=0)
+        """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`.
+
+        Terms are sent in `wire_dtype`, and added in x's dtype.
+        """
+        terms = self.exchange(tf.cast(x, self.sent_dtype(x.dtype)), name)
+        return tf.reduce_sum(tf.cast(terms, x.dtype), axis=0)
+
+    def sum_of_gradients(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum over workers of `[n]`, bit by bit the same on all. No gradient.
+
+        In bfloat16: each worker adds up its part of the terms in float32, and sends the sum, so
+        that a number is rounded twice, whatever R is.
+        """
+        if self.sent_dtype(x.dtype) == x.dtype:
+            return self.sum(x, name)
+        n = tf.size(x)
+        padded = tf.pad(x, [[0, -n % (2 * self.size)]])
+        sums = self.sum_of_own(tf.reshape(padded, [self.size, -1]), name)
+        every = unpacked(self.gather(packed(sums[tf.newaxis], tf.bfloat16), name), tf.bfloat16)
+        return tf.cast(tf.reshape(every, [-1])[:n], x.dtype)
+
+    def sent_dtype(self, dtype: tf.DType) -> tf.DType:
+        """Returns the dtype in which activations and gradients of a dtype are sent."""
+        return self.wire_dtype if dtype == tf.float32 else dtype
 
     def first(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns what worker 0 has. No gradient."""
