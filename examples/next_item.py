@@ -12,7 +12,8 @@ of the item embedding. `--head` chooses the loss, and the candidates of a traini
 - `uniform`, `log-uniform`, `popularity`: candidates of the batch from these distributions;
 - `in-batch`: what comes next elsewhere in the batch, and in `--queue` earlier ones;
 - `midx`: candidates of each position from a softmax over coded rows of W;
-- `gbce`: uniform candidates of each position, and gSASRec's loss.
+- `gbce`: uniform candidates of each position, and gSASRec's loss;
+- `tensorflow`: `tf.nn.sampled_softmax_loss` as it is, with its own log-uniform candidates.
 
 Each epoch is validated on the item before the last of each user, over the whole catalogue without
 what the user had before; the best epoch's weights are kept. Then, once, the last item is ranked.
@@ -39,7 +40,7 @@ from ranking import Ranking, say, train_and_rank
 import tfx_largeout as tlo
 
 OPTIMIZERS = {"adam": tlo.optimizers.FusedAdam, "row-adam": tlo.optimizers.RowAdam}
-HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce")
+HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce", "tensorflow")
 
 
 @keras.saving.register_keras_serializable(package="next_item")
@@ -127,6 +128,23 @@ class Block(layers.Layer):
         return {**super().get_config(), **self.arguments}
 
 
+@keras.saving.register_keras_serializable(package="next_item")
+class TiedTFSampledSoftmaxHead(tlo.heads.TFSampledSoftmaxHead):
+    """`TFSampledSoftmaxHead` whose W is the table of the item embedding."""
+
+    def __init__(self, embedding: Any, num_sampled: int, **kwargs: Any) -> None:
+        kwargs.pop("num_classes", None)  # of a configuration
+        super().__init__(embedding.input_dim, num_sampled, **kwargs)
+        self.embedding = embedding
+
+    def add_kernel(self) -> None:
+        self.kernel = self.embedding.embeddings
+
+    def get_config(self) -> dict[str, Any]:
+        embedding = keras.saving.serialize_keras_object(self.embedding)
+        return {**super().get_config(), "embedding": embedding}
+
+
 class Recommender:
     """The layers, and the models that are made of them.
 
@@ -182,6 +200,9 @@ def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any,
         head = tlo.heads.TiedExactSoftmaxHead(embedding, use_bias=False)
         return head, tlo.losses.SoftmaxCrossentropy()
     number = min(arguments.candidates, len(counts) - 1)
+    if arguments.head == "tensorflow":
+        head = TiedTFSampledSoftmaxHead(embedding, number, use_bias=False)
+        return head, tlo.losses.TFCandidateSamplingLoss()
     sampler = {
         "uniform": lambda: tlo.samplers.Uniform(number, first_id=1),
         "log-uniform": lambda: tlo.samplers.LogUniform(number, first_id=1),

@@ -50,7 +50,7 @@ def run(example, folder, rows, head="exact", **options):
     return example.main([str(folder / "users.txt"), *command])
 
 
-HEADS = ["exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce"]
+HEADS = ["exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce", "tensorflow"]
 
 
 @pytest.mark.thorough
