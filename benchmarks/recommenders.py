@@ -4,11 +4,13 @@
     python benchmarks/recommenders.py path/to/beauty exact in-batch two-tower --seeds 1 2 3
     python benchmarks/recommenders.py path/to/beauty popularity-alone item-knn
     python benchmarks/recommenders.py path/to/beauty als bpr --python path/to/python
+    python benchmarks/recommenders.py path/to/beauty recbole-sasrec --python path/to/python
 
 Each row of results/recommenders.csv is one training by examples/next_item.py or two_tower.py, with
 its defaults but for options that are given here, or one peer. No peer is trained with test items,
 or chosen by them; for the test it has the items of validation as well, since these came before.
-`als` and `bpr` are those of `implicit`, in a Python that has it.
+`als` and `bpr` are those of `implicit`, in a Python that has it; `recbole-sasrec` and `keras-rs`
+are in recommender_peers.py. RecBole 1.2.1 wants numpy<2, pandas<2.2, scipy<1.12 and setuptools<81.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy as np
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 import histories as data  # noqa: E402
+from recommender_peers import TRAINED  # noqa: E402
 
 Scores = Callable[[np.ndarray], np.ndarray]  # of histories `[n, T]`, padded with 0: `[n, C]`
 NEVER = 2**62  # the rank of what can't be found
@@ -141,10 +144,16 @@ PEERS = {
 }
 
 
-def measure_peer(name: str, folder: Path) -> dict[str, Any]:
+def measure_peer(name: str, folder: Path, epochs: int) -> dict[str, Any]:
     """Returns what the example returns, for a peer."""
     histories = data.load(folder)
     results: dict[str, Any] = {"head": name, "seed": 1, "epoch": 0}
+    if name in TRAINED:
+        scores, results["epoch"], seconds = TRAINED[name](histories, epochs)
+        for part in ("validation", "test"):
+            before, items, _ = histories.held_out(part)
+            results[part] = evaluate(scores, before, items, histories.counts)
+        return results | {"seconds": round(seconds, 1)}
     for part in ("validation", "test"):
         start = time.perf_counter()
         before, items, _ = histories.held_out(part)
@@ -182,25 +191,29 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("methods", nargs="+", help="heads of next_item.py, two-tower, or peers")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--python", help="of an environment with implicit, for als and bpr")
+    parser.add_argument("--python", help="of an environment that has the peers")
+    parser.add_argument("--peer-epochs", type=int, default=20, help="at most, of those with any")
     parser.add_argument("--as-json", action="store_true", help="prints a peer's results, no CSV")
     arguments, options = parser.parse_known_args()
     for method in arguments.methods:
         if arguments.as_json:
-            print(json.dumps(measure_peer(method, arguments.data)))
+            print(json.dumps(measure_peer(method, arguments.data, arguments.peer_epochs)))
             continue
         from harness import RESULTS, append_row, machine
 
-        for seed in [1] if method in PEERS else arguments.seeds:
-            if method not in PEERS:
+        is_peer = method in PEERS or method in TRAINED
+        for seed in [1] if is_peer else arguments.seeds:
+            if not is_peer:
                 results = measure_example(method, arguments.data, seed, options)
-            elif arguments.python and method in ("als", "bpr"):
+            elif arguments.python:
                 command = [arguments.python, __file__, str(arguments.data), method, "--as-json"]
+                command += ["--peer-epochs", str(arguments.peer_epochs)]
                 child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 results = json.loads(child.stdout.splitlines()[-1])
             else:
-                results = measure_peer(method, arguments.data)
-            row = row_of(results, arguments.data, options) | machine()
+                results = measure_peer(method, arguments.data, arguments.peer_epochs)
+            given = [f"{arguments.peer_epochs} epochs"] if method in TRAINED else options
+            row = row_of(results, arguments.data, given) | machine()
             append_row(RESULTS / "recommenders.csv", row)
 
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law by which benchmarks/recommender_scale.py makes data, and the best that can be had."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLUSTERS, SIZE = 4, 30
+
+
+@pytest.fixture
+def law(monkeypatch):
+    for folder in ("examples", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    for name in ("histories", "ranking", "next_item", "recommenders", "recommender_scale"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("recommender_scale")
+    monkeypatch.setattr(module, "CLUSTER", SIZE)
+    return module.Law(CLUSTERS * SIZE)
+
+
+def probabilities(law, last):
+    """Of the next item, by the definition: `[n, C]`."""
+    place = {cluster: i for i, cluster in enumerate(law.circle)}
+    result = np.zeros((len(last), 1 + CLUSTERS * SIZE))
+    for row, item in zip(result, last, strict=True):
+        following = law.circle[(place[(item - 1) % CLUSTERS] + 1) % CLUSTERS]
+        for other in range(1, len(row)):
+            rank, cluster = divmod(other - 1, CLUSTERS)
+            row[other] = (0.8 * (cluster == following) + 0.2 / CLUSTERS) / (rank + 1)
+    return result / result.sum(axis=1, keepdims=True)
+
+
+def test_items_follow_each_other_by_the_law(law):
+    rows = law.sequences(20_000, 3, np.random.default_rng(0))
+    last = 1 + rows[:, 1] % CLUSTERS
+    expected = probabilities(law, last).sum(axis=0)
+    found = np.bincount(rows[:, 2], minlength=len(expected))
+    assert found[0] == 0 and len(found) == len(expected)
+    assert (np.abs(found - expected) < 4.5 * np.sqrt(expected) + 1e-9).all()
+
+
+def test_the_best_is_that_of_the_definition(law):
+    from recommenders import evaluate
+
+    rows = law.sequences(500, 7, np.random.default_rng(1))
+    before, items = rows[:, :-1], rows[:, -1]
+    found = evaluate(
+        lambda seen: probabilities(law, seen[:, -1]),
+        list(before),
+        items,
+        law.counts(),
+    )
+    assert law.best_ndcg(before, items) == pytest.approx(found["NDCG@10"], rel=1e-6)
+    assert 0.1 < found["NDCG@10"] < 0.5
