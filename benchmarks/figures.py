@@ -22,9 +22,9 @@ each cell the last row that has both:
     <!--/pivot-->
 
 Rows are chosen by `column=value`, with commas between; `value|value` is either of two, and ` or `
-begins another choice, whose rows follow. Formats are, beside those above, `e.1` for powers of ten
-and `words` for text in which names of options are put into words. Formats with ` / ` between them
-share a cell.
+begins another choice, whose rows follow; `column=last` takes the last row of each value. Formats
+are, beside those above, `e.1` for powers of ten and `words` for text in which names of options are
+put into words. Formats with ` / ` between them share a cell.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+_Key = tuple[str, ...]
+
 ROOT = Path(__file__).resolve().parents[1]
 _OVER = {"min": min, "max": max, "median": statistics.median}
 _FIGURE = re.compile(r"<!--= *(?P<rule>[^>]*?) *-->(?P<text>[^<]*)<!--/-->")
@@ -44,7 +46,14 @@ _TABLE = re.compile(r"<!--table= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/table
 _PIVOT = re.compile(r"<!--pivot= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/pivot-->", re.DOTALL)
 
 _PARTS_OF_MARKERS = (r"<!-- *(?:table|pivot|figure)? *=", r"<!-- */")
-_WORDS = {"own": "per example", "True": "yes", "False": "no"}
+_WORDS = {
+    r"\bown\b": "per example",
+    r"\bK = ": "hashes = ",
+    r"\bL = ": "tables = ",
+    "_": " ",
+    "^True$": "yes",
+    "^False$": "no",
+}
 
 
 class MarkerError(ValueError):
@@ -101,14 +110,25 @@ def _table(rule: str, results: Path) -> str:
 def _pivot(rule: str, results: Path) -> str:
     file, where, keys, across, cell = _parts(rule, 5)
     heads, key_cells = _columns(keys)
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    lines: dict[_Key, dict[_Key, str]] = {}
     for row in _rows(results / file, where):
         key = tuple(_cell(row, each) for each in key_cells)
-        column = ", ".join(_styled(row[name], "words") for name in across.split())
+        column = tuple(_styled(row[name], "words") for name in across.split())
         lines.setdefault(key, {})[column] = _cell(row, cell)
-    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
-    filled = ([*key, *(line.get(name, "") for name in columns)] for key, line in lines.items())
-    return _lines([*heads, *columns], filled)
+    columns = _in_order(dict.fromkeys(column for line in lines.values() for column in line))
+    filled = (
+        [*key, *(lines[key].get(column, "") for column in columns)] for key in _in_order(lines)
+    )
+    return _lines([*heads, *(", ".join(column) for column in columns)], filled)
+
+
+def _in_order(keys: Iterable[_Key]) -> list[_Key]:
+    """Returns the keys, numbers in their order, anything else as it came."""
+    keys = list(keys)
+    try:
+        return sorted(keys, key=lambda key: [float(part.replace(",", "")) for part in key])
+    except ValueError:
+        return keys
 
 
 def _columns(text: str) -> tuple[list[str], list[str]]:
@@ -141,8 +161,12 @@ def _rows(file: Path, where: str) -> list[dict[str, str]]:
     found = []
     for choice in where.split(" or "):
         pairs = [pair.strip().split("=", 1) for pair in choice.split(",") if pair.strip()]
-        wanted = [(name, texts.split("|")) for name, texts in pairs]
-        found += [row for row in rows if all(row[name] in texts for name, texts in wanted)]
+        wanted = [(name, texts.split("|")) for name, texts in pairs if texts != "last"]
+        last = [name for name, texts in pairs if texts == "last"]
+        chosen = [row for row in rows if all(row[name] in texts for name, texts in wanted)]
+        found += (
+            {tuple(row[name] for name in last): row for row in chosen}.values() if last else chosen
+        )
     if not found:
         raise ValueError("no row is such")
     return found
@@ -152,7 +176,9 @@ def _styled(text: str, style: str) -> str:
     if style == "text":
         return text
     if style == "words":
-        return _WORDS.get(text, text.replace("_", " "))
+        for pattern, words in _WORDS.items():
+            text = re.sub(pattern, words, text)
+        return text
     kind, point, decimals = style.rpartition(".")
     if not point or kind not in ("", "percent", "e"):
         known = "text, words, .1, percent.1 or e.1, with any digit"

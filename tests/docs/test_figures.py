@@ -40,6 +40,7 @@ def test_figures_are_those_of_the_files():
         ("a.csv; run=1, head=sampled; s; .1", "-"),
         ("a.csv; run=2; head; text", "dense"),
         ("a.csv; run=1, head=dense or run=1, head=sampled; max p; e.0", "5e-01"),
+        ("a.csv; head=last; max p; .1", "0.6"),
         ("a.csv; run=1|2, head=dense; max s; .0", "9"),
     ],
 )
