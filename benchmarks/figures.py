@@ -9,14 +9,14 @@ In Markdown, where a reader does not see it:
     <!--= first_table.csv; run=1, head=exact_softmax; precision_at_1; percent.1 -->44.8<!--/-->
 
 A row of benchmarks/results/first_table.csv, a column, and a format: `.1` is a number of decimals,
-`percent.1` that of 100 times the value, `text` the text as it is. `min`, `max` or `median` before
-the column takes several rows together. A whole table, one line for each row that is left:
+`percent.1` that of 100 times the value, `text` the text as it is. `min`, `max`, `median` or `sum`
+before the column takes several rows together. A whole table, one line for each row that is left:
 
     <!--table= first_table.csv; run=1; head: head text | P@1, %: precision_at_1 percent.1 -->
     <!--/table-->
 
 And one with a line for each value of some columns, a column for each value of others, and in
-each cell the last row that has both:
+each cell the last row that has both, or, as `count`, their number:
 
     <!--pivot= small_budgets.csv; data=gowalla; S: s text; sampler sharing; exact_loss .2 -->
     <!--/pivot-->
@@ -40,7 +40,7 @@ from pathlib import Path
 _Key = tuple[str, ...]
 
 ROOT = Path(__file__).resolve().parents[1]
-_OVER = {"min": min, "max": max, "median": statistics.median}
+_OVER = {"min": min, "max": max, "median": statistics.median, "sum": sum}
 _FIGURE = re.compile(r"<!--= *(?P<rule>[^>]*?) *-->(?P<text>[^<]*)<!--/-->")
 _TABLE = re.compile(r"<!--table= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/table-->", re.DOTALL)
 _PIVOT = re.compile(r"<!--pivot= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/pivot-->", re.DOTALL)
@@ -114,7 +114,9 @@ def _pivot(rule: str, results: Path) -> str:
     for row in _rows(results / file, where):
         key = tuple(_cell(row, each) for each in key_cells)
         column = tuple(_styled(row[name], "words") for name in across.split())
-        lines.setdefault(key, {})[column] = _cell(row, cell)
+        line = lines.setdefault(key, {})
+        counted = str(int(line.get(column, 0)) + 1) if cell == "count" else ""
+        line[column] = counted or _cell(row, cell)
     columns = _in_order(dict.fromkeys(column for line in lines.values() for column in line))
     filled = (
         [*key, *(lines[key].get(column, "") for column in columns)] for key in _in_order(lines)

@@ -96,7 +96,7 @@ def custom_gradients_forgotten() -> Iterator[None]:
 
     Optimizers of Keras go through a `tf.custom_gradient`, as do heads that update themselves.
     TensorFlow keeps the function of each as long as the process lives, and all that the function
-    holds: the traced step, and W with it (docs/reliability.md, "Several models in one process").
+    holds: the traced step, and W with it (docs/results/reliability.md).
 
     What was traced before goes on to work; graphs of models that were trained in the context can't
     be differentiated again.

@@ -36,6 +36,7 @@ def test_figures_are_those_of_the_files():
         ("a.csv; run=1, head=dense; p; percent.1", "43.2"),
         ("a.csv; run=2; s; .0", "9"),
         ("a.csv; head=dense; max s; .1", "9.0"),
+        ("a.csv; head=dense; sum s; .0", "11"),
         ("a.csv; head=dense; median p; .2", "0.52"),
         ("a.csv; run=1, head=sampled; s; .1", "-"),
         ("a.csv; run=2; head; text", "dense"),
@@ -64,6 +65,8 @@ def test_a_pivot_is_filled_in(results):
     )
     filled = f"{marker}\n{rows}\n<!--/pivot-->\n"
     assert fill(f"{marker}| old |\n<!--/pivot-->\n", results) == filled
+    counted = fill("<!--pivot= a.csv; ; run: run text; head; count -->\n<!--/pivot-->", results)
+    assert "| 1 | 1 | 1 |\n| 2 | 1 |  |\n" in counted
 
 
 @pytest.mark.all_cases

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps a model that was trained, when its owner has let go of it: docs/reliability.md.
+"""Who keeps a model that was trained, when its owner has let go of it: docs/results/reliability.md.
 
 TensorFlow's registry of custom gradients does, which other tests empty as they go (conftest.py);
 nothing of this package may.
