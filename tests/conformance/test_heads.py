@@ -690,7 +690,8 @@ STRATEGIES = {
 def batches_on_the_host(*arrays):
     """What Keras makes of arrays under a strategy, without an iterator over devices.
 
-    TensorFlow lets go of one while it fetches, which can end the process (docs/results/reliability.md).
+    TensorFlow lets go of one while it fetches, which can end the process:
+    docs/results/reliability.md.
     """
     batches = tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)

@@ -42,7 +42,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
-    model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains what lies below
+    model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains the hidden layers
     ```
 
     Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. For a loss of the mean

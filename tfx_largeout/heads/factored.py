@@ -56,7 +56,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         W <- (1 - eta lambda) W - eta dL/dW
 
     exactly as a dense layer trained with SGD takes it. docs/factored_head.md derives it. The head
-    takes the steps itself; the model's optimizer trains what lies below.
+    takes the steps itself; the model's optimizer trains the hidden layers.
 
     Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte a
     class, and 12 D^2 numbers. Evaluation O(B C D), except for the loss, which costs what a training

@@ -69,7 +69,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     ```python
     head = HierarchicalSoftmaxHead(num_classes, optimizers.RowAdagrad(0.1), counts=counts)
-    model.compile("adam", loss=losses.NegativeLogLikelihood())  # "adam" trains what lies below
+    model.compile("adam", loss=losses.NegativeLogLikelihood())  # "adam" trains the hidden layers
     ```
 
     This is another model than the softmax over W h + b: docs/hierarchical_softmax.md says what

@@ -31,7 +31,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
 
     ```python
     head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))
-    model.compile("adam", loss=losses.ComplementarySum())  # "adam" trains what lies below
+    model.compile("adam", loss=losses.ComplementarySum())  # "adam" trains the hidden layers
     ```
 
     Evaluation is exact, over all classes in bounded memory.

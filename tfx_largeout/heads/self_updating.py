@@ -30,14 +30,14 @@ class SelfUpdatingHead(Head):
     `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
     trainable. Its value may serve a loss as a learned number; elsewhere its gradient is 0.
 
-    The head takes its step together with the optimizer that trains what lies below it: once, with
+    The head takes its step together with the optimizer that trains the hidden layers: once, with
     gradients that are accumulated, divided by a loss scale or left out as that one's are. See
     `StepContext`. A head that a model calls several times takes one step by all of its gradients.
     A gradient that no step of an optimizer follows changes nothing; to look at gradients, use
     `without_update`. A head that is not `trainable` is not updated; candidates go on being drawn.
 
     Only losses of its family train it. A gradient with respect to the logits themselves is refused
-    in training, as it would train what lies below alone.
+    in training, as it would train the hidden layers alone.
 
     Its learning rate follows that of the model's optimizer, so that `LearningRateScheduler`,
     `ReduceLROnPlateau` and schedules of the model reach the head: see `model_rate`.
@@ -220,7 +220,7 @@ class SelfUpdatingHead(Head):
         return (
             f"{type(self).__name__} {self.name!r} is trained by losses of {kinds} "
             f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
-            "an activation behind the head, which would train what lies below and never the head. "
+            "an activation behind the head, which would train the hidden layers and never the head. "
             "Compile the model with one of these losses, use DenseHead, or call it with "
             "training=False."
         )

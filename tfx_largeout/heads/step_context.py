@@ -116,7 +116,7 @@ class StepContext(keras.constraints.Constraint):
         if compiled and step.optimizer is None:
             raise ValueError(
                 f"the model of {_named(head)} must be compiled with an optimizer, which trains "
-                "what lies below the head; got optimizer=None"
+                "the hidden layers; got optimizer=None"
             )
         self._refuse_averaging(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
