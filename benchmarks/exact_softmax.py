@@ -12,8 +12,8 @@ B = 1024 the selected gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a pr
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written
     python benchmarks/exact_softmax.py --smoothing   # what label smoothing adds to a step
 
-Methods take turns in one process, each with weights of its own. A step is what `fit` makes of a
-head: loss, gradient, update. `softmax` says what the softmax looks like: `uniform`, as before the
+Methods take turns in one process, each with weights of its own. A step is one of `fit`, with a
+hidden layer of D. `softmax` says what the softmax looks like: `uniform`, as before the
 first step, where the classes that are kept are all over W; or `zipf`, where p_c falls as 1 / rank,
 as soon as a model knows how frequent the classes are. Memory is measured in a process a method.
 Run it with nothing else on the machine.
@@ -81,29 +81,18 @@ def make_heads(classes: int) -> dict[str, Callable[[], tlo.heads.Head]]:
 def make_step(
     name: str, head: tlo.heads.Head, setting: Setting, smoothing: float = 0.0
 ) -> Callable[[], Any]:
-    """Returns a method's training step on one batch; its h is a trainable variable."""
+    """Returns a method's step of `fit` on one batch."""
     rng = np.random.default_rng(1)
     classes, width, batch, softmax = setting
-    hidden = tf.Variable(tf.random.stateless_normal([batch, width], [1, 2]))
+    hidden = tf.random.stateless_normal([batch, width], [1, 2])
     if not head.built:
         head.build((None, width))
     log_p = -np.log1p(np.arange(classes)) if softmax == "zipf" else np.zeros(classes)
     head.bias.assign(log_p.astype(np.float32))
     p = np.exp(log_p) / np.exp(log_p).sum()
-    labels = tf.constant(rng.choice(classes, batch, p=p))
+    labels = rng.choice(classes, batch, p=p)
     loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=smoothing)
-    variables = [hidden, *(weight.value for weight in head.trainable_weights)]
-    optimizer = FULL.get(name, FULL["full_softmax"])()
-    optimizer.build(variables)
-
-    @tf.function
-    def step() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            value = loss(labels, head(hidden, training=True))
-        optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
-        return value
-
-    return lambda: step().numpy()
+    return harness.fit_step(head, loss, FULL.get(name, FULL["full_softmax"])(), hidden, labels)
 
 
 def measure(setting: Setting, repeats: int) -> dict[str, Any]:

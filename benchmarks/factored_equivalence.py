@@ -95,6 +95,7 @@ def measure(name: str, num_classes: int, steps: int) -> dict[str, Any]:
         exact = naive.step(hidden, y)
         single.step(hidden, y)
         optimizer.apply(tape.gradient(value, trunk.trainable_variables))
+        head.take_step()
         return tf.cast(value, tf.float64), exact
 
     curve = []

@@ -194,6 +194,7 @@ def _head_step(head: FactoredHead, loss: Any, hidden: tf.Tensor, labels: tf.Tens
     by = (statistics.target_logits, statistics.sum_of_squares, statistics.sum_of_logits)
     *gradients, of_hidden = tape.gradient(value, [*by, hidden], unconnected_gradients="zero")
     with tf.control_dependencies([of_hidden]):
+        head.take_step()
         return tuple(tf.identity(gradient) for gradient in gradients)
 
 

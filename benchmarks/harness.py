@@ -36,6 +36,20 @@ def alternate(methods: dict[str, Callable[[], Any]], repeats: int) -> dict[str, 
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
+def fit_step(head: Any, loss: Any, optimizer: Any, hidden: Any, labels: Any) -> Callable[[], Any]:
+    """Returns a call that takes a step of `fit` on one batch: hidden layer, head and optimizer."""
+    import keras
+    import tensorflow as tf
+
+    width = hidden.shape[-1]
+    layer = keras.layers.Dense(width, kernel_initializer="identity", name="hidden_layer")
+    model = keras.Sequential([keras.Input([width]), layer, head])
+    model.compile(optimizer, loss, jit_compile=False)
+    model.make_train_function()
+    batches = iter(tf.data.Dataset.from_tensors((hidden, labels)).repeat())
+    return lambda: model.train_function(batches)["loss"].numpy()
+
+
 def peak_mib(method: Callable[[], Any]) -> float:
     """Returns the MiB that a call adds to the resident memory at its peak. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here

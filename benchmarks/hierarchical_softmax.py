@@ -69,7 +69,9 @@ def tree_step(head: Any) -> Callable[..., Any]:
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss(labels, head(hidden, training=True))
-        return tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return gradient
 
     return run
 

@@ -146,7 +146,9 @@ class IndexedStep:
             tape.watch(hidden)
             statistics = self.head.statistics(loss.trains_on, hidden, labels, training=True)
             values = loss.from_statistics(statistics)
-        return tape.gradient(values, hidden)[0, 0]
+        gradient = tape.gradient(values, hidden)[0, 0]
+        self.head.take_step()
+        return gradient
 
 
 class FullSoftmaxStep:

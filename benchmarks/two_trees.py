@@ -52,7 +52,9 @@ def make_step(name: str) -> Callable[[], Any]:
         with tf.GradientTape() as tape:
             tape.watch(hidden)
             value = loss(labels, head(hidden, training=True))
-        return tape.gradient(value, hidden)
+        gradient = tape.gradient(value, hidden)
+        head.take_step()
+        return gradient
 
     return tf.function(step)
 
