@@ -20,6 +20,7 @@ LAYERS = (
     "keras_internals",
     "tensorflow_internals",
     "run_time_checks",
+    "memory",
     "labels",
     "example_weights",
     "distribute",

@@ -34,6 +34,7 @@ from tfx_largeout import (
 )
 from tfx_largeout.callbacks.choose_num_sampled import choose_num_sampled
 from tfx_largeout.layers.top_k import TopK, top_k_model
+from tfx_largeout.models.estimate_memory import estimate_memory
 from tfx_largeout.models.nearest_neighbors import NearestNeighborModel
 from tfx_largeout.models.replace_output import replace_output, to_keras
 from tfx_largeout.models.resize_classes import resize_classes
@@ -58,6 +59,7 @@ __all__ = [
     "compare_models",
     "datasets",
     "distribute",
+    "estimate_memory",
     "export",
     "fit_temperature",
     "heads",

@@ -24,6 +24,7 @@ from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
+from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
@@ -287,6 +288,37 @@ class Head(keras.layers.Layer):
                 another number. Default 0: those of training.
         """
         return contextlib.nullcontext()
+
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        """Returns what `build` makes for h of a width, scalars aside; nothing is made.
+
+        A head writes it so that its memory is known before. Default: what a head that is built has.
+
+        Args:
+            width: D.
+            workers: Over how many workers the classes are spread: what the first one has.
+
+        Raises:
+            ValueError: The head is not built, and does not write it.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} {self.name!r} must be built, or write `weights_of`, for "
+                "its memory to be known; got one that is not"
+            )
+        return [Weight.of(variable) for variable in self.variables]
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """Returns what a step takes beside the weights. Arguments: as `weights_of`; the step.
+
+        Default: that of logits of all classes, and gradients of all weights that the model's
+        optimizer trains.
+        """
+        weights = self.weights_of(width, workers)
+        logits = 4 * step.examples * self.num_classes
+        return StepMemory(
+            gradients=gradients_of(weights), activations=3 * logits, evaluation=2 * logits
+        )
 
     def get_config(self) -> dict[str, Any]:
         arguments = kept_arguments(self, Head)

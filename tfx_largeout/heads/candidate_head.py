@@ -15,7 +15,9 @@ from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize, Weight
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.candidates.candidate_update import update_workspace
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.samplers.base import OutputWeights, with_certain
@@ -62,6 +64,28 @@ class CandidateHead(KernelHead):
         if index is not None:
             index.spread(self.rows)
             index.build(tuple(self.kernel.shape))
+
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        """As `Head`; with the tables of the sampler and the index."""
+        weights, classes = super().weights_of(width, workers), self.num_classes
+        if self.sampler.bytes_a_class:
+            weights.append(Weight((classes, self.sampler.bytes_a_class), "uint8", "index"))
+        if self.index is not None:
+            weights += self.index.weights_of(-(-classes // workers), width)
+        return weights
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: logits of candidates and their gradients, ids, and whether they are labels."""
+        memory = super().memory_of_step(width, step, workers)
+        number, own = self.sampler.num_candidates(step.examples)
+        number += len(self.explicit_classes)
+        of_pair = 27 if own else 13
+        workspace = update_workspace(width, step, number, own)
+        if self.index is not None:
+            workspace += self.index.workspace(-(-self.num_classes // workers))
+        return memory._replace(
+            activations=step.examples * (of_pair * number + 12 * width), workspace=workspace
+        )
 
     def set_num_sampled(self, num_sampled: int) -> None:
         """Gives the head a sampler like its own with another number of candidates S.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import keras
@@ -13,6 +14,7 @@ from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kernel_head import dense_logits
 from tfx_largeout.keras_internals import calling_model
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize
 from tfx_largeout.ops.exact.logit_blocks import without_logits_at
 from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
 from tfx_largeout.statistics import (
@@ -120,6 +122,17 @@ class DenseHead(CosineLogits):
                     labels, targets, log_partition, mean, self.num_classes
                 )
         return statistics if training else without_gradient(statistics)
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: logits and their gradient, and that of target rows as large as W.
+
+        A W in 16 bits is there in float32, too, and rows that are divided by norms three times.
+        """
+        memory = super().memory_of_step(width, step, workers)
+        kernel = self.weights_of(width, workers)[0]
+        rows, wide = kernel.shape[0], max(4 * math.prod(kernel.shape), kernel.num_bytes)
+        copies = 1 + (wide > kernel.num_bytes) + 3 * (self.cosine_scale is not None)
+        return memory._replace(activations=10 * step.examples * rows + copies * wide)
 
     @property
     def differentiable_kernel(self) -> tf.Tensor:

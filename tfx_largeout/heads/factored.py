@@ -22,6 +22,7 @@ from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.self_updating import after_forward_passes
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize, Weight
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.factored.factored_state import (
     NUM_SLOTS,
@@ -36,7 +37,11 @@ from tfx_largeout.ops.factored.factored_update import (
 )
 from tfx_largeout.ops.factored.factored_weights import moments_of_rows
 from tfx_largeout.ops.factored.singular_value_stabilization import METHODS, stabilize
-from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import (
+    bytes_of_blocks,
+    initial_values,
+    initialize_by_blocks,
+)
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowSGD
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
@@ -145,6 +150,24 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
         self._assign_current_slot = self.state.current_slot.assign
         self.state.current_slot.assign = self._assign_last
+
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        rows, size = -(-self.num_classes // workers), width + 1 if self.use_bias else width
+        dtype = self.statistics_dtype
+        matrices, vectors = Weight((3 + NUM_SLOTS, size, size), dtype), Weight((2, size), dtype)
+        slots = [Weight((rows,), "uint8"), Weight((NUM_SLOTS,), "int64")]
+        return [Weight((rows, size), dtype), matrices, vectors, *slots]
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: some matrices `[N, D]`, and some of the lesser of N and D squared."""
+        v, matrices, *_ = self.weights_of(width, workers)
+        size, examples = v.shape[1], step.examples
+        return StepMemory(
+            activations=24 * examples * size,
+            workspace=4 * (8 * examples * size + 6 * min(examples, size) ** 2),
+            evaluation=4 * examples * (2 * size + 512),
+            building=bytes_of_blocks(v) + matrices.num_bytes,
+        )
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels

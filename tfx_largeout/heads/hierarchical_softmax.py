@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,9 +34,15 @@ from tfx_largeout.class_trees.sweep import (
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize, Weight
+from tfx_largeout.ops.candidates.candidate_update import update_workspace
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients, named_rows
-from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import (
+    bytes_of_blocks,
+    initial_values,
+    initialize_by_blocks,
+)
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving import get_initializer, unpack_array
@@ -154,6 +161,38 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             for name, rows in self.class_tree.table_rows.items()
         }
         self.build_optimizer([weight for table in self.tables.values() for weight in table])
+
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        """As `Head`; of clusters by counts, which have yet to be found, about sqrt(C)."""
+        classes, dtype = self.num_classes, self.variable_dtype
+        if self.tree == "huffman":
+            tables = [classes - 1]
+        else:
+            given = self.clusters is not None
+            tables = [
+                classes,
+                int(self.clusters.max()) + 1 if given else math.isqrt(classes - 1) + 1,
+            ]
+        shapes = [shape for rows in tables for shape in ((rows, width), (rows,)[: self.use_bias])]
+        weights = self.with_slots([Weight(shape, dtype) for shape in shapes if shape])
+        return [*weights, Weight((classes, 8), "uint8", "index")]
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: logits of the clusters and of the members of one, or of a path."""
+        pairs = step.examples * step.labels
+        nodes = math.isqrt(self.num_classes) + 1
+        if self.tree == "huffman":
+            nodes = self.num_classes.bit_length()
+        size = math.isqrt(self.num_classes) + 1 if self.tree == "two_level" else 0
+        workspace = update_workspace(width, step, step.labels * nodes, own=True)
+        if size:
+            workspace = max(workspace, update_workspace(width, step, size, own=False))
+        return StepMemory(
+            activations=32 * pairs * nodes + 12 * step.examples * (size + width),
+            workspace=workspace,
+            evaluation=2**20 * 24,
+            building=bytes_of_blocks(self.weights_of(width)[0]),
+        )
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:
         """Returns all log-probabilities `[N, C]`. They have no gradient."""

@@ -15,10 +15,15 @@ from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.dense_weights import DenseWeights
 from tfx_largeout.heads.over_workers import whole_hidden
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
-from tfx_largeout.ops.rows.row_blocks import initial_values, initialize_by_blocks
+from tfx_largeout.ops.rows.row_blocks import (
+    bytes_of_blocks,
+    initial_values,
+    initialize_by_blocks,
+)
 from tfx_largeout.statistics import ExactStatistics, TopScores
 
 
@@ -68,6 +73,25 @@ class KernelHead(DenseWeights):
             initializer=self._initial_kernel,
             trainable=self.trainable_kernel,
             autocast=False,
+        )
+
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        rows, dtype = -(-self.num_classes // workers), self.variable_dtype
+        shapes = [(rows, width), (rows,)] if self.use_bias else [(rows, width)]
+        is_trained = self.trainable_kernel and self.trainable
+        return [Weight(shape, dtype, is_trained=is_trained) for shape in shapes]
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`; gradients of W and b alone: a subclass adds what its training step takes.
+
+        Evaluation: h packed, and what each thread has of each example and label.
+        """
+        weights = self.weights_of(width, workers)
+        of_example = 4 * width + 16 * 256 + step.threads * (8 * step.labels + 8)
+        return StepMemory(
+            gradients=gradients_of(weights),
+            evaluation=step.examples * of_example,
+            building=bytes_of_blocks(weights[0]),
         )
 
     def flat_logits(self, hidden: tf.Tensor, dtype: str) -> tf.Tensor:

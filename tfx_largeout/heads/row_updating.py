@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.class_shard import mark_slots
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
+from tfx_largeout.memory import Weight
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
 # What Keras does to gradients or weights between the gradient and the step, which a head does not.
@@ -88,6 +90,12 @@ class RowUpdatingHead(SelfUpdatingHead):
     def count_step(self) -> None:
         # The one of a strategy can't be assigned in a branch of a graph.
         bare_variable(self.optimizer.iterations).assign_add(1)
+
+    def with_slots(self, weights: Sequence[Weight]) -> list[Weight]:
+        """Returns weights and the state that the optimizer has for them."""
+        own_optimizer = OptimizerMemory(self.optimizer)
+        own = [weight for weight in weights if weight.part == "weights"]
+        return [*weights, *(slot for weight in own for slot in own_optimizer.slots_of(weight))]
 
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Makes the slots of the weights; None among them are left out."""

@@ -11,6 +11,8 @@ from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize
+from tfx_largeout.ops.candidates.candidate_update import update_workspace
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS
 from tfx_largeout.ops.exact.shared_gradient import (
@@ -19,7 +21,12 @@ from tfx_largeout.ops.exact.shared_gradient import (
     shared_gradient,
     systematic_samples,
 )
-from tfx_largeout.ops.exact.softmax_selection import num_selected_argument, softmax_selection
+from tfx_largeout.ops.exact.softmax_selection import (
+    num_selected_argument,
+    selection_workspace,
+    softmax_selection,
+)
+from tfx_largeout.ops.exact.softmax_update import softmax_workspace
 from tfx_largeout.run_time_checks import after
 from tfx_largeout.statistics import MarginStatistics, MeanLogitStatistics, SoftmaxStatistics
 
@@ -60,6 +67,21 @@ class SoftmaxHead(KernelHead):
     def present_seed(self) -> tf.Tensor:
         """The seed of the present step, `[2]` int64."""
         return seed_of_step(self.seed, *self.step_and_draw())
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: entries that are kept, about S an example, and what stands for them."""
+        memory = super().memory_of_step(width, step, workers)
+        if self.num_selected is None:
+            activations = 0
+            workspace = softmax_workspace(width, step)
+        else:
+            activations = 40 * self.num_selected
+            workspace = max(
+                selection_workspace(width, step, self.num_selected, self.num_classes),
+                update_workspace(width, step, self.num_selected, own=True),
+            )
+        activations = step.examples * (activations + 12 * width)
+        return memory._replace(activations=activations, workspace=workspace)
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels

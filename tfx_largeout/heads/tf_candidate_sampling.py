@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize
 from tfx_largeout.samplers.tf_sampler import (
     callable_of,
     named_function,
@@ -106,6 +107,15 @@ class TFCandidateSamplingHead(KernelHead):
             remove_accidental_hits=self.remove_accidental_hits,
         )
         return PerExampleLoss(labels, tf.cast(values, tf.float32))
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`: logits of candidates, and W as the optimizer gets its gradient."""
+        memory = super().memory_of_step(width, step, workers)
+        if step.takes_slices:
+            memory = memory._replace(gradients=0)
+        rows = step.examples * self.num_true + self.num_sampled
+        logits = 16 * step.examples * (self.num_sampled + self.num_true)
+        return memory._replace(activations=logits + 8 * rows * width)
 
     def get_config(self) -> dict[str, Any]:
         check_registered("sampler", self.sampler)

@@ -25,6 +25,7 @@ from tfx_largeout.keras_internals import (
     calling_model,
 )
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize
 from tfx_largeout.ops.candidates.candidate_gradients import (
     GradientSums,
     candidate_gradients,
@@ -124,6 +125,22 @@ class TiedHead(KernelHead):
                 f"the embedding must have weights of the head's dtype, {self.variable_dtype}; got "
                 f"{dtype}"
             )
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `Head`; W is the table. Gradients are of rows that are named, with what merges them.
+
+        Where they are dense, so are those of the lookups, and their sum, beside them.
+        """
+        memory = super().memory_of_step(width, step, workers)
+        number = self.num_named(step)
+        if step.takes_slices and number is not None:
+            return memory._replace(gradients=64 * min(number, self.num_classes) * width)
+        dense = 2 * self.weights_of(width)[0].num_bytes
+        return memory._replace(activations=memory.activations + dense)
+
+    def num_named(self, step: StepSize) -> int | None:
+        """Returns how many rows `named` names at most; None: all."""
+        raise NotImplementedError
 
     @property
     def kernel(self) -> Any:
@@ -297,6 +314,10 @@ class TiedSampledHead(TiedHead, CandidateHead):
         self.initial_log_partition = float(initial_log_partition)
         self._waiting = None if self.index is None else _WaitingRows(self.num_classes)
 
+    def num_named(self, step: StepSize) -> int | None:
+        number, own = self.sampler.num_candidates(step.examples)
+        return step.examples * step.labels + number * (step.examples if own else 1)
+
     def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor]:
         candidates, _ = residuals
         return [labels.ids, candidates.ids]
@@ -426,6 +447,10 @@ class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
             return values, values[1]
         values, residuals = super().forward(kind, hidden, labels)
         return values, values[1] if self.backward_over == "all" else residuals
+
+    def num_named(self, step: StepSize) -> int | None:
+        number = self.num_selected
+        return None if number is None else step.examples * (step.labels + number)
 
     def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor] | None:
         return None if self.backward_over == "all" else self.names_of_rows(labels, residuals)

@@ -17,6 +17,7 @@ from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.keras_internals import asks_for_shapes
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import Weight
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -170,6 +171,17 @@ class Index(OverRows):
 
     def check_shape(self, num_classes: int, width: int) -> None:
         """Raises a ValueError if W `[C, D]` won't do."""
+
+    def weights_of(self, num_classes: int, width: int) -> list[Weight]:
+        """Returns what `build` makes for W `[C, D]`, scalars aside; nothing is made.
+
+        Default: what an index that is built has, else nothing.
+        """
+        return [Weight.of(each, "index") for each in self.variables]
+
+    def workspace(self, num_classes: int) -> int:
+        """Returns the bytes that `rebuild`, or a round in which all rows are looked at, needs."""
+        return 0
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
         """Calls `rebuild` if it has never been called. Arguments, errors: as there."""

@@ -18,6 +18,7 @@ from tfx_largeout.indexes.hash_family import DWTAHash, HashFamily, SimHash
 from tfx_largeout.indexes.longest_row import grown_radius, longest_row, radii
 from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
 from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
+from tfx_largeout.memory import Weight
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
@@ -178,6 +179,16 @@ class HashIndex(Index, SearchIndex):
         with tf.device(HOST):
             self.schedule = self.add_derived("schedule", first_schedule(self.first_period))
         self.built = True
+
+    def weights_of(self, num_classes: int, width: int) -> list[Weight]:
+        """As `Index`; hash functions, which are few numbers, are left out."""
+        sizes = num_classes, self.num_buckets + 1
+        shapes = [(num_classes,), *((self.num_tables, size) for size in sizes)]
+        return [Weight(shape, "uint32", "index") for shape in shapes]
+
+    def workspace(self, num_classes: int) -> int:
+        """As `Index`: the codes of all tables, and votes of threads."""
+        return 4 * self.num_tables * num_classes + 9 * num_classes
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Builds all tables from W and b.

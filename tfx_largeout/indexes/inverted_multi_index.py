@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.indexes.base import Index, filled
+from tfx_largeout.memory import Weight
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.multi_index.codebooks import Codebooks, map_blocks
 from tfx_largeout.ops.multi_index.multi_index_draws import (
@@ -168,6 +169,19 @@ class InvertedMultiIndex(Index):
         schedule = np.array([0.0, self.first_period, 0.0])
         self.schedule = self.add_derived("schedule", schedule)  # steps, period, rounds
         self.built = True
+
+    def weights_of(self, num_classes: int, width: int) -> list[Weight]:
+        words = 2 * self.num_words if self.quantization == "rq" else self.num_words
+        shapes = [((words, width), "float32"), ((self.num_words**2 + 1,), "uint32")]
+        shapes += [((num_classes,), "uint32")] * 3
+        shapes += [((num_classes + 1,), "int64"), ((num_classes,), "bool")]
+        if self.counts is not None:
+            shapes.append(((num_classes,), "float64"))
+        return [Weight(shape, dtype, "index") for shape, dtype in shapes]
+
+    def workspace(self, num_classes: int) -> int:
+        """As `Index`: codes, weights, their order and sums, made beside those that it has."""
+        return 100 * num_classes
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Makes codebooks anew from W, and codes all rows.

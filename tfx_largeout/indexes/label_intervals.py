@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.indexes.base import Index, filled
 from tfx_largeout.labels import PADDING, Labels
+from tfx_largeout.memory import Weight
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.ops.sorted_search import is_in
 
@@ -78,6 +79,10 @@ class LabelIntervals(Index):
         self.numbers = self.add_derived("numbers", filled(classes, "int64"))
         self.clock = self.add_derived("clock", filled((), "int64"))
         super().build(input_shape)
+
+    def weights_of(self, num_classes: int, width: int) -> list[Weight]:
+        dtypes = ("float32", "int64", "int64")
+        return [Weight((num_classes,), dtype, "index") for dtype in dtypes]
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Does nothing but to build it: the estimate does not depend on W."""

@@ -164,10 +164,11 @@ class RowOptimizer(OptimizerHooks):
         """Does nothing: the rule lets only touched rows decay."""
 
     def _add_slot(self, variable: Any, name: str) -> Any:
-        per_row = name == "age"
+        per_row, value = name == "age", self.initial_slot(name)
         return self.add_variable(
             shape=variable.shape[:1] if per_row else variable.shape,
-            initializer=keras.initializers.Constant(self.initial_slot(name)),
+            # Not by `Constant`, which makes an array of ones beside it.
+            initializer=lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype)),
             dtype="uint32" if per_row else _slot_dtype(variable),
             name=f"{variable.path.replace('/', '_')}_{name}",
         )

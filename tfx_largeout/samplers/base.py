@@ -75,12 +75,14 @@ class Sampler:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
         spreads_classes: Whether `draw` works where W has the rows of a part of the classes.
         needs_index: Whether `draw` needs the index of the head.
+        bytes_a_class: Of its tables.
         num_classes: C, or None before `build`.
     """
 
     looks_at_weights: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = False
     needs_index: ClassVar[bool] = False
+    bytes_a_class: ClassVar[int] = 0
     num_classes: int | None = None
 
     def build(self, num_classes: int) -> None:
@@ -163,6 +165,13 @@ class Sampler:
     def default_index(self) -> Index:
         """Returns a new index, for a head that gets none. Called if `needs_index` is set."""
         raise NotImplementedError
+
+    def num_candidates(self, examples: int) -> tuple[int, bool]:
+        """Returns S, about, for a batch of N, and whether each example has candidates of its own.
+
+        For the memory of a step. Default: by attributes `num_sampled` and `per_example`.
+        """
+        return int(getattr(self, "num_sampled", 0)), bool(getattr(self, "per_example", False))
 
     def check_index(self, index: Index | None) -> None:
         """Checks the index of a head that is made with this sampler; None if it has none."""

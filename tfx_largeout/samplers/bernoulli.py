@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -65,6 +65,8 @@ class Bernoulli(Sampler):
     References:
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
     """
+
+    bytes_a_class: ClassVar[int] = 12  # threshold, alias, log of the inclusion probability
 
     def __init__(
         self,

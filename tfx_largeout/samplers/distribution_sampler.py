@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -182,6 +182,8 @@ class Unigram(DistributionSampler):
         ValueError: A count is negative or not finite, or 0 with a smoothing of 0; `power` or
             `smoothing` is out of range. At `build`: the counts are not C.
     """
+
+    bytes_a_class: ClassVar[int] = 12  # threshold, alias, log q
 
     def __init__(
         self,

@@ -42,6 +42,9 @@ class ExactTopK(Sampler):
     def tabulate(self, num_classes: int) -> None:
         at_most_classes("k", self.k, num_classes)
 
+    def num_candidates(self, examples: int) -> tuple[int, bool]:
+        return self.k, True
+
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:

@@ -63,6 +63,9 @@ class InBatch(Sampler):
         if not isinstance(index, LabelIntervals):
             raise TypeError(f"index must be LabelIntervals for InBatch; got {index!r}")
 
+    def num_candidates(self, examples: int) -> tuple[int, bool]:
+        return (1 + self.queue) * examples, False
+
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:

@@ -67,6 +67,12 @@ class IndexSampler(Sampler):
         if self.background is not None:
             self.background.build(num_classes)
 
+    def num_candidates(self, examples: int) -> tuple[int, bool]:
+        drawn, own = (0, False)
+        if self.background is not None:
+            drawn, own = self.background.num_candidates(examples)
+        return self.num_found + drawn, self.per_example or own
+
     def default_index(self) -> HashIndex:
         return HashIndex()
 

@@ -50,6 +50,9 @@ class WTATopK(IndexSampler):
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         return hidden
 
+    def num_candidates(self, examples: int) -> tuple[int, bool]:
+        return self.k, True
+
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:

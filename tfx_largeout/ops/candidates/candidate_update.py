@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.checks import check_dtypes, check_shape, finite_gradients
@@ -81,6 +82,25 @@ def candidate_update(
         candidate_gradient=candidate_gradient,
         update=update,
     )
+
+
+def update_workspace(width: int, step: StepSize, num_candidates: int, own: bool) -> int:
+    """Returns the bytes that a call of the custom op needs, as `core/candidate_update.cc` has it.
+
+    Args:
+        width: D.
+        step: N, K and the threads.
+        num_candidates: S.
+        own: Whether candidates are `[N, S]`.
+    """
+    n, entries = step.examples, step.examples * (step.labels + num_candidates)
+    if not own:
+        rows_and_hidden = (2 * num_candidates + n) * width
+        return 4 * (rows_and_hidden + 48 * step.threads * n) + 24 * (
+            n * step.labels + num_candidates
+        )
+    sums = max(min(2**24 // max(n * width, 1), entries // max(4 * n, 1)), 4)
+    return 24 * entries + 4 * min(-(-entries // 512), 64, sums) * n * width
 
 
 def _composed(

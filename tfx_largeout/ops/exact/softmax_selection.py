@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, integer_argument
 from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.checks import check_dtypes, require_shape
@@ -145,6 +146,15 @@ def softmax_selection(
             products=products,
         )
     )
+
+
+def selection_workspace(width: int, step: StepSize, num_selected: int, num_classes: int) -> int:
+    """Returns the bytes that a call of the custom op needs, as `core/logit_keeper.cc` has it.
+
+    Threads keep entries by what they know of Z so far, about B S log C of 16 bytes.
+    """
+    entries = int(num_selected * step.examples * math.log(num_classes))
+    return 4 * step.examples * (width + 2 * 256) + 16 * max(entries, step.threads * 2**14)
 
 
 def _composed(

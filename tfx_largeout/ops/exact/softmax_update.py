@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import (
     check_dtypes,
@@ -126,6 +127,13 @@ def _checked(
         ]
     )
     return arguments, finite_gradients(target_gradient=(arguments.labels, target_gradient))[0]
+
+
+def softmax_workspace(width: int, step: StepSize) -> int:
+    """Returns the bytes that a call of the custom op needs, as `core/softmax_update.cc` has it."""
+    of_hidden = step.examples * width
+    sums = min(max(2**23 // max(of_hidden, 1), 8), 64)
+    return 4 * (2 + sums) * of_hidden + 24 * step.examples * step.labels
 
 
 def _composed(

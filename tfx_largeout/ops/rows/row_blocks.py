@@ -11,9 +11,11 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.distribute.class_shard import ClassShard
+from tfx_largeout.memory import Weight
 from tfx_largeout.saving import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
+_BLOCKS_AT_ONCE = 6  # what an initializer and its scaling hold of a block, measured
 
 
 def initialize_by_blocks(
@@ -65,6 +67,11 @@ def initialize_by_blocks(
         # The output is the input's own memory.
         result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(begin, end), v=values)
     return result
+
+
+def bytes_of_blocks(weight: Weight) -> int:
+    """Returns what `initialize_by_blocks` takes at most beside the weight that it makes."""
+    return _BLOCKS_AT_ONCE * min(4 * _BLOCK_ELEMENTS, weight.num_bytes)
 
 
 def initial_values(initializer: Any, shape: tuple[int, ...], dtype: Any, name: str) -> tf.Tensor:

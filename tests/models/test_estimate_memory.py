@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The estimate of memory: weights and state as they come to be, steps against real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from child import run_child
+from conformance.heads_table import HEADS
+from variants import cases_of
+
+import tfx_largeout as tlo
+from tfx_largeout.memory import StepSize, Weight, sum_of, text_of_bytes
+from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
+
+CLASSES, WIDTH, BATCH = 3001, 16, 32
+ROWS = {row.name: row for row in HEADS}
+MILLIONS = 10_000_000
+
+
+def bytes_of(variables):
+    """Of all but scalars."""
+    sizes = [np.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables if len(v.shape)]
+    return int(sum(sizes))
+
+
+def made(row, **kw):
+    return row.make_head(CLASSES, **kw, **({"of_width": WIDTH} if row.is_tied else {}))
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize("name", cases_of("name", list(ROWS)).args[1])
+def test_weights_are_known_before_they_are_made(name):
+    head = made(ROWS[name])
+    weights = head.weights_of(WIDTH)
+    assert not head.built
+    head.build((None, WIDTH))
+    index = getattr(head, "index", None)
+    of_index = [] if index is None else index.variables
+    own = [v for v in head.variables if not any(v is each for each in of_index)]
+    if ROWS[name].is_tied:
+        own = [head.kernel, *own]
+    assert sum_of(weights, "weights") == bytes_of({v.path: v for v in own}.values())
+    state = head.optimizer.variables if hasattr(head, "optimizer") else []
+    assert sum_of(weights, "optimizer") == bytes_of(state)
+    tree = 8 * CLASSES if "hierarchical" in name else 0
+    functions = [v for v in of_index if v.name in ("planes", "elements")]  # of hashing: left out
+    of_index = bytes_of(of_index) - bytes_of(functions)
+    assert sum_of(weights, "index") == pytest.approx(of_index + tree, abs=100)  # schedules, too
+
+
+OPTIMIZERS = {
+    "adam": keras.optimizers.Adam,
+    "sgd": keras.optimizers.SGD,
+    "momentum": lambda: keras.optimizers.SGD(momentum=0.9, use_ema=True),
+    "accumulated": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+    "adafactor": keras.optimizers.Adafactor,
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()),
+    "row_adam": tlo.optimizers.RowAdam,
+    "row_adagrad": tlo.optimizers.RowAdagrad,
+    "row_rmsprop": tlo.optimizers.RowRMSprop,
+    "fused_adam": tlo.optimizers.FusedAdam,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_slots_are_those_that_the_optimizer_makes(name):
+    weights = [Weight((40, 9), "float32"), Weight((9,), "float32"), Weight((2, 3, 4), "bfloat16")]
+    optimizer = OPTIMIZERS[name]()
+    of_optimizer = OptimizerMemory(OPTIMIZERS[name]())
+    slots = [slot for weight in weights for slot in of_optimizer.slots_of(weight)]
+    optimizer.build([keras.Variable(np.zeros(w.shape), dtype=w.dtype) for w in weights])
+    assert sum_of(slots, "optimizer") == bytes_of(optimizer.variables)
+
+
+def sampled(classes=MILLIONS, **kw):
+    return tlo.heads.SampledHead(
+        classes, tlo.samplers.LogUniform(20), tlo.optimizers.RowAdam(1e-3), **kw
+    )
+
+
+def test_ten_million_classes_are_answered_and_not_made():
+    head = sampled(dtype="bfloat16")
+    estimate = tlo.estimate_memory(head, 128, hidden_size=256)
+    assert not head.built and not head.variables
+    numbers = MILLIONS * 257
+    assert estimate.weights == 2 * numbers
+    assert estimate.optimizer == 8 * numbers + 2 * 4 * MILLIONS  # m, v, and the age of each row
+    assert estimate.kept < estimate.peak < 1.05 * estimate.kept
+    four = tlo.estimate_memory(head, 128, workers=4, hidden_size=256)
+    assert (four.weights, four.optimizer) == (estimate.weights // 4, estimate.optimizer // 4)
+    head.dtype_policy = "float32"  # of a head that is not made yet
+    assert tlo.estimate_memory(head, 128, hidden_size=256).weights == 4 * numbers
+
+
+def test_a_table_is_printed():
+    lines = str(tlo.estimate_memory(sampled(1_000_000), 128, hidden_size=100)).splitlines()
+    assert lines[0].split()[:3] == ["weights", "optimizer", "index"]
+    assert lines[1].startswith("sampled_head")
+    assert "404 MB" in lines[1] and "816 MB" in lines[1]
+    assert lines[-1].startswith("peak: 1.3") and lines[-1].endswith("available")
+
+
+def test_a_model_is_the_sum_of_its_layers():
+    inputs = keras.Input([5, 8])
+    hidden = keras.layers.Dense(WIDTH)(inputs)
+    heads = [sampled(500), tlo.heads.DenseHead(400)]
+    model = keras.Model(inputs, [head(hidden) for head in heads])
+    model.compile("adam", [tlo.losses.ComplementarySum(), tlo.losses.SoftmaxCrossentropy()])
+    estimate = tlo.estimate_memory(model, BATCH)
+    model.optimizer.build(model.trainable_variables)
+    assert estimate.weights == bytes_of(model.variables)
+    assert estimate.optimizer == bytes_of(
+        [*model.optimizer.variables, *heads[0].optimizer.variables]
+    )
+    assert estimate.weights == sum(layer.weights for layer in estimate.layers)
+    dense = next(layer for layer in estimate.layers if "DenseHead" in layer.name)
+    step = StepSize(5 * BATCH)  # each place of a sequence is an example
+    assert dense.activations == heads[1].memory_of_step(WIDTH, step).activations
+    assert dense.gradients == 4 * 400 * (WIDTH + 1)
+    longer = tlo.estimate_memory(model, BATCH, length=50)
+    assert longer.activations > 5 * estimate.activations
+
+
+def test_a_table_that_two_layers_share_counts_once():
+    table = tlo.layers.RowEmbedding(CLASSES, WIDTH)
+    inputs = keras.Input([4], dtype="int32")
+    hidden = keras.layers.GlobalAveragePooling1D()(table(inputs))
+    head = tlo.heads.TiedSampledHead(table, tlo.samplers.LogUniform(20))
+    model = keras.Model(inputs, head(hidden))
+    for optimizer, gradients in (("row", 64 * 52 * WIDTH), ("adam", 4 * CLASSES * (WIDTH + 1))):
+        model.compile(
+            tlo.optimizers.RowAdam(1e-3) if optimizer == "row" else optimizer,
+            tlo.losses.ComplementarySum(),
+        )
+        estimate = tlo.estimate_memory(model, BATCH)
+        assert estimate.weights == 4 * CLASSES * (WIDTH + 1)
+        assert estimate.gradients == gradients
+
+
+def test_the_index_of_top_k_is_an_index():
+    head = tlo.heads.DenseHead(CLASSES)
+    model = keras.Sequential([keras.Input([WIDTH]), head])
+    index = tlo.indexes.RowBounds()
+    index.rebuild(head.kernel)
+    best = tlo.top_k_model(model, 5, index=index)
+    estimate = tlo.estimate_memory(best, BATCH)
+    assert estimate.index == bytes_of(index.variables)
+    assert estimate.weights == bytes_of(head.variables)
+
+
+def test_other_layers_are_known_by_their_variables():
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(100), keras.layers.PReLU()])
+    model.compile("adam")
+    estimate = tlo.estimate_memory(model, BATCH)
+    assert estimate.weights == estimate.gradients == 4 * (9 * 100 + 100)
+    assert estimate.optimizer == 2 * estimate.weights
+
+    class Unknown(tlo.heads.DenseHead):
+        weights_of = tlo.heads.Head.weights_of
+
+    with pytest.raises(ValueError, match="must be built"):
+        tlo.estimate_memory(Unknown(CLASSES), BATCH, hidden_size=WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size must be"),
+        ({"workers": 0}, ValueError, "workers must be"),
+        ({"labels": 1.5}, ValueError, "labels must be"),
+        ({"length": 0}, ValueError, "length must be"),
+        ({"hidden_size": None}, ValueError, "hidden_size must be given"),
+        ({"model_or_head": "a head"}, TypeError, "model_or_head must be"),
+        ({"model_or_head": keras.Sequential()}, ValueError, "model_or_head must be built"),
+        (
+            {
+                "model_or_head": tlo.heads.HierarchicalSoftmaxHead(9, tlo.optimizers.RowSGD()),
+                "workers": 2,
+            },
+            ValueError,
+            "workers must be 1 for a HierarchicalSoftmaxHead",
+        ),
+    ],
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_named(arguments, error, words):
+    given = {"model_or_head": sampled(), "batch_size": 8, "hidden_size": 4, **arguments}
+    with pytest.raises(error, match=words):
+        tlo.estimate_memory(**given)
+
+
+def test_bytes_as_text():
+    numbers = [0, 999, 1000, 20_400, 1_500_000, 2_345_678_901, 12_345_678_901_234]
+    texts = ["0 B", "999 B", "1 kB", "20.4 kB", "1.5 MB", "2.35 GB", "1.23e+04 GB"]
+    assert list(map(text_of_bytes, numbers)) == texts
+
+
+MEASURED = ["sampled", "sampled, own, B = 4096", "exact", "factored", "dense, Adam", "tied sampled"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", MEASURED)
+def test_a_process_takes_what_the_estimate_says(tmp_path, case):
+    script = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+    if not script.exists() or sys.platform != "linux":
+        pytest.skip("needs the benchmarks, and /proc")
+    child = run_child(tmp_path, str(script), "--child", case)
+    assert child.returncode == 0, child.stderr[-2000:]
+    row = json.loads(child.stdout.splitlines()[-1])
+    assert 0.9 < float(row["ratio"]) < 1.1, row

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory in bytes: of a weight before it is made, of a step, and what a process can have."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Weight(NamedTuple):
+    """A weight, made or not.
+
+    Attributes:
+        shape: Its shape.
+        dtype: The name of its dtype.
+        part: `"weights"`, `"optimizer"` (state of a head's own) or `"index"` (of an index, a tree
+            or a sampler).
+        is_trained: Whether the model's optimizer has state for it, and gets its gradient.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    part: str = "weights"
+    is_trained: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """The size in bytes."""
+        return math.prod(self.shape) * tf.as_dtype(self.dtype).size
+
+    @classmethod
+    def of(cls, variable: Any, part: str = "weights") -> Weight:
+        """Returns what a Keras variable is."""
+        dtype = tf.as_dtype(variable.dtype).name
+        return cls(tuple(variable.shape), dtype, part, bool(variable.trainable))
+
+
+class StepSize(NamedTuple):
+    """What a training step is of.
+
+    Attributes:
+        examples: N, the vectors h that a head gets: of `[B, T, D]` B T. Of all workers.
+        labels: K, labels of an example.
+        takes_slices: Whether the model's optimizer takes the gradient of some rows as such, and
+            makes nothing of the size of the whole weight.
+        temporaries: How many tensors of the size of a weight its step makes besides.
+    """
+
+    examples: int
+    labels: int = 1
+    takes_slices: bool = False
+    temporaries: int = 0
+
+    @property
+    def threads(self) -> int:
+        """T, the threads of TensorFlow's ops."""
+        chosen = tf.config.threading.get_intra_op_parallelism_threads()
+        return chosen or len(os.sched_getaffinity(0))
+
+
+class StepMemory(NamedTuple):
+    """Bytes that a layer takes for a while, beside its weights.
+
+    Attributes:
+        gradients: Of a training step: gradients of weights, as large as these or rows of them.
+        activations: Of a training step: tensors of examples, such as logits, and their gradients;
+            whatever else is there for a while.
+        workspace: Of a training step: what the custom ops need, kept from step to step.
+        evaluation: Of `evaluate` or `predict`.
+        building: Of `build`, which TensorFlow's allocator keeps.
+    """
+
+    gradients: int = 0
+    activations: int = 0
+    workspace: int = 0
+    evaluation: int = 0
+    building: int = 0
+
+
+def sum_of(weights: list[Weight], *parts: str) -> int:
+    """Returns the bytes of those weights that are of some parts; without parts, of all."""
+    return sum(weight.num_bytes for weight in weights if not parts or weight.part in parts)
+
+
+def gradients_of(weights: list[Weight]) -> int:
+    """Returns the bytes of dense gradients of those weights that the model's optimizer trains."""
+    return sum(weight.num_bytes for weight in weights if weight.is_trained)
+
+
+def available_bytes() -> int | None:
+    """Returns the bytes that this process could still have; None where nobody says.
+
+    The least of what the system has, swap included, of the limits of its control groups, and of its
+    own limit of addresses (`ulimit -v`); and what TensorFlow holds without need, as after a model.
+    """
+    limits = [_of_system(), _of_addresses(), *_of_cgroups()]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) + _held_by_tensorflow() if known else None
+
+
+def text_of_bytes(number: float) -> str:
+    """Returns `"1.50 GB"` and the like, of powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number) < 999.5 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.0f} B" if unit == "B" else f"{number:,.3g} {unit}"
+
+
+def _of_system() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    return fields["MemAvailable"] + fields.get("SwapFree", 0)
+
+
+def _of_addresses() -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return max(limit - used, 0)
+
+
+def _of_cgroups() -> Iterator[int]:
+    """Yields what each group around this process may still have, of both versions."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, files = _CGROUPS, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = _CGROUPS / "memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        # In a container the path may be one that only the host has; its root is the container's.
+        for group in (folder, *folder.parents):
+            left = _left_in(group, *files)
+            if left is not None:
+                yield left
+            if group == root:
+                break
+
+
+def _left_in(group: Path, limit: str, usage: str, reclaimable: str) -> int | None:
+    try:
+        most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if most == "max" or int(most) >= 2**60:
+        return None
+    return max(int(most) - used + int(stat.get(reclaimable, 0)), 0)
+
+
+def _held_by_tensorflow() -> int:
+    """Returns what its allocator for the processor has had and keeps, of which nothing is used."""
+    try:
+        info = tf.config.experimental.get_memory_info("CPU:0")
+    except (ValueError, RuntimeError):  # an allocator that gives all back
+        return 0
+    return info["peak"] - info["current"]

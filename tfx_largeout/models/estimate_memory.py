@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""estimate_memory: the memory that training a model or a head takes, before it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfx_largeout.arguments import integer_argument
+from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.tied import TiedHead
+from tfx_largeout.indexes.base import DerivedState
+from tfx_largeout.keras_internals import flat_layers, own_weights
+from tfx_largeout.layers.sparse_trunk import SparseDense
+from tfx_largeout.memory import (
+    StepMemory,
+    StepSize,
+    Weight,
+    available_bytes,
+    gradients_of,
+    sum_of,
+    text_of_bytes,
+)
+from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
+
+_COLUMNS = (
+    "weights",
+    "optimizer",
+    "index",
+    "gradients",
+    "activations",
+    "workspace",
+    "evaluation",
+    "building",
+)
+
+
+class LayerMemory(NamedTuple):
+    """Bytes of a layer, by part: see `MemoryEstimate`."""
+
+    name: str
+    weights: int
+    optimizer: int
+    index: int
+    gradients: int
+    activations: int
+    workspace: int
+    evaluation: int
+    building: int
+
+    @classmethod
+    def of(
+        cls,
+        layer: Any,
+        weights: list[Weight],
+        memory: StepMemory,
+        step: StepSize,
+        optimizer: OptimizerMemory,
+    ) -> LayerMemory:
+        """Sums up weights, the state that the model's optimizer has for them, and a step.
+
+        What the optimizer makes comes when activations have gone.
+        """
+        slots = [slot for each in weights if each.is_trained for slot in optimizer.slots_of(each)]
+        state = sum_of(weights, "optimizer") + sum_of(slots)
+        parts = sum_of(weights, "weights"), state, sum_of(weights, "index")
+        if memory.gradients:
+            largest = max((each.num_bytes for each in weights if each.is_trained), default=0)
+            made = min(step.temporaries * largest, step.temporaries * memory.gradients)
+            memory = memory._replace(activations=max(memory.activations, made))
+        if not isinstance(layer, Head):  # state takes the place of what made a whole weight
+            memory = memory._replace(building=max(memory.building - sum_of(slots), 0))
+        return cls(f"{layer.name} ({type(layer).__name__})", *parts, *memory)
+
+
+class MemoryEstimate:
+    """Bytes that training takes in one process, by part; it prints as a table.
+
+    Attributes:
+        weights: Of all layers, of the optimizer's counts also.
+        optimizer: State of the model's optimizer and of heads' own.
+        index: Of indexes, trees and tables of samplers.
+        gradients, activations, workspace: Of a training step, for a while: gradients of weights;
+            tensors of examples; what custom ops keep from one step to the next.
+        evaluation: Of a batch in `evaluate`, for a while.
+        building: When weights get their first values, for a while.
+        layers: The same for each layer, as named tuples.
+        workers: The number of workers; all bytes are those of one.
+        available: What this process could still have when the estimate was made, or None.
+    """
+
+    weights: int
+    optimizer: int
+    index: int
+    gradients: int
+    activations: int
+    workspace: int
+    evaluation: int
+    building: int
+
+    def __init__(self, layers: Sequence[LayerMemory], workers: int, available: int | None) -> None:
+        self.layers, self.workers, self.available = tuple(layers), workers, available
+        for name in _COLUMNS:
+            each = [getattr(layer, name) for layer in layers]
+            setattr(self, name, max(each) if name == "building" else sum(each))
+
+    @property
+    def kept(self) -> int:
+        """What stays from step to step: weights, optimizer and index."""
+        return self.weights + self.optimizer + self.index
+
+    @property
+    def step(self) -> int:
+        """What a training step takes beside: gradients, activations and workspace."""
+        return self.gradients + self.activations + self.workspace
+
+    @property
+    def peak(self) -> int:
+        """The most that a run of `fit` takes, while it builds, trains or evaluates.
+
+        TensorFlow's allocator keeps what it has had; so this is what the process holds in the end.
+        """
+        return (
+            self.kept
+            + self.workspace
+            + max(self.gradients + self.activations, self.evaluation, self.building)
+        )
+
+    def __repr__(self) -> str:
+        return f"<MemoryEstimate: peak {text_of_bytes(self.peak)}>"
+
+    def __str__(self) -> str:
+        large = [layer for layer in self.layers if sum(layer[1:]) >= sum(self._sums) / 100]
+        others = [layer for layer in self.layers if layer not in large]
+        rows = [(layer.name, *layer[1:]) for layer in large]
+        if others:
+            numbers = zip(*(layer[1:] for layer in others), strict=True)
+            rows.append(("other layers", *map(sum, numbers)))
+        rows.append(("sum", *self._sums))
+        texts = [("", *_COLUMNS)]
+        texts += [(name, *map(text_of_bytes, numbers)) for name, *numbers in rows]
+        widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in texts
+        ]
+        of = f" of each of {self.workers} workers" if self.workers > 1 else ""
+        available = "" if self.available is None else f", {text_of_bytes(self.available)} available"
+        return "\n".join([*lines, f"peak{of}: {text_of_bytes(self.peak)}{available}"])
+
+    @property
+    def _sums(self) -> list[int]:
+        return [getattr(self, name) for name in _COLUMNS]
+
+
+def estimate_memory(
+    model_or_head: Any,
+    batch_size: int,
+    workers: int = 1,
+    *,
+    hidden_size: int | None = None,
+    length: int | None = None,
+    labels: int = 1,
+    optimizer: Any = None,
+) -> MemoryEstimate:
+    """Says how much memory training takes: of a model, or of a head before anything is made.
+
+        peak = weights + optimizer + index + workspace
+               + max(gradients + max(activations, building), evaluation)
+
+    A head that is not built takes no memory, and neither does the estimate: so ask before you build
+    one that may be too large.
+
+    ```python
+    sampler, optimizer = tlo.samplers.LogUniform(2000), tlo.optimizers.RowAdam()
+    head = tlo.heads.SampledHead(10_000_000, sampler, optimizer, dtype="bfloat16")
+    print(tlo.estimate_memory(head, 1024, hidden_size=256))
+    ```
+
+    The figures are those of the custom ops on the processor. TensorFlow and Keras themselves, about
+    600 MB, data sets, and what is not a layer come on top. Of layers that are not this package's,
+    weights, state and gradients are known, and activations where the model is a functional one.
+
+    Args:
+        model_or_head: A Keras model that is built, compiled or not; or a head of this package (or
+            any Keras layer that is built).
+        batch_size: B, the examples of a step, of all workers together.
+        workers: Of `tlo.distribute`: the classes of heads are spread over so many, and all figures
+            are those of one. Default 1. A head that is built has the number it was built for.
+        hidden_size: D, the width of h; needed for a head that is not built.
+        length: T, for h `[B, T, D]`. Default None: as the model's inputs say it, else 1.
+        labels: K, labels of an example. Default 1.
+        optimizer: The model's optimizer, or its name. Default None: that of `compile`.
+
+    Returns:
+        A `MemoryEstimate`: bytes by part and layer, and `peak`.
+
+    Raises:
+        TypeError: `model_or_head` is none.
+        ValueError: A number is out of range; a head that is not built has no `hidden_size`, or a
+            model is not built; or the classes of a head can't be spread over workers.
+    """
+    batch_size = integer_argument("batch_size", batch_size, at_least=1)
+    workers = integer_argument("workers", workers, at_least=1)
+    labels = integer_argument("labels", labels, at_least=1)
+    if length is not None:
+        length = integer_argument("length", length, at_least=1)
+    if hidden_size is not None:
+        hidden_size = integer_argument("hidden_size", hidden_size, at_least=1)
+    if not isinstance(model_or_head, keras.layers.Layer):
+        raise TypeError(
+            f"model_or_head must be a Keras model or a head of this package; got {model_or_head!r}"
+        )
+    if optimizer is None and isinstance(model_or_head, keras.Model):
+        optimizer = getattr(model_or_head, "optimizer", None)
+    of_optimizer, counted = OptimizerMemory(optimizer), set[int]()
+    layers = []
+    for layer in _heads_first(model_or_head):
+        step = of_optimizer.step(batch_size * (length or _length_of(layer)), labels)
+        if isinstance(layer, Head):
+            width = _width_of(layer, hidden_size)
+            workers = _workers_of(layer, workers)
+            parts = layer.weights_of(width, workers), layer.memory_of_step(width, step, workers)
+        else:
+            parts = _of_any_layer(layer, step, counted)
+        layers.append(LayerMemory.of(layer, *parts, step, of_optimizer))
+        inner = flat_layers(layer) if isinstance(layer, Head) else [layer]
+        counted.update(id(weight) for each in inner for weight in own_weights(each))
+    return MemoryEstimate(layers, workers, available_bytes())
+
+
+def _heads_first(root: keras.layers.Layer) -> list[Any]:
+    """Returns the layers in a layer, heads first, as some of the others are parts of these."""
+    layers = [layer for layer in flat_layers(root) if not isinstance(layer, keras.Model)]
+    is_built = bool(layers) and all(layer.built for layer in layers)
+    if isinstance(root, keras.Model) and not is_built:
+        raise ValueError(
+            f"model_or_head must be built, so that its weights are known; got {root.name!r}, which "
+            "is not. Give it an Input, call it on a batch, or ask about its head alone."
+        )
+    return sorted(layers, key=lambda layer: not isinstance(layer, Head))
+
+
+def _width_of(head: Head, hidden_size: int | None) -> int:
+    width = getattr(head, "width", None) or hidden_size
+    if isinstance(head, TiedHead):
+        width = head.embedding.output_dim
+    if width is None:
+        raise ValueError(
+            f"hidden_size must be given for a head that is not built, {head.name!r}; got None"
+        )
+    return width
+
+
+def _workers_of(head: Head, workers: int) -> int:
+    if head.built and head.workers.size > 1:
+        return head.workers.size
+    if workers > 1 and not head.spreads_classes:
+        raise ValueError(
+            f"workers must be 1 for a {type(head).__name__}, {head.name!r}, whose classes can't be "
+            f"spread over workers; got {workers}"
+        )
+    return workers
+
+
+def _of_any_layer(layer: Any, step: StepSize, counted: set[int]) -> tuple[list[Weight], StepMemory]:
+    """Returns weights and a step of a layer that is no head, but for weights that are counted."""
+    part = "index" if isinstance(layer, DerivedState) else "weights"
+    own = [weight for weight in own_weights(layer) if id(weight) not in counted]
+    weights = [Weight.of(weight, part) for weight in own]
+    gradients, largest = gradients_of(weights), max((each.num_bytes for each in weights), default=0)
+    if step.takes_slices and isinstance(layer, (keras.layers.Embedding, SparseDense)):
+        gradients = 0  # of rows that are looked up
+    outputs = 2 * step.examples * _bytes_of_output(layer)
+    return weights, StepMemory(gradients, outputs, evaluation=outputs // 2, building=2 * largest)
+
+
+def _length_of(layer: Any) -> int:
+    """Returns T of `[B, T, D]`, as the input of a layer in a graph says it; else 1."""
+    return math.prod(size or 1 for size in _shape_of(layer, "input")[1:-1])
+
+
+def _bytes_of_output(layer: Any) -> int:
+    """Returns the bytes of an output for one of the N examples of a step."""
+    shape = _shape_of(layer, "output")
+    size = math.prod(size or 1 for size in shape[1:])
+    return size * tf.as_dtype(layer.compute_dtype).size // _length_of(layer) if shape else 0
+
+
+def _shape_of(layer: Any, which: str) -> tuple[int | None, ...]:
+    try:
+        tensor = getattr(layer, which)
+    except (AttributeError, ValueError):  # it is in no graph, or has several
+        return ()
+    return tuple(getattr(tensor, "shape", ()))

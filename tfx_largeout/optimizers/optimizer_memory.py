@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OptimizerMemory: what an optimizer would take for a weight, without making it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.memory import StepSize, Weight
+from tfx_largeout.optimizers.fused_adam import FusedAdam
+from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+
+_PRIMES = (5, 7, 11, 13, 17, 19)  # dimensions of a small weight, each of which stands for another
+
+
+class OptimizerMemory:
+    """What slots a Keras optimizer has for weights of any shape, and what its step makes.
+
+    An optimizer like it is built for a small weight, whose dimensions are then found in the shapes
+    of its slots: so whole ones are told from those of rows or columns, of any optimizer.
+
+    Args:
+        optimizer: Any, built or not, or what Keras makes one of, such as `"adam"`. None: there are
+            no slots.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        if optimizer is not None:
+            optimizer = with_parts(keras.optimizers.get(optimizer))[-1]
+        self._optimizer = optimizer
+        self._known: dict[tuple[int, str], list[Weight]] = {}
+
+    def slots_of(self, weight: Weight) -> list[Weight]:
+        """Returns a weight of the part `"optimizer"` for each slot of a weight, made or not.
+
+        Counts and rates, of all weights together, are left out.
+        """
+        rank = len(weight.shape)
+        if self._optimizer is None or rank == 0 or rank > len(_PRIMES):
+            return []
+        real = dict(zip(_PRIMES, weight.shape, strict=False))
+        return [
+            slot._replace(shape=tuple(real.get(size, size) for size in slot.shape))
+            for slot in self._of_small(rank, weight.dtype)
+        ]
+
+    def step(self, examples: int, labels: int) -> StepSize:
+        """Returns the size of a step, with what the optimizer makes in it: measured, of Keras's."""
+        kind = self._optimizer
+        if isinstance(kind, RowOptimizer):
+            return StepSize(examples, labels, True, 1 + len(kind.rule.slots))
+        if isinstance(kind, FusedAdam):
+            return StepSize(examples, labels, False, 0)
+        if isinstance(kind, keras.optimizers.SGD):
+            return StepSize(examples, labels, not kind.momentum, 1)
+        return StepSize(examples, labels, False, 0 if kind is None else 2)
+
+    def _of_small(self, rank: int, dtype: str) -> list[Weight]:
+        if (rank, dtype) not in self._known:
+            zeros = keras.initializers.Zeros()
+            small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
+            like = type(self._optimizer).from_config(self._optimizer.get_config())
+            like.build([small])
+            slots = [Weight.of(each, "optimizer") for each in like.variables]
+            self._known[rank, dtype] = [
+                slot._replace(is_trained=False) for slot in slots if slot.shape
+            ]
+        return self._known[rank, dtype]
