@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_TOO_LITTLE_TO_ASK = 2**26
+_CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
 class Weight(NamedTuple):
@@ -84,6 +86,12 @@ class StepMemory(NamedTuple):
     evaluation: int = 0
     building: int = 0
 
+    @property
+    def at_once(self) -> int:
+        """The most of it that is there at once: the allocator keeps what building took."""
+        for_a_while = self.gradients + max(self.activations, self.building)
+        return self.workspace + max(for_a_while, self.evaluation)
+
 
 def sum_of(weights: list[Weight], *parts: str) -> int:
     """Returns the bytes of those weights that are of some parts; without parts, of all."""
@@ -106,6 +114,51 @@ def available_bytes() -> int | None:
     return min(known) + _held_by_tensorflow() if known else None
 
 
+def refuse_what_is_too_large(
+    owner: str, weights: list[Weight], smaller: Callable[[int], list[str]]
+) -> None:
+    """Raises a MemoryError where weights need more than the process can have.
+
+    Args:
+        owner: Whose they are.
+        weights: They are about to be made.
+        smaller: Returns what would need less, for the bytes that are available.
+    """
+    needed = sum_of(weights)
+    available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
+    if available is None or needed <= available:
+        return
+    sizes = {part: sum_of(weights, part) for part in ("weights", "optimizer", "index")}
+    parts = ", ".join(f"{part} {text_of_bytes(size)}" for part, size in sizes.items() if size)
+    raise MemoryError(
+        f"{owner} must fit into memory, of which this process can have "
+        f"{text_of_bytes(available)}; got {text_of_bytes(needed)} ({parts}). Smaller: "
+        f"{'; '.join(smaller(available))}. See tlo.estimate_memory."
+    )
+
+
+def warn_of_what_is_too_large(
+    owner: str, weights: list[Weight], step: StepMemory, smaller: Callable[[int], list[str]]
+) -> None:
+    """Warns where weights that are about to be made fit, but not beside what a step takes.
+
+    The arguments are those of `refuse_what_is_too_large`, and of a step.
+    """
+    needed = sum_of(weights) + step.at_once
+    available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
+    if available is None or needed <= available:
+        return
+    parts = {"weights and state": sum_of(weights), **step._asdict()}
+    there = ", ".join(f"{name} {text_of_bytes(size)}" for name, size in parts.items() if size)
+    warnings.warn(
+        f"{owner} may not fit into memory, of which this process can have "
+        f"{text_of_bytes(available)}: it needs about {text_of_bytes(needed)} in a step ({there}). "
+        f"Smaller: {'; '.join(smaller(available))}. See tlo.estimate_memory.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
 def text_of_bytes(number: float) -> str:
     """Returns `"1.50 GB"` and the like, of powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -117,7 +170,7 @@ def text_of_bytes(number: float) -> str:
 
 def _of_system() -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (_PROC / "meminfo").read_text().splitlines()
     except OSError:
         return None
     fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
@@ -128,14 +181,14 @@ def _of_addresses() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = int((_PROC / "self/statm").read_text().split()[0]) * resource.getpagesize()
     return max(limit - used, 0)
 
 
 def _of_cgroups() -> Iterator[int]:
     """Yields what each group around this process may still have, of both versions."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (_PROC / "self/cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
@@ -175,3 +228,11 @@ def _held_by_tensorflow() -> int:
     except (ValueError, RuntimeError):  # an allocator that gives all back
         return 0
     return info["peak"] - info["current"]
+
+
+def _is_on_gpu() -> bool:
+    """Whether weights that are made here would be on a GPU, whose memory is another."""
+    if not tf.config.list_logical_devices("GPU"):
+        return False
+    with tf.init_scope():
+        return "GPU" in tf.zeros([]).device

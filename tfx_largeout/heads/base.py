@@ -22,6 +22,7 @@ from tfx_largeout.heads.keras_losses_and_metrics import (
 )
 from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
+from tfx_largeout.heads.room_for_weights import check_room, check_room_for_step
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
 from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
@@ -62,6 +63,8 @@ class Head(keras.layers.Layer):
 
     Raises:
         ValueError: `num_classes` is not an integer of at least 2, or weights would be float16.
+        MemoryError: When it is built: weights and own state need more than the process can have.
+            Nothing has been made then. (Of a step that may not fit there is a warning.)
     """
 
     # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
@@ -70,7 +73,11 @@ class Head(keras.layers.Layer):
     spreads_classes: ClassVar[bool] = False
     # The s of logits s cos(theta); None for others. See `CosineLogits`.
     cosine_scale: float | None = None
+    # Whether its weights may be bfloat16.
+    short_weights: ClassVar[bool] = True
     has_warned_of_logits: bool = False
+    # The optimizer for whose step it has been checked, by its id.
+    checked_room_for: int | None = None
     # Those among which the classes are spread, once the head is built.
     workers: Workers = ALONE
 
@@ -102,6 +109,7 @@ class Head(keras.layers.Layer):
         refuse_replicas(*_ONE_REPLICA)
         keep_float32()
         self.workers = workers_of(self, width)
+        check_room(self, width, tf.TensorShape(input_shape[:-1]).num_elements())
         super().build(input_shape)
         self.width: int = width
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
@@ -124,6 +132,7 @@ class Head(keras.layers.Layer):
             TypeError: h is not a dense tensor of floats.
             ValueError: Several workers train, and the model's optimizer is no `DataParallel`.
             RuntimeError: More than one replica (when the head is built, too), or XLA.
+            MemoryError: In a model's first step, state of its optimizer can't be had.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
@@ -135,6 +144,11 @@ class Head(keras.layers.Layer):
         if training is None:
             training = tape_may_record()
         model = calling_model(self)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and (training or asks_for_shapes()):
+            if self.checked_room_for != id(optimizer):
+                check_room_for_step(self, optimizer, inputs.shape[:-1].num_elements())
+            self.checked_room_for = id(optimizer) if training else None
         hidden = self.linear_input(inputs)
         logits = self._prunable_logits(hidden, model)
         if training:

@@ -95,6 +95,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
     gives: ClassVar[tuple[type, ...]] = (SphericalStatistics,)
     spreads_classes: ClassVar[bool] = True
+    short_weights: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.keras_internals import without_autocast
+from tfx_largeout.memory import Weight, refuse_what_is_too_large
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.saving import get_initializer
 
@@ -79,6 +80,7 @@ class SparseDense(keras.layers.Dense):
         """Creates the weights for inputs of the given shape."""
         if input_shape[-1] is None:
             raise ValueError(f"inputs must have a known width V; got the shape {input_shape}")
+        _check_room(self, (input_shape[-1], self.units))
         super().build(input_shape)
 
     def call(self, inputs: tf.SparseTensor | tf.Tensor) -> tf.Tensor:
@@ -148,6 +150,11 @@ class RowEmbedding(keras.layers.Embedding):
         initializer = get_initializer(embeddings_initializer)
         super().__init__(input_dim, output_dim, embeddings_initializer=initializer, **kwargs)
 
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the table."""
+        _check_room(self, (self.input_dim, self.output_dim))
+        super().build(input_shape)
+
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """The rows of the ids, in the compute dtype."""
         if self.lora_enabled:
@@ -156,6 +163,13 @@ class RowEmbedding(keras.layers.Embedding):
         rows, places = _rows_of(self.embeddings, tf.reshape(ids, [-1]))
         places = tf.ensure_shape(tf.reshape(places, tf.shape(ids)), ids.shape)
         return tf.cast(tf.gather(rows, places), self.compute_dtype)
+
+
+def _check_room(layer: keras.layers.Layer, shape: tuple[int, int]) -> None:
+    """Refuses a table that can't be had, before it is made."""
+    owner = f"{type(layer).__name__} {layer.name!r}"
+    smaller = ["dtype='bfloat16'", "fewer rows, as of ids that are hashed", "a lesser width"]
+    refuse_what_is_too_large(owner, [Weight(shape, layer.variable_dtype)], lambda _: smaller)
 
 
 def _rows_of(

@@ -124,11 +124,8 @@ class MemoryEstimate:
 
         TensorFlow's allocator keeps what it has had; so this is what the process holds in the end.
         """
-        return (
-            self.kept
-            + self.workspace
-            + max(self.gradients + self.activations, self.evaluation, self.building)
-        )
+        of_step = (getattr(self, name) for name in StepMemory._fields)
+        return self.kept + StepMemory(*of_step).at_once
 
     def __repr__(self) -> str:
         return f"<MemoryEstimate: peak {text_of_bytes(self.peak)}>"

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.keras_internals import makes_variables
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
@@ -60,10 +61,11 @@ class OptimizerMemory:
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
         if (rank, dtype) not in self._known:
             zeros = keras.initializers.Zeros()
-            small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
-            like = type(self._optimizer).from_config(self._optimizer.get_config())
-            like.build([small])
-            slots = [Weight.of(each, "optimizer") for each in like.variables]
+            with makes_variables():
+                small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
+                like = type(self._optimizer).from_config(self._optimizer.get_config())
+                like.build([small])
+                slots = [Weight.of(each, "optimizer") for each in like.variables]
             self._known[rank, dtype] = [
                 slot._replace(is_trained=False) for slot in slots if slot.shape
             ]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a head says that does not fit into memory: before it is built, and before a first step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tfx_largeout.memory import Weight, refuse_what_is_too_large, sum_of, warn_of_what_is_too_large
+from tfx_largeout.memory import text_of_bytes as text
+from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
+
+
+def check_room(head: Any, width: int, examples: int | None) -> None:
+    """Refuses a head whose weights and own state can't be had, and warns of a step that can't.
+
+    Args:
+        head: A head that is about to be built.
+        width: D.
+        examples: N of a step, if it is known.
+
+    Raises:
+        MemoryError: Weights, state and index need more than the process can have.
+    """
+    try:
+        weights = head.weights_of(width, head.workers.size)
+    except ValueError:  # a head that does not say
+        return
+    owner = f"{type(head).__name__} {head.name!r}"
+    refuse_what_is_too_large(owner, weights, lambda available: _smaller(head, width, available))
+    step = OptimizerMemory(None).step(examples or 1, 1)
+    memory = head.memory_of_step(width, step, head.workers.size)
+    warn_of_what_is_too_large(owner, weights, memory, lambda a: _smaller(head, width, a))
+
+
+def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None:
+    """Does the same for a head that is built, and the state of a model's optimizer that is not.
+
+    Raises:
+        MemoryError: The state of its weights needs more than the process can have.
+    """
+    weights = head.weights_of(head.width, head.workers.size)
+    trained = [weight for weight in weights if weight.is_trained]
+    if not trained:
+        return
+    of_optimizer = OptimizerMemory(optimizer)
+    slots: list[Weight] = []
+    if not optimizer.built:
+        slots = [slot for weight in trained for slot in of_optimizer.slots_of(weight)]
+    owner = f"{type(optimizer).__name__} {optimizer.name!r} for {type(head).__name__} {head.name!r}"
+    refuse_what_is_too_large(owner, slots, lambda available: _SMALLER_OF_DENSE)
+    step = of_optimizer.step(examples or 1, 1)
+    memory = head.memory_of_step(head.width, step, head.workers.size)
+    made = step.temporaries * max(weight.num_bytes for weight in trained)
+    memory = memory._replace(activations=max(memory.activations, made), building=0)
+    owner = f"{type(head).__name__} {head.name!r}"
+    warn_of_what_is_too_large(owner, slots, memory, lambda available: _SMALLER_OF_DENSE)
+
+
+_SMALLER_OF_DENSE = [
+    "a SampledHead or an ExactSoftmaxHead with RowSGD, which have no gradient of all of W",
+    "a smaller batch",
+]
+
+
+def _smaller(head: Any, width: int, available: int) -> list[str]:
+    """Returns what would need less, each with its bytes."""
+    weights = head.weights_of(width, head.workers.size)
+    needed, of_w = sum_of(weights), sum_of(weights, "weights")
+    others = {
+        "RowSGD, which has no state": needed - sum_of(weights, "optimizer"),
+        "a FactoredHead": 4 * head.num_classes * width // head.workers.size,
+    }
+    if weights[0].dtype == head.variable_dtype == "float32" and head.short_weights:
+        others["dtype='bfloat16'"] = needed - of_w // 2
+    found = [f"{name}: {text(size)}" for name, size in others.items() if size < 0.9 * needed]
+    if head.spreads_classes:
+        workers = max(head.workers.size * math.ceil(needed / max(available, 1)), 2)
+        of_each = sum_of(head.weights_of(width, workers))
+        found.append(f"{workers} workers (tlo.distribute): {text(of_each)} each")
+    return found or ["fewer classes, or a lesser width"]
