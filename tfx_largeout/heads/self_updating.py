@@ -220,7 +220,7 @@ class SelfUpdatingHead(Head):
         return (
             f"{type(self).__name__} {self.name!r} is trained by losses of {kinds} "
             f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
-            "an activation behind the head, which would train the hidden layers and never the head. "
+            "an activation behind the head, which would train hidden layers and never the head. "
             "Compile the model with one of these losses, use DenseHead, or call it with "
             "training=False."
         )
