@@ -253,7 +253,7 @@ def compare_steps(make, loss, size):
 
 
 class SquaredHinge(CandidateLoss):
-    """The one of docs/scale_out.md."""
+    """The one of docs/guides/own_loss.md."""
 
     sums_over_workers = True
 

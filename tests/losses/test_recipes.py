@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses that docs/heads_and_losses.md writes out, run as they stand there."""
+"""The losses that docs/guides/own_loss.md writes out, run as they stand there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from variants import thorough
 
 import tfx_largeout as tlo
 
-PAGE = Path(__file__).parents[2] / "docs" / "heads_and_losses.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "own_loss.md"
 CLASSES, WIDTH, EXAMPLES = 30, 6, 40
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((EXAMPLES, WIDTH)).astype("float32")
@@ -40,25 +40,27 @@ RECIPES = {
         [lambda: tlo.heads.FactoredHead(CLASSES, 0.01), lambda: tlo.heads.DenseHead(CLASSES)],
         False,
     ),
-    "SquaredHinge": (
-        [lambda: tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(9), optimizer(), seed=1)],
-        True,
-    ),
+    **{
+        name: (
+            [lambda: tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(9), optimizer(), seed=1)],
+            True,
+        )
+        for name in ("SquaredHinge", "SquaredHingeOverWorkers")
+    },
     "FocalLoss": ([lambda: tlo.heads.HierarchicalSoftmaxHead(CLASSES, optimizer())], True),
 }
 
 
 @pytest.fixture(scope="module")
 def recipes():
-    """What the code blocks of the section define."""
-    section = PAGE.read_text().split("## Add a loss")[1].split("\n## ")[0]
+    """What the code blocks of the page define."""
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(block, names)
     return names
 
 
-def test_every_loss_of_the_section_is_tried(recipes):
+def test_every_loss_of_the_page_is_tried(recipes):
     written = {
         name
         for name, value in recipes.items()

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -512,11 +510,3 @@ def test_what_is_refused(name):
     act, error, message = BAD_ARGUMENTS[name]
     with pytest.raises(error, match=f"(?s){message}"):
         act()
-
-
-def test_the_example_of_the_documentation(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "heads_and_losses.md").read_text()
-    code = page.partition("## Soft labels")[2].partition("```python\n")[2].partition("```")[0]
-    exec(code, {})
-    shown = code.partition("# 1")[2].split(", then ")
-    assert capsys.readouterr().out.split() == ["1" + shown[0].strip(), shown[1].strip()]
