@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, choose_hash_index
-from tfx_largeout.indexes.choose_hash_index import TableTrials, found_by
+from tfx_largeout.indexes.choose_hash_index import TableTrials, _grid, found_by
 
 CLASSES, WIDTH, QUERIES = 3000, 16, 200
 
@@ -213,6 +213,7 @@ ARRAYS = problem(200, 20)
             ValueError,
             "num_found must be at most C = 200; got 201",
         ),
+        ({"recall": 0}, ValueError, "recall must be .*above 0.*; got 0"),
         ({"k": 0}, ValueError, "k must be an integer of at least 1; got 0"),
         ({"k": 201}, ValueError, "k must be at most C = 200; got 201"),
         ({"num_tables": []}, ValueError, r"num_tables must be a sequence of integers; got \[\]"),
@@ -237,3 +238,9 @@ def test_arguments_are_checked(arguments, error, message):
     given = {"like": inner_product(), "kernel": kernel, "bias": bias, "queries": hidden}
     with pytest.raises(error, match=message):
         choose_hash_index(**{**given, "recall": 0.9, **arguments})
+
+
+def test_without_hashes_per_table_all_that_leave_few_buckets_empty_are_tried():
+    like = inner_product(length_ranges=4)
+    # 4 C = 12,000 buckets at most, 3,000 in each of 4 ranges, and 2^11 < 3000 < 2^12.
+    assert _grid(like, None, [5, 7], CLASSES) == ([*range(1, 12)], [5, 7])
