@@ -4,7 +4,7 @@
 Two formats are read, plain or compressed (.xz, .gz, .bz2), fields parted by blanks, tabs or commas,
 empty lines and lines that begin with # left out. Ids are integers of at least 1:
 
-    user item item item ...    a line a user: the items in order of time
+    user item item item ...    a line per user: the items in order of time
     user item                  a line an action: a user's actions together, in order of time
 
 A file in which each line has two fields is of the second kind. The last item of each user is for

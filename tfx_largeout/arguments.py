@@ -26,7 +26,7 @@ def integer_argument(name: str, value: Any, at_least: int, at_most: int | None =
 
 
 def class_argument(name: str, value: Any) -> int | None:
-    """Returns an id in int64, of a class or of what stands in the place of one, or None."""
+    """Returns an id in int64, of a class or of what stands in place of one, or None."""
     limits = np.iinfo(np.int64)
     if value is None:
         return None
@@ -48,7 +48,7 @@ def number_argument(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> float:
-    """Returns what `float` takes, but for booleans and strings, as a finite float within limits."""
+    """Returns what `float` takes, no booleans and strings, as a finite float within limits."""
     number = math.nan
     if not isinstance(value, (bool, str, bytes)) and not _is_no_number(value):
         with contextlib.suppress(TypeError, ValueError, OverflowError):

@@ -142,7 +142,7 @@ class Findable(NamedTuple):
             )
         if self.categories is not None and self.categories.size != num_classes:
             raise ValueError(
-                f"categories must have one entry a class, num_classes={num_classes}; got "
+                f"categories must have one entry per class, num_classes={num_classes}; got "
                 f"{self.categories.size}"
             )
         if self.allow is None and self.categories is None:

@@ -16,7 +16,7 @@ def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
     """Returns the names of classes as a list of different strings, of one line each; None stays.
 
     Args:
-        names: A list, class by class; the path of a UTF-8 file with a name a line; or a
+        names: A list, class by class; the path of a UTF-8 file with a name per line; or a
             `keras.layers.StringLookup` whose integers are the classes, its own tokens with them.
         num_classes: How many there must be. Default None: any number.
 
@@ -35,7 +35,7 @@ def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
     elif isinstance(names, (bytes, Mapping, Set)) or not hasattr(names, "__iter__"):
         # Mappings and sets have no order of classes.
         got = type(names).__name__ if isinstance(names, (Mapping, Set)) else repr(names)
-        raise TypeError(f"names must be a list of strings, one a class; got {got}")
+        raise TypeError(f"names must be a list of strings, one per class; got {got}")
     else:
         listed = list(names)
     if num_classes is not None and len(listed) != num_classes:
@@ -66,7 +66,7 @@ def unpack_names(text: str | None) -> list[str] | None:
 def _lines(path: str | Path) -> list[str]:
     if not Path(path).is_file():
         raise FileNotFoundError(
-            f"names must be a list of strings, or the path of a file with a name a line; got {path}"
+            f"names must be a list of strings, or the path of a file, one name per line; got {path}"
         )
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines[-1] == "" else lines

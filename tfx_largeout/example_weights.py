@@ -11,7 +11,7 @@ from tfx_largeout.run_time_checks import Check, after
 
 
 def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tensor:
-    """Returns the product of the sample weights and the mask, one float64 weight an example.
+    """Returns the product of the sample weights and the mask, one float64 weight per example.
 
     Args:
         batch: A tensor `[..., D]`; only its batch shape is read.

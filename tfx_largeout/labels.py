@@ -184,7 +184,7 @@ def normalize_labels(
 
     | form | shape |
     |---|---|
-    | one label an example | `[B]` or `[B, 1]` |
+    | one label per example | `[B]` or `[B, 1]` |
     | several labels, padded with -1 | `[B, K]` |
     | `tf.RaggedTensor` | `[B, None]` |
     | `tf.SparseTensor` whose *values* are the ids, as `tf.io.VarLenFeature` reads them | `[B, K]` |
@@ -195,7 +195,7 @@ def normalize_labels(
     | a dict of such `"ids"` and `"probabilities"` | |
 
     With hidden activations `[B, T, D]` the same holds for each position of a dense tensor: `[B, T]`
-    is one label a position, `[B, T, K]` several. The batch dimensions come out flattened to N.
+    is one label per position, `[B, T, K]` several. The batch dimensions come out flattened to N.
 
     Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
     of an example are a set: an id that a row repeats becomes padding from its second time on. With
@@ -439,8 +439,8 @@ def _check_batch_shape(ids: tf.Tensor, batch_shape: tf.Tensor | None) -> Check |
 
 def _flatten_batch(ids: tf.Tensor, batch_rank: int) -> tf.Tensor:
     """Reshapes ids of rank `batch_rank` or one more to `[N, K]`."""
-    rule = f"labels must have rank {batch_rank} (one label an example) or {batch_rank + 1} (several"
-    rule += " labels, padded with -1)"
+    rule = f"labels must have rank {batch_rank} (one label per example) or {batch_rank + 1} "
+    rule += "(several labels, padded with -1)"
     rank = ids.shape.rank
     if rank is None:
         # Keras relaxes shapes that differ between calls, up to an unknown rank.
@@ -490,8 +490,8 @@ def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> C
     return Check(
         tf.not_equal(tf.shape(ids)[1], num_classes) | ~indicators,
         lambda: [
-            f"labels must be class ids; got a matrix with {num_classes} columns, one a class, and "
-            "no value above 1, which looks like indicators. Pass ids padded with -1, such as "
+            f"labels must be class ids; got a matrix with {num_classes} columns, one per class, "
+            "and no value above 1, which looks like indicators. Pass ids padded with -1, such as "
             "tf.ragged.constant([[3, 17], [5]]), or a sparse matrix of booleans: y.astype(bool)"
         ],
     )

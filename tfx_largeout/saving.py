@@ -113,7 +113,7 @@ def kept_arguments(made: Any, base: type) -> dict[str, Any]:
 
 
 def with_objects(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration in which objects of Keras stand in the place of what they became."""
+    """Returns a configuration in which objects of Keras stand in place of what they became."""
     return {
         name: keras.saving.deserialize_keras_object(value)
         if isinstance(value, dict) and "class_name" in value

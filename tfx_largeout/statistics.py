@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a head tells a loss about the logits: a few numbers an example, never all of them.
+"""What a head tells a loss about the logits: a few numbers per example, never all of them.
 
 Each class here is a kind of statistics. A head says which kinds it gives in training
 (`Head.gives`), and gives `ExactStatistics` always, `MeanLogitStatistics` in every evaluation; a

@@ -150,7 +150,7 @@ BAD_ARGUMENTS = [
     ({"allow": [True]}, TypeError, "allow must be integers; got dtype bool"),
     ({"allow": [3, CLASSES]}, ValueError, "allow must be class ids below num_classes=60; got 60"),
     ({"allow": [3, -1]}, ValueError, "allow must be at least 0 .* got -1 to 3"),
-    ({"categories": [0, 1]}, ValueError, "categories must have one entry a class, .*=60; got 2"),
+    ({"categories": [0, 1]}, ValueError, "categories must have one entry per class, .*=60; got 2"),
     ({"categories": LABELLED - 1}, ValueError, "categories must be at least 0"),
     ({"categories": LABELLED / 2}, TypeError, "categories must be integers; got dtype float64"),
 ]

@@ -471,7 +471,7 @@ def _adam_of(name: str, value: Any) -> Any:
 # Labels
 
 _IDS = "integer class ids that fit into int64; got"
-_INDICATORS = f"a matrix with {CLASSES} columns, one a class, and no value above 1"
+_INDICATORS = f"a matrix with {CLASSES} columns, one per class, and no value above 1"
 _ONES = tf.sparse.from_dense(np.eye(CLASSES, dtype="int64")[:EXAMPLES])
 
 

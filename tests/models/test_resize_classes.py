@@ -507,7 +507,7 @@ def test_names_of_classes_follow():
         tlo.resize_classes(model, 5)
     with pytest.raises(ValueError, match=r"new_names must be 1 strings, .* got 2"):
         tlo.resize_classes(model, 5, new_names=["e", "f"])
-    with pytest.raises(TypeError, match="names must be a list of strings, one a class; got 3"):
+    with pytest.raises(TypeError, match="names must be a list of strings, one per class; got 3"):
         tlo.resize_classes(model, 5, new_names=3)
     with pytest.raises(ValueError, match="names must differ; got 'a' for classes 0 and 4"):
         tlo.resize_classes(model, 5, new_names=["a"])

@@ -133,7 +133,7 @@ def test_saved_with_names_and_temperature(tmp_path):
 
 
 BAD = [
-    ({"names": 3}, TypeError, "names must be a list of strings, one a class; got 3"),
+    ({"names": 3}, TypeError, "names must be a list of strings, one per class; got 3"),
     ({"temperature": 0}, ValueError, "temperature must be a finite number above 0; got 0"),
     ({"temperature": np.nan}, ValueError, "temperature must be a finite number above 0; got nan"),
     ({"probabilities": 1}, ValueError, "probabilities must be True or False; got 1"),

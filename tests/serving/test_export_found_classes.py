@@ -115,7 +115,7 @@ def test_refusals(tmp_path):
         ({"exclude": 1}, ValueError, "exclude must be True or False; got 1"),
         ({"allow": []}, ValueError, "allow must have at least one class"),
         ({"allow": [CLASSES]}, ValueError, "allow must be class ids below num_classes=50; got 50"),
-        ({"categories": [1, 2]}, ValueError, "categories must have one entry a class.*got 2"),
+        ({"categories": [1, 2]}, ValueError, "categories must have one entry per class.*got 2"),
     ):
         with pytest.raises(error, match=message):
             tlo.export(model, tmp_path / "no", **arguments)

@@ -56,8 +56,8 @@ class Checkpoint(keras.callbacks.Callback):
     Several workers (see `tlo.distribute`) share one folder, and all give the same arguments; `data`
     takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
     only when all of these are on the disk is there a checkpoint. Another number of workers, or one
-    process, goes on from there, and workers from what one process has written: equal then but for
-    rounding, for the tables of hash indexes, which are built anew from W, and for what is each
+    process, goes on from there, and workers from what one process has written: equal then except
+    for rounding, for the tables of hash indexes, which are built anew from W, and for what is each
     worker's own (seeds of layers, BatchNorm's averages, metrics of Keras, random generators,
     callbacks), which worker r takes from worker r mod R' of the R' that have written.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of checkpoints: the last few, of which the newest whole one counts.
 
-A checkpoint is one file; of several workers one with what they share, and one a worker.
+A checkpoint is one file; of several workers one with what they share, and one per worker.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class CheckpointFolder:
         return sorted(self.folder.glob("epoch-*-batch-*.npz"), key=_position)
 
     def _remove_unused(self) -> None:
-        """Removes files of workers that no checkpoint names, but for those of damaged ones."""
+        """Removes files of workers that no checkpoint names, except for those of damaged ones."""
         used: set[str] = set()
         damaged = {path.name.split(".")[0] for path in self.folder.glob(f"epoch-*{_DAMAGED}")}
         for path in self._paths():
@@ -156,7 +156,7 @@ class CheckpointFolder:
 
 
 class StoredRun:
-    """A checkpoint: one file; of several workers one with what they share, and one a worker.
+    """A checkpoint: one file; of several workers one with what they share, and one per worker.
 
     Of W and its like each file has the rows of its worker's classes. Where other workers read than
     have written, rows are dealt anew. What is each worker's own, such as the seeds of its dropout,

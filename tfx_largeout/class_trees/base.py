@@ -15,7 +15,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable, prunable_gather
 
 
 class ClassOrder:
-    """A permutation of the classes, in constants outside of any graph: 8 bytes a class.
+    """A permutation of the classes, in constants outside of any graph: 8 bytes per class.
 
     Args:
         classes: `[C]`, the class at each position.

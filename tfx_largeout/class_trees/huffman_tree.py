@@ -29,7 +29,7 @@ def huffman_code_lengths(counts: np.ndarray) -> np.ndarray:
     Only the lengths are returned: the mean depth depends on nothing else, and the tree that has its
     leaves in a canonical order needs no pointers (see `HuffmanTree`).
 
-    Cost: O(C log C) time; memory 60 bytes a class.
+    Cost: O(C log C) time; memory 60 bytes per class.
 
     Args:
         counts: `[C]`, positive, C at least 2.
@@ -61,7 +61,7 @@ class HuffmanTree(ClassTree):
     pointers nor tables. Inner nodes are rows of the table, level by level, so that the ancestors of
     neighbours are neighbours, too.
 
-    Cost: O(l D) a label of depth l; of a sweep O(C D) an example.
+    Cost: O(l D) per label of depth l; of a sweep O(C D) per example.
 
     Args:
         lengths: `[C]`, the depth of each class; sum_c 2^-length = 1.

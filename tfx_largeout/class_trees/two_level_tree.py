@@ -73,7 +73,7 @@ class TwoLevelTree(ClassTree):
     Both are softmaxes: over the G clusters, and over the members of one. The members of a cluster
     are neighbours in the table of classes, by id.
 
-    Cost: O((G + M) D) a label, M the size of its cluster; of a sweep O((G + C) D) an example.
+    Cost: O((G + M) D) per label, M the size of its cluster; of a sweep O((G + C) D) per example.
 
     Args:
         clusters: `[C]`, the cluster of each class: 0 to G - 1, none empty.

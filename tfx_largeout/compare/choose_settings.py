@@ -143,7 +143,7 @@ def choose_settings(
     sampler (log-uniform, uniform, by the frequency of the labels). The best three are then trained
     four times as long, and the best of them is chosen. Not tried are the rate of an optimizer that
     has a schedule; the one of the model where it trains nothing; S and sampler of a head without a
-    sampler; and other samplers in the place of one that looks at W.
+    sampler; and other samplers in place of one that looks at W.
 
     ```python
     chosen = tlo.choose_settings(model, (x, y), trials=4, steps=2, rows=4)
@@ -354,7 +354,7 @@ class _Search:
         return trial
 
     def _train(self, length: int) -> tuple[int, float, bool]:
-        """Returns the steps taken, their seconds but for the first one, and whether it diverged."""
+        """Returns the steps taken, their seconds without the first one, and whether it diverged."""
         steps, seconds = 0, 0.0
         try:
             for batch in self._model.batches.training():

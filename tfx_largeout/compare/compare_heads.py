@@ -51,7 +51,7 @@ def compare_heads(
     output: str | Path | None = None,
     overwrite: bool = False,
 ) -> Comparison:
-    """Trains a model with one head after the other in the place of its last Dense layer.
+    """Trains a model with one head after the other in place of its last Dense layer.
 
     ```python
     comparison = tlo.compare_heads(model, (x, y), (x, y), epochs=1)

@@ -179,7 +179,7 @@ def _is_sparse(labels: Any) -> bool:
 
 
 def _is_one_hot(labels: Any, num_classes: int) -> bool:
-    """Says whether labels are rows of zeros and ones, one a class; of two classes, floats."""
+    """Says whether labels are rows of zeros and ones, one per class; of two classes, floats."""
     if _is_sparse(labels):
         return False
     labels = np.asarray(labels)

@@ -131,9 +131,9 @@ class TrainingSettings:
         metavar="N",
     )
     evaluations: int = _option(
-        4, "evaluations in training (default: 4, or one an epoch)", **_COUNT, default=None
+        4, "evaluations in training (default: 4, or one per epoch)", **_COUNT, default=None
     )
-    batch_size: int = _option(512, "examples a step (default: 512)", **_COUNT)
+    batch_size: int = _option(512, "examples per step (default: 512)", **_COUNT)
     hidden: int = _option(256, "width of the trunk, one layer of ReLUs (default: 256)", **_COUNT)
     dropout: float = _option(
         0.5,

@@ -154,7 +154,7 @@ def fresh_model(config: dict[str, Any]) -> keras.Model:
 
 
 def _copied(model: keras.Model) -> tuple[dict[str, Any], keras.Model]:
-    """Returns the configuration of a model, and a new one like it but for its metrics."""
+    """Returns the configuration of a model, and a new one like it except for its metrics."""
     try:
         config = whole_config(model)
         bare = copy.deepcopy(config)

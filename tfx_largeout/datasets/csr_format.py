@@ -99,7 +99,7 @@ class CsrMatrix:
 
 
 class NpzFile(CsrMatrix):
-    """A file of `scipy.sparse.save_npz`, read in bounded memory but for 8 bytes a row."""
+    """A file of `scipy.sparse.save_npz`, read in bounded memory except for 8 bytes per row."""
 
     def __init__(self, path: str) -> None:
         self._name = path
@@ -225,7 +225,7 @@ def _checked_splits(
         raise ValueError(f"{name}: {rule}; got {got}")
 
     if len(splits) != counts[0] + 1:
-        refuse(f"indptr must have a number a row and one more, {counts[0] + 1}", len(splits))
+        refuse(f"indptr must have a number per row and one more, {counts[0] + 1}", len(splits))
     if num_ids != num_values:
         refuse("indices and data must have the same length", f"{num_ids} and {num_values}")
     splits = splits.astype(np.int64)

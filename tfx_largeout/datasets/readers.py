@@ -114,7 +114,7 @@ def read_xc(
 
     Cost: O(file size) time; blocks of lines are parsed by NumPy, without a loop over lines. The
     arrays of the result twice in memory at the end, and up to 50 times the length of the longest
-    line; with `cache` the latter, 17 bytes an example, and what the numbers of a block take: they
+    line; with `cache` the latter, 17 bytes per example, and what the numbers of a block take: they
     stay in files, which data sets read as they go. What the header promises takes no memory.
 
     Args:
@@ -430,7 +430,7 @@ def _kept(labels: SparseRows, place: Callable[[int], str], choice: str) -> np.nd
 
 
 def _reporter(path: str, progress: bool | Progress, unit: str = "examples") -> Progress:
-    """A function that rewrites one line on standard error, at most four times a second."""
+    """A function that rewrites one line on standard error, at most four times per second."""
     if callable(progress):
         return progress
     name = os.path.basename(path)

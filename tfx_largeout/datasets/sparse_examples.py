@@ -26,8 +26,8 @@ class SparseExamples:
     `feature_values` at the same places; its labels are
     `label_ids[label_splits[i]:label_splits[i + 1]]`. The arrays are read-only.
 
-    Cost: 8 bytes a feature, 8 bytes a label, 16 bytes an example. The arrays may be memory-mapped
-    files, as `read_xc(..., cache=folder)` makes them.
+    Cost: 8 bytes a feature, 8 bytes per label, 16 bytes per example. The arrays may be
+    memory-mapped files, as `read_xc(..., cache=folder)` makes them.
 
     Args:
         feature_splits: `[N + 1]` int64, from 0, not falling.
@@ -139,7 +139,7 @@ class SparseExamples:
     def to_csr(self) -> tuple[Any, Any]:
         """Returns features and labels as two `scipy.sparse.csr_matrix`, both of float32.
 
-        Cost: 8 bytes a label; the arrays of features are shared, and read-only.
+        Cost: 8 bytes per label; the arrays of features are shared, and read-only.
 
         Raises:
             ModuleNotFoundError: SciPy is not installed.
@@ -205,9 +205,9 @@ class SparseExamples:
         how many iterators this dataset object has had: two datasets made alike give the same
         epochs. Batches are put together in TensorFlow's threads, without Python.
 
-        Cost: O(nonzeros of the batch) a batch; the arrays are in memory once more. Of
+        Cost: O(nonzeros of the batch) per batch; the arrays are in memory once more. Of
         memory-mapped arrays rows are read from their files, by Python, and nothing else is in
-        memory than a few batches and, with `shuffle`, 8 bytes an example.
+        memory than a few batches and, with `shuffle`, 8 bytes per example.
 
         Args:
             batch_size: Examples a batch, B.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text files with a line an example: labels, entries `id:value`, or both.
+"""Text files with a line per example: labels, entries `id:value`, or both.
 
 Two parsers: one by NumPy, without a loop over lines, which knows what is wrong, not why; and one
 line by line, which is the definition of the format and says which rule a line breaks.
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
 
 class TextFile:
-    """A file with a header, and a line an example. What the header promises takes no memory.
+    """A file with a header, and a line per example. What the header promises takes no memory.
 
     Args:
         path: A plain file, or one that `line_blocks` unpacks.

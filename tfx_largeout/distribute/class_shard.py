@@ -156,7 +156,7 @@ def owner_of_slot(slot: Any, variables: Iterable[Any]) -> Any:
 
 
 def own_rows(store: Mapping[str, Any], variables: Sequence[Any], owner: str) -> Mapping[str, Any]:
-    """Returns saved arrays; of those with a row a class, this worker's rows.
+    """Returns saved arrays; of those with a row per class, this worker's rows.
 
     The store is what Keras hands to `load_own_variables`: arrays by the number of the variable.
     The owner is for errors.

@@ -33,8 +33,8 @@ class DataParallel(keras.optimizers.Optimizer):
     row. In one process Keras's gradients repeat rows, and its optimizers clip and square each slice
     for itself; there `RowAdam` and its like add slices up first, as here.
 
-    Cost: one collective a step for all dense gradients; one for all `tf.IndexedSlices`, and two for
-    each of them. Every `check_every` steps one more, of 8 bytes.
+    Cost: one collective per step for all dense gradients; one for all `tf.IndexedSlices`, and two
+    for each of them. Every `check_every` steps one more, of 8 bytes.
 
     Args:
         inner_optimizer: A Keras optimizer, or its name. Default `"rmsprop"`, as in `compile`.
@@ -124,7 +124,7 @@ class DataParallel(keras.optimizers.Optimizer):
             self._check_now_and_then(workers, variables)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what was saved; of slots with a row a class, this worker's rows."""
+        """Loads what was saved; of slots with a row per class, this worker's rows."""
         super().load_own_variables(own_rows(store, self.variables, self.name))
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:

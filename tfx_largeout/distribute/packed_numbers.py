@@ -19,7 +19,7 @@ def packed(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def unpacked(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Undoes `packed`, but for a column that fills up an odd number of 2 bytes each."""
+    """Undoes `packed`, except for a column that fills up an odd number of 2 bytes each."""
     words = max(dtype.size // 4, 1)
     shape = [tf.shape(bits)[0], tf.shape(bits)[1] // words]
     numbers = tf.bitcast(tf.reshape(bits, [*shape, words]) if words > 1 else bits, dtype)

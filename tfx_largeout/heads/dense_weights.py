@@ -99,7 +99,7 @@ class DenseWeights(Head):
 
     @property
     def weights_with_rows(self) -> list[Any]:
-        """The weights that have a row a class, all rows of which are here."""
+        """The weights that have a row per class, all rows of which are here."""
         raise NotImplementedError
 
     def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:

@@ -52,7 +52,7 @@ _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class FactoredHead(RowUpdatingHead, FactoredWeights):
-    """A dense layer o = W h + b whose exact SGD step costs O(D^2) an example, whatever C is.
+    """A dense layer o = W h + b whose exact SGD step costs O(D^2) per example, whatever C is.
 
     W is kept as W = V U + 1 w^T, V `[C, D]`, together with Q = W^T W, c = W^T 1 and U^-T. For a
     loss of the spherical family (a function of the target logits a, q = sum_c o_c^2 and

@@ -83,9 +83,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     that costs.
 
     Cost: a training step O(B K sqrt(C) D) or O(B K log(C) D); the exact loss in evaluation costs as
-    much; ranks, best classes and `predict` O(B C D), in memory that does not grow with C (but for
-    `predict`'s result; two levels: O(B) for each member of the largest cluster). Memory: the
-    weights, the optimizer's slots, and 8 bytes a class.
+    much; ranks, best classes and `predict` O(B C D), in memory that does not grow with C (except
+    for `predict`'s result; two levels: O(B) for each member of the largest cluster). Memory: the
+    weights, the optimizer's slots, and 8 bytes per class.
 
     Args:
         num_classes: The number of classes C, at least 2.

@@ -325,7 +325,7 @@ def _at_most_one(metric: Any, labels: Labels) -> Check:
 
 
 def _is_one_hot(y_true: Any, output: Any) -> bool:
-    """Whether labels are dense rows of numbers, one a class, as Keras's losses take them."""
+    """Whether labels are dense rows of numbers, one per class, as Keras's losses take them."""
     if not isinstance(y_true, (tf.Tensor, np.ndarray)) or len(y_true.shape) <= output.batch_rank:
         return False
     is_wide = y_true.shape[-1] == output.head.num_classes

@@ -34,7 +34,7 @@ def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Te
 
 
 class KernelHead(DenseWeights):
-    """A head with the weights W `[C, D]` (a row a class, as in `tf.nn`) and b `[C]`.
+    """A head with the weights W `[C, D]` (a row per class, as in `tf.nn`) and b `[C]`.
 
     It has the logits, the exact evaluation and top-k; subclasses say how to train. Its arguments
     are those of `DenseHead`.

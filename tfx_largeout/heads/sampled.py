@@ -27,8 +27,8 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
 
     Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
     logits of labels and candidates. Backward, the head updates their rows of W and b with its own
-    row-sparse optimizer. Nothing in a step has a cost of O(C), but for the upkeep of an index, if
-    the head has one.
+    row-sparse optimizer. Nothing in a step has a cost of O(C), except for the upkeep of an index,
+    if the head has one.
 
     ```python
     head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))
@@ -64,7 +64,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
             `index` serves another head.
         NotImplementedError: The sampler can't use the index: see `LSHEmbedding`.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
-            is changed then, but for an index, which may have been built.
+            is changed then, except for an index, which may have been built.
 
     References:
         Barber, Botev 2016, Dealing with a large number of classes.

@@ -73,7 +73,7 @@ class Trainer:
         line_search_split: The share of the examples that is set aside for the line search, above 0
             and below 1, unless `fit` gets `line_search_data`. Default 0.1.
         batch_size: Examples that go through the model at a time. It bounds the memory, and has no
-            effect on the results but for rounding. Default 1024.
+            effect on the results except for rounding. Default 1024.
         seed: The seed of the samples. Default 0.
         make_worker: Makes the `Worker` of this process from a `Curvature`, `Examples` and the batch
             size. Default `LocalWorker`.

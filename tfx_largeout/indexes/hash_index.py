@@ -70,8 +70,8 @@ class HashIndex(Index, SearchIndex):
     A query with zeros finds nothing, and by angle a row of zeros is in no bucket: there is no
     winner, and no side of a plane. `health` tells how many classes can't be found.
 
-    Cost: 4 (C + buckets) bytes a table and 4 C for all, which are weights and saved with the model;
-    a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
+    Cost: 4 (C + buckets) bytes per table and 4 C for all, which are weights and saved with the
+    model; a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
 
     Args:
         family: The hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
@@ -349,7 +349,8 @@ class HashIndex(Index, SearchIndex):
         - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
           alike. With several ranges of lengths the last one, of short rows, doesn't count;
         - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
-        - `stale`: share of 64 classes a table whose rows are in another bucket by now; much if the
+        - `stale`: share of 64 classes per table whose rows are in another bucket by now; much if
+          the
           period is too long.
 
         Cost: O(L (buckets + 64 D K L)). Arguments: as `rebuild`.

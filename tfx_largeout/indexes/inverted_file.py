@@ -54,10 +54,10 @@ class InvertedFile(QuantizedRows):
     center is not a number; without the custom ops, on a GPU, for W of float16 or float64; and where
     classes are spread over several workers.
 
-    Cost: about D + 12 bytes a class and 20 D + 200 a list, which are weights on the processor and
-    saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one thread.
-    `rebuild`, which is not for graphs: k-means over a sample of 64 `num_lists` rows, and O(C
-    num_lists D); memory for three more W.
+    Cost: about D + 12 bytes per class and 20 D + 200 per list, which are weights on the processor
+    and saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one
+    thread. `rebuild`, which is not for graphs: k-means over a sample of 64 `num_lists` rows, and
+    O(C num_lists D); memory for three more W.
 
     Args:
         num_lists: 1 to C; default sqrt(C), rounded.

@@ -58,7 +58,7 @@ class InvertedMultiIndex(Index):
         q(c|h) = v_c exp(s1[k1] + s2[k2]) / sum_{k1,k2} N[k1,k2] exp(s1[k1] + s2[k2])
 
     (k1, k2) being the pair of c, v_c its weight, and N the sum of the weights of a pair's classes.
-    It costs O(Q D + Q^2) an example, whatever C, to know q of any class, and to draw from it.
+    It costs O(Q D + Q^2) per example, whatever C, to know q of any class, and to draw from it.
 
     Weights: v_c = exp(b_c) n_c^power, with the bias unless `with_bias` is False, and with counts
     n_c if there are any. They are rounded to whole numbers, the greatest being 2^30 and none below
@@ -74,7 +74,7 @@ class InvertedMultiIndex(Index):
 
     A word that no row is nearest to becomes one of the rows that are farthest from their words.
 
-    Cost: 21 bytes a class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), n being C
+    Cost: 21 bytes per class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), n being C
     or the number of marked rows.
 
     Args:

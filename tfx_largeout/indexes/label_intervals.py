@@ -46,7 +46,7 @@ class LabelIntervals(Index):
 
     It is the `index` of a head with the sampler `InBatch`, which says more. It does not look at W.
 
-    Cost: O(n log n) a step, n labels in the batch; 20 bytes a class.
+    Cost: O(n log n) per step, n labels in the batch; 20 bytes per class.
 
     Args:
         decay: The least share that the latest interval has in B, in (0, 1]. Default 0.01: B is the

@@ -143,8 +143,8 @@ class RowBounds(QuantizedRows):
     where more than C / 8 classes can't be ruled out; without the custom ops, on a GPU, for W of
     float16 or float64, and where classes are spread over several workers.
 
-    Cost: D + 8 bytes a class, which are weights on the processor and saved with the model; a query
-    reads these, and multiplies B C D times; `rebuild` O(C D) in blocks.
+    Cost: D + 8 bytes per class, which are weights on the processor and saved with the model; a
+    query reads these, and multiplies B C D times; `rebuild` O(C D) in blocks.
 
     Args:
         **kwargs: `name`, as for any Keras layer.

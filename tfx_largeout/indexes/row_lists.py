@@ -143,7 +143,7 @@ def _nearest_centers(
 
 
 def _lists_of_points(points: np.ndarray, centers: np.ndarray, length: int) -> np.ndarray:
-    """Returns the list of each point, `[n]`: around its nearest center, but for full lists.
+    """Returns the list of each point, `[n]`: around its nearest center, except for full lists.
 
     A list of `length` points is full, and keeps the points that are nearest; others go to their
     next nearest center.

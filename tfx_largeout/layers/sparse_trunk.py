@@ -23,7 +23,7 @@ class SparseDense(keras.layers.Dense):
     The result is that of `keras.layers.Dense` on the same input made dense. The gradient of the
     kernel is a `tf.IndexedSlices` with one slice for each feature that occurs in the batch.
 
-    Cost: O(K D) an example, forward and gradient; independent of the input width V. The optimizer
+    Cost: O(K D) per example, forward and gradient; independent of the input width V. The optimizer
     decides about the update: the row optimizers follow the slices, `RowRMSprop` with the steps of
     Adam without momentum. Keras's Adam moves all V rows, which may take longer than all the rest
     of a step; `FusedAdam` does the same in less time. A regularizer or constraint on the kernel

@@ -120,7 +120,7 @@ class _Search(keras.layers.Layer):
         return tf.gather(self._names, tf.where(ids < 0, last, ids))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments; in the place of an index of a head, the head's name.
+        """The constructor's arguments; in place of an index of a head, the head's name.
 
         The loaded layer must share the index of the loaded head, and not get a copy, which training
         would leave behind.
@@ -193,9 +193,9 @@ class TopK(_Search):
         probabilities: True: as `activation="softmax"`. Default False.
         temperature: T > 0: scores are those of the logits o / T, as `tlo.fit_temperature` finds it.
             Default 1.
-        names: The names of the C classes: a list of strings, the path of a file with a name a line,
-            or a `keras.layers.StringLookup`. The layer then gives `(scores, ids, names)`, "" for no
-            class. Default None.
+        names: The names of the C classes: a list of strings, the path of a file with a name per
+            line, or a `keras.layers.StringLookup`. The layer then gives `(scores, ids, names)`, ""
+            for no class. Default None.
         **kwargs: `name`, `dtype`, as for any Keras layer.
 
     Call arguments:
@@ -359,7 +359,7 @@ def output_of_logits(logits: Any) -> HeadOutput:
     if output is None:
         raise TypeError(
             "model must end in a head; got one that ends in something else. tlo.replace_output "
-            "puts a head in the place of a Dense layer"
+            "puts a head in place of a Dense layer"
         )
     return output
 

@@ -168,7 +168,7 @@ class HeadLoss(keras.losses.Loss):
 
         Raises:
             TypeError: `y_pred` comes from no head, or from one that does not give the statistics.
-            ValueError: `fit` was given `class_weight` with several labels an example, which Keras
+            ValueError: `fit` was given `class_weight` with several labels per example, which Keras
                 reads wrongly (noticed when a step is traced).
         """
         if asks_for_shapes() and head_output(y_pred) is None:

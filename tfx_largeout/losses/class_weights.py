@@ -44,7 +44,7 @@ def weighted(
 
 
 def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
-    """Refuses `class_weight` of `fit` with labels other than one an example.
+    """Refuses `class_weight` of `fit` with labels other than one per example.
 
     Keras turns `class_weight` into sample weights before a loss sees anything, and takes the argmax
     over the last dimension of labels `[B, K]` or `[B, T]` for the class of an example. A loss is

@@ -32,7 +32,7 @@ class NoiseContrastive(CandidateLoss):
 
     z stands for log Z. e^{o_c - z} / (e^{o_c - z} + E_c) is the probability that class c is the
     label and not one of the candidates. The noise ranges over all classes, so d runs over all
-    candidates, hits too. `tf.nn.nce_loss` for one label an example, z = 0.
+    candidates, hits too. `tf.nn.nce_loss` for one label per example, z = 0.
 
     The more candidates, the nearer the optimum is to that of the likelihood, if z can be right: one
     number for all examples can be so only for a model that normalizes itself.

@@ -38,7 +38,7 @@ class EvaluationMetric(keras.metrics.Metric):
         self._skips_in: Any = None
 
     def skip(self) -> None:
-        """Is called in the place of an update."""
+        """Is called in place of an update."""
         self._skips_in = _present_graph()
 
     def _skips(self) -> bool:

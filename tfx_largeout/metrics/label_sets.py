@@ -38,7 +38,7 @@ class LabelSetF1(EvaluationMetric):
     nothing should be given to them; padding of sequences has a Keras mask, or weights of 0.
     Training steps of a model with a head are left out, as `ExactMetric` does.
 
-    Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes a class.
+    Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes per class.
 
     Args:
         num_classes: C.

@@ -138,7 +138,7 @@ class PSPrecisionAtK(MetricAtK):
         num_classes = y_pred.shape[-1] if output is None else output.head.num_classes
         if num_classes != self.label_counts.size:
             raise ValueError(
-                f"label_counts must have one entry a class ({num_classes}); "
+                f"label_counts must have one entry per class ({num_classes}); "
                 f"got {self.label_counts.size}"
             )
         super().update_state(y_true, y_pred, sample_weight, exclude)

@@ -47,7 +47,7 @@ class NearestNeighborModel(keras.Model):
     whose z_i have the largest cosine with z, above 0, Y_i their labels, and m is the mean number of
     labels of an example, so that the N of all classes add up to about 1, or less where nothing is
     near. The softmax knows what examples
-    have in common, neighbors what is rare: with few examples a class the mixture is better than
+    have in common, neighbors what is rare: with few examples per class the mixture is better than
     either. Neighbors by x find what training has blurred: the same rare word. How much each should
     count differs between data sets: `choose_weights` finds w and v on held-out examples.
 
@@ -58,7 +58,7 @@ class NearestNeighborModel(keras.Model):
     `adapt` looks at the training examples once, after training. All of them are compared with x.
     Of the softmax the 100 best classes count, or k, if that is more; that of others is taken for 0.
 
-    Cost: `adapt` is a forward pass over the examples; 4 D bytes an example, 8 a label, and 12 a
+    Cost: `adapt` is a forward pass over the examples; 4 D bytes per example, 8 per label, and 12 a
     sparse feature (4 a dense one). A call takes O(B (C + N) D), and sorts about 2 n m + 100 classes
     of an example. Neighbors by x take O(B N F) besides; by sparse x O(B N), and as many additions
     as there are examples with each feature of x.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replace_output: a head in the place of the Dense layer in which a model ends; to_keras: back."""
+"""replace_output: a head in place of the Dense layer in which a model ends; to_keras: back."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _PACKAGE = __name__.split(".")[0]
 def replace_output(model: keras.Model, head: Head) -> keras.Model:
     """Returns a model that ends in a head, with the W and b of the Dense layer that it replaces.
 
-    The Dense layer is the last one, or the last but for softmax and linear activations. A softmax,
-    its own or that of a layer behind it, is left out: a head gives logits, and the losses of heads
-    are functions of these. So the exact loss is the one that the model had.
+    The Dense layer is the last one, or the last except for softmax and linear activations. A
+    softmax, its own or that of a layer behind it, is left out: a head gives logits, and the losses
+    of heads are functions of these. So the exact loss is the one that the model had.
 
     ```python
     head = tlo.heads.SampledHead(C, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(1e-3))
@@ -120,7 +120,7 @@ def to_keras(model: keras.Model) -> keras.Model:
         ValueError: `model` is not built.
         RuntimeError: The classes are spread over several workers.
     """
-    _check_functional(model, "put head.to_dense() in the place of the head.")
+    _check_functional(model, "put head.to_dense() in place of the head.")
     graph_of(model)
     layers = dict.fromkeys(graph_layers(model))  # one that is shared comes up twice
     ours = (Head, *_OF_KERAS)

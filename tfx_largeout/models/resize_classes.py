@@ -369,7 +369,7 @@ def _take_index(old: Any, new: Any, change: ClassChange) -> None:
 
 
 def _rows_in(state: ModelState, model: keras.Model, old: Any) -> Iterator[tuple[str, str]]:
-    """Yields the names of variables with a row a class, and of those that give new classes theirs.
+    """Yields the names of variables with a row per class, and the variables for new classes.
 
     These are the weights and slots themselves. An average of a weight starts from the weight.
     """

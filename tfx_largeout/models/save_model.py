@@ -87,7 +87,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
 
 
 def _begun(model: keras.Model, state: ModelState) -> keras.Model:
-    """Returns the model as one process would have it, but for the values of its variables."""
+    """Returns the model as one process would have it, except for the values of its variables."""
     with _alone(), _as_if_nothing_was_made():
         whole = made_again(whole_config(model))
         if model.optimizer is not None:

@@ -146,7 +146,7 @@ class ClassRows:
         With a filter, also the same on all workers, those that it lets through: as
         `filtered_top_k`.
 
-        Args and cost: as `exact`; R k numbers an example are gathered.
+        Args and cost: as `exact`; R k numbers per example are gathered.
         """
         few = min(k, self.num_rows)
         if allowed is None:

@@ -218,7 +218,7 @@ class RowAdagrad(RowOptimizer):
         a <- a + g^2,  w <- w - eta g / sqrt(a + epsilon)
 
     A row with gradient 0 does not move under Adagrad: this is the same method as the dense one,
-    just cheaper (but for `weight_decay`).
+    just cheaper (except for `weight_decay`).
 
     Args:
         learning_rate: eta. Default 0.01.

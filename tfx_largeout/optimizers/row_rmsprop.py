@@ -53,7 +53,7 @@ class RowRMSprop(RowOptimizer):
         learning_rate: eta, as for `RowOptimizer`. Default 0.001.
         rho: 0 < rho < 1: Adam's beta_2. Default 0.999.
         epsilon: At least 1e-37. Default 1e-14: the square of Adam's.
-        name, **kwargs: As `RowOptimizer`, but for `weight_decay` and `row_clip_norm`.
+        name, **kwargs: As `RowOptimizer`, except for `weight_decay` and `row_clip_norm`.
 
     Raises:
         ValueError: An argument is out of range.

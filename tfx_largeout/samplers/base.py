@@ -68,7 +68,7 @@ class Sampler:
     candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
     and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
     rows by `OutputWeights.rows`, and says so with `spreads_classes`. What it draws for a batch
-    is then the same on all workers; of an example's own candidates, each may leave out those of
+    is then the same on all workers; of candidates per example, each may leave out those of
     others.
 
     Attributes:
@@ -139,7 +139,7 @@ class Sampler:
         return self.draw(tf.stop_gradient(hidden), labels, seed, weights)
 
     def resized(self, num_sampled: int, num_classes: int) -> Sampler:
-        """Returns a new sampler, built, that is this one but for the number of candidates S.
+        """Returns a new sampler, built, that is this one except for the number of candidates S.
 
         Args:
             num_sampled: S.

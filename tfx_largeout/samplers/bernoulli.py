@@ -41,7 +41,7 @@ class Bernoulli(Sampler):
     together are a Poisson number of draws from the distribution in proportion to the rates. Where
     these are more than C, all classes are drawn one by one.
 
-    Cost: O(sum_c -log(1 - b_c)) a step, at most O(C); times N with `per_example`.
+    Cost: O(sum_c -log(1 - b_c)) per step, at most O(C); times N with `per_example`.
 
     Args:
         counts: `[C]` numbers n_c, finite and at least 0. With a model they are saved compressed.

@@ -57,7 +57,7 @@ class LogUniformDistribution(ClassDistribution):
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
         uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
         ids = tf.cast(tf.exp(uniform * self._log_range), tf.int64) - 1
-        return tf.minimum(ids, self.num_classes - 1)  # (C + 1)^u < C + 1, but for rounding
+        return tf.minimum(ids, self.num_classes - 1)  # (C + 1)^u < C + 1, except for rounding
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
         following = tf.cast(ids, tf.float64) + 1
@@ -97,7 +97,7 @@ class AliasTable:
 
     The thresholds are float32: probabilities are right to about 1e-7 of themselves.
 
-    Cost: a draw is two cache misses. 8 bytes a class. To build: O(C).
+    Cost: a draw is two cache misses. 8 bytes per class. To build: O(C).
 
     Args:
         weights: `[C]` float64, positive, of any sum.

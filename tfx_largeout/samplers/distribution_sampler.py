@@ -37,8 +37,8 @@ class DistributionSampler(Sampler):
 
     The sum over the candidates of z_c / E_c is an unbiased estimate of sum_c z_c in both cases.
 
-    Cost: O(S) a step, N S with `per_example`; with `unique` O(C) where S is so close to C (or q so
-    uneven) that S different classes take more than C draws.
+    Cost: O(S) per step, N S with `per_example`; with `unique` O(C) where S is so close to C (or q
+    so uneven) that S different classes take more than C draws.
 
     Args:
         num_sampled: S, at least 1; at most C if `unique`.
@@ -64,7 +64,7 @@ class DistributionSampler(Sampler):
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
         if unique and per_example:
             raise ValueError(
-                "unique must be False for candidates of an example's own (per_example=True), "
+                "unique must be False for candidates per example (per_example=True), "
                 "which are drawn with replacement; got unique=True"
             )
         self.per_example = bool(per_example)
@@ -124,7 +124,7 @@ class DistributionSampler(Sampler):
 class Uniform(DistributionSampler):
     """Candidates from the uniform distribution: q_c = 1 / C, E_c = S / C, in each case.
 
-    With `first_id`, C - first_id stands in the place of C.
+    With `first_id`, C - first_id stands in place of C.
 
     Args, cost and errors: as `DistributionSampler`.
 

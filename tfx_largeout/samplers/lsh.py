@@ -28,7 +28,7 @@ class LSHEmbedding(IndexSampler):
     With `ActiveSetSoftmax` and no `background`, training is that of the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
-    functions. This needs `SimHash`, candidates of an example's own, no background, and a number
+    functions. This needs `SimHash`, candidates per example, no background, and a number
     large enough for all that are found: where S or a bucket's limit cuts some off, the probability
     is too large. The tables may be older than W by their period. It costs what the logits of the
     candidates cost, once more.

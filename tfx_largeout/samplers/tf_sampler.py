@@ -30,7 +30,7 @@ class TFSampler(Sampler):
 
     The function gets the arguments of `tf.random.log_uniform_candidate_sampler` by name, except
     `seed`, and returns (ids `[S]`, expected counts of the labels, expected counts of the ids). It
-    is called with one label a row, `[n, 1]`, for the n labels of the batch, padding left out.
+    is called with one label per row, `[n, 1]`, for the n labels of the batch, padding left out.
 
     TensorFlow's samplers keep a state of their own, inside the op: `seed` of `sample` has no effect
     on them, and the same seed does not give the same candidates. For runs that are equal from the
@@ -112,7 +112,7 @@ def callable_of(function: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns options that JSON can hold: lists in the place of arrays."""
+    """Returns options that JSON can hold: lists in place of arrays."""
     return {
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in (options or {}).items()

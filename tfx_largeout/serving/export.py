@@ -105,12 +105,12 @@ def export(
             by a period of steps, until `rebuild`.
         activation: None for logits (default); `"softmax"` for probabilities among all classes, or
             with an index among those that are looked at; `"sigmoid"` for each class's own.
-        rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale a row.
+        rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale per row.
             Scores are then those of the rounded rows, as is `log_partition`.
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
             beside, and count by them in `log_partition`. Default False.
-        names: The names of the C classes: a list of strings, the path of a file with a name a line,
-            or a `keras.layers.StringLookup`. They differ, and become an asset.
+        names: The names of the C classes: a list of strings, the path of a file with a name per
+            line, or a `keras.layers.StringLookup`. They differ, and become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
         num_probed: How many lists, or tables of a `HashIndex`, a request looks into if it doesn't
             say. Default: a sixteenth of the lists, all tables.

@@ -103,7 +103,7 @@ class _Input:
         shape = tf.stack([tf.cast(size, tf.int64) for size in known])
         name = self.specs[-1].name
         check = tf.debugging.assert_equal(
-            given, shape, f"{name} must be {self.shape}, but for the unknown sizes"
+            given, shape, f"{name} must be {self.shape}, except for the unknown sizes"
         )
         with tf.control_dependencies([check]):
             return tf.SparseTensor(indices, tf.identity(values), shape)

@@ -78,7 +78,7 @@ class CandidateArguments(NamedTuple):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the custom ops get of it, but for the candidates."""
+        """What the custom ops get of it, except for the candidates."""
         return {
             "kernel": self.kernel.handle,
             "bias": [] if self.bias is None else [self.bias.handle],

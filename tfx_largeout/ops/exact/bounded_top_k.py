@@ -72,7 +72,7 @@ def bounded_top_k(
     All of W is read for more than 8 examples, for k > C / 32, where an h is not finite or longer
     than 2^50, where more than C / 8 classes can't be ruled out; and without the custom op.
 
-    Cost: B C D multiplications; D + 8 bytes a class are read. Memory: what is not
+    Cost: B C D multiplications; D + 8 bytes per class are read. Memory: what is not
     ruled out, at most 6 B C bytes, and 60 KiB B a thread.
 
     Args:
@@ -119,7 +119,7 @@ def probed_top_k(
     its bounds, as it is for another W; where `ends` don't rise; and without the custom op.
 
     Cost: for each example L D + R D multiplications, R being the number of classes of its lists, of
-    which D + 12 bytes a class are read. Memory: 20 R bytes a thread, of
+    which D + 12 bytes per class are read. Memory: 20 R bytes a thread, of
     which there are at most as many as 64 MiB have room for.
 
     Args:

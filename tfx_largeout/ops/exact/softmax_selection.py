@@ -95,7 +95,7 @@ def softmax_selection(
     itself, unless that underflows. Labels are left out: their p_ic is known from the target logits.
 
     The choice is a function of the seed, the place i in the batch, c and p_ic: neither of the
-    number of threads nor, but for the rounding of p_ic, of the implementation.
+    number of threads nor, except for the rounding of p_ic, of the implementation.
 
     Of a shard of the classes, log Z and p_ic are those among its own. `SoftmaxSelection.thinned`
     leaves what is kept by the log Z of all.

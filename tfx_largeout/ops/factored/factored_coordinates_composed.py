@@ -28,7 +28,7 @@ _BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
 def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
     """Returns V[id] T[slot of id], `[n, D]`: rows in the current coordinates. Changes nothing.
 
-    Cost: O(n D), and O(D^2) a row that is stale.
+    Cost: O(n D), and O(D^2) per row that is stale.
     """
     rows, slots = gather(state.v, ids), _slots(state, ids)
     current = state.current_slot.read_value()
@@ -73,13 +73,13 @@ def settle(state: FactoredState, num_classes: int) -> None:
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
-    """Starts afresh with U = P = I: W stays what it is with `u` in the place of U.
+    """Starts afresh with U = P = I: W stays what it is with `u` in place of U.
 
     T[e] <- T[e] u for every slot e, and an empty slot becomes the current one, with T = I. If none
     is empty, the slot with the fewest rows is emptied: its rows are multiplied by their T.
 
-    Cost: O(8 D^3); O(C) and O(D^2) a row of that slot, if there is no empty one. `u` `[D, D]` is U
-    or what is to take its place, and need not be invertible.
+    Cost: O(8 D^3); O(C) and O(D^2) per row of that slot, if there is no empty one. `u` `[D, D]` is
+    U or what is to take its place, and need not be invertible.
     """
     transitions = tf.matmul(state.transitions.read_value(), u)
     counts = state.slot_rows.read_value()

@@ -97,7 +97,7 @@ class FactoredState(NamedTuple):
 
     @property
     def variables(self) -> FactoredState:
-        """The same with TensorFlow's variables in the place of Keras's."""
+        """The same with TensorFlow's variables in place of Keras's."""
         return FactoredState(*(bare_variable(variable) for variable in self))
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the logits of W = V U + 1 w^T, and its exact SGD step, in O(D^2) an example."""
+"""Statistics of the logits of W = V U + 1 w^T, and its exact SGD step, in O(D^2) per example."""
 
 from __future__ import annotations
 

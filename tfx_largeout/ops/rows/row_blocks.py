@@ -145,7 +145,7 @@ def _check_constant(initializer: Any, shape: tuple[int, ...], name: str) -> None
 def _check_shape(fits: bool, shape: tuple[int, ...], name: str, got: Any) -> None:
     if not fits:
         raise ValueError(
-            f"{name} must give values of shape {tuple(shape)}, a row a class or node; got values "
+            f"{name} must give values of shape {tuple(shape)}, a row per class or node; got values "
             f"of shape {tuple(got)}"
         )
 
