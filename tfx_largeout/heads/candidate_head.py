@@ -88,7 +88,7 @@ class CandidateHead(KernelHead):
         )
 
     def set_num_sampled(self, num_sampled: int) -> None:
-        """Gives the head a sampler like its own with another number of candidates S.
+        """Gives the head the same kind of sampler with another number of candidates S.
 
         It is saved with the head. A training step that was traced before keeps the old one: call
         `model.make_train_function(force=True)`.

@@ -23,11 +23,10 @@ class CosineLogits(KernelHead):
 
         o_c = s cos(theta_c) = <w_c, s h / ||h||>,   ||w_c|| = 1.
 
-    Rows of W have norm 1 from the start. A step goes by the gradient through w / ||w||, which at
-    norm 1 is g - w <w, g>, and brings the rows that it changed back to norm 1. Rows that are
-    assigned, as by `set_weights`, are divided by their norms. So whatever reads W, be it an exact
-    pass, `TopK`, an index or `export`, finds directions in it, and costs what it does without; a
-    step normalises the rows that it touches, and h.
+    Rows of W have norm 1 from the start. A step uses the gradient through w / ||w||, which at
+    norm 1 is g - w <w, g>, and divides the rows that it changed by their norms. Rows that are
+    assigned, as by `set_weights`, are divided by their norms, too. So exact passes, `TopK`, indexes
+    and `export` read W as it is, at no extra cost.
 
     A row of zeros has the logit 0, and leaves it at its first step; h of zeros has logits of 0, and
     a gradient as if its norm were 1. Rows of bfloat16 have norm 1 up to their rounding.
@@ -39,7 +38,7 @@ class CosineLogits(KernelHead):
         kernel_initializer: The initializer of W `[C, D]`, or an array; with `cosine_scale`, rows
             are divided by their norms. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
-        cosine_scale: s, above 0: that of the first step, where it is learned. Default None: the
+        cosine_scale: s, above 0; where it is learned, its first value. Default None: the
             logits are W h + b.
         learn_scale: Whether the model's optimizer trains log s, a scalar weight. Default False.
         **kwargs: As `KernelHead`.
@@ -47,7 +46,7 @@ class CosineLogits(KernelHead):
     Raises:
         ValueError: `cosine_scale` is not above 0 and finite; or there is none, and `learn_scale`,
             or one, and `use_bias`.
-        TypeError: `learn_scale` is no boolean.
+        TypeError: `learn_scale` is not a boolean.
 
     References:
         Wang and others 2017, NormFace: L2 Hypersphere Embedding for Face Verification. Radford and

@@ -25,21 +25,20 @@ from tfx_largeout.statistics import MarginStatistics
 class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
-    Forward, one pass over W gives log Z of all classes exactly: the loss is that of the full
-    softmax. Its gradient is dL/do_ic = a_i p_ic + t_ic, with a_i = dL/d log Z_i, p_ic =
-    exp(o_ic) / Z_i, and t_ic not 0 at labels alone.
+    Forward, one pass over W gives log Z of all classes exactly: the loss equals the loss of the
+    full softmax. Its gradient is dL/do_ic = a_i p_ic + t_ic, with a_i = dL/d log Z_i, p_ic =
+    exp(o_ic) / Z_i, and t_ic different from 0 at labels only.
 
-    - `backward="selected"`: the pass also keeps entries of the softmax at random: (i, c) with
-      probability min(1, S p_ic), and then with the weight max(p_ic, 1 / S), whose expectation is
-      p_ic. Backward, the kept entries stand for p_ic and the labels are exact. So the gradient has
-      the expectation of the full softmax's, and touches at most S rows an example in expectation,
-      besides those of its labels. It is importance sampling from the softmax itself, which samplers
-      with an index approximate. The gradient by the mean of all logits, as of label smoothing, is
-      exact in dL/dh; about max(B, S) rows that are drawn evenly have it for all, without bias.
-    - `backward="all"`: the exact gradient of every class. Logits are computed again, a block of
+    - `backward="selected"`: the pass also keeps entries (i, c) of the softmax at random, with
+      probability min(1, S p_ic) and the weight max(p_ic, 1 / S), whose expectation is p_ic.
+      Backward, the kept entries stand for p_ic; the labels are exact. So the gradient is unbiased,
+      and is expected to touch at most S rows per example, besides the rows of its labels. This is
+      importance sampling from the softmax itself. The gradient by the mean of all logits, as in
+      label smoothing, is exact in dL/dh; about max(B, S) rows, drawn evenly, get it without bias.
+    - `backward="all"`: the exact gradient of every class. Logits are computed again, one block of
       rows at a time, and the rows of a block are updated while they are in the caches.
 
-    The head updates its rows with its own optimizer.
+    The head updates its rows with a separate optimizer.
 
     ```python
     head = ExactSoftmaxHead(num_classes, optimizers.RowAdam(1e-3))
@@ -51,7 +50,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
     Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
-    O(B D) for up to 64 sums (at most 32 MiB, or 8 of them), and some MiB a thread.
+    O(B D) for up to 64 sums (at most 32 MiB, or 8 of them), and some MiB per thread.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -63,8 +62,8 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         products: The numbers that are multiplied in the passes over all classes of a training
             step. Default `"float32"`. With `"bfloat16"`, the factors (W and h, and for
             `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
-            sums, W itself and all else stay float32. That is faster on AMD's processors with
-            AVX512-BF16, and was slower on Intel's; on others it is slower.
+            sums, W itself and all else stay float32. That is faster on AMD processors with
+            AVX512-BF16, and was slower on Intel processors; on others it is slower.
         use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the

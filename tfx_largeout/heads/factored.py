@@ -60,7 +60,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
         W <- (1 - eta lambda) W - eta dL/dW
 
-    exactly as a dense layer trained with SGD takes it. docs/factored_head.md derives it. The head
+    exactly as a dense layer trained with SGD takes it: docs/papers/exact_gradient.md. The head
     takes the steps itself; the model's optimizer trains the hidden layers.
 
     Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte a
@@ -69,21 +69,22 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowSGD` of its own without momentum or `row_clip_norm`, the one rule that a
-            step can take on W by way of V and U. It has eta, lambda (`weight_decay`, which
-            multiplies all of W and b by 1 - eta lambda) and the count of steps; the rate follows
-            the model's: see `model_rate`. A number or a schedule stands for `RowSGD` of that rate.
+        optimizer: A `RowSGD` for this head alone, without momentum or `row_clip_norm`: the only
+            rule that is possible on V and U. It has eta, lambda (`weight_decay`, which multiplies
+            all of W and b by 1 - eta lambda) and the count of steps; the rate follows the rate of
+            the model's optimizer: see `model_rate`. A number or a schedule means `RowSGD` with it.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
         kernel_initializer, bias_initializer: As `DenseHead`.
-        stabilization: What keeps U well conditioned. `"lazy"` (default): V is re-anchored, each row
-            when it is needed. `"svd"` and `"power_iteration"`: the paper's own, every 100 steps,
-            O(C D) for each singular value that it moves; `"none"`: nothing, for experiments.
+        stabilization: What keeps U well conditioned. `"lazy"` (default): U starts again from the
+            identity, and each row of V follows when it is next used. `"svd"` and
+            `"power_iteration"`: the paper's methods, every 100 steps, O(C D) for each singular
+            value that is moved; `"none"`: nothing, for experiments.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`. The state is
             float32 whatever the policy, or float64 with the policy `"float64"`.
 
     Raises:
-        TypeError: `optimizer` is no `RowSGD`; as `RowUpdatingHead`.
+        TypeError: `optimizer` is not a `RowSGD`; as `RowUpdatingHead`.
         ValueError: An argument is out of range; as `RowUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h is not finite, a gradient is not, or
             the step would diverge in a dense layer, too, because 2 eta lambda_max of
@@ -290,7 +291,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         """Returns rows of W, `[n, D]` in a dtype, whose gradient is a part of the head's next step.
 
         As a loss whose gradient with respect to o is 1 at the label i of an example has dL/dW[i] =
-        h, the gradient of a row is the h of an example of its own, without a bias.
+        h, the gradient of a row is the h of a separate example, without a bias.
 
         Args:
             ids: `[n]` int64, in [0, C).

@@ -72,15 +72,14 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     | `"huffman"` | log sigmoid(+-(w_n . h + b_n)) over the nodes n on a path | O(log(C) D) |
 
     Its logits are log-probabilities: `softmax` leaves them as they are, and log Z is 0. Each
-    step updates only the rows it looked at, with the head's own row-sparse optimizer.
+    step updates only the rows that it used, with a separate row optimizer.
 
     ```python
     head = HierarchicalSoftmaxHead(num_classes, optimizers.RowAdagrad(0.1), counts=counts)
     model.compile("adam", loss=losses.NegativeLogLikelihood())  # "adam" trains the hidden layers
     ```
 
-    This is another model than the softmax over W h + b: docs/hierarchical_softmax.md says what
-    that costs.
+    This is another model than the softmax over W h + b, often a less accurate one.
 
     Cost: a training step O(B K sqrt(C) D) or O(B K log(C) D); the exact loss in evaluation costs as
     much; ranks, best classes and `predict` O(B C D), in memory that does not grow with C (except
@@ -98,14 +97,14 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
-        kernel_initializer: That of each table of weights `[rows, D]`, as `DenseHead`.
+        kernel_initializer: The initializer of each table of weights `[rows, D]`, as `DenseHead`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
         TypeError: As `RowUpdatingHead`.
         ValueError: An argument is out of range, counts or clusters don't fit; as `RowUpdatingHead`.
-            In `load_weights`: the weights are those of another tree, or of other shapes.
+            In `load_weights`: the weights belong to another tree, or have other shapes.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
             is changed then.
 

@@ -305,8 +305,8 @@ class _UpdateByHead:
         own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
         warnings.warn(
             f"metric {name!r} reads all {head.num_classes:,} logits of each example, in training "
-            f"steps too, in time and memory of [B, C]. Take tlo.metrics.{' or '.join(own)} in its "
-            f"place, which {type(head).__name__} {head.name!r} serves without them.",
+            f"steps too, in time and memory of [B, C]. Take tlo.metrics.{' or '.join(own)} "
+            f"instead, which {type(head).__name__} {head.name!r} serves without them.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ModelRate: lets the learning rate of a head follow that of the model's optimizer."""
+"""ModelRate: lets the learning rate of a head follow the rate of the model's optimizer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelRate:
         if follows and not hasattr(optimizer, "learning_rate"):
             raise ValueError(
                 f"model_rate of head {self._head.name!r} must be None with an optimizer that has "
-                f"no learning rate of its own to follow; got {reference!r} with "
+                f"no learning rate to follow; got {reference!r} with "
                 f"{type(optimizer).__name__}"
             )
         self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
@@ -98,7 +98,7 @@ class ModelRate:
                 "the learning rate of the model's optimizer has risen above all that head "
                 f"{self._head.name!r} was trained with, so that the head takes no part in the "
                 "rise. To let it warm up with the model, give it model_rate=..., the model's rate "
-                "at which its own learning rate holds; to keep it apart, model_rate=None.",
+                "for which the head's learning rate is meant; to keep it apart, model_rate=None.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -30,7 +30,7 @@ _OPTIONS_OF_KERAS = (
 
 
 class RowUpdatingHead(SelfUpdatingHead):
-    """A self-updating head that has a `RowOptimizer` of its own.
+    """A self-updating head with a separate `RowOptimizer`.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -39,7 +39,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         model_rate, **kwargs: As `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `optimizer` is no `RowOptimizer`, or one that serves no heads.
+        TypeError: `optimizer` is not a `RowOptimizer`, or cannot serve heads.
         ValueError: `optimizer` serves another layer or model already, or has options by which Keras
             changes gradients or weights outside of a step (`clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`). When
@@ -53,7 +53,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     @property
     def optimizer(self) -> RowOptimizer:
-        """The head's own optimizer."""
+        """The head's optimizer, which is not the model's."""
         return self._optimizer
 
     @optimizer.setter
@@ -147,9 +147,9 @@ def _refuse_exclusions(optimizer: RowOptimizer) -> None:
 
 
 def refuse_built(optimizer: RowOptimizer) -> None:
-    """Refuses an optimizer that has slots already: they are those of other weights."""
+    """Refuses an optimizer that has slots already: they belong to other weights."""
     if optimizer.built:
         raise ValueError(
             f"optimizer must be one that serves no other layer or model yet; got {optimizer!r}, "
-            "which is built. Give each head an optimizer of its own."
+            "which is built. Give each head a separate optimizer."
         )

@@ -23,12 +23,12 @@ from tfx_largeout.statistics import CandidateStatistics
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
-    """A dense layer o = W h + b whose training step looks at S candidate classes, not at all C.
+    """A dense layer o = W h + b whose training step computes S candidate classes, not all C.
 
-    Forward, a sampler draws candidates, and the loss (an estimator of the likelihood) gets the
-    logits of labels and candidates. Backward, the head updates their rows of W and b with its own
-    row-sparse optimizer. Nothing in a step has a cost of O(C), except for the upkeep of an index,
-    if the head has one.
+    For sampled softmax and similar losses. Forward, a sampler draws candidates, and the loss (an
+    estimator of the likelihood) gets the logits of labels and candidates. Backward, the head
+    updates their rows of W and b with a separate row optimizer. No part of a step costs O(C),
+    except for the upkeep of an index, if the head has one.
 
     ```python
     head = SampledHead(num_classes, samplers.Unigram(counts, 1000), optimizers.RowAdam(1e-3))
@@ -42,19 +42,19 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
     Args:
         num_classes: The number of classes C, at least 2.
         sampler: Draws the candidates: `samplers.Uniform`, `LogUniform`, `Unigram`, `Bernoulli`, ...
-        optimizer: A `RowOptimizer` of its own, not that of the model. `head.optimizer` has its
-            learning rate and its count of steps. The rate follows the model's: see `model_rate`.
+        optimizer: A `RowOptimizer` for this head alone; the model has another optimizer.
+            `head.optimizer` has its learning rate and its count of steps. The rate follows the rate
+            of the model's optimizer: see `model_rate`.
         use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
-        explicit_classes: Ids of classes that are candidates in every step, with expected count 1:
-            those that a sum over classes takes explicitly (C_n in the paper, beyond the labels).
-            Default none.
+        explicit_classes: Ids of classes that are candidates in every step, with expected count 1
+            (C_n in the paper, beyond the labels). Default none.
         seed: The seed of the candidates, which are a function of it and of the number of the step.
             Default None: drawn here, and kept in the configuration.
         initial_log_partition: The value from which losses that learn log Z start. Default 0.
         index: Hash tables or codes of the rows of W, which the head builds before its first draw,
             keeps up to date in each step, and saves. Samplers such as `LSHEmbedding` or `MIDX` ask
-            it for candidates, and `TopK(head, k, index=head.index)` hash tables for the best
-            classes; other samplers leave it alone. It serves no other head. Default None:
+            it for candidates, and `TopK(head, k, index=head.index)` asks hash tables for the best
+            classes; other samplers do not use it. It serves no other head. Default None:
             `sampler.default_index()` if the sampler needs an index, else none.
         **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 

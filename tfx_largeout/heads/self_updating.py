@@ -27,38 +27,38 @@ class SelfUpdatingHead(Head):
     Forward, `forward` gives the statistics; backward, `backward` gets the gradients with respect to
     them, updates the weights, and returns the gradient with respect to h. The model's optimizer
     never sees the weights: subclasses make them with `trainable=False`. A scalar trainable weight,
-    `gradient_anchor`, sees to it that the backward pass runs even when nothing below the head is
+    `gradient_anchor`, makes the backward pass run even when no hidden layer is
     trainable. Its value may serve a loss as a learned number; elsewhere its gradient is 0.
 
     The head takes its step together with the optimizer that trains the hidden layers: once, with
-    gradients that are accumulated, divided by a loss scale or left out as that one's are. See
+    gradients that are accumulated, divided by a loss scale or left out in the same way. See
     `StepContext`. A head that a model calls several times takes one step by all of its gradients.
     A gradient that no step of an optimizer follows changes nothing; to look at gradients, use
     `without_update`. A head that is not `trainable` is not updated; candidates go on being drawn.
 
-    Only losses of its family train it. A gradient with respect to the logits themselves is refused
-    in training, as it would train the hidden layers alone.
+    Only losses of its family train it. A gradient with respect to the logits themselves raises a
+    TypeError in training, as it would train the hidden layers alone.
 
-    Its learning rate follows that of the model's optimizer, so that `LearningRateScheduler`,
+    Its learning rate follows the model's optimizer, so that `LearningRateScheduler`,
     `ReduceLROnPlateau` and schedules of the model reach the head: see `model_rate`.
 
-    A step that is refused (labels out of range, numbers that are not finite) leaves all heads of
-    the model as they were; if it is the gradient of one, others may have taken their step.
+    A step that raises an error (labels out of range, numbers that are not finite) leaves all heads
+    of the model as they were; if a gradient is not finite, other heads may have taken their step.
 
     Args:
         num_classes: The number of classes C, at least 2.
-        model_rate: The learning rate of the model's optimizer with which the head's own holds.
-            While the model's is another, the head's is multiplied by the ratio. Default
-            `"highest"`: the highest that the model had in training so far (a warm-up that starts
-            below it then leaves the head out, with a warning; give a number). None: the head's
-            rate is its own alone, as is one that is a schedule.
+        model_rate: A reference for the learning rate of the model's optimizer: the head's rate is
+            multiplied by (the model's present rate) / `model_rate`. Default `"highest"`: the
+            highest rate that the model had in training so far. (A warm-up starts below it; then a
+            warning says that the head does not take part. Give a number.) None: the head's rate
+            does not follow; nor does a schedule of the head.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
         ValueError: `model_rate` is none of these. In training: the optimizer averages weights
-            (`use_ema`), which would leave out the head's; or see `StepContext`. (A loss that a loop
-            of your own multiplies can't be noticed.)
-        TypeError: In a training step: the loss is none of the head's family.
+            (`use_ema`), which would leave out the head's weights; or see `StepContext`. (A loss
+            that a custom loop multiplies is not detected.)
+        TypeError: In a training step: the loss does not belong to the head's family.
     """
 
     # What `gradient_anchor` begins with, which may serve a loss as log Z.

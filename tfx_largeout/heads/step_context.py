@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """StepContext: when a self-updating head takes its step, and by which optimizer's rate and scale.
 
-What lies below a head is trained by the model's optimizer, and the head's step belongs to that
+The hidden layers are trained by the model's optimizer, and the head's step belongs to that
 optimizer's step: it is taken once, by gradients of the same scale, when that one is taken, or is
 left out with it. Keras calls the constraint of a weight whenever an optimizer has taken a step with
 it, and at no other time. So the constraint of each head's `gradient_anchor` takes the step.
@@ -85,7 +85,7 @@ class StepContext(keras.constraints.Constraint):
     accumulates, nothing can come between the gradient and the step. There a head that is called
     once takes its step with the gradient, by one op that reads its rows of W once.
 
-    In a loop of the user's own, a gradient that no step of an optimizer follows leaves the head as
+    In a custom loop, a gradient that no step of an optimizer follows leaves the head as
     it is, with a warning when the next one begins; `head.take_step()` is for loops without an
     optimizer.
     """
@@ -102,7 +102,7 @@ class StepContext(keras.constraints.Constraint):
 
     @property
     def draw(self) -> tf.Tensor:
-        """The number of the draw: each pass that a step takes has candidates of its own."""
+        """The number of the draw: each pass that a step takes has separate candidates."""
         return self.kept.count * _DRAWS_OF_PASS
 
     # The call, and the forward pass
@@ -332,8 +332,8 @@ class StepContext(keras.constraints.Constraint):
     def _refuse_scale_through_functions(self) -> None:
         raise ValueError(
             f"{_named(self._head)} must be called in the function that takes the gradient where a "
-            "loss is scaled and may be left out or accumulated; got a call within a tf.function of "
-            "its own"
+            "loss is scaled and may be left out or accumulated; got a call within another "
+            "tf.function"
         )
 
     # What is known

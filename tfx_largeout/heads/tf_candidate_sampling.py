@@ -27,7 +27,7 @@ _LOOK_AT_TARGETS = ("learned_unigram",)
 class TFCandidateSamplingHead(KernelHead):
     """A dense layer that trains through a candidate sampling loss of `tf.nn`, just as it is.
 
-    Weights, logits and exact evaluation are those of `DenseHead`. The gradient of the kernel is
+    Weights, logits and exact evaluation are as in `DenseHead`. The gradient of the kernel is
     `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers only SGD
     without momentum takes time in proportion to those rows, and only SGD adds up the slices of a
     row that occurs twice; Adam visits every row, and does not add them up first.
@@ -41,7 +41,7 @@ class TFCandidateSamplingHead(KernelHead):
         num_true: T, the number of labels of an example that a step looks at. Default 1. `tf.nn`
             wants exactly T labels of every example: of n labels, T are taken in turn from a random
             start, so that each label comes up equally often, and one comes up again if n < T.
-        sampler: `"log_uniform"` (default, TensorFlow's own: ids by falling frequency),
+        sampler: `"log_uniform"` (default, as in TensorFlow: ids by falling frequency),
             `"uniform"`, `"learned_unigram"`, `"fixed_unigram"`, or a callable with the arguments
             of `tf.random.log_uniform_candidate_sampler` that returns its triple (to be saved in
             a `.keras` file it must be registered with Keras).

@@ -78,7 +78,7 @@ class TiedHead(KernelHead):
         if not getattr(embedding, "tie_weights", True):
             raise ValueError(
                 "embedding must have tie_weights=True, as its table is W; got tie_weights=False. "
-                "For a W of its own take a SampledHead or an ExactSoftmaxHead."
+                "For a separate W take a SampledHead or an ExactSoftmaxHead."
             )
         super().__init__(
             embedding.input_dim, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs
@@ -116,7 +116,7 @@ class TiedHead(KernelHead):
         return super().call(inputs, training, exclude)
 
     def add_kernel(self) -> None:
-        """Adds nothing: W is that of the embedding."""
+        """Adds nothing: W belongs to the embedding."""
         if not self.embedding.built:
             self.embedding.build()
         dtype = keras.backend.standardize_dtype(self.kernel.dtype)
@@ -247,10 +247,10 @@ class TiedSampledHead(TiedHead, CandidateHead):
     """A `SampledHead` whose W is the table of an input embedding, as in language models.
 
     A class is a word of the input, and its row of the table serves both uses. As in a
-    `SampledHead`, a training step looks at labels and candidates, and any of its losses will do.
-    But here the model's optimizer takes the step, since the gradient of a row has two parts that
-    must be added up first: that of the lookups, and that of labels and candidates. Both name their
-    rows, and a `RowOptimizer` merges them and updates each of these rows once:
+    `SampledHead`, a training step computes labels and candidates, with the same losses. But here
+    the model's optimizer takes the step, because the gradient of a row has two parts that must be
+    added first: one from the lookups, one from labels and candidates. Both name their rows, and a
+    `RowOptimizer` adds them and updates each of these rows once:
 
     ```python
     embedding = layers.RowEmbedding(num_words, 256)
@@ -262,32 +262,31 @@ class TiedSampledHead(TiedHead, CandidateHead):
 
     A `RowAdam` is Adam for all the other weights. `FusedAdam` and Keras's SGD add up the parts as
     well. For Keras's other optimizers, and where they clip gradients, the head makes the gradient
-    of the whole table, as they would: O(C D) in each step. In a loop of your own, with a model that
-    is not compiled, they take slices of a row for several gradients, and a warning says so. A file
-    of the model keeps the tie; `keras.models.clone_model` does not, as it clones each layer by
-    itself.
+    of the whole table, O(C D) in each step. In a custom loop with a model that is not compiled they
+    treat the parts of a row as several gradients, and a warning says so. A `.keras` file keeps the
+    tie; `keras.models.clone_model` does not, because it clones each layer separately.
 
-    Cost: a training step O(B (T + K + S) D) for T lookups an example, and what the optimizer does.
+    Cost: a training step O(B (T + K + S) D) for T lookups per example, and the optimizer's step.
     Memory: O((B K + S) D) and the rows that are named.
 
     Args:
-        embedding: A `keras.layers.Embedding` of C words and width D, that of h: best a
-            `layers.RowEmbedding`, as Keras's own makes each step O(C D). The model calls it on its
-            inputs. Its table and a bias are the head's weights. Of a
+        embedding: A `keras.layers.Embedding` of C words and of the width D of h: best a
+            `layers.RowEmbedding`, as Keras's layer makes each step O(C D). The model calls it on
+            its inputs. Its table and a bias are the head's weights. With a
             `keras.layers.ReversibleEmbedding`, `logit_soft_cap` caps the logits here, too, bias
-            included, and `reverse_dtype` is that of the logits (statistics are float32 in any
+            included, and `reverse_dtype` is the dtype of the logits (statistics are float32 in any
             case); then there is no `to_dense` and no `export`.
         sampler: Draws the candidates, as in a `SampledHead`.
         use_bias, bias_initializer: As `DenseHead`.
         explicit_classes, seed, initial_log_partition: As `SampledHead`.
-        index: As `SampledHead`. It follows labels and candidates of each step. Rows that nothing
-            but lookups has moved, or an optimizer that moves all rows, it takes in when they are
-            labels or candidates again; an `InvertedMultiIndex` in its next round.
+        index: As `SampledHead`. It follows labels and candidates of each step. Rows that only
+            lookups have moved, or an optimizer that moves all rows, are updated in it when they
+            are labels or candidates again; in an `InvertedMultiIndex`, in its next round.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. A head that is not
             `trainable` leaves W to the lookups.
 
     Raises:
-        TypeError: `embedding` is no Embedding, `sampler` is no sampler, `index` is no index.
+        TypeError: `embedding`, `sampler` or `index` has another type.
         ValueError: An argument is out of range; the embedding has `tie_weights=False`. When the
             head is built, or used: h is not as wide as the embedding, that has LoRA or quantized
             weights, or weights of another dtype than the head; `index` serves another head.
@@ -385,10 +384,10 @@ class _WaitingRows:
 class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
     """An `ExactSoftmaxHead` whose W is the table of an input embedding.
 
-    The loss is that of the full softmax, as in a Keras model that multiplies by the transposed
-    table, and its gradient that of an `ExactSoftmaxHead`: with `backward="selected"` its
-    expectation, from few rows; with `"all"` the exact one, `[C, D]`. The model's optimizer takes
-    the step, by the sum of it and of the gradient of the lookups: see `TiedSampledHead`.
+    The loss equals the full softmax's, as in a Keras model that multiplies by the transposed
+    table. The gradient is as in an `ExactSoftmaxHead`: unbiased and of few rows with
+    `backward="selected"`, exact `[C, D]` with `"all"`. The model's optimizer takes one step with
+    the sum of this gradient and of the lookups' gradient: see `TiedSampledHead`.
 
     ```python
     embedding = layers.RowEmbedding(num_words, 64)
@@ -398,8 +397,8 @@ class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
     ```
 
     With `backward="all"`, or `num_selected` C, and any optimizer whose step with a dense gradient
-    is Keras's (`RowSGD`, `RowAdagrad`, `RowAdam`, `FusedAdam`, and Keras's own), the steps are
-    those of the Keras model.
+    is Keras's (`RowSGD`, `RowAdagrad`, `RowAdam`, `FusedAdam`, and Keras's optimizers), the steps
+    equal the steps of the Keras model.
 
     Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all;
     and what the optimizer does. Memory: as `ExactSoftmaxHead`, and the rows that are named, or

@@ -49,7 +49,7 @@ class UpdateSwitch:
 
     @contextlib.contextmanager
     def off(self, draw: int) -> Iterator[None]:
-        """Within it nothing is updated, and candidates are those of another draw."""
+        """Within it nothing is updated, and candidates are drawn again."""
         if tf.executing_eagerly():
             before = self.state.numpy()
             self.state.assign(draw)
