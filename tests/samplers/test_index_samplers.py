@@ -359,12 +359,12 @@ def test_config_round_trip(sampler):
         (
             lambda: drawn(LSHLabel(5), None),
             ValueError,
-            "weights.kernel must be that of a head, as LSHLabel looks at it; got None",
+            "weights.kernel must be the kernel of a head, as LSHLabel reads it; got None",
         ),
         (
             lambda: drawn(LSHLabel(5), OutputWeights(tf.Variable(KERNEL))),
             ValueError,
-            "weights.index must be that of a head, as LSHLabel asks it; got None",
+            "weights.index must be the index of a head for LSHLabel; got None",
         ),
         (
             lambda: drawn(LSHLabel(5), OutputWeights(tf.Variable(KERNEL), None, HashIndex())),

@@ -34,7 +34,7 @@ _WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 class HeadLoss(keras.losses.Loss):
     """A loss that asks the head behind `y_pred` for statistics, instead of reading the logits.
 
-    To add a loss, say of which kind of statistics it is a function, and write the function:
+    To add a loss, name the kind of statistics that it needs, and write the function of them:
 
     ```python
     @keras.saving.register_keras_serializable(package="my_package")
@@ -49,7 +49,7 @@ class HeadLoss(keras.losses.Loss):
     In a training step (`training=True` in the call of the model, as `fit` does) the loss is
     `from_statistics` of the statistics `trains_on`. Anywhere else (`evaluate`, a plain call) it is
     `exact` of the statistics `evaluates_on`; then nothing is updated, and there is no gradient.
-    Sample weights, masks and reductions are Keras's own. A loss carries configuration only and is
+    Sample weights, masks and reductions are as in Keras. A loss carries configuration only and is
     bound to no head, so that it is saved with the model.
 
     An example (in a sequence: a position) without labels, such as one whose labels are all -1, is
@@ -72,7 +72,7 @@ class HeadLoss(keras.losses.Loss):
 
     (of soft labels w = sum_y p_y v_y / P, a_y = p_y v_y / sum_{y' in Y} p_y' v_y').
 
-    With one label an example that is what Keras's `fit(class_weight=...)` does. With several, it is
+    With one label per example this equals Keras's `fit(class_weight=...)`. With several, it is
     1/|Y| sum_y v_y l_y for a loss 1/|Y| sum_y l_y. The weights also count in evaluation.
 
     Arguments that a loss keeps under their names are in its configuration by themselves.
@@ -142,9 +142,9 @@ class HeadLoss(keras.losses.Loss):
     def exact(self, statistics: Any) -> tf.Tensor:
         """Returns the loss of each example in evaluation, `[N]`.
 
-        By default it is the same function, if the statistics of evaluation have all that those of
-        training have. Otherwise it is the softmax cross-entropy over all classes, so that training
-        losses can be compared that are estimates, each on a scale of its own.
+        By default it is the same function, if the statistics of evaluation have all fields of the
+        training statistics. Otherwise it is the softmax cross-entropy over all classes, so that
+        heads can be compared whose training losses are estimates on different scales.
 
         Args:
             statistics: An instance of `evaluates_on`.
@@ -321,7 +321,7 @@ class HeadLoss(keras.losses.Loss):
         return values, labels
 
     def of_probabilities(self, values: tf.Tensor, labels: Labels) -> tf.Tensor:
-        """Returns the losses `[N]` of soft labels, of those of shares p_y / P: P times these."""
+        """Returns the losses `[N]` of soft labels: P times the losses of the shares p_y / P."""
         return tf.cast(labels.mass, values.dtype) * values
 
     def _with_sets(self, labels: Labels) -> Labels:
@@ -344,7 +344,7 @@ class HeadLoss(keras.losses.Loss):
                 labels = check_probabilities(labels, name)
             elif self.ignore_class is not None:
                 raise ValueError(
-                    "ignore_class must be None for targets with values of their own, which "
+                    "ignore_class must be None for targets with values, which "
                     f"{name} takes; got {self.ignore_class}. Leave them out of the targets."
                 )
         if self._weights is None:

@@ -23,11 +23,11 @@ class CandidateLoss(HeadLoss):
     among the candidates, C classes.
 
     In evaluation all of them are the exact softmax cross-entropy log Z - mean_y o_y over all C
-    classes, so that estimators can be compared: what they estimate in training is on scales of
-    their own. What `from_statistics` returns for an example without labels is finite. Of several
-    labels, a loss is the mean over them, where it does not say otherwise.
+    classes, so that estimators can be compared. Their training losses are on different scales. What
+    `from_statistics` returns for an example without labels is finite. Of several labels, a loss is
+    the mean over them, where it does not say otherwise.
 
-    A subclass writes `from_statistics`. Where the classes are spread over workers, each has its own
+    A subclass writes `from_statistics`. Where the classes are spread over workers, each has some
     candidates; a subclass for which sums over candidates are merged, as the functions below do it,
     says `sums_over_workers = True`.
 

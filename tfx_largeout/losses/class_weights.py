@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of classes: those of a loss, and `class_weight` of `fit` where Keras reads it wrongly."""
+"""Weights of classes, in a loss or as `class_weight` of `fit`, which Keras may read wrongly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weighted(
         )
     if labels.values is not None and are_targets:
         raise ValueError(
-            "class_weights must be None for sparse targets with values of their own, which are "
+            "class_weights must be None for sparse targets with values, which are "
             "compared with all classes. Give weights to the examples, by sample_weight."
         )
     return labels._replace(weights=tf.gather(class_weights, labels.safe_ids))

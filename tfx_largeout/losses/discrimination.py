@@ -34,8 +34,8 @@ class NoiseContrastive(CandidateLoss):
     label and not one of the candidates. The noise ranges over all classes, so d runs over all
     candidates, hits too. `tf.nn.nce_loss` for one label per example, z = 0.
 
-    The more candidates, the nearer the optimum is to that of the likelihood, if z can be right: one
-    number for all examples can be so only for a model that normalizes itself.
+    The more candidates, the nearer the optimum is to the likelihood's, if z is right: one number
+    for all examples can be right only for a model that normalizes itself.
 
     Args:
         log_partition: z: a finite number, or `"learned"`: a weight of the head. Default 0.
@@ -82,8 +82,8 @@ class NegativeSampling(CandidateLoss):
 
     loss = mean_{y in Y} softplus(-o_y) + mean_{d in N(x)} softplus(o_d)
 
-    Its optimum is not that of the likelihood: the logits that it learns are lowered by the log of
-    how often the sampler draws a class. Known from word2vec.
+    Its optimum is not the likelihood's: the learned logits are lowered by the log of how often the
+    sampler draws a class. Known from word2vec.
 
     Args:
         negatives: `"mean"` (default, eq. 45): the negatives weigh as much as the label; derivatives
@@ -126,8 +126,8 @@ class GeneralizedBCE(CandidateLoss):
     power beta of sigmoid(o_y) makes up for that: with t = 1 (then beta = alpha) the optimum of
     sigmoid(o_y) is the label's probability, with t = 0 (beta = 1) the loss is
     `NegativeSampling("sum")`, and with all classes as negatives it is the binary cross-entropy
-    whatever t. The rate is that of the candidates that the sampler gave, hits aside; the claim is
-    for uniform ones: of others, logits are lowered by the log of how often a class is drawn.
+    whatever t. alpha counts the candidates that the sampler gave, without hits. The claim holds
+    for uniform candidates; for others, logits are lowered by the log of how often a class is drawn.
 
     Args:
         calibration: t, in [0, 1]. Default 0.75, which the paper recommends.
@@ -171,8 +171,8 @@ class SampledLogistic(CandidateLoss):
 
     An unbiased estimate of the loss over all classes, sum_{y in Y} softplus(-o_y) +
     sum_{c not in Y} softplus(o_c), and so is its gradient: the loss is linear in what is sampled. A
-    derivative may be as large as 1 / E. The labels are summed, as the classes are regressions of
-    their own. With `class_weights` v the first sum is sum_y v_y softplus(-o_y), and the second one
+    derivative may be as large as 1 / E. The labels are summed, as each class is a separate
+    regression. With `class_weights` v the first sum is sum_y v_y softplus(-o_y), and the second one
     is multiplied by the mean of v over the labels.
 
     Args:
@@ -201,7 +201,7 @@ class SampledLogistic(CandidateLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class Ranking(CandidateLoss):
-    """The label's logit should exceed that of each negative by a margin.
+    """The label's logit should exceed the logit of each negative by a margin.
 
     loss = mean_{y in Y} mean_{d in N(x)} l(o_y - o_d - margin)
 

@@ -28,8 +28,9 @@ class ComplementarySum(MarginLoss, CandidateLoss):
 
     The sum in the logarithm is an unbiased estimate of Z (its logarithm is not one of log Z: the
     loss is too small on average, less so the more candidates there are). Because it contains the
-    label, the derivative with respect to any logit stays in [-1, 1], and that of a single label
-    has the sign of the exact one. With all classes as candidates, E = 1, the loss is exact.
+    label, the derivative with respect to any logit stays in [-1, 1], and for a single label
+    it has the sign of the exact derivative. With all classes as candidates, E = 1, the loss is
+    exact.
 
     The expected counts come from the sampler, and with them the paper's two weightings: S draws
     with replacement, E = S q (importance); Bernoulli draws, E = b.

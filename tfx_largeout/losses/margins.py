@@ -31,8 +31,8 @@ class MarginLoss(HeadLoss):
     classes and beyond it. All other logits stay. Beyond pi - a, where cos(theta + a) would rise
     again, psi is ArcFace's continuation: it goes on falling with theta, after a jump down of
     cos(a) + a sin(a) - 1. sin(theta) is at least the square root of the rounding error, so that the
-    derivative is finite at theta = 0. In evaluation there is no margin: the loss is that of s
-    cos(theta).
+    derivative is finite at theta = 0. In evaluation there is no margin: the loss uses
+    s cos(theta).
 
     Args:
         cosine_margin: m, at least 0 and below 2. CosFace has 0.35. Default 0.

@@ -29,7 +29,7 @@ class SoftmaxCrossentropy(MarginLoss):
     loss = -sum_c ((1 - eps) t_c + eps / C) log q_c + gamma (log Z)^2,
     log q_c = o_c - log Z,  log Z = log sum_c exp(o_c)
 
-    The target distribution t is spread evenly over the labels Y of the example, or is that of soft
+    The target distribution t is spread evenly over the labels Y of the example, or given by soft
     labels: probabilities p_y of ids, as of a teacher's best classes. What these leave of 1,
     1 - sum_y p_y, is ignored, or `remaining="spread"` evenly over the classes that are not among
     the ids of the example (if there are none, ignored). A share eps of the target is spread evenly
@@ -51,8 +51,8 @@ class SoftmaxCrossentropy(MarginLoss):
         label_smoothing: eps, at least 0 and below 1. Default 0.
         remaining: What becomes of that part of 1 which the probabilities of soft labels leave:
             `"ignore"` (default) or `"spread"`. Labels without probabilities leave none.
-        cosine_margin, angular_margin: As `MarginLoss`. Default 0. With one, log Z is that of the
-            logits with it.
+        cosine_margin, angular_margin: As `MarginLoss`. Default 0. Then log Z includes the
+            margin.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
@@ -178,7 +178,7 @@ class TFCandidateSamplingLoss(HeadLoss):
     """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
 
     In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
-    the sampled losses are on scales of their own.
+    the sampled losses are on other scales.
 
     In training `class_weights` multiply the loss of an example by the mean weight of its labels,
     whichever of them the head looks at.

@@ -58,7 +58,7 @@ class SphericalSoftmax(SphericalLoss):
     p_c = (o_c^2 + epsilon) / (q + C epsilon),  loss = -1/|Y| sum_{c in Y} log p_c
 
     A class is likely if its logit is far from 0 on either side, and at o = 0 the gradient of the
-    target is 0. So that the order of the logits is that of the probabilities, start from positive
+    target is 0. For logits and probabilities in the same order, start from positive
     logits: `FactoredHead(..., use_bias=True, bias_initializer="ones")`.
 
     Args:
@@ -135,7 +135,7 @@ class ZLoss(SphericalLoss):
     mu = s / C,  sigma^2 = q / C - mu^2
 
     It needs logits that are not all equal: start from random weights. It defines no probabilities.
-    sigma^2 is a difference of sums: its relative error is that of the dtype times (mu / sigma)^2.
+    sigma^2 is a difference of sums: its relative error is the dtype's times (mu / sigma)^2.
     In float32 sigma is taken for no less than sqrt(q / C) / 512, so that shifted logits have their
     loss while |mu| is well below 500 sigma, and beyond that a bounded one.
 
@@ -174,7 +174,7 @@ class SquaredError(SphericalLoss):
 
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2
 
-    Labels that are ids have the target value `target_value`. Real values of their own come as a
+    Labels that are ids have the target value `target_value`. Other real values are given as a
     `tf.SparseTensor` of floats `[B, C]`, the targets themselves, or as a pair of ids and values. A
     row of these without entries is a target of zeros; an example whose labels are ids, and that has
     none, is ignored.

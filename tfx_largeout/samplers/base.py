@@ -19,7 +19,7 @@ from tfx_largeout.saving import kept_arguments, with_objects
 
 
 class Candidates(NamedTuple):
-    """Candidate classes, shared by a batch or an example's own, and how likely they were.
+    """Candidate classes, shared by a batch or per example, and how likely they were.
 
     The *expected count* E of a class is how often it is expected among the candidates: its
     probability to be one of them where each class can be drawn once.
@@ -68,8 +68,8 @@ class Sampler:
     candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
     and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
     rows by `OutputWeights.rows`, and says so with `spreads_classes`. What it draws for a batch
-    is then the same on all workers; of candidates per example, each may leave out those of
-    others.
+    is then the same on all workers; of candidates per example, each worker may leave out classes
+    of others.
 
     Attributes:
         looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
@@ -102,8 +102,8 @@ class Sampler:
         if self.num_classes is not None:
             raise ValueError(
                 f"num_classes must be {self.num_classes}, for which this {type(self).__name__} "
-                f"was built; got {num_classes}. Give a head of another number of classes a sampler "
-                "of its own."
+                f"was built; got {num_classes}. Give a head of another number of classes another "
+                "sampler."
             )
         with tf.init_scope():  # tables outlive the graph in which a model is built
             self.tabulate(num_classes)
@@ -167,7 +167,7 @@ class Sampler:
         raise NotImplementedError
 
     def num_candidates(self, examples: int) -> tuple[int, bool]:
-        """Returns S, about, for a batch of N, and whether each example has candidates of its own.
+        """Returns S, about, for a batch of N, and whether candidates are per example.
 
         For the memory of a step. Default: by attributes `num_sampled` and `per_example`.
         """
@@ -179,11 +179,11 @@ class Sampler:
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
-        """Chooses candidates. The arguments are those of `sample`, which has checked them."""
+        """Chooses candidates. Arguments as in `sample`, which has checked them."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments, for JSON: those that are kept under their names."""
+        """Returns the arguments, for JSON."""
         return kept_arguments(self, Sampler)
 
     @classmethod
@@ -196,12 +196,12 @@ class Sampler:
         weights = OutputWeights() if weights is None else weights
         if self.looks_at_weights and weights.kernel is None:
             raise ValueError(
-                f"weights.kernel must be that of a head, as {type(self).__name__} looks at it; "
+                f"weights.kernel must be the kernel of a head, as {type(self).__name__} reads it; "
                 "got None"
             )
         if self.needs_index and weights.index is None:
             raise ValueError(
-                f"weights.index must be that of a head, as {type(self).__name__} asks it; got None"
+                f"weights.index must be the index of a head for {type(self).__name__}; got None"
             )
         if weights.rows is None and self.num_classes is not None:
             return weights._replace(rows=ClassRows(ALONE, self.num_classes, "sampler"))
@@ -214,7 +214,7 @@ def where_labels(labels: Labels, values: tf.Tensor) -> tf.Tensor:
 
 
 def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candidates:
-    """Puts classes with an expected count of 1 first, and takes them out of those that were drawn.
+    """Puts classes with an expected count of 1 first, and takes them out of the drawn classes.
 
     A sum over the classes stays unbiased: these terms are exact, and the others as likely as
     before. `certain` is `[S]` int64 in rising order, or `[N, S]`, without repeats; -1, behind the

@@ -29,7 +29,7 @@ _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class Bernoulli(Sampler):
-    """Each class c is a candidate with a probability b_c of its own, independently; E_c = b_c.
+    """Each class c is a candidate with its probability b_c, independently; E_c = b_c.
 
     b_c = f_c^alpha,  f_c = (n_c + a) / sum_d (n_d + a),  alpha >= 0 such that sum_c b_c = S
 
@@ -47,8 +47,8 @@ class Bernoulli(Sampler):
         counts: `[C]` numbers n_c, finite and at least 0. With a model they are saved compressed.
             Those below `first_id` are not looked at.
         num_sampled: S, the expected number of candidates, above 0 and at most C - first_id.
-        per_example: Whether each example gets candidates of its own, `[N, S]` padded with -1, S
-            being the most that one of them got. Default False: one set `[S]` for the batch.
+        per_example: Whether each example gets separate candidates, `[N, S]` padded with -1, S
+            being the largest number of them. Default False: one set `[S]` for the batch.
         smoothing: a, as `Unigram`. Default None.
         first_id: The first class that is drawn, as `DistributionSampler`. Default 0.
 

@@ -27,7 +27,7 @@ class Arrivals(NamedTuple):
 
 
 class DistinctArrivals:
-    """Draws S of C classes without replacement: the first S different ones that are drawn from q.
+    """Draws S of C classes without replacement: the first S different classes drawn from q.
 
     Expected counts, such that the sum over the sample of z_c / E_c is an unbiased estimate of
     sum_c z_c: let the draws arrive with Exp(1) waiting times between them, and let tau be the time

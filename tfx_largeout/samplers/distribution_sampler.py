@@ -43,11 +43,11 @@ class DistributionSampler(Sampler):
     Args:
         num_sampled: S, at least 1; at most C if `unique`.
         unique: Whether the candidates are all different. Default: `not per_example`.
-        per_example: Whether each example gets candidates of its own, `[N, S]`. Default False: one
+        per_example: Whether each example gets separate candidates, `[N, S]`. Default False: one
             set `[S]` for the batch.
         first_id: The first class that is drawn. Default 0: all are. Those below, such as ids of
             padding and of what is unknown, are no candidates, and q ranges over the others. Where
-            one is a label, its E is 1, as that of a class that is looked at for certain.
+            such a class is a label, its E is 1.
 
     Raises:
         ValueError: `num_sampled` or `first_id` is out of range, or `unique` and `per_example` are

@@ -18,19 +18,19 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ExactSoftmaxSampler(Sampler):
-    """Each example's own S draws from the model's softmax: what adaptive samplers approximate.
+    """S draws per example from the model's softmax: what adaptive samplers approximate.
 
     E_c = S p_c,  p_c = exp(o_c) / Z,  Z = sum_d exp(o_d),  o = W h + b
 
     The draws are independent; a class may come several times, and a label may be among them: a hit,
     as with other samplers. Each draw's exp(o_d) / E_d is Z / S, so that the estimate of Z from all
     draws, hits included, is Z itself: it has no variance. With `ImportanceSampling` the gradient is
-    an unbiased estimate of that of the exact softmax.
+    an unbiased estimate of the exact softmax's gradient.
 
     It looks at all classes, so it saves nothing: a yardstick. How much better training is with it
     than with a sampler that does not look at W is the most that a sampler that does can gain.
 
-    Cost: O(B C D) time, twice that of the logits of all classes, whatever S is; memory for a few
+    Cost: O(B C D) time, twice the time of all logits, whatever S is; memory for a few
     blocks of 2^20 logits, the sums of blocks, at most B C / 64, and about 64 B S + 2^14 S.
 
     Args:

@@ -15,16 +15,16 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ExactTopK(Sampler):
-    """Each example's K classes with the greatest logits: what indexes approximate.
+    """The k classes with the greatest logits per example: what indexes approximate.
 
-    With `ActiveSetSoftmax` this is the top-K softmax: forward it looks at all classes, backward at
-    K and the labels. A yardstick for `LSHEmbedding` and `WTATopK`, which find some of these classes
-    without looking at all.
+    With `ActiveSetSoftmax` this is the top-k softmax: forward it computes all classes, backward k
+    classes and the labels. A yardstick for `LSHEmbedding` and `WTATopK`, which find some of these
+    classes without looking at all.
 
     Cost: O(B C D) time; memory independent of C.
 
     Args:
-        k: K, how many candidates an example gets, at most C.
+        k: The number of candidates per example, at most C.
 
     Raises:
         ValueError: `k` is out of range, when the head is built also: above C.

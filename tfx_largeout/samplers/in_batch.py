@@ -24,14 +24,14 @@ class InBatch(Sampler):
     is the probability that one of these batches has class c, B_c being the mean number of steps
     from a batch with c to the next, as `LabelIntervals` estimates it from the stream of batches: no
     counts are needed, and changes are followed. Frequent classes come as negatives more often, and
-    dividing by E (`SampledSoftmax`, `ComplementarySum`) makes up for that. Of each example, those
-    candidates that are its own labels are hits, which losses leave out.
+    dividing by E (`SampledSoftmax`, `ComplementarySum`) makes up for that. Candidates that
+    are labels of the example itself are hits, which losses leave out.
 
     A class that is no label is no candidate: a class that is rare, or new, learns late what it is
     not. For uniform ones besides, take another sampler.
 
     The `LabelIntervals` are the index of the head, which makes them, counts each step of training,
-    and saves them. The rows of W are those of now for the labels of earlier batches, too.
+    and saves them. Labels of earlier batches are compared by the present rows of W, too.
 
     Cost: O(n log n) for n labels in the batch; with a queue, O(C) comparisons.
 

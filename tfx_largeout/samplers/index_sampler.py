@@ -17,13 +17,13 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_
 class IndexSampler(Sampler):
     """Candidates near to queries, found in hash tables over the rows of W; and others, drawn.
 
-    Those that are found have an expected count of 1. Those that `background`, another sampler,
-    draws stand for all the classes that are not found, with their own expected counts. So with a
+    Found classes have an expected count of 1. Classes drawn by `background`, another sampler,
+    stand for all classes that are not found, with their expected counts. So with a
     background and any tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate
     of Z whose largest terms are exact: an index can make it more or less precise, not wrong.
     Without it, the classes that are not found are missing, as in the papers.
 
-    The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
+    The index belongs to the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. With the same weights and the same index, the same seed gives the same candidates.
 
     To add one, write `queries`: the same on all workers, if it says `spreads_classes`.
@@ -32,12 +32,12 @@ class IndexSampler(Sampler):
         num_found: How many classes are taken from buckets at most, at most C: for each example with
             `per_example`, else for the batch.
         background: Draws further candidates, such as `Unigram(counts, 500)`. Default None.
-        per_example: Whether each example gets candidates of its own: the first ones that come up in
-            its buckets. Default False: all get the same, those that come up most often in the
+        per_example: Whether each example gets separate candidates: the first classes in its
+            buckets. Default False: all get the same, the classes that come up most often in the
             buckets of all; one dense product then serves the batch.
 
     Raises:
-        TypeError: `background` is no sampler, or one that depends on W.
+        TypeError: `background` is not a sampler, or depends on W.
         ValueError: `num_found` is out of range, when the head is built also: above C.
     """
 
@@ -100,7 +100,7 @@ class IndexSampler(Sampler):
     ) -> tf.Tensor:
         """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1.
 
-        Of an example's own, where several workers have the classes, those whose rows are here.
+        Per example, where several workers have the classes, only classes whose rows are here.
         """
         queries = self.queries(tf.cast(hidden, tf.float32), labels, weights)
         return weights.index.candidates(queries, self.num_found, seed, self.per_example)

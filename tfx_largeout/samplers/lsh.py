@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSH: candidates whose rows of W are near to h, or to those of the labels."""
+"""LSH: candidates whose rows of W are near to h, or to the rows of the labels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LSHEmbedding(IndexSampler):
-    """Classes that share a bucket with h: those that the model confuses with the labels.
+    """Classes that share a bucket with h: the model may confuse them with the labels.
 
-    A class c is found in one of the L tables with probability 1 - (1 - p^K)^L (Theorem 2), p being
-    that of a collision of h and w_c, as the index hashes them, in one hash, over the choice of the
-    hash functions. So the candidates change with W and with the input.
+    A class c is found in one of the L tables with probability 1 - (1 - p^k)^L (Theorem 2), p being
+    the probability that one hash function gives h and w_c, as the index hashes them, the same
+    value; k is `hashes_per_table`, L `num_tables`. So the candidates change with W and with the
+    input.
 
-    With `ActiveSetSoftmax` and no `background`, training is that of the paper. With `corrected`,
+    With `ActiveSetSoftmax` and no `background`, training is as in the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
     functions. This needs `SimHash`, candidates per example, no background, and a number
@@ -88,7 +89,7 @@ class LSHEmbedding(IndexSampler):
 def _log_found(
     weights: OutputWeights, hidden: tf.Tensor, places: tf.Tensor, products: tf.Tensor
 ) -> tf.Tensor:
-    """Returns log(1 - (1 - p^K)^L) for the classes of some rows; 0 where there is none, at -1."""
+    """Returns log(1 - (1 - p^k)^L) for the classes of some rows; 0 where there is none, at -1."""
     index: HashIndex = weights.index
     unique, which = tf.unique(tf.reshape(places, [-1]))
     rows, _ = index.hashed_rows(weights.kernel, weights.bias).get(tf.maximum(unique, 0))
@@ -106,13 +107,13 @@ def _log_found(
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LSHLabel(IndexSampler):
-    """Classes that share a bucket with a label: those that look alike to the model.
+    """Classes that share a bucket with a label: they look alike to the model.
 
     The index is queried with the rows of W of all labels of an example. With one label y, a class c
-    is found with probability 1 - (1 - p^K)^L (Theorem 1), p being that of a collision of w_y and
-    w_c in one hash.
+    is found with probability 1 - (1 - p^k)^L (Theorem 1), p being the probability that one hash
+    function gives w_y and w_c the same value.
 
-    The arguments and the errors are those of `IndexSampler`.
+    Arguments and errors: as `IndexSampler`.
 
     References:
         Daghaghi et al. 2021, section 2, Theorem 1.

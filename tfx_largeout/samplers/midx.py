@@ -33,10 +33,10 @@ class MIDX(Sampler):
     With `per_example=False` all examples share S draws from the mean of their distributions, with E
     of that.
 
-    The index is that of the head, `SampledHead(..., index=...)`, which keeps it up to date and
+    The index belongs to the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. A head that gets none makes `InvertedMultiIndex(num_words, quantization)`.
 
-    Cost: O(B (Q D + Q^2 + S log(Q C))) time and O(B (Q + S) + Q^2) numbers; on TensorFlow's own ops
+    Cost: O(B (Q D + Q^2 + S log(Q C))) time and O(B (Q + S) + Q^2) numbers; on TensorFlow's ops
     O(B (Q D + Q^2 + S (sqrt(Q) + log C))) and O(B (Q + 3 S) sqrt(Q)). Beside that there is the
     upkeep of the index.
 
@@ -44,7 +44,7 @@ class MIDX(Sampler):
         num_sampled: S, at least 1.
         num_words: Q of the index that a head makes. Default 64.
         quantization: `"pq"` or `"rq"`, likewise. Default `"rq"`.
-        per_example: Whether each example gets candidates of its own. Default True.
+        per_example: Whether each example gets separate candidates. Default True.
 
     Raises:
         TypeError: When the head is made: its index is another one than an `InvertedMultiIndex`.

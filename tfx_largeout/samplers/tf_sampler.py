@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFSampler: TensorFlow's own candidate samplers, and functions like them."""
+"""TFSampler: TensorFlow's candidate samplers, and functions like them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TFSampler(Sampler):
     `seed`, and returns (ids `[S]`, expected counts of the labels, expected counts of the ids). It
     is called with one label per row, `[n, 1]`, for the n labels of the batch, padding left out.
 
-    TensorFlow's samplers keep a state of their own, inside the op: `seed` of `sample` has no effect
+    TensorFlow's samplers keep a state inside the op: `seed` of `sample` has no effect
     on them, and the same seed does not give the same candidates. For runs that are equal from the
     start of the process, give them a seed in `options`. `Uniform`, `LogUniform` and `Unigram` are
     stateless, and as fast.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WTATopK: the classes with the greatest logits among those that an index finds."""
+"""WTATopK: the classes with the greatest logits among the classes that an index finds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class WTATopK(IndexSampler):
-    """Each example's K best classes: found by hashing h, ranked by their exact logits.
+    """The k best classes per example: found by hashing h, ranked by their exact logits.
 
-    The index gives up to `num_found` classes; those with the K greatest logits are the candidates.
-    Labels take part in any case, as with every sampler. A head that gets no index of its own takes
+    The index gives up to `num_found` classes; the k with the greatest logits are the candidates.
+    Labels take part in any case, as with every sampler. A head without `index` takes
     `HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)`.
 
     Args:
-        k: K, how many candidates an example gets, at most `num_found`.
-        num_found: How many classes are ranked, at most C. Default 10 K.
+        k: The number of candidates per example, at most `num_found`.
+        num_found: How many classes are ranked, at most C. Default 10 k.
 
     Raises:
         ValueError: `k` or `num_found` is out of range, when the head is built also: `num_found` is
