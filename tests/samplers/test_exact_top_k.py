@@ -59,7 +59,9 @@ def test_with_all_classes_training_is_that_of_the_full_softmax():
 def test_it_needs_weights():
     sampler = ExactTopK(3)
     sampler.build(CLASSES)
-    with pytest.raises(ValueError, match=r"weights\.kernel must be the kernel of a head, as ExactTopK"):
+    with pytest.raises(
+        ValueError, match=r"weights\.kernel must be the kernel of a head, as ExactTopK"
+    ):
         sampler.sample(HIDDEN, Labels(tf.constant(LABELS, tf.int64)), tf.constant([0, 1]))
 
 
