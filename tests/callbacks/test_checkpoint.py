@@ -644,9 +644,9 @@ def test_checkpoints_of_other_data(begun):
         data = tf.data.Dataset.from_tensor_slices((X + 1, Y))
         return data.shuffle(EXAMPLES, seed=epoch).batch(BATCH)
 
-    refused(begun, "data must be those of the checkpoint", of=other)
-    refused(begun, "data must be those of the checkpoint", of=lambda e: of_epoch(e).take(3))
-    refused(begun, "data must be those of the checkpoint", of=lambda e: of_epoch(e + 1))
+    refused(begun, "data must be the data of the checkpoint", of=other)
+    refused(begun, "data must be the data of the checkpoint", of=lambda e: of_epoch(e).take(3))
+    refused(begun, "data must be the data of the checkpoint", of=lambda e: of_epoch(e + 1))
 
 
 @pytest.mark.thorough
@@ -658,11 +658,11 @@ def test_another_global_seed_where_batches_depend_on_it(tmp_path):
     interrupted(model_of, lambda: Checkpoint(tmp_path, 4), 9, of=shuffled)
     model = model_of()
     keras.utils.set_random_seed(99)
-    refused(tmp_path, "data must be those of the checkpoint", model, of=shuffled)
+    refused(tmp_path, "data must be the data of the checkpoint", model, of=shuffled)
 
 
 def test_checkpoints_with_other_callbacks(begun):
-    message = r"callbacks must be those of the checkpoint, \[\]; got \['EarlyStopping'\]"
+    message = r"callbacks must be as in the checkpoint, \[\]; got \['EarlyStopping'\]"
     stopping = keras.callbacks.EarlyStopping("loss")
     model = model_of("sampled")
     with pytest.raises(ValueError, match=message):

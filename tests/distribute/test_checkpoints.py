@@ -30,7 +30,7 @@ TOLD = {
     "all_missing": (r"RuntimeError: one of the checkpoints in .* must be whole; got", None),
     "classes": (r"ValueError: .*\[44, 5\] in the model, .*\[43, 5\] there", None),
     "head": (r"ValueError: .*the checkpoint must be one of this model", None),
-    "data": (r"ValueError: .*the data must be those of the checkpoint", None),
+    "data": (r"ValueError: .*the data must be the data of the checkpoint", None),
     "parts_of_parts": (r"ValueError: the data \(whole batches, .*must be the same on all", None),
     "one_alone": (r"InvalidArgumentError: .*workers must all be at the same place", None),
     "folders": (r"ValueError: the list of checkpoints of the folder of Checkpoint must be", None),

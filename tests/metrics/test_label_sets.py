@@ -114,6 +114,6 @@ def test_bad_arguments(arguments, message):
 def test_another_number_of_classes():
     scores, labels = random_batch(3)
     metric = LabelSetF1(NUM_CLASSES + 1)
-    with pytest.raises(ValueError, match="num_classes must be that of the model, 13; got 14"):
+    with pytest.raises(ValueError, match="num_classes must be as in the model, 13; got 14"):
         metric.update_state(labels, scores)
     assert not metric.had.numpy().any()

@@ -42,7 +42,7 @@ class Checkpoint(keras.callbacks.Callback):
     history that it would have ended with otherwise, bit for bit, if a step gives the same result
     each time on this machine. Saved are weights, optimizers, metrics, seeds of layers, the state of
     heads and their indexes, the position in the data, the history, the states of Python's, NumPy's
-    and Keras's global random generators, and those of other callbacks that are named.
+    and Keras's global random generators, and the states of other callbacks that are named.
 
     A file appears whole or not at all, and has a digest of each array. A damaged newest one is
     reported by a warning, renamed, and the one before it is used.
@@ -57,9 +57,9 @@ class Checkpoint(keras.callbacks.Callback):
     takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
     only when all of these are on the disk is there a checkpoint. Another number of workers, or one
     process, goes on from there, and workers from what one process has written: equal then except
-    for rounding, for the tables of hash indexes, which are built anew from W, and for what is each
-    worker's own (seeds of layers, BatchNorm's averages, metrics of Keras, random generators,
-    callbacks), which worker r takes from worker r mod R' of the R' that have written.
+    for rounding, for the tables of hash indexes, which are built anew from W, and for what each
+    worker has separately (seeds of layers, BatchNorm's averages, metrics of Keras, random
+    generators, callbacks), which worker r takes from worker r mod R' of the R' that have written.
 
     With `hessian_free.Trainer.fit`, which takes its data as they are, its state is saved too.
 
@@ -74,12 +74,12 @@ class Checkpoint(keras.callbacks.Callback):
             saved.
         keep: How many checkpoints are kept. Default 3.
         callbacks: Other callbacks of this `fit` whose state is saved, such as `EarlyStopping` and
-            `ReduceLROnPlateau`: those of their attributes that are numbers, strings, arrays, or
-            lists and dictionaries of them. They must stand before this one in `fit`. Default none.
+            `ReduceLROnPlateau`: their attributes that are numbers, strings, arrays, or lists
+            and dictionaries of these. They must stand before this one in `fit`. Default none.
 
     Raises:
-        ValueError: An argument is out of range. When training begins: the checkpoint is that of
-            another model or of other data; the data are no function of the epoch; `every` is a
+        ValueError: An argument is out of range. When training begins: the checkpoint belongs to
+            another model or to other data; the data are no function of the epoch; `every` is a
             number and the data do not come from `data`; or there is more than one replica. Over
             workers also: data, arguments or files differ between them; callbacks that keep arrays
             come from another number of workers. Nothing is changed then.
@@ -285,7 +285,7 @@ class Checkpoint(keras.callbacks.Callback):
         facts, data = source.facts, self._data_facts
         if facts["data"] != data:
             raise ValueError(
-                "the data must be those of the checkpoint, with the same batches; got "
+                "the data must be the data of the checkpoint, with the same batches; got "
                 f"{data} instead of {facts['data']} (batches in an epoch, digest of the first)"
             )
         batch, size = facts["position"][1], self.model.steps_per_execution

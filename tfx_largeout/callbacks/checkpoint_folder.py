@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of checkpoints: the last few, of which the newest whole one counts.
+"""A folder of checkpoints: the last few; the newest whole one counts.
 
 A checkpoint is one file; of several workers one with what they share, and one per worker.
 """
@@ -275,7 +275,7 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
         missing = [name for name in names if not path.with_name(name).is_file()]
         if missing:
             raise OSError(
-                "the folder of Checkpoint must be one that all workers share; got none of "
+                "the folder of Checkpoint must be shared by all workers; got none of "
                 f"{missing} in {path.parent} on worker 0"
             )
         parts = list(zip(names, digests, strict=True))

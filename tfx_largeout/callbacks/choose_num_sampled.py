@@ -46,9 +46,9 @@ def choose_num_sampled(
         error(S)^2 = mean_draws sum_n |g_n - g*_n|^2 / sum_n |g*_n|^2 <= tolerance^2
 
     g_n being the gradient of the training loss of example n with respect to h, with S candidates
-    and no margin, and g*_n that of the softmax cross-entropy over all classes. This is the error of
-    one step, bias and noise together: 0 is exact, and with 1 the error is as long as the gradient.
-    It falls with 1 / sqrt(S). `Probe` looks at the same gradients.
+    and no margin, and g*_n the gradient of the softmax cross-entropy over all classes. This is the
+    error of one step, bias and noise together: 0 is exact, and with 1 the error is as long as the
+    gradient. It falls with 1 / sqrt(S). `Probe` looks at the same gradients.
 
     The tolerance must be met by two standard errors, over examples and draws, so that it is met on
     other examples of the same kind too. The sampler of the model's head gives way to ones like it
@@ -72,14 +72,14 @@ def choose_num_sampled(
             its draws can't be repeated.
         x: Inputs of N examples, as the model takes them; 256 is a good number. Where candidates are
             shared, N as in training.
-        y: Their labels. Examples without any, and those that a Keras mask leaves out, don't count.
+        y: Their labels. Examples without labels, or left out by a Keras mask, don't count.
         tolerance: Above 0.
         sizes: Values of S to try. Default None: 10, 20, 50, 100, ... up to C.
         draws: How often candidates are drawn for each S, at least 2. Default 8.
 
     Returns:
-        S, and statistics: `num_sampled`, `error` and `standard_error` of it, and `errors`, those of
-        all that were tried by S.
+        S, and statistics: `num_sampled`, `error` and `standard_error` of it, and `errors`, the
+        errors of all S that were tried.
 
     Raises:
         TypeError: The model has no such head, sampler or loss.

@@ -90,7 +90,7 @@ class ModelState:
         }
 
     def check(self, facts: dict[str, Any]) -> None:
-        """Raises a ValueError if a state, with these facts, is that of another model."""
+        """Raises a ValueError if a state, with these facts, belongs to another model."""
         here = self.facts()
         heads = [[kind, _without_free(json.loads(config))] for kind, config in facts["heads"]]
         facts = {**facts, "heads": heads}

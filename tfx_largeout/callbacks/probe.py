@@ -29,11 +29,11 @@ _MOST_UNREACHABLE = 0.5
 
 
 class Probe(StepMeasurements):
-    """Logs the exact loss beside the one that is trained, and how good the gradient is.
+    """Logs the exact loss beside the training loss, and how good the gradient is.
 
-    A loss over a few candidates is on a scale of its own, and its gradient is an estimate. On a few
-    examples, every so many steps, the probe takes the gradient with respect to h of the training
-    loss (`draws` times, with other candidates each time) and that of the exact softmax
+    A loss over a few candidates is on another scale than the exact loss, and its gradient is an
+    estimate. On a few examples, every so many steps, the probe takes the gradient with respect to h
+    of the training loss (`draws` times, with other candidates each time) and of the exact softmax
     cross-entropy, and logs
 
     | name | what |
@@ -61,7 +61,7 @@ class Probe(StepMeasurements):
 
     Args:
         x: Inputs of a few examples (64 is a good number), as the model takes them.
-        y: Their labels. Examples without any, and those that a Keras mask leaves out, don't count.
+        y: Their labels. Examples without labels, or left out by a Keras mask, don't count.
         every: Steps from one probe to the next, at least. Default 100.
         draws: How often the training loss is drawn. Default 4.
         max_share: The share of the time of training that the probe may take. Default 0.01.

@@ -60,7 +60,7 @@ class RunState:
         )
 
     def check(self, run: StoredRun) -> None:
-        """Raises a ValueError if a checkpoint is that of another model, trainer or callbacks."""
+        """Raises a ValueError if a checkpoint belongs to another model, trainer or callbacks."""
         facts = run.facts
         self.model.check(facts["model"])
         if facts["trainer"] != self._trainer_name:
@@ -71,7 +71,7 @@ class RunState:
         names = [type(callback).__name__ for callback in self._callbacks]
         saved = [name for name, _ in facts["callbacks"]]
         if names != saved:
-            raise ValueError(f"callbacks must be those of the checkpoint, {saved}; got {names}")
+            raise ValueError(f"callbacks must be as in the checkpoint, {saved}; got {names}")
         if run.num_workers != current().size:
             self._refuse_arrays_of_callbacks(run)
 

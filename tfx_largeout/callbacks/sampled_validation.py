@@ -25,7 +25,7 @@ class SampledValidation(StepMeasurements):
 
     The loss and the metrics that the model was compiled with are evaluated, exactly, at the end of
     each epoch and, with `every`, within epochs. Each goes into the logs as Keras has it, and with
-    it the standard error of every one that is a mean, or a ratio of means, over rows:
+    it the standard error of every value that is a mean, or a ratio of means, over rows:
 
         val_loss, val_loss_se, val_precision_at_1, val_precision_at_1_se, ...
 
@@ -38,19 +38,19 @@ class SampledValidation(StepMeasurements):
     validation.history[-1]["val_loss"], validation.history[-1]["val_loss_se"]
     ```
 
-    A value is what `evaluate` gives for the rows of the sample in one batch; memory is that of a
-    batch of `batch_size`. For N rows with the values v_n, the standard error is that of their mean,
+    A value is what `evaluate` gives for the rows of the sample in one batch; memory is as for a
+    batch of `batch_size`. For N rows with the values v_n, the standard error of their mean is
 
         se = sqrt(sum_n (v_n - mean)^2 / (N - 1) / N),
 
     and of ratios of sums, such as weighted means, by the delta method. It says how far the value is
-    from that of endlessly many rows of the same kind: there is no factor for a finite set of rows,
-    and it is not 0 where the sample is all there are. Positions of a sequence count together, as
-    one row. Two values of one model on the same rows differ by less than the errors say. Metrics
+    from the value on infinitely many rows of the same kind: there is no factor for a finite set of
+    rows, and it is not 0 where the sample is all there are. Positions of a sequence count together,
+    as one row. Two values of one model on the same rows differ by less than the errors say. Metrics
     that are no ratio of sums over rows, such as AUC, have none.
 
-    Rows are chosen when training first begins, without replacement, among those that have a label:
-    of arrays or from one pass over a data set, the same rows in either case. They are kept.
+    Rows are chosen when training first begins, without replacement, among the rows with a label:
+    from arrays, or by one pass over a data set, the same rows in either case. They are kept.
 
     Training with `patience` is stopped in the middle of an epoch, if need be. With `restore_best`
     the weights of the best measurement are put back at the end of the training, as `EarlyStopping`
@@ -121,7 +121,7 @@ class SampledValidation(StepMeasurements):
         self.restore_best = restore_best
         if y is None and sample_weight is not None:
             raise ValueError(
-                "sample_weight must be None where x has batches of its own, which may have weights"
+                "sample_weight must be None where x comes in batches, which may have weights"
             )
         data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
         self._data = lambda: data  # what is no array is not saved by Checkpoint

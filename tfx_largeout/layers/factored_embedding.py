@@ -34,7 +34,7 @@ class FactoredEmbedding(keras.layers.Layer):
     model.compile("sgd", loss=losses.TaylorSoftmax())
     ```
 
-    The head's own learning rate is that of the lookups, too. A head that is not `trainable` leaves
+    The head's learning rate holds for the lookups, too. A head that is not `trainable` leaves
     W as it is; a layer that is not `trainable` leaves out the gradient of its lookups.
 
     Cost: O(T D^2) for T lookups, forward and in the step.

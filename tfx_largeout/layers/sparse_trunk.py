@@ -20,7 +20,7 @@ class SparseDense(keras.layers.Dense):
     """Dense for K-sparse inputs, with a gradient of the touched rows only.
 
     `y = activation(sum_k v_k kernel[i_k] + bias)` over the K nonzeros `(i_k, v_k)` of an example.
-    The result is that of `keras.layers.Dense` on the same input made dense. The gradient of the
+    The result equals `keras.layers.Dense` on the same input made dense. The gradient of the
     kernel is a `tf.IndexedSlices` with one slice for each feature that occurs in the batch.
 
     Cost: O(K D) per example, forward and gradient; independent of the input width V. The optimizer
@@ -46,8 +46,8 @@ class SparseDense(keras.layers.Dense):
         its input before any layer sees them; a functional model does not.)
 
     Raises:
-        ValueError: `units` is not a positive integer, the width of the input is unknown or not
-            that of the kernel, or a sparse input is not a matrix.
+        ValueError: `units` is not a positive integer, the width of the input is unknown or differs
+            from the kernel's, or a sparse input is not a matrix.
         tf.errors.InvalidArgumentError: Such a width is known only when the graph runs.
 
     References:
@@ -122,8 +122,8 @@ class SparseDense(keras.layers.Dense):
 class RowEmbedding(keras.layers.Embedding):
     """A `keras.layers.Embedding` for tables that a `RowOptimizer` updates in place.
 
-    Keras's own reads the table as a tensor, and TensorFlow copies it for the update of some rows
-    beside that, in each step. Here the rows are gathered from the variable, and a step costs
+    Keras's layer reads the table as a tensor, and TensorFlow copies it for the update of some rows,
+    in each step. Here the rows are gathered from the variable, and a step costs
     nothing for the others. The gradient of a call is a `tf.IndexedSlices` with one slice for each
     id, however often it is looked up.
 

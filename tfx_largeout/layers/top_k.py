@@ -151,18 +151,18 @@ class TopK(_Search):
     """The k best classes of a head, without building the logits: exactly, or by an index.
 
     `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
-    lower id. The layer shares the head's weights. (`keras.models.clone_model` makes a head of its
-    own for it: Keras clones each layer by its configuration.)
+    lower id. The layer shares the head's weights. (`keras.models.clone_model` makes another
+    head for it: Keras clones each layer by its configuration.)
 
     With a `HashIndex`, only the classes that it finds are looked at; they are ranked by their exact
     logits. What the index misses is missing: measure the recall against the exact layer. Where
     fewer than k are found, -inf and -1 follow (0 with an activation).
 
-    With a `RowBounds` the result is that of the exact layer, bit by bit, as long as W is that of
-    its last `rebuild`: it does not follow W. It is sooner there for a few examples; with
+    With a `RowBounds` the result equals the exact layer's, bit by bit, as long as W is as in
+    its last `rebuild`: it does not follow W. It is faster for a few examples; with
     `activation="softmax"` it is not, as probabilities need all logits.
 
-    With an `InvertedFile` the result is that of the lists it looks into, and what is in others is
+    With an `InvertedFile` only the probed lists are searched; classes in other lists are
     missing. It does not follow W either, and all classes are looked at with `activation="softmax"`.
     Where several workers have the classes, both give way to the exact pass.
 
@@ -180,18 +180,18 @@ class TopK(_Search):
         head: A head.
         k: The number of classes, 1 <= k <= C.
         activation: None for logits (default); `"softmax"` for probabilities among all C classes, or
-            with an index among those that it finds; `"sigmoid"` for each class's own logistic
-            probability.
+            with an index among the classes that it finds; `"sigmoid"` for the logistic probability
+            of each class.
         index: `head.index`, which a `SampledHead` may have and keeps up to date; or a
-            `HashIndex`, `RowBounds` or `InvertedFile` of your own, after
+            separate `HashIndex`, `RowBounds` or `InvertedFile`, after
             `index.rebuild(head.kernel, head.bias)`. Default None: exact.
         num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
             1,000 or 10 k, the greater, or C.
         allow: Class ids, a list, a set or an array: no other class is found. Default None: all.
-        categories: `[C]` integers of at least 0, the category of each class: an example finds those
-            of its `category` alone. Default None: there are none.
+        categories: `[C]` integers of at least 0, the category of each class: an example finds only
+            classes of its `category`. Default None: there are none.
         probabilities: True: as `activation="softmax"`. Default False.
-        temperature: T > 0: scores are those of the logits o / T, as `tlo.fit_temperature` finds it.
+        temperature: T > 0: scores are computed from o / T, as `tlo.fit_temperature` finds T.
             Default 1.
         names: The names of the C classes: a list of strings, the path of a file with a name per
             line, or a `keras.layers.StringLookup`. The layer then gives `(scores, ids, names)`, ""
@@ -211,8 +211,8 @@ class TopK(_Search):
             `categories`; at the first call: the index was built for a W of another shape; of
             `category` and `categories` there is one alone.
         tf.errors.InvalidArgumentError: An excluded id or a category is out of range.
-        RuntimeError: At the first call: `index` was not built; or it is a `HashIndex` and not the
-            head's own, where several workers have the classes.
+        RuntimeError: At the first call: `index` was not built; or it is not the head's
+            `HashIndex`, where several workers have the classes.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
@@ -319,7 +319,7 @@ def top_k_model(
     `top_k_model(model, 5).predict(x)` returns `(scores, ids)`, both `[N, 5]`. It shares the weights
     of `model`, so that it may be made once and used while `model` goes on training.
 
-    With `exclude=True` or `categories` the model has more inputs, in a list behind that of `model`:
+    With `exclude=True` or `categories` the model has more inputs, in a list after `model`'s inputs:
     `predict([x, seen])`, `predict([x, seen, category])`. In a `tf.data.Dataset` they are a tuple in
     a tuple, `((x, seen),)`.
 
@@ -329,7 +329,7 @@ def top_k_model(
         activation: As `TopK`.
         index: As `TopK`.
         num_found: As `TopK`.
-        exclude: Whether there is an input `exclude`, as that of a call of `TopK`. Default False.
+        exclude: Whether there is an input `exclude`, as in a call of `TopK`. Default False.
         allow: As `TopK`.
         categories: As `TopK`; there is then an input `category`, too.
         probabilities: As `TopK`.
@@ -447,4 +447,6 @@ def _index_of_config(config: Any, layers: list[Any]) -> SearchIndex | None:
             index = getattr(layer, "index", None)
             if index is not None:
                 return index
-    raise ValueError(f"index must be that of a head of the model; got that of {name!r}, not there")
+    raise ValueError(
+        f"index must belong to a head of the model; got the one of {name!r}, not there"
+    )

@@ -60,10 +60,10 @@ class ExactMetric(EvaluationMetric):
 
     Args:
         during_training: Whether to update in the training steps of a model with a head, too. Each
-            such step then pays for an exact pass over all C classes. Default False: training steps
+            such step then makes an exact pass over all C classes. Default False: training steps
             cost nothing, and the metric is not in the logs of training (callbacks find it as
             `val_...`).
-        name: Name of the metric. Default None: that of its class, if it has one.
+        name: Name of the metric. Default None: the name of its class, if it has one.
         dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
         ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label.
             Default None: the class that the loss of the same output ignores, if it ignores one.

@@ -26,7 +26,7 @@ _KINDS = ("precision", "recall", "f1")
 class LabelSetF1(EvaluationMetric):
     """Micro and macro precision, recall and F1 of the labels that are decided for.
 
-    An example is given those of its k best classes whose score is at least a threshold. With TP_c,
+    An example is given each of its k best classes whose score is at least a threshold. With TP_c,
     the number of examples of class c that are given c, P_c that are given c, and Y_c that have c:
 
         micro: precision = sum TP / sum P, recall = sum TP / sum Y, F1 = 2 sum TP / (sum P + sum Y)
@@ -82,7 +82,7 @@ class LabelSetF1(EvaluationMetric):
         num_classes = y_pred.shape[-1] if output is None else output.head.num_classes
         if num_classes != self.num_classes:
             raise ValueError(
-                f"num_classes must be that of the model, {num_classes}; got {self.num_classes}"
+                f"num_classes must be as in the model, {num_classes}; got {self.num_classes}"
             )
         if output is not None and output.training:
             self.skip()

@@ -82,7 +82,7 @@ class PSPrecisionAtK(MetricAtK):
     It is a ratio of sums over the data set, not a mean of ratios, as in the scripts of the extreme
     classification repository. So an example without labels changes nothing.
 
-    Cost: O(N K log K) on top of the exact pass, which all metrics and the loss share; 8 bytes a
+    Cost: O(N K log K) on top of the exact pass, which all metrics and the loss share; 8 bytes per
     class of memory.
 
     Args:

@@ -23,7 +23,7 @@ class RankMetric(ExactMetric):
         filtered: Whether ranks are those among the classes that an example does not exclude: a
             class that it does exclude takes no place, and a label that is excluded is never found,
             but counts as a label. Which these are says the model, by `head(h, exclude=...)`. It
-            takes an exact pass of its own, which all filtered metrics share. Default False.
+            takes another exact pass, which all filtered metrics share. Default False.
         allow: Class ids, a list, a set or an array: ranks are among these alone, and another label
             is never found. Default None: all classes.
         others: As `ExactMetric`.

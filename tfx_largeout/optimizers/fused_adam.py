@@ -16,7 +16,7 @@ _DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bit
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
-    """`keras.optimizers.Adam`, by TensorFlow's own op for it.
+    """`keras.optimizers.Adam`, by TensorFlow's op for it.
 
         m <- m + (1 - beta_1) (g - m),  v <- v + (1 - beta_2) (g^2 - v)
         w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)

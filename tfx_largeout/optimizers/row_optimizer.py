@@ -23,13 +23,13 @@ class RowOptimizer(OptimizerHooks):
     """A Keras optimizer that reads and writes only the rows which a gradient names.
 
     A row is what `weight[i]` is: of W `[C, D]` the weights of a class, of an embedding `[V, D]`
-    those of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings, `SparseDense`,
-    sampled losses of `tf.nn`) names its rows; repeated ones are added up first. A dense gradient
-    names all of them, and the step is then that of Keras's optimizer of that name (`RowRMSprop`:
-    of Adam without momentum).
+    the weights of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings,
+    `SparseDense`, sampled losses of `tf.nn`) names its rows; repeated ones are added up first. A
+    dense gradient names all of them, and the step is then as in Keras's optimizer of that name
+    (`RowRMSprop`: Adam without momentum).
 
     It goes two ways: in `model.compile(optimizer=...)` for all weights of a model, or as the
-    `optimizer` of a `SampledHead`, which then updates its own weights in the backward op
+    `optimizer` of a `SampledHead`, which then updates its weights in the backward op
     (`serves_heads`). Its state is saved with the model either way.
 
     Rows that a step does not name stay as they are: they get neither momentum nor decay. That is
@@ -47,7 +47,7 @@ class RowOptimizer(OptimizerHooks):
         name: The name of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
             optimizer takes, in `model.compile` (with averages and accumulation all rows are
-            visited, and so is the cost). Heads refuse them.
+            visited, at that cost). With a head they raise a ValueError.
 
     Raises:
         ValueError: An argument is out of range.
@@ -263,12 +263,12 @@ class RowAdagrad(RowOptimizer):
 class RowAdam(RowOptimizer):
     """Adam on the rows that a step touches.
 
-    For a touched row w with gradient g, and t the number of its own updates, this one included:
+    For a touched row w with gradient g, and t the number of updates of this row, this one included:
 
         m <- beta_1 m + (1 - beta_1) g,  v <- beta_2 v + (1 - beta_2) g^2
         w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
-    The bias correction makes up for m and v starting from 0, so it has to go by how often *this*
+    The bias correction makes up for m and v starting from 0, so it has to count how often *this*
     row was updated. With the count of all steps, as lazy variants of Adam often have it, the first
     step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
     it should be. Where all rows are touched in each step, this is Keras's Adam.

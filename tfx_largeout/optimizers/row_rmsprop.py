@@ -31,18 +31,18 @@ class RowRMSprop(RowOptimizer):
     names the row again. So this is **the dense method itself**, at the cost of the touched rows.
     Keras's RMSprop has no correction for the start, and its Adam adds epsilon to the root. A
     variable that a step leaves out altogether counts as one of gradient 0. As in Keras's Adam, t is
-    `iterations`, which may be set; what v forgets goes by the steps that were taken.
+    `iterations`, which may be set; what v forgets depends on the steps that were taken.
 
     `RowAdam` is another method, with or without momentum: the clock of a row stands still while it
-    is not touched, so that v is the mean over the row's own updates, and the steps of rare rows are
-    as long as those of frequent ones. Here, as in the dense Adam, v forgets by the clock of all, so
-    that a row that comes up rarely goes up to 1 / sqrt(1 - rho) = 32 times as far.
+    is not touched, so that v is the mean over the updates of this row, and the steps of rare rows
+    are as long as the steps of frequent rows. Here, as in the dense Adam, v decays in every step,
+    so that a row that comes up rarely goes up to 1 / sqrt(1 - rho) = 32 times as far.
 
     The slot holds a = v / rho^n, for which a step is Adagrad's: a <- a + (1 - rho) g^2 / rho^n.
     Here n counts the steps since a was put right, which is when rho^-n has passed 2^20: then all of
     a is multiplied by rho^n, for rho = 0.999 once in 13,858 steps.
 
-    It serves models; self-updating heads refuse it, as they know no step but that of a rule.
+    It serves models; with self-updating heads it raises a TypeError.
 
     Slots: a, float32 of the weight's shape (float64 for float64), and the step in which it was put
     right, an int64 scalar. Besides, the number of steps that were taken, an int64 scalar.
