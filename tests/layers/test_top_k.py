@@ -283,5 +283,7 @@ def test_a_head_whose_index_is_missing_is_refused(sampled):
     head = sampled.layers[-1]
     config = tlo.top_k_model(sampled, 3, index=head.index).get_config()
     config["model"]["config"]["layers"][-1]["config"]["index"] = None
-    with pytest.raises(ValueError, match="index must belong to a head of the model; got the one of"):
+    with pytest.raises(
+        ValueError, match="index must belong to a head of the model; got the one of"
+    ):
         tlo.layers.top_k.TopKModel.from_config(config)
