@@ -273,7 +273,7 @@ REFUSED = {
         lambda: (model_with(), tf.data.Dataset.from_tensors((X, Y))),
         {"batch_size": 3},
         ValueError,
-        "batch_size must be None where data have batches of their own; got 3",
+        "batch_size must be None where data come in batches; got 3",
     ),
     "labels": (
         lambda: (model_with(), (X, Y + CLASSES)),

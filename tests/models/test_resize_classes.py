@@ -535,7 +535,7 @@ def test_models_that_are_refused():
     searched = tlo.TopK(tlo.heads.DenseHead(9), 2, allow=[3, 4])(inputs)
     cases = [
         (own, TypeError, "model must be a Functional or Sequential model"),
-        (keras.Model(inputs, own(inputs)), TypeError, "which another layer makes in its own code"),
+        (keras.Model(inputs, own(inputs)), TypeError, "which another layer makes in its code"),
         (tlo.top_k_model(dense_model(), 2), TypeError, "hand over that one"),
         (keras.Sequential([tlo.heads.DenseHead(9)]), ValueError, "model must be built"),
         (keras.Sequential([inputs, keras.layers.Dense(9)]), ValueError, "model must have a head"),
@@ -549,7 +549,7 @@ def test_models_that_are_refused():
             ValueError,
             "axis -1 of input shape to have value 30, but received .*50",
         ),
-        (keras.Model(inputs, searched), ValueError, "no TopK with an index of its own, allow or"),
+        (keras.Model(inputs, searched), ValueError, "no TopK with a separate index, allow or"),
         (compiled(ignore_class=40), ValueError, "got 40, which would be a new class"),
         (
             compiled(optimizer=keras.optimizers.Adafactor()),

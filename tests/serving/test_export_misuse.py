@@ -153,7 +153,7 @@ def test_names_of_inputs_that_no_signature_can_have(names, message, tmp_path):
 
 def test_repeated_names_of_inputs(tmp_path):
     signature = [tf.TensorSpec([None, width], tf.float32, "x") for width in (3, 5)]
-    with pytest.raises(ValueError, match="inputs must have names of their own each; got"):
+    with pytest.raises(ValueError, match="inputs must have different names; got"):
         tlo.export(two_inputs("a", "b"), tmp_path / "model", input_signature=signature)
 
 

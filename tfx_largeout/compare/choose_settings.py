@@ -67,7 +67,7 @@ class ChosenSettings:
 
     Attributes:
         settings: By name: `learning_rate` of the model's optimizer, `head_learning_rate`,
-            `num_sampled`, `sampler`, of which a model may lack some.
+            `num_sampled`, `sampler`; a model may lack some.
         trials: The trials, in their order.
     """
 
@@ -92,9 +92,9 @@ class ChosenSettings:
             writer.writerows(self.rows)
 
     def model(self) -> keras.Model:
-        """Returns a new model like the one that was given, compiled, with the chosen settings.
+        """Returns a new model like the given one, compiled, with the chosen settings.
 
-        Its weights begin anew. The one that was given may be gone.
+        Its weights start anew. The given model need not exist any more.
         """
         model = fresh_model(self._config)
         self._chosen.apply(model)
@@ -139,11 +139,11 @@ def choose_settings(
     have taken no step, on the same batches in the same order, for the same time. Its score is the
     exact loss of the model on the same rows, which no trial trains on. From what the model has on,
     one setting after the other is changed and the change kept while the score falls: the learning
-    rate of the head, that of the model's optimizer (3 times, or a third), S (half, or twice), the
+    rates of the head and of the model's optimizer (3 times, or a third), S (half, or twice), the
     sampler (log-uniform, uniform, by the frequency of the labels). The best three are then trained
     four times as long, and the best of them is chosen. Not tried are the rate of an optimizer that
     has a schedule; the one of the model where it trains nothing; S and sampler of a head without a
-    sampler; and other samplers in place of one that looks at W.
+    sampler; and other samplers instead of one that depends on W.
 
     ```python
     chosen = tlo.choose_settings(model, (x, y), trials=4, steps=2, rows=4)

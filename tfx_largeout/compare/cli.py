@@ -56,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `tfx-largeout`.
 
     Args:
-        argv: The arguments, without the name of the program. Default: those of the process.
+        argv: The arguments, without the name of the program. Default: the arguments of the process.
 
     Returns:
         The exit code: 0; 1 if a head failed; 2 for a wrong argument or malformed data; 130 after
-        Ctrl-C; of `launch`, that of the first worker that failed.
+        Ctrl-C; of `launch`, the exit code of the first worker that failed.
     """
     parser, compare = _build_parsers()
     try:
@@ -146,7 +146,7 @@ def _read_earlier(arguments: argparse.Namespace, given: dict[str, Any]) -> Earli
     for name, value in earlier.arguments.items():
         if name in given and value != given[name]:
             raise _UsageError(
-                f"{flag_of(name)} must be left out with --add-to, or be that of the results "
+                f"{flag_of(name)} must be left out with --add-to, or be as in the results "
                 f"there, {value!r}; got {given[name]!r}"
             )
     for name in ("heads", "peers"):

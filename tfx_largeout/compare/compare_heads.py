@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compare_heads: a user's own model with one head after the other."""
+"""compare_heads: a user's model with one head after the other."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def compare_heads(
     comparison = tlo.compare_heads(model, (x, y), (x, y), epochs=1)
     ```
 
-    Each head gets a copy of the model, which stays as it is: the layers below have its weights, the
-    output layer, the Dense one, too, begins anew. Each copy has an optimizer like that of `model`,
-    which has not taken a step; a self-updating head has its own. What follows is `compare_models`.
+    Each head gets a copy of the model, which stays as it is: the hidden layers have its weights,
+    every output layer, the Dense one, too, starts anew. Each copy has an optimizer like `model`'s,
+    before its first step; a self-updating head has a separate one. What follows is
+    `compare_models`.
 
     Args:
         model: Compiled, with class ids as labels; as `replace_output` takes it.
@@ -69,8 +70,8 @@ def compare_heads(
             whose loss is then the usual one; or a name. Names are the default ones: `dense`, the
             model as it is, `SampledHead` (1,000 candidates by frequency), `ExactSoftmaxHead` and
             `TFSampledSoftmaxHead`, with the learning rate of the model's optimizer and biases that
-            begin at the log frequencies of the classes; and those of `tfx-largeout compare`, with
-            the settings that it has for them. Or a list of names. Default: the default ones.
+            begin at the log frequencies of the classes; and the heads of `tfx-largeout compare`,
+            with its settings. Or a list of names. Default: the default ones.
         seconds: As `compare_models`.
         epochs: Likewise.
         evaluations: Likewise.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compare_models: a user's own models side by side."""
+"""compare_models: a user's models side by side."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def compare_models(
         epochs: Instead: epochs for each, may be a fraction.
         evaluations: How often each model is evaluated while it trains, the end included.
         batch_size: Of arrays; elsewhere it must be None. Default 32, as in `fit`.
-        seeds: Trains with so many seeds, 0 and those that follow it, and reports means. Above 1 all
+        seeds: Trains with so many seeds, 0, 1, ..., and reports means. Above 1 all
             models must be functions. Keras gets the seed before a model is built, and trained: the
             order of the examples is the same for all.
         output: Folder for the results. Default: a new one, `runs/compare-<date>-<time>`.
@@ -134,7 +134,7 @@ def compare_built(
     output: str | Path | None,
     overwrite: bool,
 ) -> Comparison:
-    """Compares compiled models, and those that functions of a seed return: see `compare_models`."""
+    """Compares compiled models, or functions of a seed that return one: see `compare_models`."""
     with contextlib.ExitStack() as stack:
         try:
             files = OutputFolder(None if output is None else str(output), overwrite)
@@ -307,6 +307,6 @@ def _check_weights_are_apart(models: Mapping[str, Any]) -> None:
             owner = owners.setdefault(id(weight), name)
             if owner != name:
                 raise ValueError(
-                    "models must have weights of their own, or one begins where another ended; "
+                    "models must not share weights, or one begins where another ended; "
                     f"got {weight.path!r} in {owner!r} and in {name!r}"
                 )

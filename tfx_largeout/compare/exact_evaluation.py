@@ -16,13 +16,13 @@ from tfx_largeout.metrics import ExactLoss, PrecisionAtK
 class ExactEvaluation(keras.Model):
     """Evaluates a compiled model with P@1, P@3, P@5 and the exact loss, in Keras's `evaluate`.
 
-    The model's own metrics and losses are left alone. Its output is that of a head; or logits or
+    The model's metrics and losses are left alone. Its output is a head's; or logits or
     probabilities `[..., C]`: what its loss says (`from_logits`), logits where that says nothing.
     Behind Keras's softmax or sigmoid the logits themselves are taken. Of probabilities p_c,
     log p_c are logits.
 
     Labels are class ids, in any form of `normalize_labels`, or rows `[..., C]` as one-hot losses
-    have them, of which those above 0 are labels. Example weights count.
+    have them; entries above 0 are labels. Example weights count.
 
     The attribute `num_classes` is C, once there was an evaluation; before it 0.
     """

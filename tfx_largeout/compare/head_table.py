@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of heads that can be compared. A new head adds a row; a user's own has one, too."""
+"""The table of heads that can be compared. A new head adds a row; a user's head has one, too."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ _LOSSES = (
 
 
 def head_row(name: str, function: str = "") -> HeadRow:
-    """Returns the row of a head; `function` is `package.module:function` for one of the user's own.
+    """Returns the row of a head; `function` is `package.module:function` for a user's head.
 
     Raises:
         ValueError: There is no such head, or no such function.

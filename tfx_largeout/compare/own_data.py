@@ -51,7 +51,7 @@ class OwnData:
         else:
             if batch_size is not None:
                 raise ValueError(
-                    f"batch_size must be None where {name} has batches of its own; got {batch_size}"
+                    f"batch_size must be None where {name} comes in batches; got {batch_size}"
                 )
             self.batches = _number_of_batches(name, data)
             self.arguments = {"x": data}

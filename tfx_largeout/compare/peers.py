@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users may pick instead of a network: other packages, by their own defaults.
+"""What users may pick instead of a network: other packages, by their defaults.
 
-All get log TF-IDF features, rows of length 1, whatever the heads get, and take their own time.
+All get log TF-IDF features, rows of length 1, whatever the heads get, and are timed separately.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class TrialBatches:
             found = _of_batches(asked_by, data, held_out, rows, seed)
         else:
             raise ValueError(
-                f"batch_size must be None where data have batches of their own; got {batch_size}"
+                f"batch_size must be None where data come in batches; got {batch_size}"
             )
         self.held_out, self._more = found
         if next(self.training(), None) is None:

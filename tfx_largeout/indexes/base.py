@@ -28,7 +28,7 @@ HOST = "CPU:0"
 
 
 class DerivedState(keras.layers.Layer):
-    """A layer whose weights follow from those of others, such as the tables of an index from W.
+    """A layer whose weights follow from other weights, such as the tables of an index from W.
 
     Where classes are spread over another number of workers than before, its weights are not dealt
     out, but begin anew.

@@ -103,7 +103,7 @@ def choose_hash_index(
 ) -> tuple[HashIndex, Statistics]:
     """Returns a hash index whose K and L are chosen: for a recall, or for a number of candidates.
 
-    A query reads buckets, those of longer rows first, until it has `num_found` classes, as with
+    A query reads buckets, of longer rows first, until it has `num_found` classes, as with
     `TopK(..., num_found=...)` and `LSHEmbedding(num_found, per_example=True)`. What counts is how
     many of the k classes with the greatest logits o = W h + b are among them.
 
@@ -130,9 +130,9 @@ def choose_hash_index(
     each K with the greatest L; and for each index that is built O(L C K D) time and 4 C L bytes.
 
     Args:
-        like: An index whose other arguments the new one has: family, similarity, seed, ... Its own
-            K and L don't count. It may be built, or not, and stays as it is.
-        kernel: W `[C, D]`, a variable or an array: those of a trained head. With other weights
+        like: An index whose other arguments the new one has: family, similarity, seed, ... Its K
+            and L don't count. It may be built, or not, and stays as it is.
+        kernel: W `[C, D]` of a trained head, a variable or an array. With other weights
             other K and L are right.
         bias: b `[C]`, likewise, or None.
         queries: h `[N, D]`, finite, at least two: hidden activations, as the trunk gives them.

@@ -68,7 +68,7 @@ class WTAHash(HashFamily):
     """The place of the greatest among the first coordinates of a random permutation.
 
     Only the order of the coordinates matters: vectors agree often if they are ranked alike. The
-    first of equal coordinates wins. Each function has a permutation of its own.
+    first of equal coordinates wins. Each function has a separate permutation.
 
     Cost: `window` comparisons a function and vector.
 
@@ -107,7 +107,7 @@ class WTAHash(HashFamily):
 class DWTAHash(WTAHash):
     """Densified winner take all: the place of the greatest coordinate in each bin.
 
-    A random permutation of the coordinates is cut into floor(D / window) bins, each of which is a
+    A random permutation of the coordinates is cut into floor(D / window) bins; each bin is a
     function; there are as many permutations as it takes. A vector with many zeros, such as the
     output of ReLUs, can have bins with nothing but zeros, whose winner would say nothing: such a
     bin takes the value of the nearest bin in the circle of its permutation that has one, the later

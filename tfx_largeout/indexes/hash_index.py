@@ -47,7 +47,7 @@ class HashIndex(Index, SearchIndex):
     1 - (1 - p^K)^L.
 
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
-    marks those that it changed, and brings a few tables up to date, so that all of them have had
+    marks the changed ones, and brings a few tables up to date, so that all of them have had
     their turn after a period of steps: at first `first_period`, and after each round `growth` times
     as many; with `max_drift`, after a round in which a greater share of the classes had moved to
     another bucket, so many times fewer. Only marked rows are hashed again. The work is part of the
@@ -59,13 +59,13 @@ class HashIndex(Index, SearchIndex):
     counts: where they differ much, the classes with the greatest logits are not found. With
     `"inner_product"`, rows are hashed as (w, b, sqrt(R_r^2 - |w|^2 - b^2)) and queries as (h, 1,
     0), whose angle depends on <h, w> + b alone. Rows are split into m ranges by their length: the
-    first holds those longer than R / 1.5, R being the longest, the next those longer than R / 1.5^2
-    and so on, the last the rest; R_r = R / 1.5^r. Each has buckets of its own, and a query reads
-    those of longer rows first: one radius for all would press most rows to one point of the sphere.
-    R is the longest row after `rebuild`. At the start of each round a longer one is looked for
-    among every (C / 4,096)-th and those that the step changed; if it is longer by a quarter, its
-    length is the new R, and all rows are hashed again. R never shrinks but in a rebuild. This needs
-    `SimHash`, as winners know no lengths.
+    first holds rows longer than R / 1.5, R being the longest, the next rows longer than R / 1.5^2
+    and so on, the last the rest; R_r = R / 1.5^r. Each has separate buckets, and a query reads
+    buckets of longer rows first: one radius for all would press most rows to one point of the
+    sphere. R is the longest row after `rebuild`. At the start of each round a longer one is looked
+    for among every (C / 4,096)-th and those that the step changed; if it is longer by a quarter,
+    its length is the new R, and all rows are hashed again. R never shrinks but in a rebuild. This
+    needs `SimHash`, as winners know no lengths.
 
     A query with zeros finds nothing, and by angle a row of zeros is in no bucket: there is no
     winner, and no side of a plane. `health` tells how many classes can't be found.
@@ -83,8 +83,8 @@ class HashIndex(Index, SearchIndex):
         max_drift: Share of the classes, mean over tables, that may move in a round for the period
             to grow; if more do, it shrinks. Default None: it grows, as in the paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
-        length_ranges: m, with inner products; at most 32. Default 4; 8 find more for an example's
-            own candidates, as `TopK` takes them, but less for shared ones.
+        length_ranges: m, with inner products; at most 32. Default 4; 8 find more for candidates
+            per example, as in `TopK`, but less for shared ones.
         max_per_bucket: How many classes of a bucket a query reads at most: those from a random
             place on. Default 256.
         seed: The seed of the hash functions. Default 0.
@@ -257,14 +257,14 @@ class HashIndex(Index, SearchIndex):
     ) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
 
-        Over several workers: those of all, or with `per_example` those whose rows are here.
+        Over several workers: classes of all, or with `per_example` classes whose rows are here.
 
         Args:
             queries: `[N, D]`, or `[N, Q, D]`, Q for each example; zeros find nothing. The same on
                 all workers.
             budget: S, how many classes are returned.
             seed: `[2]` int32 or int64.
-            per_example: Whether each example gets candidates of its own, `[N, S]`, or all the
+            per_example: Whether each example gets separate candidates, `[N, S]`, or all the
                 same, `[S]`.
         """
         self.require_built()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InvertedFile: lists of rows of W around centers, of which a query looks into a few."""
+"""InvertedFile: lists of rows of W around centers; a query looks into a few of them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class InvertedFile(QuantizedRows):
     kept and ruled out as `RowBounds` does it.
 
     **It does not follow W**: call `rebuild` after training, and after each other change of W. Where
-    a logit is out of its bounds, all of W is read after all. Biases are read as they are, but lists
-    are those of the biases of `rebuild`.
+    a logit is out of its bounds, all of W is read after all. Biases are read as they are, but the
+    lists depend on the biases at `rebuild`.
 
     The exact pass over all of W runs instead where an h is not finite, or longer than 2^50, or a
     center is not a number; without the custom ops, on a GPU, for W of float16 or float64; and where

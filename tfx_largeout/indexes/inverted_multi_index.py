@@ -47,8 +47,8 @@ _ROWS_OF_HEALTH = 4096
 class InvertedMultiIndex(Index):
     """Two codebooks of Q words, by which each row of W has a pair; and the classes of each pair.
 
-    - `"pq"`, product quantization: the words of the first are first halves of rows, those of the
-      second second halves: w_c is about (c1, c2).
+    - `"pq"`, product quantization: words of the first codebook are first halves of rows, words
+      of the second are second halves: w_c is about (c1, c2).
     - `"rq"`, residual quantization: w_c is about c1 + c2, c2 being the word that is nearest to what
       c1 leaves.
 
@@ -65,8 +65,8 @@ class InvertedMultiIndex(Index):
     1, and it is these that q is made of: q is what is drawn from, not an approximation of it.
 
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
-    marks those that it changed. After a period of steps, at first `first_period`, and after each
-    round `growth` times as many, marked rows are coded anew, and all weights are those of the bias
+    marks the changed ones. After a period of steps, at first `first_period`, and after each
+    round `growth` times as many, marked rows are coded anew, and all weights are made from the bias
     at that time. Each `codebook_rounds`-th round first moves the words, by an iteration of k-means
     over about 256 Q rows, and codes all rows. Between rounds q is that of the last one: exact, if
     not as near to the softmax as it could be. The work is part of the step: a run can be repeated,
@@ -249,7 +249,8 @@ class InvertedMultiIndex(Index):
 
         - `occupied`: share of the pairs that have a class;
         - `largest_pair`: share of all weights that is in the heaviest pair;
-        - `distortion`: the squared distance of rows from their code words over their own squares;
+        - `distortion`: the squared distance of rows from their code words over the squared length
+          of the rows;
         - `stale`: share of the rows that have another code by now.
 
         Cost: O(Q^2 + 4,096 Q D). Arguments: as `rebuild`.

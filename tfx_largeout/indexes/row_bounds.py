@@ -133,12 +133,12 @@ class RowBounds(QuantizedRows):
     their logits from W. `TopK(head, k, index=index)` returns the scores and ids of `TopK(head, k)`,
     bit by bit.
 
-    **It does not follow W.** The bounds are those of the W of the last `rebuild`: call it after
+    **It does not follow W.** The bounds belong to W at the last `rebuild`: call it after
     training, and after each other change of W. With an older W classes may be missing. Where a
     logit that is looked at is out of its bounds, all of W is read after all; after a small change
     there may be none. The bias may change: it is read as it is.
 
-    It pays for a few examples, which are bound by how fast W is read. The exact pass over all of W
+    It helps for a few examples, whose time is the time of reading W. The exact pass over all of W
     runs instead for more than 8 examples; k > C / 32; an h that is not finite, or longer than 2^50;
     where more than C / 8 classes can't be ruled out; without the custom ops, on a GPU, for W of
     float16 or float64, and where classes are spread over several workers.

@@ -17,7 +17,7 @@ _NOT_BY_CLASS = ("vocab_file", "num_reserved_ids")  # of TensorFlow's fixed_unig
 
 
 class ClassChange:
-    """The classes of a new model: first those that are kept of an old one, then new ones.
+    """The classes of a new model: first the ones kept of an old model, then new ones.
 
     Attributes:
         old: The number of classes of the old model.
@@ -35,7 +35,7 @@ class ClassChange:
         if self.new < len(self.keep):
             raise ValueError(
                 "new_classes must be at least the number of classes that are kept, "
-                f"{len(self.keep)}; got {self.new}. `keep` names those that stay."
+                f"{len(self.keep)}; got {self.new}. `keep` names the classes that stay."
             )
         self.num_new = self.new - len(self.keep)
         self.rows: tuple[np.ndarray | None, np.ndarray | None] = (None, None)

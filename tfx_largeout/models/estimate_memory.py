@@ -82,14 +82,14 @@ class MemoryEstimate:
 
     Attributes:
         weights: Of all layers, of the optimizer's counts also.
-        optimizer: State of the model's optimizer and of heads' own.
+        optimizer: State of the model's optimizer and of the optimizers of heads.
         index: Of indexes, trees and tables of samplers.
         gradients, activations, workspace: Of a training step, for a while: gradients of weights;
             tensors of examples; what custom ops keep from one step to the next.
         evaluation: Of a batch in `evaluate`, for a while.
         building: When weights get their first values, for a while.
         layers: The same for each layer, as named tuples.
-        workers: The number of workers; all bytes are those of one.
+        workers: The number of workers; all bytes are for one of them.
         available: What this process could still have when the estimate was made, or None.
     """
 
@@ -178,7 +178,7 @@ def estimate_memory(
     print(tlo.estimate_memory(head, 1024, hidden_size=256))
     ```
 
-    The figures are those of the custom ops on the processor. TensorFlow and Keras themselves, about
+    The figures hold for the custom ops on the processor. TensorFlow and Keras themselves, about
     600 MB, data sets, and what is not a layer come on top. Of layers that are not this package's,
     weights, state and gradients are known, and activations where the model is a functional one.
 
@@ -187,11 +187,11 @@ def estimate_memory(
             any Keras layer that is built).
         batch_size: B, the examples of a step, of all workers together.
         workers: Of `tlo.distribute`: the classes of heads are spread over so many, and all figures
-            are those of one. Default 1. A head that is built has the number it was built for.
+            are for one. Default 1. A head that is built has the number it was built for.
         hidden_size: D, the width of h; needed for a head that is not built.
         length: T, for h `[B, T, D]`. Default None: as the model's inputs say it, else 1.
         labels: K, labels of an example. Default 1.
-        optimizer: The model's optimizer, or its name. Default None: that of `compile`.
+        optimizer: The model's optimizer, or its name. Default None: the one of `compile`.
 
     Returns:
         A `MemoryEstimate`: bytes by part and layer, and `peak`.

@@ -52,11 +52,11 @@ class NearestNeighborModel(keras.Model):
     count differs between data sets: `choose_weights` finds w and v on held-out examples.
 
     The logarithms rank as a product of powers of p + floor does, a logarithmic opinion pool: a
-    class that all three find likely is ahead of one that a single part is sure of. floor is what a
-    part without an opinion counts for. Without one it is a mixture of distributions.
+    class that all three find likely is ahead of a class that a single part is sure of. floor is
+    what a part without an opinion counts for. Without one it is a mixture of distributions.
 
     `adapt` looks at the training examples once, after training. All of them are compared with x.
-    Of the softmax the 100 best classes count, or k, if that is more; that of others is taken for 0.
+    Of the softmax the 100 best classes count, or k, if that is more; other classes count as 0.
 
     Cost: `adapt` is a forward pass over the examples; 4 D bytes per example, 8 per label, and 12 a
     sparse feature (4 a dense one). A call takes O(B (C + N) D), and sorts about 2 n m + 100 classes
@@ -153,7 +153,7 @@ class NearestNeighborModel(keras.Model):
     def choose_weights(self, data: Iterable[Any]) -> dict[str, float]:
         """Sets w, and v if features are stored, to the multiples of 0.1 with the best nDCG@k.
 
-        The examples must not be those of `adapt`: each would be its own nearest neighbor. Among
+        The examples must differ from the examples of `adapt`: each would find itself. Among
         equals neighbors get the least weight.
 
         Cost: a call for each batch, and 66 sorts of all classes that it found, 11 without features.

@@ -46,7 +46,7 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     """Returns a model that ends in a head, with the W and b of the Dense layer that it replaces.
 
     The Dense layer is the last one, or the last except for softmax and linear activations. A
-    softmax, its own or that of a layer behind it, is left out: a head gives logits, and the losses
+    softmax, in it or in a layer behind it, is left out: a head gives logits, and the losses
     of heads are functions of these. So the exact loss is the one that the model had.
 
     ```python
@@ -66,9 +66,9 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
             with a bias if that has one (b is 0 where it has none).
 
     Raises:
-        TypeError: `model` is not Functional or Sequential: what a model's own `call` does with a
-            Dense layer can't be known; or it has a `train_step` or `compute_loss` of its own.
-            `head` is no head, or has no W h + b.
+        TypeError: `model` is not Functional or Sequential: what a custom `call` does with a
+            Dense layer can't be known; or it has a custom `train_step` or `compute_loss`.
+            `head` is not a head, or its logits are not W h + b.
         ValueError: `model` is not built, has several outputs, does not end in a Dense layer, or
             uses that more than once; the Dense layer has another activation, shares its weights
             with another layer, or has a regularizer, a constraint or quantized weights, which would
@@ -80,7 +80,7 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
         raise TypeError(f"head must be a head; got {head!r}")
     if not isinstance(head, DenseWeights):
         raise TypeError(
-            "head must be one whose logits are W h + b, as those of a Dense layer; got "
+            "head must be one whose logits are W h + b, as in a Dense layer; got "
             f"{_described(head)}"
         )
     if isinstance(head, KernelHead):
@@ -95,12 +95,12 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
 
 
 def to_keras(model: keras.Model) -> keras.Model:
-    """Returns a model of Keras's own layers alone: its file loads where this package is not.
+    """Returns a model of Keras's layers alone: its file loads where this package is not installed.
 
     Each head becomes the `Dense` layer that `head.to_dense()` returns, and gives its logits; each
     `SparseDense` a `Dense` with its weights, which takes sparse inputs as well; each `RowEmbedding`
     an `Embedding`. They keep their names. All other layers are shared with `model`, which stays as
-    it is; the weights of these are copied, and that of a `TiedSampledHead` is tied no more. The
+    it is; their weights are copied, and the table of a `TiedSampledHead` is no longer tied. The
     result is not compiled.
 
     ```python
@@ -115,7 +115,7 @@ def to_keras(model: keras.Model) -> keras.Model:
     Raises:
         TypeError: `model` is not Functional or Sequential; or a layer of this package has no equal
             in Keras: a `HierarchicalSoftmaxHead`, whose logits are not W h + b, `TopK`, a subclass
-            of one with a `call` or logits of its own; or a layer of Keras has, say, an initializer
+            of a head with a custom `call` or logits; or a layer of Keras has, say, an initializer
             of this package.
         ValueError: `model` is not built.
         RuntimeError: The classes are spread over several workers.
@@ -224,7 +224,7 @@ def _check_functional(model: Any, instead: str) -> None:
     if not is_functional(model):
         raise TypeError(
             "model must be a Functional or Sequential model, whose layers can be known; got "
-            f"{_described(model)}. In a model with a call of its own, {instead}"
+            f"{_described(model)}. In a model with a custom call, {instead}"
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resize_classes: a trained model with other classes, of which some are those that it had."""
+"""resize_classes: a trained model with more, fewer or other classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resize_classes(
     new_names: Any = None,
     head: Any = None,
 ) -> keras.Model:
-    """Returns a trained model for other classes: some go, some come, and those that stay are kept.
+    """Returns a trained model for other classes: some go, some come, the others are kept.
 
     The m classes that are kept get the ids 0 to m - 1, and the new ones those behind them. The old
     model stays as it is, and shares nothing with the new one.
@@ -52,7 +52,7 @@ def resize_classes(
     ```
 
     A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
-    head's own, or the model's), the age of `RowAdam` included. With them follow the counts of
+    head's, or the model's), the age of `RowAdam` included. With them follow the counts of
     samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
     ignored class of losses, `label_counts` of metrics, and the names of a `TopK`. An index is built
     anew from W, or follows where it is of labels. All other weights, counts of steps, slots and
@@ -84,16 +84,16 @@ def resize_classes(
         Another model.
 
     Raises:
-        TypeError: `model` is not Functional or Sequential, or has a `compile` of its own. The head
+        TypeError: `model` is not Functional or Sequential, or has a custom `compile`. The head
             is made in another layer's code, or has no rows of W: a class more in the tree of a
             `HierarchicalSoftmaxHead` changes the probabilities of the others.
         ValueError: An argument breaks its rule, or `model` is not built, has no head, or several
             and none is named. Gradients are accumulated that no step was taken with. Another layer
-            depends on the number of classes, or a `TopK` has an index of its own, `allow` or
-            `categories`. The model's optimizer has slots that are not those of rows, as
+            depends on the number of classes, or a `TopK` has a separate index, `allow` or
+            `categories`. The model's optimizer has slots without rows of classes, as
             `Adafactor`. What no longer fits, such as more candidates than classes.
         RuntimeError: The classes are spread over several workers. `tlo.save_model`, and resize the
-            file's model in a single process; workers load what that saves, each its own rows.
+            file's model in a single process; workers load what that saves, each its rows.
     """
     layers = _layers_of(model)
     old = _head_argument(head, layers)
@@ -109,7 +109,7 @@ def resize_classes(
         if not _has_config_of(old, config):
             raise TypeError(
                 "the head must be a layer that model's configuration has; got "
-                f"{type(old).__name__} {old.name!r}, which another layer makes in its own code"
+                f"{type(old).__name__} {old.name!r}, which another layer makes in its code"
             )
         return _other_head(config, old, change, named)
 
@@ -180,7 +180,7 @@ def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
             )
         if isinstance(layer, TopK) and layer.head is old and _has_own_classes(layer):
             raise ValueError(
-                "model must have no TopK with an index of its own, allow or categories; got "
+                "model must have no TopK with a separate index, allow or categories; got "
                 f"{layer.name!r}. Resize the model without that layer, and make it again."
             )
     optimizer = getattr(model, "optimizer", None)
@@ -398,6 +398,6 @@ def _check_alike(states: list[ModelState], free: set[str]) -> None:
     if there != here:
         other = next(fact for fact in [*there, *here] if fact not in there or fact not in here)
         raise ValueError(
-            "model must be one of whose weights the head's alone depend on the number of classes, "
-            f"and that its configuration makes again; got {' '.join(other)}, which does not stay"
+            "model must have no weights but the head's that depend on the number of classes, "
+            f"and its configuration must make it again; got {' '.join(other)}, which does not stay"
         )

@@ -31,11 +31,11 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     """Writes a model that several workers train to a file that is no different from others.
 
     All workers call it, with the same arguments; worker 0 writes. A single process loads the file
-    by `keras.saving.load_model`, and so do workers, each its own rows of W. The tables of a hash
+    by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash
     index are not in it: they are built from W when they are needed. In one process this is
     `model.save`, or `model.save_weights`. The file appears whole or not at all.
 
-    What is each worker's own, such as BatchNorm's averages, is that of worker 0.
+    What differs between workers, such as BatchNorm's averages, is taken from worker 0.
 
     Cost: W, b and their slots are gathered; on worker 0 memory for all of the model, and once more
     for its largest variable and what Keras needs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""export: a model that gives the k best classes, as a SavedModel of TensorFlow's own ops."""
+"""export: a model that gives the k best classes, as a SavedModel of TensorFlow's ops."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def export(
 ) -> None:
     """Writes a SavedModel that gives the k best classes, for servers without this package.
 
-    The file has TensorFlow's own ops alone: TensorFlow Serving loads it, and so do
+    The file has TensorFlow's ops alone: TensorFlow Serving loads it, and so do
     `tf.saved_model.load`, the C API, Java and Go. Its signature `serving_default` takes the inputs
     of the model, of any batch size, and returns by name
 
@@ -72,26 +72,27 @@ def export(
         log_partition  [...] float32: log sum_c exp(o_c), with activation="softmax"
         names          [..., k] string: names[id], with `names`
 
-    Without an index, all classes are looked at, block by block: scores and ids are those of
+    Without an index, all classes are looked at, block by block: scores and ids are as in
     `TopK`, ties by lower id. With `index="ivf"`, rows of W lie in lists around the centers of
     k-means; a request looks into the `num_probed` lists nearest to h, and gives what it looks at
     its logit, so that classes in other lists are missed: `tlo.serving.recall` measures how many.
     With a `HashIndex`, a request reads the buckets of `num_probed` of its tables, and gives the
-    first `num_found` classes in them their logits: scores and ids are those of `TopK` with that
+    first `num_found` classes in them their logits: scores and ids are as in `TopK` with that
     index. In both cases the signature `with_num_probed` has one more input, the int32 scalar
     `num_probed`; where there are fewer than k, -inf and -1 follow (0 with an activation, and the
     name "").
 
     Preprocessing layers of the model go along. Of the head only W and b do: no slots of optimizers,
-    no tables of an index but the one that is asked for. docs/serving.md shows how to load and to
+    no tables of an index except for the chosen one. docs/guides/serving.md shows how to load and
     serve the folder.
 
     Cost: of a request O(B C D) time, memory for a few blocks of 2^22 logits; with lists
     O(B (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of
-    B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes a
-    class, by `rows`; 1.25 times as much with lists; 4 D more with `rescore`. To export with lists
-    takes memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L tables of K
-    hashes: O(B (L (K D + what buckets have) + `num_found` D)) time, and 4 (C + buckets) bytes a
+    B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes
+    per class, by `rows`; 1.25 times as much with lists; 4 D more with `rescore`. To export with
+    lists takes memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L
+    tables of K
+    hashes: O(B (L (K D + what buckets have) + `num_found` D)) time, and 4 (C + buckets) bytes per
     table beside W.
 
     Args:
@@ -100,13 +101,13 @@ def export(
             number as its name, the version: `"models/words/1"`.
         k: The number of classes, 1 <= k <= C. Default 10.
         index: None (default): exact; `"ivf"`: an inverted file; or a `HashIndex`: `head.index`,
-            which a `SampledHead` may have, or your own after `index.rebuild(head.kernel,
-            head.bias)`. Its tables are written as they are: those of `head.index` may be behind W
-            by a period of steps, until `rebuild`.
+            which a `SampledHead` may have, or another one after `index.rebuild(head.kernel,
+            head.bias)`. Its tables are written as they are: the tables of `head.index` may be
+            behind W by a period of steps, until `rebuild`.
         activation: None for logits (default); `"softmax"` for probabilities among all classes, or
-            with an index among those that are looked at; `"sigmoid"` for each class's own.
+            with an index among the classes that are searched; `"sigmoid"` for each class.
         rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale per row.
-            Scores are then those of the rounded rows, as is `log_partition`.
+            Scores and `log_partition` are then computed from the rounded rows.
         rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
             beside, and count by them in `log_partition`. Default False.
         names: The names of the C classes: a list of strings, the path of a file with a name per
@@ -117,12 +118,12 @@ def export(
         num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
             1,000 or 10 k, the greater, or C.
         exclude: Whether a request says which classes it may not find, in an input `exclude`
-            `[..., E]` int64 behind those of the model: ids padded with -1, E of any size, 0 as
-            well. Default False. What the model's own head excludes is left out in any case.
+            `[..., E]` int64 after the inputs of the model: ids padded with -1, E of any size, 0 as
+            well. Default False. What the model's head excludes is left out in any case.
         allow: As `TopK`.
         categories: As `TopK`; a request then has an input `category` `[...]` int64, too, -1: any.
         probabilities: True: as `activation="softmax"`. Default False.
-        temperature: T > 0: scores are those of the logits o / T, and so is `log_partition`; 1 with
+        temperature: T > 0: scores and `log_partition` are computed from o / T; 1 with
             a `HashIndex`. Default 1.
         seed: Of k-means: the same one gives the same lists.
         input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,

@@ -31,7 +31,7 @@ def recall(
     recall@k = mean over examples of |ids exported & ids of the k best classes by `model`| / k
 
     Positions that a Keras mask leaves out don't count. Inputs `exclude` and `category` of the
-    export are -1: it is measured where all classes, or those of `allow`, may be found.
+    export are -1: it is measured where all classes, or the classes of `allow`, may be found.
 
     Cost: two passes over the examples, one of them exact: O(N C D).
 

@@ -54,7 +54,7 @@ class SearchOptions:
 
 
 class Searcher(NamedTuple):
-    """The k best classes of h, in TensorFlow's own ops."""
+    """The k best classes of h, in TensorFlow's ops."""
 
     # Of h [N, D], num_probed, and what may be found.
     best: Callable[..., TopScores]
@@ -119,7 +119,7 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
 
 
 def searcher_of(head: Head, options: SearchOptions) -> Searcher:
-    """Returns how the best classes of a head are found. Errors are those of `export`."""
+    """Returns how the best classes of a head are found. Errors: as `export`."""
     for name, value in (("k", options.k), ("num_lists", options.num_lists)):
         if value is not None and value > head.num_classes:
             raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
@@ -138,7 +138,7 @@ def searcher_of(head: Head, options: SearchOptions) -> Searcher:
         )
     if options.temperature != 1:
         raise TypeError(
-            f"temperature must be 1 for a {type(head).__name__}, whose scores are those of a tree; "
+            f"temperature must be 1 for a {type(head).__name__}, whose scores come from a tree; "
             f"got {options.temperature}"
         )
     return _tree_searcher(head, options)
@@ -173,7 +173,7 @@ def linear_scores(head: Head, temperature: float = 1.0) -> LinearScores | None:
         return None
     if type(head).flat_logits not in _LINEAR:
         raise TypeError(
-            "head must have the logits W h + b for export; got one with a flat_logits of its own, "
+            "head must have the logits W h + b for export; got one with a custom flat_logits, "
             f"a {type(head).__name__}"
         )
 

@@ -20,7 +20,7 @@ class ServingInputs:
     A sparse one is three, as in `tf.SparseTensor`: `NAME_indices` `[N, rank]` int64, sorted by
     rows, `NAME_values` `[N]`, and `NAME_dense_shape` `[rank]` int64.
 
-    The signature is None, or as `export` takes it; errors are those of `export`.
+    The signature is None, or as `export` takes it; errors: as `export`.
     """
 
     def __init__(self, model: keras.Model, signature: Any = None) -> None:
@@ -123,7 +123,7 @@ def _check_input_names(names: list[str]) -> None:
                 f"inputs must have names that arguments may have in Python; got {name!r}"
             )
     if len(set(names)) < len(names):
-        raise ValueError(f"inputs must have names of their own each; got {names}")
+        raise ValueError(f"inputs must have different names; got {names}")
 
 
 def _own_inputs(model: keras.Model) -> Any:

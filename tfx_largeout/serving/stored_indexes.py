@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of an exported model, of TensorFlow's own ops: an inverted file, and hash tables."""
+"""The indexes of an exported model, of TensorFlow's ops: an inverted file, and hash tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INFINITY = float("inf")
 class StoredLists(NamedTuple):
     """Lists of classes whose rows lie close together, and the best of the lists near a query.
 
-    Lists are those of `RowLists`. What a query looks at gets its logit; a class in another list is
+    Lists are as in `RowLists`. What a query looks at gets its logit; a class in another list is
     missed.
     """
 
