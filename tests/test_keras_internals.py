@@ -24,6 +24,7 @@ from tfx_largeout.keras_internals import (
     is_functional,
     loss_given,
     made_by,
+    makes_variables,
     mask_of,
     means_told,
     metric_names,
@@ -99,6 +100,21 @@ def test_a_layer_knows_when_keras_asks_for_shapes():
     seen.clear()
     model(tf.ones((1, 2)))
     assert seen == [False]
+
+
+def test_variables_are_made_while_keras_asks_for_shapes():
+    made = []
+
+    class Makes(keras.layers.Layer):
+        def call(self, inputs):
+            with makes_variables():
+                made.append(keras.Variable(np.ones(3), name="made"))
+            assert asks_for_shapes()
+            return inputs
+
+    keras.Sequential([keras.Input((2,)), Makes()])
+    why = "stateless_scope, symbolic_scope: they are other ones when a model is made"
+    assert made and made[0].numpy().tolist() == [1, 1, 1], why
 
 
 def test_a_constraint_finds_the_optimizer_that_steps():

@@ -15,6 +15,7 @@ from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids, ranks_wi
 from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.head_device import on_device, place_methods
 from tfx_largeout.heads.keras_losses_and_metrics import (
     HEAD_OUTPUT,
     refuse_loss_of_probabilities,
@@ -75,6 +76,8 @@ class Head(keras.layers.Layer):
     cosine_scale: float | None = None
     # Whether its weights may be bfloat16.
     short_weights: ClassVar[bool] = True
+    # "cpu": weights and work are on the host; None: where TensorFlow puts them.
+    device: str | None = None
     has_warned_of_logits: bool = False
     # The optimizer for whose step it has been checked, by its id.
     checked_room_for: int | None = None
@@ -93,6 +96,12 @@ class Head(keras.layers.Layer):
                 "are not kept at norm 1; DenseHead, ExactSoftmaxHead and SampledHead have it; got "
                 f"{kwargs['cosine_scale']!r}"
             )
+        if "device" in kwargs:
+            raise TypeError(
+                f"device must be left out of {type(self).__name__}, whose weights the model's "
+                "optimizer trains; SampledHead, ExactSoftmaxHead, FactoredHead and "
+                f"HierarchicalSoftmaxHead have it; got {kwargs['device']!r}"
+            )
         # A head casts h itself, so that it sees the dtype that h comes in.
         super().__init__(autocast=False, **kwargs)
         self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
@@ -100,6 +109,11 @@ class Head(keras.layers.Layer):
         self.supports_masking = True
         self._refuse_float16_weights()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        place_methods(cls)
+
+    @on_device
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         width = input_shape[-1]
         if width is None:
@@ -114,6 +128,7 @@ class Head(keras.layers.Layer):
         self.width: int = width
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: width})
 
+    @on_device
     def call(
         self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
     ) -> tf.Tensor:
@@ -166,6 +181,7 @@ class Head(keras.layers.Layer):
         """Returns that of which the logits are a linear function: h, or what `HeadOutput` has."""
         return hidden
 
+    @on_device
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns all logits `[..., C]` of hidden activations `[..., D]`, in `logits_dtype`."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
@@ -268,6 +284,7 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    @on_device
     def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
         """Returns the ranks `[N, K]` of classes among those of groups of at least 0; -1: padding.
 

@@ -68,7 +68,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         seed: The seed of the choice, which is a function of it, of the number of the step, of the
             place in the batch and of the class. Default None: drawn here, and kept in the
             configuration.
-        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
+        **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
         TypeError: As `RowUpdatingHead`.

@@ -99,7 +99,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         use_bias: Whether there is a bias. Default True.
         kernel_initializer: The initializer of each table of weights `[rows, D]`, as `DenseHead`.
         bias_initializer: The initializer of the biases. Default `"zeros"`.
-        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
+        **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
         TypeError: As `RowUpdatingHead`.
@@ -167,11 +167,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if self.tree == "huffman":
             tables = [classes - 1]
         else:
-            given = self.clusters is not None
-            tables = [
-                classes,
-                int(self.clusters.max()) + 1 if given else math.isqrt(classes - 1) + 1,
-            ]
+            given = self.clusters
+            clusters = math.isqrt(classes - 1) + 1 if given is None else int(given.max()) + 1
+            tables = [classes, clusters]
         shapes = [shape for rows in tables for shape in ((rows, width), (rows,)[: self.use_bias])]
         weights = self.with_slots([Weight(shape, dtype) for shape in shapes if shape])
         return [*weights, Weight((classes, 8), "uint8", "index")]

@@ -56,7 +56,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
             it for candidates, and `TopK(head, k, index=head.index)` asks hash tables for the best
             classes; other samplers do not use it. It serves no other head. Default None:
             `sampler.default_index()` if the sampler needs an index, else none.
-        **kwargs: `model_rate`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
+        **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
         TypeError: `sampler` is no sampler, `index` is no index; as `RowUpdatingHead`.

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_or
+from tfx_largeout.arguments import choice_argument, number_or
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
@@ -52,6 +52,10 @@ class SelfUpdatingHead(Head):
             highest rate that the model had in training so far. (A warm-up starts below it; then a
             warning says that the head does not take part. Give a number.) None: the head's rate
             does not follow; nor does a schedule of the head.
+        device: `"cpu"`: weights, state and index are in host memory, and the head computes there,
+            whatever device the trunk is on: h is copied to the host and dL/dh back, O(N D) per
+            step, and logits of candidates for the loss. For a head that is too large for a GPU.
+            Default None: where TensorFlow puts it.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
@@ -69,8 +73,15 @@ class SelfUpdatingHead(Head):
         if not cls.__dict__.get("gives", (None,)):
             raise TypeError(f"gives of {cls.__name__} must name a kind of statistics; got none")
 
-    def __init__(self, num_classes: int, model_rate: Any = HIGHEST, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        model_rate: Any = HIGHEST,
+        device: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(num_classes, **kwargs)
+        self.device = device if device is None else choice_argument("device", device, ("cpu",))
         self.model_rate = number_or("model_rate", model_rate, (HIGHEST, None), above=0)
         self.rate_of_model = ModelRate(self)
         self.update_switch = UpdateSwitch()

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -39,7 +40,8 @@ _COLUMNS = (
 )
 
 
-class LayerMemory(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LayerMemory:
     """Bytes of a layer, by part: see `MemoryEstimate`."""
 
     name: str
@@ -51,6 +53,11 @@ class LayerMemory(NamedTuple):
     workspace: int
     evaluation: int
     building: int
+
+    @property
+    def parts(self) -> list[int]:
+        """The bytes, in the order of the columns."""
+        return [getattr(self, name) for name in _COLUMNS]
 
     @classmethod
     def of(
@@ -131,15 +138,14 @@ class MemoryEstimate:
         return f"<MemoryEstimate: peak {text_of_bytes(self.peak)}>"
 
     def __str__(self) -> str:
-        large = [layer for layer in self.layers if sum(layer[1:]) >= sum(self._sums) / 100]
-        others = [layer for layer in self.layers if layer not in large]
-        rows = [(layer.name, *layer[1:]) for layer in large]
+        large = [layer for layer in self.layers if sum(layer.parts) >= sum(self._sums) / 100]
+        others = [layer.parts for layer in self.layers if layer not in large]
+        rows = [(layer.name, layer.parts) for layer in large]
         if others:
-            numbers = zip(*(layer[1:] for layer in others), strict=True)
-            rows.append(("other layers", *map(sum, numbers)))
-        rows.append(("sum", *self._sums))
-        texts = [("", *_COLUMNS)]
-        texts += [(name, *map(text_of_bytes, numbers)) for name, *numbers in rows]
+            rows.append(("other layers", [sum(column) for column in zip(*others, strict=True)]))
+        rows.append(("sum", self._sums))
+        texts = [["", *_COLUMNS]]
+        texts += [[name, *map(text_of_bytes, numbers)] for name, numbers in rows]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
         lines = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()

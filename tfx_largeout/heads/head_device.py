@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a head is: in the memory of the host, though layers before it may be on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+_METHODS = (
+    "build",
+    "call",
+    "logits",
+    "statistics",
+    "forward",
+    "backward",
+    "after_update",
+    "count_step",
+    "mean_logit",
+    "top_k",
+    "best_found",
+    "allowed_ranks",
+    "take_step",
+)
+
+
+def place_methods(kind: type) -> None:
+    """Sees to it that those methods that a class defines run `on_device`."""
+    for name in _METHODS:
+        if name in vars(kind):
+            setattr(kind, name, on_device(vars(kind)[name]))
+
+
+def on_device(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method of a head that runs on its `device`; None: where TensorFlow puts it."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device is None:
+            return method(self, *args, **kwargs)
+        with tf.device("CPU:0"):
+            return method(self, *args, **kwargs)
+
+    return run
