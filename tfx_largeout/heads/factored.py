@@ -80,8 +80,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             identity, and each row of V follows when it is next used. `"svd"` and
             `"power_iteration"`: the paper's methods, every 100 steps, O(C D) for each singular
             value that is moved; `"none"`: nothing, for experiments.
-        **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`. The state is
-            float32 whatever the policy, or float64 with the policy `"float64"`.
+        **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`. The
+            state is float32 whatever the policy, or float64 with the policy `"float64"`.
 
     Raises:
         TypeError: `optimizer` is not a `RowSGD`; as `RowUpdatingHead`.
