@@ -40,9 +40,8 @@ _LONG: dict[str, Any] = {
 }
 
 _DESCRIPTION = """\
-Trains several output layers (heads) on the same data, with the same trunk, the same order of the
-examples and the same seed, one after the other, and compares them: a table, CSV, JSON, plots and
-TensorBoard runs."""
+Trains several output layers (heads) one after the other, with the same data, hidden layers, order
+of examples and seed, and compares them: a table, CSV, JSON, plots and TensorBoard runs."""
 
 _EXAMPLES = """\
 examples:
@@ -342,7 +341,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_type(_heads),
         default=dict.fromkeys(DEFAULT_HEADS, ""),
         metavar="HEAD,...",
-        help="which heads, in this order; package.module:function is one of your own: "
+        help="names of heads, in this order; package.module:function is a head of yours: "
         "function(num_classes, label_counts, seed) returns (head, loss) "
         f"(default: {','.join(DEFAULT_HEADS)})",
     )
@@ -352,8 +351,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_type(_peers),
         default=_peers_that_are(installed=True),
         metavar="PEER,...",
-        help=f"what comes after the heads, by its own defaults: {', '.join(PEERS)}, or none "
-        "(default: those that are installed)",
+        help=f"other methods, run after the heads with their defaults: {', '.join(PEERS)}, or "
+        "none (default: all that are installed)",
     )
 
     length = parser.add_argument_group("how long").add_mutually_exclusive_group()
@@ -363,7 +362,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--long",
         action="store_true",
         help=f"{_LONG['seeds']} seeds of {len(_LONG['heads'])} heads, "
-        f"{_LONG['budget']:g} s each: about half an hour; what else is given counts",
+        f"{_LONG['budget']:g} s each: about half an hour; other options still apply",
     )
 
     data = parser.add_argument_group("data")
@@ -408,7 +407,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--add-to",
         metavar="FOLDER",
-        help="add heads to the results in FOLDER, with data and training as they are there",
+        help="add heads to the results in FOLDER, with the same data and training settings",
     )
     output.add_argument(
         "--open", action="store_true", help="show comparison.html, all as one page, in a browser"

@@ -55,55 +55,63 @@ class HeadOption(NamedTuple):
 
 
 SAME = "same"
-_OF_ANOTHER_KIND = "by default that of --list, or of an optimizer of another kind its own"
+_OF_ANOTHER_KIND = "default: see --list; for another kind of optimizer, that optimizer's default"
 HEAD_OPTIONS = (
     HeadOption(
         "trunk_optimizer",
         one_of(OPTIMIZERS),
-        f"optimizer of the trunk: {', '.join(OPTIMIZERS)}",
+        f"optimizer of the hidden layers: {', '.join(OPTIMIZERS)}",
     ),
     HeadOption("trunk_learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
     HeadOption(
         "head_optimizer",
         one_of((SAME, *OPTIMIZERS)),
-        f"optimizer of the head: one of {', '.join(ROW_OPTIMIZERS)} where a head updates itself; "
-        f"elsewhere any, or `{SAME}`: the trunk's trains it, too",
+        f"optimizer of the head: {', '.join(ROW_OPTIMIZERS)} for heads that update themselves; "
+        f"for others any, or `{SAME}` as the hidden layers",
     ),
     HeadOption("head_learning_rate", positive_number, f"its learning rate; {_OF_ANOTHER_KIND}"),
     HeadOption(
         "neighbors",
         one_of(("yes", "no")),
-        "whether a row more shows what the trained model and the labels of the nearest training "
-        "examples predict together",
+        "whether one more row shows the trained model combined with the labels of the nearest "
+        "training examples",
     ),
     HeadOption(
         "bias",
         one_of(BIASES),
-        "where it begins: at log class frequencies, at -log C (uniform), or at 0 (zeros)",
+        "initial bias: log class frequencies, -log C (uniform), or 0 (zeros)",
     ),
     HeadOption(
-        "num_sampled", positive_integer, "candidate classes drawn for a batch or an example, S"
+        "num_sampled", positive_integer, "candidate classes drawn per batch or per example, S"
     ),
-    HeadOption("backward", one_of(("selected", "all")), "classes of the exact softmax's gradient"),
+    HeadOption(
+        "backward", one_of(("selected", "all")), "classes with a gradient in the exact softmax"
+    ),
     HeadOption(
         "num_selected",
         positive_integer,
-        "classes kept for an example's gradient, S, where that is not of `all`",
+        "classes kept per example for the gradient, S, unless backward is `all`",
     ),
-    HeadOption("products", one_of(("float32", "bfloat16")), "what the exact softmax multiplies"),
-    HeadOption("num_true", positive_integer, "labels of an example that a step looks at, T"),
-    HeadOption("sampler", one_of(SAMPLERS), f"of the candidates: {', '.join(SAMPLERS)}"),
+    HeadOption(
+        "products", one_of(("float32", "bfloat16")), "dtype of the products of the exact softmax"
+    ),
+    HeadOption("num_true", positive_integer, "labels per example that a step uses"),
+    HeadOption(
+        "sampler", one_of(SAMPLERS), f"distribution of the candidates: {', '.join(SAMPLERS)}"
+    ),
     HeadOption("num_found", positive_integer, "candidate classes taken from an index"),
-    HeadOption("candidates", one_of(("own", "shared")), "an example's own, or shared by the batch"),
-    HeadOption("num_words", positive_integer, "words of each of two codebooks, at most C, Q"),
-    HeadOption("top_k", positive_integer, "candidate classes with the greatest logits, K"),
+    HeadOption(
+        "candidates", one_of(("own", "shared")), "per example (own), or shared by the batch"
+    ),
+    HeadOption("num_words", positive_integer, "words of each of two codebooks, Q, at most C"),
+    HeadOption("top_k", positive_integer, "number of candidates with the greatest logits"),
     HeadOption(
         "hash_family",
         one_of(HASH_FAMILIES),
-        f"of an index: {', '.join(HASH_FAMILIES)} (SimHash of inner products)",
+        f"hash functions of the index: {', '.join(HASH_FAMILIES)} (SimHash of inner products)",
     ),
-    HeadOption("hashes_per_table", positive_integer, "hash functions of a table, K"),
-    HeadOption("num_tables", positive_integer, "hash tables, L"),
+    HeadOption("hashes_per_table", positive_integer, "hash functions per table"),
+    HeadOption("num_tables", positive_integer, "hash tables"),
 )
 
 TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were chosen

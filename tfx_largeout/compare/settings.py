@@ -101,8 +101,8 @@ class DataSettings:
     )
     hold_out: float = _option(
         0.0,
-        "evaluate on this share of the training examples, which is held out, and not on the "
-        "test set (default: 0)",
+        "hold out this share of the training examples and evaluate on it, not on the test set "
+        "(default: 0)",
         type=_share,
         metavar="SHARE",
     )
@@ -116,7 +116,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """What all heads have in common. Of `budget` and `epochs`, the one that counts is not None."""
+    """What all heads have in common. One of `budget` and `epochs` is None."""
 
     budget: float | None = _option(
         25.0,
@@ -126,7 +126,7 @@ class TrainingSettings:
     )
     epochs: float | None = _option(
         None,
-        "instead: the same number of epochs for each head, may be a fraction",
+        "instead: the same number of epochs for each head, fractions allowed",
         type=positive_number,
         metavar="N",
     )
@@ -134,17 +134,17 @@ class TrainingSettings:
         4, "evaluations in training (default: 4, or one per epoch)", **_COUNT, default=None
     )
     batch_size: int = _option(512, "examples per step (default: 512)", **_COUNT)
-    hidden: int = _option(256, "width of the trunk, one layer of ReLUs (default: 256)", **_COUNT)
+    hidden: int = _option(256, "width of the hidden layer, ReLUs (default: 256)", **_COUNT)
     dropout: float = _option(
         0.5,
-        "share of the trunk's outputs that are left out in each step (default: 0.5)",
+        "share of the hidden activations left out in each step (default: 0.5)",
         type=_share,
         metavar="SHARE",
     )
     schedule: str = _option(
         SCHEDULES[0],
-        "learning rates of trunk and head: down to 2%% in a line over the training, by its "
-        f"clock, or constant (default: {SCHEDULES[0]})",
+        "learning rates: linear to 2%% over the training time, or constant "
+        f"(default: {SCHEDULES[0]})",
         choices=SCHEDULES,
     )
     seed: int = _option(0, "(default: 0)", type=_seed, metavar="N")
