@@ -4,6 +4,7 @@
     python benchmarks/scale_out.py --only equality      # W, trunk, loss, ranks, top 5 of each head
     python benchmarks/scale_out.py --only memory        # of a worker of 4, 4 million classes; 8 GB
     python benchmarks/scale_out.py --only overhead      # a step of 2 workers with a thread each
+    python benchmarks/scale_out.py --only steps         # of three heads, and their collectives
     python benchmarks/scale_out.py --only bytes         # received, against the formula of the docs
     python benchmarks/scale_out.py --only collectives   # their times by size
     python benchmarks/scale_out.py --quick              # small, nothing is written
@@ -45,6 +46,15 @@ class Setting(NamedTuple):
 OVERHEAD = Setting(670_091, 1024, 3800, 30)
 LARGE = Setting(2_000_000, 8192, 20_000, 10)
 MEMORY = Setting(4_000_000, 256, 1000, 3)
+STEPS = (
+    ("sampled", Setting(200_000, 1024, 4000, 25)),
+    ("sampled", Setting(200_000, 4096, 4000, 15)),
+    ("sampled", Setting(200_000, 4096, 16_000, 10)),
+    ("exact", Setting(20_000, 512, 0, 12)),
+    ("exact", Setting(40_000, 1024, 0, 8)),
+    ("factored", Setting(200_000, 1024, 0, 20)),
+    ("factored", Setting(200_000, 8192, 0, 12)),
+)
 BYTES = Setting(100_000, 1024, 3800, 40)
 QUICK = Setting(2000, 32, 50, 12)
 WIRE_DTYPES = "float32", "bfloat16"
@@ -110,6 +120,15 @@ def step_ms(size: int, setting: Setting, wire_dtype: str) -> float:
     return max(worker["ms"] for worker in found)
 
 
+def steps(quick: bool) -> Iterable[dict[str, Any]]:
+    """Of 1, 2 and 4 workers, side by side; for scale_out_model.py."""
+    for kind, setting in (("sampled", QUICK),) if quick else STEPS:
+        for size in (1, 2) if quick else (1, 2, 4):
+            found = run_workers(size, "steps", kind=kind, **setting._asdict())
+            slowest = max(found, key=lambda row: row["ms"])
+            yield {"head": kind, "workers": size, **setting._asdict(), "width": WIDTH, **slowest}
+
+
 def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:
     setting = QUICK if quick else BYTES
     for size, wire_dtype in itertools.product((2,) if quick else (2, 4), WIRE_DTYPES):
@@ -141,6 +160,7 @@ PARTS = {
     "equality": equality,
     "memory": memory,
     "overhead": overhead,
+    "steps": steps,
     "bytes": bytes_received,
     "collectives": collectives,
 }

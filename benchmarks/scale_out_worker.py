@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.collectives import ConnectedWorkers
 
 WIDTH, FEATURES = 128, 64
 CLASSES, BATCH, EXAMPLES, WORDS, LENGTH = 1003, 48, 5 * 48 - 7, 200, 6  # of the equality runs
@@ -123,19 +124,36 @@ def rows_of_all(head: Any) -> np.ndarray:
 # Memory, times, bytes
 
 
-def fitted(classes: int, batch: int, candidates: int, steps: int, callbacks: list[Any]) -> None:
-    """Trains a `SampledHead` with Adam and shared candidates, as `fit` does it."""
+def large_head_of(kind: str, classes: int, candidates: int) -> tuple[Any, Any]:
+    """Returns a head for many classes, and its loss."""
+    adam = tlo.optimizers.RowAdam(0.005)
+    if kind == "factored":
+        return tlo.heads.FactoredHead(classes, 0.002), tlo.losses.SphericalSoftmax()
+    if kind == "exact":
+        head = tlo.heads.ExactSoftmaxHead(classes, adam, seed=1)
+        return head, tlo.losses.SoftmaxCrossentropy()
+    sampler = tlo.samplers.LogUniform(candidates)
+    return tlo.heads.SampledHead(classes, sampler, adam, seed=1), tlo.losses.ComplementarySum()
+
+
+def fitted(
+    classes: int,
+    batch: int,
+    candidates: int,
+    steps: int,
+    callbacks: list[Any],
+    kind: str = "sampled",
+) -> None:
+    """Trains a head, by default with shared candidates and Adam, as `fit` does it."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=[batch, FEATURES]).astype("float32")
     y = rng.zipf(1.3, batch) % classes
     data = tf.data.Dataset.from_tensors((x, y)).repeat(steps)
     options = tf.data.Options()
     options.autotune.enabled = False  # the end of `fit` waits for its thread
-    head = tlo.heads.SampledHead(
-        classes, tlo.samplers.LogUniform(candidates), tlo.optimizers.RowAdam(0.005), seed=1
-    )
+    head, loss = large_head_of(kind, classes, candidates)
     model = keras.Sequential([keras.Input([FEATURES]), keras.layers.Dense(WIDTH, "relu"), head])
-    model.compile(tlo.distribute.DataParallel("sgd"), tlo.losses.ComplementarySum())
+    model.compile(tlo.distribute.DataParallel("sgd"), loss)
     shard = tlo.distribute.shard(data).with_options(options)
     model.fit(shard, shuffle=False, verbose=0, callbacks=callbacks)
 
@@ -171,6 +189,57 @@ def overhead(**setting: int) -> dict[str, Any]:
     ends = Ends()
     fitted(**setting, callbacks=[ends])
     return {"ms": round(1000 * statistics.median(np.diff(ends.seconds[3:])), 2)}
+
+
+class Waits(keras.callbacks.Callback):
+    """What collectives of a step take: each says in the graph when it begins, and has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []  # of a traced step
+        self.steps: list[list[float]] = []
+        # Seconds, number and bytes.
+        self._total = tf.Variable([0.0, 0.0, 0.0], trainable=False, dtype=tf.float64)
+        run = ConnectedWorkers._run
+
+        def timed(workers: Any, collective: Any, name: str, x: Any, sent: Any) -> tf.Tensor:
+            self.names.append(name)
+            with tf.control_dependencies([sent]):
+                start = tf.timestamp()
+            with tf.control_dependencies([start]):
+                y = run(workers, collective, name, x, tf.identity(sent))
+            with tf.control_dependencies([y]):
+                seconds = tf.timestamp() - start
+            share = 2 if name.startswith("sum/") else 1 if name.startswith("to/") else workers.size
+            received = tf.size(x) * x.dtype.size * share * (workers.size - 1) / workers.size
+            added = tf.stack([seconds, 1.0, tf.cast(received, tf.float64)])
+            added = tf.raw_ops.AssignAddVariableOp(resource=self._total.handle, value=added)
+            with tf.control_dependencies([] if added is None else [added]):
+                return tf.identity(y)
+
+        ConnectedWorkers._run = timed
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._start = time.perf_counter(), self._total.numpy()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        seconds, before = self._start
+        self.steps.append([time.perf_counter() - seconds, *(self._total.numpy() - before)])
+
+
+def steps(**setting: Any) -> dict[str, Any]:
+    """Steps and their collectives: number, bytes received, and ms: medians, and deciles.
+
+    On a machine that is busy with other things the first decile says more.
+    """
+    waits = Waits()
+    fitted(**setting, callbacks=[waits])
+    found = np.array(waits.steps[3:])
+    row = {"collectives": int(found[0, 2]), "bytes": int(found[0, 3])}
+    for name, part in (("", 0.5), ("_10", 0.1), ("_90", 0.9)):
+        of_step, in_them = 1000 * np.quantile(found[:, :2], part, axis=0)
+        row |= {f"ms{name}": round(of_step, 2), f"collectives_ms{name}": round(in_them, 2)}
+    return row
 
 
 def bytes_received(**setting: int) -> dict[str, Any]:
@@ -214,6 +283,7 @@ PARTS = {
     "equality": equality,
     "memory": memory,
     "overhead": overhead,
+    "steps": steps,
     "bytes": bytes_received,
     "collectives": collectives,
 }

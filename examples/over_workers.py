@@ -4,6 +4,7 @@
     tfx-largeout launch --workers 2 examples/over_workers.py            # on this machine
     python examples/over_workers.py                                     # the same in one process
     srun --ntasks 4 python examples/over_workers.py --slurm             # see slurm.sbatch
+    kubectl apply -f examples/kubernetes.yaml                           # pods of an indexed Job
     python examples/ray_train.py                                        # as workers of Ray Train
 
 All workers run it; they divide the classes and the examples of each batch. At the end there is one
@@ -58,12 +59,19 @@ def train(epochs: int, steps: int | None, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--slurm", action="store_true", help="workers were started by srun")
+    parser.add_argument(
+        "--kubernetes", nargs=2, metavar=("SIZE", "SERVICE"), help="workers are pods of a Job"
+    )
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, help="of an epoch (default: all)")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
     if arguments.slurm:
         tlo.distribute.connect(*tlo.distribute.slurm_workers())
+    elif arguments.kubernetes:
+        size, service = arguments.kubernetes
+        pods = tlo.distribute.kubernetes_workers(int(size), service)
+        tlo.distribute.connect(*pods, timeout=600)  # images are pulled at different times
     else:
         tlo.distribute.connect()  # by TF_CONFIG; without it, alone
     train(arguments.epochs, arguments.steps, arguments.folder)

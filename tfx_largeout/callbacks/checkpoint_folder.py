@@ -119,11 +119,14 @@ class CheckpointFolder:
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
-        workers.pick(_write_file, _write_files)(workers, path, snapshot)
-        if workers.rank == 0:
-            for path in self._paths()[: -self.keep]:
-                path.unlink(missing_ok=True)
-            self._remove_unused()
+        try:
+            workers.pick(_write_file, _write_files)(workers, path, snapshot)
+            if workers.rank == 0:
+                for path in self._paths()[: -self.keep]:
+                    path.unlink(missing_ok=True)
+        finally:
+            if workers.rank == 0:
+                self._remove_unused()
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("epoch-*-batch-*.npz"), key=_position)

@@ -4,7 +4,15 @@
 from tfx_largeout.distribute.cluster import connect
 from tfx_largeout.distribute.data_parallel import DataParallel
 from tfx_largeout.distribute.dataset_shard import shard
+from tfx_largeout.distribute.kubernetes import kubernetes_workers
 from tfx_largeout.distribute.slurm import slurm_workers
 from tfx_largeout.distribute.workers import current
 
-__all__ = ["DataParallel", "connect", "current", "shard", "slurm_workers"]
+__all__ = [
+    "DataParallel",
+    "connect",
+    "current",
+    "kubernetes_workers",
+    "shard",
+    "slurm_workers",
+]

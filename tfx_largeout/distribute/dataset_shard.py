@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.distribute.meeting import agree
-from tfx_largeout.distribute.workers import current
+from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.tensorflow_internals import batch_size_of
 
 
@@ -51,11 +51,9 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     agree(workers, "shard", facts)
 
     def part(*element: Any) -> Any:
-        size = _batch_size(element)
-        each = (size + workers.size - 1) // workers.size
-        start = workers.rank * each
         if len(element) > 1:
-            return _padded_part(size, start, each, *element)
+            return padded_part(workers, *element)
+        size, start, each = _place(workers, element)
         start = tf.minimum(start, size)
         number = tf.minimum(each, size - start)
         return _rows(element if isinstance(spec, tuple) else element[0], size, start, number)
@@ -67,13 +65,20 @@ def _kind(spec: Any) -> str:
     return f"{type(spec).__name__} {spec.dtype.name} {spec.shape[1:]}"
 
 
-def _padded_part(
-    size: tf.Tensor, start: tf.Tensor, each: tf.Tensor, x: Any, y: Any, weight: Any = None
-) -> Any:
+def padded_part(workers: Workers, x: Any, y: Any, weight: Any = None) -> Any:
+    """Returns a worker's part of a batch, filled up, and its weights: see `shard`."""
+    size, start, each = _place(workers, x)
     x, y = _rows((x, y), size, start, each)
     places = start + tf.range(each)
     weight = tf.ones([size]) if weight is None else weight
     return x, y, tf.nest.map_structure(lambda leaf: _weights(leaf, places, size), weight)
+
+
+def _place(workers: Workers, x: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the size of a batch, where a worker's part begins, and the size of a part."""
+    size = _batch_size(x)
+    each = (size + workers.size - 1) // workers.size
+    return size, workers.rank * each, each
 
 
 def _batch_size(x: Any) -> tf.Tensor:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold at each step of workers, whatever happens to them, and of the disk at each change.
+
+Nothing of the package is used here.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import io
+import json
+import zipfile
+from typing import Any
+
+import numpy as np
+from distribute.simulation.network import Violation
+from distribute.simulation.problem import Problem
+
+# The same on all workers, bit by bit.
+ALIKE = ("loss", "schedule", "candidates", "rebuild", "resumed", "save", "shared", "end")
+
+
+class Invariants:
+    """What workers have said, and what is on the disk, compared with one process.
+
+    Attributes:
+        start: The number of the present start of all workers.
+        size: How many they are.
+        committed: The step of the newest checkpoint that may not get lost, -1 before one.
+        after_power_loss: Whether names of files that were removed may have come back.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.start, self.size, self.committed = 0, 1, -1
+        self.after_power_loss = False
+        self.damaged: set[Any] = set()
+        self.ends: set[int] = set()
+        self._said: dict[Any, dict[int, list[Any]]] = collections.defaultdict(
+            lambda: collections.defaultdict(list)
+        )
+        self._files: dict[Any, Checkpoint] = {}
+
+    def observe(self, rank: int, kind: str, step: int, value: Any) -> None:
+        """A worker says something: see `Worker`."""
+        if kind == "weights":
+            self._check_weights(rank, step, value)
+            kind, value = "shared", value["embedding"].tobytes() + value["scale"].tobytes()
+        if kind in ("saved", "not saved"):
+            self.committed = max(self.committed, step if kind == "saved" else -1)
+            kind, value = "save", kind
+        said = self._said[self.start, kind, step]
+        said[rank].append(value)
+        number = len(said[rank]) - 1
+        if kind in ALIKE:
+            for other, values in said.items():
+                if len(values) > number and values[number] != value:
+                    raise Violation(f"{kind} of workers {other}, {rank}: {values[number]}, {value}")
+        if kind == "loss" and not np.isclose(value, self.problem.losses[step], 1e-9, 1e-12):
+            raise Violation(f"the loss {value} is {self.problem.losses[step]} in one process")
+        if kind == "resumed" and step < self.committed:
+            raise Violation(f"went on from step {step}, with a checkpoint of {self.committed}")
+        if kind == "end":
+            self.ends.add(rank)
+        if len(said) == self.size and kind in ("rows", "owned", "candidates"):
+            getattr(self, f"_check_{kind}")(step, [values[0] for _, values in sorted(said.items())])
+
+    def _check_weights(self, rank: int, step: int, weights: Any) -> None:
+        expected = dict(self.problem.weights[step])
+        expected["kernel"] = expected["kernel"][rank :: self.size]
+        _check_close(f"of worker {rank} at step {step}", weights, expected)
+
+    def _check_rows(self, step: int, rows: list[Any]) -> None:
+        classes = np.concatenate(rows)
+        if not np.array_equal(np.sort(classes), np.arange(self.problem.classes)):
+            raise Violation(f"each class must have one owner; got {rows}")
+
+    def _check_owned(self, step: int, owned: list[Any]) -> None:
+        ids = owned[0][0]
+        if any(not np.array_equal(other, ids) for other, _ in owned):
+            raise Violation(f"labels of step {step} differ: {owned}")
+        if not np.array_equal(sum(here.astype(int) for _, here in owned), ids >= 0):
+            raise Violation(f"each label must be one worker's; got {owned}")
+
+    def _check_candidates(self, step: int, found: list[Any]) -> None:
+        """The classes with the most votes, ties by the lower id, by rising id, and then -1."""
+        said = self._said[self.start, "votes", step].values()
+        ids, votes = (np.concatenate([one[part] for (one,) in said]) for part in (0, 1))
+        order = np.lexsort([ids, -votes])[: len(found[0])]
+        best = sorted(ids[order][votes[order] > 0].tolist())
+        if found[0] != best + [-1] * (len(found[0]) - len(best)):
+            raise Violation(f"candidates of step {step}: {found[0]}, by votes {best}")
+
+    # The disk
+
+    def check_disk(self, names: dict[str, Any]) -> None:
+        """A checkpoint that has its name is whole, and what one process had at its step."""
+        for name, inode in names.items():
+            if not name.endswith(".npz") or inode in self.damaged:
+                continue
+            run = self._files.get(inode) or self._files.setdefault(inode, Checkpoint(inode))
+            missing = [part for part, _ in run.parts if part not in names]
+            if missing or run.error:
+                step = self.step_of(name)
+                if not (self.after_power_loss and step < self.committed):
+                    raise Violation(f"{name} is half a checkpoint: {run.error or missing}")
+            elif not run.is_checked:
+                run.is_checked = True
+                self._check_file(name, run, names)
+
+    def _check_file(self, name: str, run: Checkpoint, names: dict[str, Any]) -> None:
+        parts = [Checkpoint(names[part]) for part, _ in run.parts]
+        if any(p.digest != digest for p, (_, digest) in zip(parts, run.parts, strict=True)):
+            raise Violation(f"parts of {name} are not those that it names")
+        found = dict(run.arrays)
+        for rank, part in enumerate(parts):
+            rows = found.setdefault("kernel", self.problem.start()["kernel"])
+            rows[rank :: len(parts)] = part.arrays["kernel"]
+        step = self.step_of(name)
+        expected = self.problem.weights[step]
+        _check_close(f"of {name}", {n: found[n] for n in expected}, expected)
+
+    def step_of(self, name: str) -> int:
+        _, epoch, _, batch = name.removesuffix(".npz").split("-")
+        return int(epoch) * self.problem.per_epoch + int(batch)
+
+    def check_tidy(self, names: dict[str, Any]) -> None:
+        """After a save: not too many checkpoints, and no file that none of them names."""
+        kept = [name for name in names if name.endswith(".npz")]
+        if len(kept) > self.problem.keep:
+            raise Violation(f"more than {self.problem.keep} checkpoints: {kept}")
+        if any(name.endswith(".damaged") for name in names):
+            return
+        used = {part for name in kept for part, _ in self._files[names[name]].parts}
+        left = [name for name in names if name.endswith((".part", ".tmp")) and name not in used]
+        if left:
+            raise Violation(f"files of no checkpoint: {left}")
+
+
+class Checkpoint:
+    """A file as it was written, by its format alone."""
+
+    def __init__(self, inode: Any) -> None:
+        self.is_checked, self.error = False, ""
+        self.parts: list[Any] = []
+        self.arrays: dict[str, np.ndarray] = {}
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(inode.data))
+            header = archive.read("checkpoint.json")
+            self.digest = hashlib.sha256(header).hexdigest()
+            for name in json.loads(header)["digests"]:
+                self.arrays[name] = np.load(io.BytesIO(archive.read(f"{name}.npy")))
+            self.parts = json.loads(header)["facts"].get("parts", [])
+        except Exception as error:
+            self.error = repr(error)
+
+
+def _check_close(what: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, array in expected.items():
+        if array.shape != found[name].shape or not np.allclose(found[name], array, 1e-9, 1e-11):
+            raise Violation(f"{name} {what} is {found[name]}, in one process {array}")

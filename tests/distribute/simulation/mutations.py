@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in the protocol that the simulation must notice."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+_FOLDER, _FILE = "callbacks.checkpoint_folder", "callbacks.checkpoint_file"
+
+# By name: the module, the function, and what stands in place of what.
+MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "commits before all parts are written": (
+        _FOLDER,
+        "_write_files",
+        {
+            "digest = together(workers, _SITE_OF_FILES, write_part)": 'digest = "00" * 32',
+            "if missing:": "if missing and False:",
+            "_SITE_OF_FILES, write_shared)": "_SITE_OF_FILES, write_shared); write_part()",
+        },
+    ),
+    "does not wait for the commit": (
+        _FOLDER,
+        "_write_files",
+        {"together(workers, _SITE_OF_FILES, write_shared)": "write_shared()"},
+    ),
+    "removes files that are used": (
+        _FOLDER,
+        "CheckpointFolder._remove_unused",
+        {"path.name not in used and": ""},
+    ),
+    "does not look at the bytes": (
+        _FOLDER,
+        "StoredRun._open_parts",
+        {"check=is_mine": "check=False", "if part.digest != digest": "if False"},
+    ),
+    "what is its own is of worker 0": (
+        _FOLDER,
+        "StoredRun.__init__",
+        {"self._parts[workers.rank % len(self._parts)]": "self._parts[0]"},
+    ),
+    "rows of some writers are left out": (
+        _FOLDER,
+        "StoredRun._dealt",
+        {"if not own.meets(written)": "if own.first < written.first"},
+    ),
+    "bytes are not on the disk": (_FILE, "write_checkpoint", {"os.fsync(file.fileno())": "pass"}),
+    "names are not on the disk": (
+        _FILE,
+        "write_checkpoint",
+        {"_put_names_on_disk(path.parent)": "pass"},
+    ),
+    "a file gets its name at once": (
+        _FILE,
+        "write_checkpoint",
+        {"path.name + TEMPORARY": "path.name"},
+    ),
+    "class c has worker c % (R + 1)": (
+        "distribute.class_shard",
+        "ClassShard.row_of",
+        {"(offset % stride == 0)": "(offset % (stride + 1) == 0)"},
+    ),
+    "pushes rows to the wrong worker": (
+        "distribute.row_routes",
+        "RowRoutes.__init__",
+        {"tf.stack([owner, offset], axis=1)": "tf.stack([needs, offset], axis=1)"},
+    ),
+    "sends nothing where there is nothing": (
+        "distribute.row_routes",
+        "RowRoutes.__init__",
+        {"tf.maximum(most, 1)": "most"},
+    ),
+    "leaves out the last examples": (
+        "distribute.dataset_shard",
+        "_place",
+        {"(size + workers.size - 1) // workers.size": "tf.maximum(size // workers.size, 1)"},
+    ),
+    "counts what fills a batch up": (
+        "distribute.global_batch",
+        "_is_minus_zero",
+        {"tf.constant(pattern, integer)": "tf.constant(pattern + 1, integer)"},
+    ),
+    "adds up as if all rows were other ones": (
+        "distribute.data_parallel",
+        "_slices",
+        {"tf.size(unique)) / workers.size": "tf.size(unique))"},
+    ),
+    "votes of rows, not of classes": (
+        "indexes.found_by_all",
+        "most_voted",
+        {"rows.shard.class_of(found.ids), found.marks": "found.ids, found.marks"},
+    ),
+}
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Within it the package has a mistake."""
+    module, path, changes = MUTATIONS[name]
+    before: Any = importlib.import_module(f"tfx_largeout.{module}")
+    scope: dict[str, Any] = dict(vars(before))
+    for part in path.split("."):
+        before = vars(before)[part]
+    source = textwrap.dedent(inspect.getsource(before))
+    for old, new in changes.items():
+        assert source.count(old) == 1, f"{name}: {old!r} must stand in {path}, once"
+        source = source.replace(old, new)
+    exec(compile(source, f"{path} with a mistake", "exec"), scope)
+    code, before.__code__ = before.__code__, scope[before.__name__].__code__
+    try:
+        yield
+    finally:
+        before.__code__ = code

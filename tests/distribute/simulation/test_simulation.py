@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol of workers over a simulated network and disk, and the simulation itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from child import run_child
+from distribute.simulation import behaviours, simulate
+from distribute.simulation.mutations import MUTATIONS
+from variants import thorough
+
+REAL = Path(simulate.__file__).with_name("real_workers.py")
+MOST = 600  # seeds until a mistake is noticed
+
+
+@pytest.mark.parametrize("seeds", [range(200), *thorough(range(200, 10_000))])
+def test_nothing_is_violated(seeds):
+    assert [failure for seed in seeds if (failure := simulate.failure_of(seed))] == []
+
+
+def test_a_seed_is_the_same_run_each_time():
+    traces = []
+    for _ in range(2):
+        run = simulate.Run(3)
+        run.run()
+        traces.append(run.world.trace)
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_mistakes_are_noticed(mutation):
+    assert simulate.first_failure(mutation, MOST) is not None
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize("name", [*behaviours.WELL, *behaviours.ERRORS])
+def test_behaviours_of_simulated_workers(name):
+    check_behaviour(name, behaviours.simulated((behaviours.WELL | behaviours.ERRORS)[name]))
+
+
+def check_behaviour(name, found):
+    expected = (behaviours.WELL | behaviours.ERRORS)[name].expected
+    assert all(map(behaviours.fits, expected, found)), (name, found)
+
+
+@pytest.mark.thorough
+def test_behaviours_of_real_workers(tmp_path):
+    done = run_child(tmp_path, str(REAL), "behaviours", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for start in ("well", *behaviours.ERRORS):
+        files = [tmp_path / f"{start}-{rank}.json" for rank in (0, 1)]
+        found = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+        for name in behaviours.WELL if start == "well" else [start]:
+            check_behaviour(name, [one.get(name, behaviours.GONE) for one in found])
+
+
+@pytest.mark.thorough
+def test_seeds_over_real_workers(tmp_path):
+    done = run_child(tmp_path, str(REAL), "seeds", str(tmp_path), "20")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    starts = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(starts) == 20 and sum(starts) > 25  # some were killed
