@@ -220,26 +220,23 @@ class Waits(keras.callbacks.Callback):
         ConnectedWorkers._run = timed
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._start = time.perf_counter(), self._total.numpy()
+        self._start = time.perf_counter(), time.process_time(), self._total.numpy()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        seconds, before = self._start
-        self.steps.append([time.perf_counter() - seconds, *(self._total.numpy() - before)])
+        seconds, of_cores, before = self._start
+        ended = time.perf_counter() - seconds, time.process_time() - of_cores
+        self.steps.append([*ended, *(self._total.numpy() - before)])
 
 
 def steps(**setting: Any) -> dict[str, Any]:
-    """Steps and their collectives: number, bytes received, and ms: medians, and deciles.
-
-    On a machine that is busy with other things the first decile says more.
-    """
+    """Medians of a step: ms, ms of the processor's cores, ms in collectives, number, bytes."""
     waits = Waits()
     fitted(**setting, callbacks=[waits])
     found = np.array(waits.steps[3:])
-    row = {"collectives": int(found[0, 2]), "bytes": int(found[0, 3])}
-    for name, part in (("", 0.5), ("_10", 0.1), ("_90", 0.9)):
-        of_step, in_them = 1000 * np.quantile(found[:, :2], part, axis=0)
-        row |= {f"ms{name}": round(of_step, 2), f"collectives_ms{name}": round(in_them, 2)}
-    return row
+    of_step, of_cores, in_them, number, received = np.median(found, axis=0)
+    row = {"ms": of_step, "cores_ms": of_cores, "collectives_ms": in_them}
+    row = {name: round(1000 * seconds, 2) for name, seconds in row.items()}
+    return row | {"collectives": int(number), "bytes": int(received)}
 
 
 def bytes_received(**setting: int) -> dict[str, Any]:
