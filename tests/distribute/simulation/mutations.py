@@ -79,6 +79,11 @@ MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
         "_place",
         {"(size + workers.size - 1) // workers.size": "tf.maximum(size // workers.size, 1)"},
     ),
+    "does not look where the others are": (
+        "distribute.meeting",
+        "meet",
+        {"tf.reduce_all(heard[:, :_SAME] == heard[:1, :_SAME])": "True"},
+    ),
     "counts what fills a batch up": (
         "distribute.global_batch",
         "_is_minus_zero",

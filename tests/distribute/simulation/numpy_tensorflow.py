@@ -21,7 +21,12 @@ import tensorflow
 MODULES = (
     *(f"distribute.{name}" for name in ("workers", "meeting", "global_batch", "row_routes")),
     *(f"distribute.{name}" for name in ("class_shard", "data_parallel", "dataset_shard")),
-    *("ops.class_rows", "indexes.found_by_all", "indexes.table_schedule"),
+    *(
+        "distribute.packed_numbers",
+        "ops.class_rows",
+        "indexes.found_by_all",
+        "indexes.table_schedule",
+    ),
     "callbacks.checkpoint_folder",
 )
 _DTYPES: dict[np.dtype, Any] = {}

@@ -5,10 +5,10 @@
     python tests/distribute/simulation/simulate.py --seeds 10000 --csv simulation.csv
 
 By its seed a run has a problem, numbers of workers, and what happens to them: they are killed and
-stopped, parted, slow, or never start; messages come late, in another order, or are sent again;
-power fails, a disk is full, a file is damaged. After a failure all are started again, some in other
-numbers, until they are done. `invariants.py` says what must hold, and `mutations.py` that it would
-be noticed.
+stopped, parted, slow, lack a batch, or never start; messages come late, in another order, or are
+sent again; power fails, a disk is full, a file is damaged. After a failure all are started again,
+some in other numbers, until they are done. `invariants.py` says what must hold, and `mutations.py`
+that it would be noticed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from distribute.simulation.problem import Problem
 from tfx_largeout.distribute.workers import ALONE, set_current
 
 _OF_OTHERS = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
-KINDS = ("kill", "kill", "kill", "stop", "part", "power", "full", "absent", "slow", "damage")
+KINDS = tuple("kill kill kill stop part power full absent slow damage uneven".split())
 
 
 class Fault(NamedTuple):
@@ -95,6 +95,7 @@ class Run:
         self.disk.changed = lambda: self.invariants.check_disk(self.disk.names)
         self._number = -1
         self._processes: list[Process] = []
+        self._without: dict[int, int] = {}  # which batch a worker lacks
 
     def run(self) -> None:
         """Raises a `Violation` if anything does not hold."""
@@ -123,6 +124,7 @@ class Run:
         self.disk.full = {}
         world.say("all", f"START {self._number} of {size} workers")
         absent: set[int] = set()
+        self._without = {}
         for fault in self.plan.faults[self._number]:
             self._prepare(fault._replace(rank=fault.rank % size), absent)
         for process in self._processes:
@@ -137,7 +139,8 @@ class Run:
             if kind in ("saved", "not saved") and process.rank == 0:
                 self.invariants.check_tidy(self.disk.names)
 
-        worker.Worker(process.workers, SimulatedPath(FOLDER), self.problem, observe).train()
+        place, without = SimulatedPath(FOLDER), self._without.get(process.rank)
+        worker.Worker(process.workers, place, self.problem, observe, without).train()
 
     def _prepare(self, fault: Fault, absent: set[int]) -> None:
         world, process = self.world, self._processes[fault.rank]
@@ -157,6 +160,8 @@ class Run:
             process.at[fault.at] = happens
         elif fault.kind == "damage":
             self._damage()
+        elif fault.kind == "uneven" and len(self._processes) > 1:
+            self._without[fault.rank] = fault.at[1] % self.problem.steps
         else:
             world.faults += 1
             world.say("all", f"FAULT {fault}")
@@ -198,6 +203,9 @@ class Run:
     def _ended(self, process: Process) -> None:
         error = process.error
         allowed = isinstance(error, _OF_OTHERS) and self.world.faults
+        if isinstance(error, tf.errors.InvalidArgumentError) and self._without:
+            allowed = "workers must all be at the same place" in str(error)
+            self.world.faults += 1
         if error is not None and not allowed:
             raise Violation(f"worker {process.rank} ended with {error!r}") from error
         if (error is not None or process.killed) and not self._is_ending:

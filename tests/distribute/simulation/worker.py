@@ -47,10 +47,21 @@ class Variable:
 
 
 class Worker:
-    """One worker, whose observations are checked against those of others and of one process."""
+    """One worker, whose observations are checked against those of others and of one process.
 
-    def __init__(self, workers: Any, folder: Any, problem: Problem, observe: Observe) -> None:
+    It lacks the batch of the step `without`, if that is not None.
+    """
+
+    def __init__(
+        self,
+        workers: Any,
+        folder: Any,
+        problem: Problem,
+        observe: Observe,
+        without: int | None = None,
+    ) -> None:
         self.workers, self.problem, self.observe = workers, problem, observe
+        self.without = without
         self.folder = CheckpointFolder(folder, problem.keep)
         agree(workers, "connect", {"the version": 1})
         facts = {"num_classes": problem.classes, "the configuration": ["head", problem.kind]}
@@ -74,8 +85,10 @@ class Worker:
         if (self.entries < 0).any():
             self.rebuild(step, 0, TABLES)
         while step < self.problem.steps:
-            self.step(step)
             step += 1
+            if step - 1 == self.without:
+                continue
+            self.step(step - 1)
             self.observe("weights", step, self.weights())
             if step % self.problem.every == 0 or step == self.problem.steps:
                 self.save(step)
