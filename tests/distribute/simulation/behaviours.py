@@ -17,6 +17,7 @@ from distribute.simulation.numpy_tensorflow import FUNCTIONS, Tensor
 
 Here = Any  # a worker: `workers`, `tf`, and what can happen to it: `sleep`, `kill`, `stop`
 STEP_TIMEOUT, HEARTBEAT = 4.0, 10.0  # seconds, of both transports
+GRACE = 8.0  # seconds after a failure until all are ended
 ABORTED, LATE, INVALID = "UnavailableError", "DeadlineExceededError", "InvalidArgumentError"
 GONE = "gone"  # a worker that says nothing more
 LOST = (ABORTED, LATE, GONE)  # where the heartbeat tells of it: TensorFlow raises one or the other
@@ -42,6 +43,10 @@ def _sum(here: Here, name: str = "x") -> Any:
     return here.workers.add_up(_numbers(here), name)
 
 
+def _gather(here: Here) -> Any:
+    return here.workers.gather(_numbers(here), "x")
+
+
 def _all_kinds(here: Here, dtype: str) -> list[Any]:
     x, workers = _numbers(here, dtype), here.workers
     return [workers.gather(x, "x"), workers.add_up(x, "x"), workers.exchange(x, "x")]
@@ -61,18 +66,22 @@ def _then(here: Here, first: Callable[[Here], Any]) -> list[Any]:
 
 
 def _of_rank(
-    rank: int, action: Callable[[Here], Any], after: float = 0.5, others_sleep: float = 0.0
+    rank: int,
+    action: Callable[[Here], Any],
+    after: float = 0.5,
+    others_sleep: float = 0.0,
+    last: Callable[[Here], Any] = _gather,
 ) -> Callable[[Here], Any]:
-    """Something happens to a worker after a collective of both; the others go on with a sum."""
+    """Something happens to a worker after a collective of both, when the other one waits."""
 
     def run(here: Here) -> Any:
-        _sum(here)
+        last(here)
         if here.workers.rank == rank:
             here.sleep(after)
             action(here)
         else:
             here.sleep(others_sleep)
-        return _sum(here)
+        return last(here)
 
     return run
 
@@ -146,8 +155,9 @@ ERRORS = {
     "bool added up": Behaviour(
         lambda here: here.workers.add_up(_numbers(here, "int32") > 0, "b"), _both(INVALID)
     ),
-    "another first dimension": Behaviour(
-        lambda here: here.workers.exchange(here.tf.ones([3, 2]), "x"), _both(INVALID)
+    "another first dimension, and what is later": Behaviour(
+        lambda here: _then(here, lambda here: here.workers.exchange(here.tf.ones([3, 2]), "x")),
+        _both(INVALID),
     ),
     "unequal counts": Behaviour(
         lambda here: here.workers.gather(here.tf.ones([here.workers.rank + 1]), "x"), _both(LATE)
@@ -166,14 +176,18 @@ ERRORS = {
     "an error, and what is later": Behaviour(
         lambda here: _then(here, lambda here: _in_order(here, "a", "b")), _both(LATE)
     ),
-    "one takes no part": Behaviour(_rank_1(lambda here: here.sleep(20.0)), [LATE, (LATE, ABORTED)]),
+    "one takes no part": Behaviour(
+        _rank_1(lambda here: here.sleep(20.0)), [LATE, (LATE, ABORTED, GONE)]
+    ),
     "killed": Behaviour(_rank_1(lambda here: here.kill()), [ABORTED, GONE]),
-    "worker 0 is killed": Behaviour(_of_rank(0, lambda here: here.kill()), [GONE, LOST]),
+    # In a sum worker 0 hears of it by the heartbeat alone.
+    "killed, in a sum": Behaviour(_rank_1(lambda here: here.kill(), last=_sum), [LOST, GONE]),
+    "worker 0 is killed": Behaviour(_of_rank(0, lambda here: here.kill()), [GONE, ABORTED]),
     "killed before the other one waits": Behaviour(
         _rank_1(lambda here: here.kill(), 0.1, others_sleep=3.0), [ABORTED, GONE]
     ),
     "an error of its own": Behaviour(_rank_1(_fail), [ABORTED, "ValueError"]),
-    "stopped for a while": Behaviour(_rank_1(lambda here: here.stop(2.0)), _both([1, 4])),
+    "stopped for a while": Behaviour(_rank_1(lambda here: here.stop(2.0)), _both([[0, 2], [1, 2]])),
     "stopped": Behaviour(_rank_1(lambda here: here.stop(60.0)), [LOST, GONE]),
     "worker 0 is stopped": Behaviour(_of_rank(0, lambda here: here.stop(60.0)), [GONE, LOST]),
 }
@@ -217,7 +231,8 @@ def simulated(behaviour: Behaviour) -> list[Any]:
         process.workers = SimulatedWorkers(process, Tensor)
         world.after(0.0, process.start)
     # As a launcher, which ends all: who is stopped says nothing more.
-    world.after(45.0, lambda: [process.kill() for process in processes])
+    end = lambda: [process.kill() for process in processes]  # noqa: E731
+    world.ended = lambda process: process.error and world.after(GRACE, end)
     world.run()
     return found
 

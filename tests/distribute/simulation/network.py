@@ -123,7 +123,7 @@ class Process:
         self.killed = self.over = self.started = False
         self.error: BaseException | None = None  # by which it ended
         self.broken: BaseException | None = None  # of its collectives, from then on
-        self.stopped_until = 0.0
+        self.stopped_until, self.waits_in = 0.0, ""
         self.heard: dict[Any, dict[int, np.ndarray]] = collections.defaultdict(dict)
         self.at: dict[tuple[str, int], Callable[[Process], None]] = {}
         self.workers: Workers | None = None
@@ -226,9 +226,11 @@ class Process:
             self.break_off(_Unavailable(None, None, why))
 
     def tell_others(self, error: BaseException, most: float) -> None:
+        """Has the others hear of it; worker 0, while it waits in a sum, by the heartbeat alone."""
         for peer in self.peers:
             if peer is not self:
-                delay = self.world.random.uniform(0, most)
+                in_sum = peer.rank == 0 and peer.waits_in.startswith("sum/")
+                delay = self.world.random.uniform(0, self.world.heartbeat if in_sum else most)
                 self.world.after(delay, lambda peer=peer: peer.break_off(error))
 
     def break_off(self, error: BaseException) -> None:
@@ -258,7 +260,7 @@ class Process:
         for peer in self.peers:
             if peer is not self:
                 self.world.send(self, peer, key, parts[peer.rank])
-        late = self.world.now + self.world.step_timeout
+        self.waits_in, late = name, self.world.now + self.world.step_timeout
         heard = self.heard[key]
         while len(heard) < len(self.peers) - 1:
             if self.broken is not None:
@@ -270,6 +272,7 @@ class Process:
                 raise self.broken
             self.wake(late)
             self.pause()
+        self.waits_in = ""
         heard[self.rank] = parts[self.rank]
         del self.heard[key]
         return [heard[rank] for rank in range(len(self.peers))]
@@ -297,7 +300,8 @@ class SimulatedWorkers(Workers):
 
     def exchange(self, x: Any, name: str) -> Any:
         if x.shape.rank == 0 or x.shape[0] != self.size:
-            raise _Invalid(None, None, f"{x.shape} in {name!r}")
+            self._process.broken = _Invalid(None, None, f"{x.shape} in {name!r}")
+            raise self._process.broken
         return self._run("to", name, x, list(x.numpy()), np.stack)
 
     def _run(self, kind: str, name: str, x: Any, parts: Any, merge: Any) -> Any:

@@ -25,8 +25,8 @@ class Problem:
         self.classes = int(draw.integers(5, 12))
         self.width = int(draw.integers(1, 4))
         self.per_epoch = int(draw.integers(1, 4))
-        self.steps = int(draw.integers(2, 7))
-        self.every = int(draw.integers(1, 4))
+        self.steps = int(draw.integers(2, 9))
+        self.every = int(draw.choice([1, 1, 2, 3]))
         self.keep = int(draw.integers(1, 4))
         self._planes = draw.normal(size=[3, self.width, BITS])
 

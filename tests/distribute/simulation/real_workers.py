@@ -88,14 +88,15 @@ def run_behaviours(folder: Path) -> None:
                     found[of] = behaviours.plain(behaviour.run(here))
             except Exception as error:
                 found[of] = type(error).__name__
-                traceback.print_exc()
-            (folder / f"{name}-{workers.rank}.json").write_text(json.dumps(found))
+                raise
+            finally:
+                (folder / f"{name}-{workers.rank}.json").write_text(json.dumps(found))
 
         limits = {
             "step_timeout": behaviours.STEP_TIMEOUT,
             "heartbeat_timeout": behaviours.HEARTBEAT,
         }
-        forked(2, work, 30.0, **limits)
+        forked(2, work, behaviours.GRACE, **limits)
 
     chosen = sys.argv[3:] or ["well", *behaviours.ERRORS]
     for name in chosen:

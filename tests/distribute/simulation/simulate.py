@@ -45,7 +45,7 @@ from distribute.simulation.problem import Problem
 from tfx_largeout.distribute.workers import ALONE, set_current
 
 _OF_OTHERS = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
-KINDS = tuple("kill kill kill stop part power full absent slow damage uneven".split())
+KINDS = ("kill", "kill", "stop", "part", "power", "full", "absent", "slow", "damage", "uneven")
 
 
 class Fault(NamedTuple):
@@ -78,7 +78,7 @@ class Plan(NamedTuple):
     @staticmethod
     def _fault(chance: random.Random, size: int, kinds: Any) -> Fault:
         where = chance.choice(("network", "disk"))
-        at = (where, chance.randint(1, 90))
+        at = (where, chance.randint(1, chance.choice((30, 150))))
         seconds = chance.expovariate(1 / HEARTBEAT)
         return Fault(chance.choice(kinds), chance.randrange(size), at, seconds)
 
@@ -185,7 +185,7 @@ class Run:
         self.disk.lose_power()
 
     def _damage(self) -> None:
-        """Flips a bit of the newest checkpoint, if there is another one."""
+        """Flips bits of the newest checkpoint, if there is another one."""
         names = sorted(name for name in self.disk.names if name.endswith(".npz"))
         whole = [name for name in names if self.disk.names[name] not in self.invariants.damaged]
         if len(whole) < 2 or self.invariants.after_power_loss:
@@ -194,7 +194,8 @@ class Run:
         files = sorted(name for name in self.disk.names if name.startswith(stem))
         inode = self.disk.names[chance.choice([n for n in files if n.endswith((".npz", ".part"))])]
         data = bytearray(inode.data)
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        for _ in range(8):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         inode.data = inode.durable = bytes(data)
         self.invariants.damaged |= {inode, self.disk.names[whole[-1]]}
         self.invariants.committed = self.invariants.step_of(whole[-2])
