@@ -20,8 +20,8 @@
 - figures: PNGs from the CSV files.
 
 Rows of `training` replace those of the same network, method and seed, so that methods can be run
-one at a time (`--methods`). Inputs are files of arrays, whose sources docs/hessian_free.md names;
-`--quick` writes nothing.
+one at a time (`--methods`). Inputs are files of arrays, whose sources docs/extras/hessian_free.md
+names; `--quick` writes nothing.
 """
 
 from __future__ import annotations

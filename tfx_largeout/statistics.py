@@ -80,7 +80,7 @@ class MarginStatistics(NamedTuple):
 
 
 class SphericalStatistics(NamedTuple):
-    """What a loss of the spherical family needs: see docs/factored_head.md.
+    """What a loss of the spherical family needs: see docs/papers/exact_gradient.md.
 
     The floats are float32, or float64 from a float64 head.
 

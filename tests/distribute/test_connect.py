@@ -59,7 +59,7 @@ def test_a_wrong_tf_config(monkeypatch, text, message):
         ({"addresses": TWO, "rank": 2}, "rank must be less than 2"),
         ({"addresses": TWO, "rank": -1}, "rank must be"),
         ({"addresses": ["here", TWO[0]], "rank": 0}, "each address must be 'host:port'"),
-        ({"addresses": [TWO[0], TWO[0]], "rank": 0}, "each worker must have an address of its own"),
+        ({"addresses": [TWO[0], TWO[0]], "rank": 0}, "workers must have different addresses"),
         ({"timeout": 0}, "timeout must be"),
         ({"step_timeout": -1}, "step_timeout must be"),
         ({"heartbeat_timeout": 0}, "heartbeat_timeout must be"),

@@ -370,7 +370,7 @@ def test_models_that_do_not_fit_are_refused():
     refused(constrained, "weights must have no constraint")
     active = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(2, activity_regularizer="l2")])
     active.compile(loss="mse")
-    refused(active, "no losses but that of compile", y=np.zeros((2, 2)))
+    refused(active, "no losses but the one of compile", y=np.zeros((2, 2)))
     inputs = keras.Input((WIDTH,))
     two = keras.Model(inputs, [layers.Dense(2)(inputs), layers.Dense(2)(inputs)])
     two.compile(loss="mse")

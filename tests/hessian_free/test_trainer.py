@@ -488,7 +488,7 @@ def test_arguments_are_checked(arguments, message):
 
 def test_one_schedule_can_not_serve_two_samples():
     schedule = FixedSample(0.5)
-    with pytest.raises(ValueError, match="cg_sample must be an object of its own"):
+    with pytest.raises(ValueError, match="cg_sample must not be the object of gradient_sample"):
         Trainer(gradient_sample=schedule, cg_sample=schedule)
 
 

@@ -39,8 +39,8 @@ class ExtremeClassificationConfig(tfds.core.BuilderConfig):
         folder: Folder under `manual_dir` that holds the files. Default: `name`.
         num_features: Number of features that the files must have. Default: any.
         num_labels: Number of labels that the files must have. Default: any.
-        uniform: Number of labels that `uniform_labels` keeps. Default: the data as they are. What
-            was prepared under `name` with another number is refused.
+        uniform: Number of labels that `uniform_labels` keeps. Default: the data as they are. Data
+            prepared under `name` with another number raise an error.
     """
 
     folder: str = ""

@@ -25,7 +25,7 @@ def read_filter(
     """Reads a filter file of the extreme classification repository: a line `row label` a pair.
 
     Such pairs (an article and itself, in sets whose labels are articles) count neither as labels
-    nor as predictions. Rows are those of the data file, from 0: read it with
+    nor as predictions. Rows are counted as in the data file, from 0: read it with
     `rows_without_labels="keep"`.
 
     Cost: O(file size) time; 16 bytes a pair, twice.

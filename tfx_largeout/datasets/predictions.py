@@ -106,10 +106,10 @@ def read_predictions(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarr
 
     Returns:
         `(scores, ids)`, float32 and int64, both `[N, k]` by falling score, ties by lower id; k is
-        that of the example with most of them, and -inf and -1 fill up the others.
+        the largest number per example; -inf and -1 fill up the other examples.
 
     Raises:
-        ValueError: The file is malformed; the message begins as that of `read_xc`.
+        ValueError: The file is malformed; the message begins as in `read_xc`.
         FileNotFoundError: There is no such file.
     """
     with contextlib.ExitStack() as stack:

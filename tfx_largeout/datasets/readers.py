@@ -49,10 +49,10 @@ def find_split(folder: str | os.PathLike[str], split: str) -> Path:
 
 
 def split_files(folder: str | os.PathLike[str], split: str) -> tuple[Path, ...]:
-    """Returns the file of a split, or that of its features and that of its labels.
+    """Returns the file of a split, or its file of features and its file of labels.
 
-    The one is that of `find_split`. The two are `{split}_X_Xf.txt` and `{split}_X_Y.txt`, with
-    `trn` and `tst` for `train` and `test` as well, perhaps compressed, or `.npz`.
+    One file is found as by `find_split`. Two files are `{split}_X_Xf.txt` and `{split}_X_Y.txt`,
+    with `trn` and `tst` for `train` and `test` as well, perhaps compressed, or `.npz`.
 
     Raises:
         FileNotFoundError, ValueError, OSError: As `find_split`.
@@ -101,7 +101,7 @@ def read_xc(
     one example, `l1,l2,... f1:v1 f2:v2 ...`, ids from 0. A line without labels starts with a space
     or with its first feature.
 
-    Of two files that of features begins with `N D`, that of labels with `N L`; lines are
+    Of two files, the features begin with `N D`, the labels with `N L`; lines are
     `id:value id:value ...`, blank for an example without any. Each of the two may be a CSR matrix
     in a `.npz` file of `scipy.sparse.save_npz` instead (which is read without SciPy).
 
@@ -123,7 +123,7 @@ def read_xc(
         num_labels: Number of labels L of features without any, as one predicts for: `path` has
             features alone, and there is no file of labels. Default: the files say.
         label_values: What values of labels there may be in a file of labels. `"one"` (default): 1,
-            or 0 for what is no label; others are refused. `"positive"`: what is above 0 is a
+            or 0 for no label; others raise an error. `"positive"`: a value above 0 is a
             label; how much above is not kept.
         cache: A folder for the arrays of the result. They are made once, and again if a file has
             changed; the result has them memory-mapped. Default: arrays in memory.
@@ -131,7 +131,7 @@ def read_xc(
             called with (examples of a file read so far, N) after each block. Default: silent.
         rows_without_labels: What becomes of examples that have no label. `"keep"` (default): they
             are read, so that row i is line i + 2; losses and metrics leave them out. `"drop"`:
-            they are not among the examples. `"error"`: they are refused.
+            they are not among the examples. `"error"`: they raise an error.
 
     Returns:
         The examples, in the order of the file.
@@ -188,8 +188,8 @@ def read_svmlight(
 ) -> SparseExamples:
     """Reads examples from a file of SVMlight: `label,label,... id:value id:value ...`, no header.
 
-    What `#` begins is a comment; a line with nothing else is no example. Otherwise lines are those
-    of one file of `read_xc`, with the same rules and the same cost.
+    What `#` begins is a comment; a line with nothing else is no example. Otherwise lines are as in
+    one file of `read_xc`, with the same rules and the same cost.
 
     Args:
         path: A plain, gzip, xz or bzip2 file.
@@ -347,7 +347,7 @@ def _read_two(
         if x.counts[0] != num_examples:
             place = labels if _is_npz(labels) else f"{labels}:1"
             raise ValueError(
-                f"{place}: a file of labels must have as many examples as that of features, "
+                f"{place}: a file of labels must have as many examples as the file of features, "
                 f"{x.counts[0]} in {features}; got {num_examples}"
             )
         report = _reporter(labels, progress)

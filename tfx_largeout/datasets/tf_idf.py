@@ -16,7 +16,7 @@ def tf_idf(
     """Weights each feature by its inverse document frequency; rows get length 1.
 
     `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
-    number of training examples and `df_f` the number of those that have feature f, at a value
+    number of training examples and `df_f` the number of examples with a value of feature f
     other than 0. The others are weighted with the numbers of `train`, so nothing is learned from
     them.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassShard: which classes some rows are, and the marks on variables of which a worker has some.
+"""ClassShard: which classes some rows are, and the marks on variables that a worker has in part.
 
 Class c is row c // R of worker c % R. Cyclic, since ids are often sorted by frequency: with ranges
 of ids one worker would have most of the labels and candidates.
@@ -23,7 +23,7 @@ class ClassShard(NamedTuple):
 
     Attributes:
         first: The class of row 0, a number or a scalar tensor; of workers, the rank.
-        stride: From the class of one row to that of the next, at least 1; a number or a scalar
+        stride: From the class of one row to the class of the next, at least 1; a number or a scalar
             tensor. Of workers, how many they are.
         num_classes: How many classes the layer has, a number or a scalar tensor. Default None: as
             many as there are rows, so that `ClassShard()` is a layer that is not divided.
@@ -104,7 +104,7 @@ class ClassShard(NamedTuple):
 
 
 def mark_as_shard(variable: Any, shard: ClassShard, axis: int = 0) -> None:
-    """Marks a Keras variable of which each worker has the rows of its own classes, along an axis.
+    """Marks a Keras variable whose rows of classes are spread over workers, along an axis.
 
     One with all classes gets no mark.
     """

@@ -66,8 +66,8 @@ def connect(
         heartbeat_timeout: Seconds without a sign of life after which a process counts as hanging:
             all others end. One that is killed is noticed at once. A busy machine may keep a
             process from running for some seconds; it must not count as hanging then.
-        wire_dtype: `"float32"` or `"bfloat16"`: in which float32 hidden vectors, their gradients
-            and those of shared weights are sent in training. bfloat16 halves the bytes of a step;
+        wire_dtype: `"float32"` or `"bfloat16"`: in which float32 hidden vectors and gradients
+            are sent in training. bfloat16 halves the bytes of a step;
             sums are taken in float32, and weights, evaluation and checkpoints stay as they are.
             The rows of a `FactoredHead` and of a `RowEmbedding` are sent in full. Default
             `"float32"`.
@@ -199,7 +199,7 @@ def _check_addresses(addresses: list[str]) -> None:
         if not host or not port.isdigit() or not 0 < int(port) < 2**16:
             raise ValueError(f"each address must be 'host:port'; got {address!r}")
     if len(set(addresses)) < len(addresses):
-        raise ValueError(f"each worker must have an address of its own; got {addresses}")
+        raise ValueError(f"workers must have different addresses; got {addresses}")
 
 
 def _check_port(address: str) -> None:
@@ -239,7 +239,7 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
     """Ends this process with a message if the body takes longer.
 
     TensorFlow waits for other workers with the interpreter's lock held and signals blocked: no
-    thread and no signal handler of this process would run. So a small process of its own watches.
+    thread and no signal handler of this process would run. So a separate small process watches.
     """
     command = [sys.executable, "-I", "-S", "-c", _WATCH, str(os.getpid()), str(seconds), message]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:

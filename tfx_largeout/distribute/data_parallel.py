@@ -25,9 +25,9 @@ class DataParallel(keras.optimizers.Optimizer):
 
     `model.compile(DataParallel(keras.optimizers.Adam(2e-3)), ...)`. Clipping, decay, accumulation
     and schedules are the inner optimizer's, and come after the mean. All workers start from the
-    weights of worker 0, and stay alike bit by bit. Weights of classes, which each worker has a part
-    of, pass by: their gradients are those of the global batch already. With one process it is the
-    inner optimizer and nothing else.
+    weights of worker 0, and stay alike bit by bit. Weights of classes, of which each worker has a
+    part, are left alone: their gradients are already taken over the global batch. With one process
+    it is the inner optimizer and nothing else.
 
     Gradients that are `tf.IndexedSlices`, of embeddings, reach the inner optimizer with one slice a
     row. In one process Keras's gradients repeat rows, and its optimizers clip and square each slice
@@ -249,7 +249,7 @@ def _refuse_norms(inner: Any) -> None:
     clips = {name: getattr(inner, name) for name in ("clipnorm", "global_clipnorm")}
     if isinstance(inner, _BY_NORMS) or any(clips.values()):
         raise ValueError(
-            "inner_optimizer must not go by norms of weights or of their gradients where the "
+            "inner_optimizer must not use norms of weights or of their gradients where the "
             f"classes of a head that it trains are spread over workers; got {inner!r} with {clips}"
         )
 

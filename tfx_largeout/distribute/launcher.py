@@ -21,16 +21,16 @@ _POLL = 0.1
 
 
 def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
-    """Runs a Python script as several workers on this machine, each with its own TF_CONFIG.
+    """Runs a Python script as several workers on this machine, each with a TF_CONFIG.
 
     What they print comes out line by line, after the worker's number. If one fails, Ctrl-C is
     pressed or SIGTERM comes, all are ended; after a failure they are started again, on other ports,
     as often as `restarts` says. The cores are divided among the workers, if the environment does
     not say otherwise with TF_NUM_INTRAOP_THREADS.
 
-    Returns the exit code: 0; that of the first worker that failed (128 + n if signal n ended it),
-    the last time; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM, when all have
-    ended.
+    Returns the exit code: 0; or the exit code of the first worker that failed (128 + n if signal n
+    ended it), the last time; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM, when
+    all have ended.
     """
     with _ended_by_sigterm():
         for restart in range(restarts + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers: those that train a model together, and all that they can send each other."""
+"""Workers: processes that train a model together, and all that they can send each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Choice = TypeVar("Choice")
 
 
 class Workers:
-    """`size` workers, of which this is number `rank`: the one way by which they hear of each other.
+    """`size` workers, of which this is number `rank`: the only way by which they communicate.
 
     All workers must call the same methods in the same order, with tensors of the same shape. Each
     call has a name. A transport defines `gather`, `add_up` and `exchange`; the rest is made of

@@ -26,8 +26,8 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 class ConvexLoss:
     """What Hessian-free training needs to know of a loss l(y, z), convex in the output z.
 
-    N elements: the batch dimensions of the output, flattened. A loss that is a sum, or no reduced
-    number, is refused: samples of different sizes could not be compared.
+    N elements: the batch dimensions of the output, flattened. A loss that is a sum, or not reduced,
+    raises an error: samples of different sizes could not be compared.
     """
 
     def __init__(self, loss: losses.Loss) -> None:

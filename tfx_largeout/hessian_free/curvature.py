@@ -79,8 +79,8 @@ class Curvature:
         mode: `"forward"`, `"reverse"`, or None before the first product.
 
     Raises:
-        ValueError: The model is not compiled, has no trainable weights, several outputs, losses of
-            its own, or a loss that isn't known to be convex in its output; `mode` is unknown.
+        ValueError: The model is not compiled, has no trainable weights, several outputs, other
+            losses, or a loss that isn't known to be convex in its output; `mode` is unknown.
     """
 
     def __init__(self, model: keras.Model, spec: Any, mode: str | None = None) -> None:
@@ -189,13 +189,13 @@ class Curvature:
             raise ValueError(f"the model must have one output; got a {type(y_pred).__name__}")
         if y_pred.shape.rank is None or y_pred.shape.rank < 2:
             raise ValueError(
-                "the model's output must have a batch dimension and a last dimension of its own; "
+                "the model's output must have a batch dimension and another last dimension; "
                 f"got the shape {y_pred.shape}"
             )
         regularized = [v for v in self.model.trainable_variables if v.regularizer is not None]
         if len(self.model.losses) > len(regularized):
             raise ValueError(
-                "the model must have no losses but that of compile and the regularizers of its "
+                "the model must have no losses but the one of compile and the regularizers of its "
                 "weights, as others may not be convex; got activity regularizers or add_loss"
             )
         return y_pred, self._loss.output(y_pred)

@@ -103,7 +103,7 @@ class Examples:
         return tf.nest.map_structure(lambda array: tf.constant(array[rows]), self._data)
 
     def part(self, numbers: np.ndarray) -> Examples:
-        """Returns the examples of these numbers as examples of their own, without a copy."""
+        """Returns the examples of these numbers, without a copy."""
         part = copy.copy(self)
         part._rows = self._rows[numbers]
         return part

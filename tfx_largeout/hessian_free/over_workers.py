@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OverWorkers: the worker of this process and those of all connected ones, as one."""
+"""OverWorkers: the workers of all connected processes, as one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OverWorkers(Worker):
     """The sums over the examples of all processes that `tlo.distribute.connect` has joined.
 
     Each process calls the same methods with the same arguments and computes the sums over a part of
-    the sample with a worker of its own. One collective a call adds them up: all get the same
+    the sample with a separate worker. One collective per call adds them up: all get the same
     numbers, bit by bit, and so take the same steps.
 
     A sample is dealt in runs of neighbouring examples whose sizes differ by one at most; where
-    micro-batches count, in whole ones, so that they are those of one process. A process that gets
+    micro-batches count, in whole ones, so that they are as in one process. A process that gets
     none sends zeros. If computing fails in one process, the call fails in all of them.
 
     Cost: of R processes, one receives in a call 2 (R - 1) / R (4 n + 96 R) bytes with n weights in
@@ -36,8 +36,8 @@ class OverWorkers(Worker):
         workers: The processes: `tlo.distribute.current()`.
         parameters, batch_size: See `worker`.
         sharded: Whether `worker` has a part of the examples, and each other process another part,
-            counted one process after the other. Then each takes those of a sample that it has.
-            Default False: all have the same ones.
+            counted one process after the other. Then each takes the examples of a sample that it
+            has. Default False: all have the same examples.
 
     Raises:
         RuntimeError: In a call: its arguments are not the same in all processes.

@@ -66,8 +66,8 @@ class IdentityPreconditioner(Preconditioner):
 class DiagonalPreconditioner(Preconditioner):
     """M = (diag(f) + lambda I)^-xi, with f the mean of the squared gradients of the examples.
 
-    f is the diagonal of the empirical Fisher matrix, which is near that of G where the model's
-    probabilities are near the truth, and costs one gradient instead of n products.
+    f is the diagonal of the empirical Fisher matrix, which is near the diagonal of G where the
+    model's probabilities are near the truth, and costs one gradient instead of n products.
 
     Cost: a gradient on the curvature sample before each run; one pass over `[n]` an application.
 
@@ -110,8 +110,8 @@ class LBFGSPreconditioner(Preconditioner):
         M = gamma I + [S, gamma Y] [[R^-T (D + gamma Y^T Y) R^-1, -R^-T], [-R^-1, 0]] [S, gamma Y]^T
 
     Pairs come from the run before: within a run, each residual is orthogonal to all earlier steps,
-    so that its own pairs would add nothing. When the damping has changed since, B has changed by
-    (lambda - lambda_pairs) I, and so y_i has by (lambda - lambda_pairs) s_i. Pairs with
+    so that pairs of the same run would add nothing. When the damping has changed since, B has
+    changed by (lambda - lambda_pairs) I, and so y_i has by (lambda - lambda_pairs) s_i. Pairs with
     s^T y <= 1e-10 |s| |y| are left out. Before the first pairs M = I.
 
     Cost: 4 m n multiplications and additions an application (a Gauss-Newton product has about 10 n

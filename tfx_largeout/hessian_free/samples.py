@@ -110,7 +110,7 @@ class VarianceSample(SampleSchedule):
     Where that fails, the next samples have the smallest size for which it would hold:
     |S| = V N / (V + theta^2 |g|^2 (N - 1)). Sizes never shrink.
 
-    Cost: the gradient comes in at least 16 micro-batches, of whose squared norms V is made.
+    Cost: the gradient comes in at least 16 micro-batches; V is made of their squared norms.
 
     Args:
         initial: |S_0|: a number of examples (an integer) or a share of all of them (a float, at
@@ -123,8 +123,8 @@ class VarianceSample(SampleSchedule):
 
     Deviations: the paper leaves out (N - |S|) / (N - 1), with which a sample of all examples is
         always large enough. A new size holds from the next iteration on. V comes from
-        micro-batches where the paper has utterances. A schedule for the curvature sample goes by
-        the noise of the gradient too, with a theta of its own.
+        micro-batches where the paper has utterances. A schedule for the curvature sample follows
+        the noise of the gradient too, with a separate theta.
 
     References:
         Byrd, Chin, Nocedal, Wu 2012, Sample size selection in optimization methods for machine

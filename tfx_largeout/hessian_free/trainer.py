@@ -56,8 +56,8 @@ class Trainer:
     Over workers (`tlo.distribute.connect`) each computes the sums over its part of each sample, and
     all take the same steps. What differs between them is an error on all of them.
 
-    It is no `keras.optimizers.Optimizer`: a step needs products, samples and losses of its own
-    choice, and `update_step` gets one gradient of one batch.
+    It is not a `keras.optimizers.Optimizer`: a step chooses samples, products and losses, and
+    `update_step` gets one gradient of one batch.
 
     Cost: an iteration takes |S_g| examples through a gradient, |S_c| examples through a product for
     each iteration of conjugate gradients, and the data of the line search through the model some
@@ -81,7 +81,7 @@ class Trainer:
     Raises:
         ValueError: An argument is out of range.
 
-    Deviations: in docs/hessian_free.md.
+    Deviations: in docs/extras/hessian_free.md.
 
     References:
         Sainath, Horesh, Kingsbury, Aravkin, Ramabhadran 2013, Accelerating Hessian-Free
@@ -111,7 +111,7 @@ class Trainer:
             "cg_sample", cg_sample, SampleSchedule, functools.partial(FixedSample, 0.1)
         )
         if self.cg_sample is self.gradient_sample:
-            raise ValueError("cg_sample must be an object of its own; got that of gradient_sample")
+            raise ValueError("cg_sample must not be the object of gradient_sample; got the same")
         if not isinstance(damping, LevenbergMarquardt):
             damping = LevenbergMarquardt(number_argument("damping", damping, above=0))
         self.damping = damping
@@ -146,7 +146,7 @@ class Trainer:
         |---|---|
         | `loss` | of the sample of the gradient, before the step |
         | `line_search_loss` | L, after the step |
-        | `step_size` | alpha; 0 where the step was refused |
+        | `step_size` | alpha; 0 where the step was rejected |
         | `rho` | how well q predicted L; NaN without a step to judge |
         | `damping` | lambda of this iteration |
         | `cg_iterations` | of conjugate gradients |
@@ -175,7 +175,7 @@ class Trainer:
             initial_epoch: The number of epochs before the first.
             verbose: As for `keras.Model.fit`.
             sharded: Over workers, whether the examples, those of the line search too, are this
-                worker's own part. Default False: all workers have all of them.
+                worker's part. Default False: all workers have all of them.
 
         Returns:
             The `History` of this call.
@@ -183,8 +183,9 @@ class Trainer:
         Raises:
             TypeError: Data is no dense array.
             ValueError: The model or its loss does not fit; data is empty or does not fit together;
-                the loss of the line search is not finite to begin with; or the state is that of a
-                model of another size. Weights (over workers those of 0) and state are unchanged.
+                the loss of the line search is not finite to begin with; or the state belongs to a
+                model of another size. Weights (over workers, as on worker 0) and state are
+                unchanged.
             RuntimeError: Over workers: the model has a head, or workers no longer do the same.
         """
         workers = current()

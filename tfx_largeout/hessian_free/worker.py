@@ -16,7 +16,7 @@ from tfx_largeout.hessian_free.examples import Batch, Examples
 
 
 class VectorTotal(NamedTuple):
-    """Sums over the examples of a sample; those of several workers add up.
+    """Sums over the examples of a sample; sums of several workers add up.
 
     Attributes:
         vector: `[n]`, of gradients or products.

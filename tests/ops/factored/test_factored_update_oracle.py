@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The factored algebra is the naive step: the derivation of docs/factored_head.md, checked."""
+"""The factored algebra is the naive step, as docs/papers/exact_gradient.md derives it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def load_wordnet(
     Cost: about 1 s for `train`; 15 MB. Nothing is downloaded.
 
     Args:
-        config: `"hyper"`: a synset's lemmas and those of its hypernyms, 139,536 labels.
+        config: `"hyper"`: a synset's lemmas and its hypernyms' lemmas, 139,536 labels.
             `"lemma"`: its lemmas only, 137,311 labels.
         splits: Names among `"train"`, `"test"` (synsets held out), `"test_partial"` (training
             synsets by half of the words of their definition) and `"test_usage"` (training

@@ -3,7 +3,7 @@
 
 W = V U stays exact while U gets ill-conditioned, but float32 doesn't. `reanchor` starts afresh with
 U = I, without the product V U over all rows: it notes U in a transition, and each row carries the
-number of the transition that it still needs. See docs/factored_head.md. States are those of
+number of the transition that it still needs. See docs/papers/exact_gradient.md. States are those of
 TensorFlow's variables, ids `[n]` int64 and in range.
 """
 
