@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1] / "tfx_largeout"
 # last two, which need more than the package does.
 LAYERS = (
     "arguments",
+    "written_whole",
     "keras_internals",
     "tensorflow_internals",
     "run_time_checks",

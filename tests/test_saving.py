@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import h5py
+import keras
 import numpy as np
 import pytest
 
@@ -54,3 +56,32 @@ def test_weights_of_classes_are_those_that_the_loss_was_made_with():
     with pytest.raises(AttributeError, match="class_weights"):
         loss.class_weights = [3, 4]
     assert loss.class_weights.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64", "S1", "bool"])
+def test_saved_numbers_of_another_kind_change_nothing(dtype, tmp_path):
+    head = heads.SampledHead(9, samplers.Uniform(3), tlo.optimizers.RowSGD(0.1))
+    model = keras.Sequential([keras.Input([4]), head])
+    path = tmp_path / "x.weights.h5"
+    model.save_weights(path)
+    with h5py.File(path, "r+") as file:
+        weights = file["layers/sampled_head/vars"]
+        (name,) = (name for name, array in weights.items() if array.shape == (9, 4))
+        del weights[name]
+        weights[name] = np.ones((9, 4)).astype(dtype)
+        if dtype == "int32":  # widths may differ, as in Keras
+            wide = model.get_weights()
+            del weights[name]
+            weights[name] = np.ones((9, 4))
+            file.flush()
+            model.load_weights(path)
+            assert (head.kernel.numpy() == 1).all()
+            model.set_weights(wide)
+            del weights[name]
+            weights[name] = np.ones((9, 4), dtype)
+    before = model.get_weights()
+    message = rf"kinds of numbers of SampledHead.*kernel has dtype float32, saved was .*{dtype[:4]}"
+    with pytest.raises(ValueError, match=message):
+        model.load_weights(path)
+    for one, two in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)

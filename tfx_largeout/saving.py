@@ -67,24 +67,45 @@ def unpack_array(text: str) -> np.ndarray:
 
 
 def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str, Any]) -> None:
-    """Raises a ValueError for saved arrays of other shapes, before the first one is assigned.
+    """Raises a ValueError for saved arrays of other shapes or kinds, before one is assigned.
+
+    Floating-point numbers may be of another width, as Keras has it, and so may integers.
 
     Args:
         owner: Whose variables they are, for the error.
         variables: Keras variables, in the order in which they were saved.
         store: What Keras hands to `load_own_variables`: arrays by the number of the variable.
     """
-    wrong = [
-        f"{variable.path} has shape {tuple(variable.shape)}, saved was {tuple(store[name].shape)}"
-        for name, variable in ((str(i), variable) for i, variable in enumerate(variables))
-        if name in store and tuple(store[name].shape) != tuple(variable.shape)
-    ]
+    named = ((str(number), variable) for number, variable in enumerate(variables))
+    pairs = [(variable, store[name]) for name, variable in named if name in store]
+    rule, wrong = (
+        "the shapes",
+        [
+            f"{variable.path} has shape {tuple(variable.shape)}, saved was {tuple(saved.shape)}"
+            for variable, saved in pairs
+            if tuple(saved.shape) != tuple(variable.shape)
+        ],
+    )
+    if not wrong:
+        rule, wrong = (
+            "the kinds of numbers",
+            [
+                f"{variable.path} has dtype {variable.dtype}, saved was {saved.dtype}"
+                for variable, saved in pairs
+                if not _is_alike(variable.dtype, saved.dtype)
+            ],
+        )
     if wrong:
         raise ValueError(
-            f"the saved weights must have the shapes of {owner}; got {'; '.join(wrong)}: it was "
+            f"the saved weights must have {rule} of {owner}; got {'; '.join(wrong)}: it was "
             "saved with other arguments. They are left as they were; other layers, which Keras "
             "loads apart from them, may not be."
         )
+
+
+def _is_alike(own: str, saved: np.dtype) -> bool:
+    kinds = "iu" if "int" in own else "b" if own == "bool" else "fV"  # V: bfloat16, float8
+    return saved.kind in kinds
 
 
 def kept_arguments(made: Any, base: type) -> dict[str, Any]:

@@ -116,6 +116,27 @@ def test_made_anew_where_the_file_is_another_or_the_cache_is_damaged(tmp_path, p
     assert [child.name for child in cache.iterdir()] == [folder.name]
 
 
+@pytest.mark.parametrize("fault", ["garbage", "empty", "dtype", "longer", "splits"])
+def test_made_anew_where_an_array_is_another(fault, tmp_path, path, read_once):
+    made = {name: np.array(getattr(read_xc(path), name)) for name in ARRAYS}
+    read_xc(path, cache=tmp_path / "cache")
+    (folder,) = (tmp_path / "cache").iterdir()
+    name = "label_splits" if fault == "splits" else "feature_ids"
+    if fault in ("garbage", "empty"):
+        (folder / f"{name}.npy").write_bytes(os.urandom(3000) if fault == "garbage" else b"")
+    else:
+        wrong = {
+            "dtype": made[name].astype(np.int64),
+            "longer": np.append(made[name], made[name][:1]),
+            "splits": made[name] + np.eye(len(made[name]), dtype=int)[-1],
+        }
+        np.save(folder / f"{name}.npy", wrong[fault])
+    again = read_xc(path, cache=tmp_path / "cache")
+    for key, array in made.items():
+        np.testing.assert_array_equal(getattr(again, key), array)
+    assert len(read_once) == 3
+
+
 def test_a_malformed_file_leaves_nothing(tmp_path):
     path, cache = tmp_path / "data.txt", tmp_path / "cache"
     path.write_text("2 5 5\n1 1:1\n1 1:x\n")

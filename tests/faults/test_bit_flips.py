@@ -161,3 +161,39 @@ def test_an_index_in_memory_is_refused_or_mended(name):
         for key, value in tables.items():
             np.testing.assert_array_equal(getattr(index, key).numpy(), value)
     assert name == "touched_at" or refused > 5
+
+
+# Where memory or the disk fails half way
+
+
+def test_a_checkpoint_that_can_not_be_read_to_its_end(checkpoints, tmp_path, monkeypatch):
+    """An array in the middle can't be had: the model is as it was, and training does not begin."""
+    folder = tmp_path / "run"
+    shutil.copytree(checkpoints["sampled"], folder)
+    keras.utils.set_random_seed(1)  # of the data, too
+    model = training_runs.compiled_model("sampled")
+    checkpoint, called = training_runs.callbacks(folder, "epoch")
+    data = checkpoint.data(lambda epoch: training_runs.epoch_of_arrays(epoch).take(3))
+    read, states = CheckpointFile.array, []
+    names = CheckpointFile(newest(folder)).names
+    refused = next(name for name in names if name.endswith("SampledHead.kernel"))
+    assert names.index(refused) > 1
+
+    def array(self, name):
+        if name == refused:
+            raise MemoryError("Unable to allocate 9 GiB")
+        states.append([get().copy() for _, get in ModelState(model).arrays()])
+        return read(self, name)
+
+    monkeypatch.setattr(CheckpointFile, "array", array)
+    message = rf"{newest(folder).name}: .*SampledHead.kernel \[\d.* could not be restored "
+    message += r"\(MemoryError: Unable to allocate 9 GiB\); all variables are as they were"
+    with pytest.raises(RuntimeError, match=message):
+        model.fit(data, epochs=3, callbacks=called, shuffle=False, verbose=0)
+    after = [get() for _, get in ModelState(model).arrays()]
+    first, last = states[0], states[-1]
+    assert any((one != two).any() for one, two in zip(first, last, strict=True))  # it had begun
+    for one, two in zip(first, after, strict=True):
+        np.testing.assert_array_equal(one, two)
+    monkeypatch.undo()
+    model.fit(data, epochs=3, callbacks=called, shuffle=False, verbose=0)  # and now it goes on

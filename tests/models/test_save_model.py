@@ -51,7 +51,10 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
         raise OSError(28, "No space left on device")
 
     model = small_model()
-    with mock.patch.object(model, "save", half), pytest.raises(OSError, match="No space left"):
+    with (
+        mock.patch.object(model, "save", half),
+        pytest.raises(OSError, match=r"No space .*x\.keras"),
+    ):
         tlo.save_model(model, path)
     assert path.read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 

@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from tfx_largeout.written_whole import put_names_on_disk
+
 TEMPORARY = ".tmp"  # the end of the name of a file that is being written
 _FORMAT = 1
 _FACTS = "checkpoint.json"
@@ -58,7 +60,7 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _put_names_on_disk(path.parent)
+    put_names_on_disk(path.parent)
     return digest
 
 
@@ -181,11 +183,3 @@ class _DigestingWriter:
 
 def _entry(name: str) -> str:
     return f"{name}.npy"
-
-
-def _put_names_on_disk(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

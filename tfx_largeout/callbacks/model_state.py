@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ _FREE = frozenset(
     + ("kernel_initializer", "bias_initializer", "build_config", "shared_object_id")
     + ("module",)  # where a class is: that may move, and its name stays
 )
+
+_PUT_BACK = 2**30  # bytes of variables that a failed `restore` puts back: they are kept meanwhile
 
 
 class _Found(NamedTuple):
@@ -110,14 +113,33 @@ class ModelState:
 
         Returns:
             Whether a seed has changed that is part of a traced graph.
+
+        Raises:
+            RuntimeError: An array can't be read or assigned, for want of memory perhaps. Variables
+                of up to 1 GiB together are as they were then; larger ones are said to be mixed.
         """
-        for name, found in self._found.items():
-            if found.derived and anew:
-                continue
-            dtype = found.variable.dtype.as_numpy_dtype
-            array = read(name)
-            is_integer = np.dtype(dtype).kind in "iu"
-            found.variable.assign(array.astype(dtype) if is_integer else array.view(dtype))
+        some = {name: f for name, f in self._found.items() if not (f.derived and anew)}
+        sizes = [
+            found.variable.dtype.size * math.prod(found.variable.shape) for found in some.values()
+        ]
+        is_put_back, before = sum(sizes) <= _PUT_BACK, []
+        for name, found in some.items():
+            try:
+                array = read(name)
+                if is_put_back:
+                    before.append((found.variable, found.variable.read_value()))
+                _assign(found.variable, array)
+            except Exception as error:
+                for variable, value in before:
+                    variable.assign(value)
+                done = list(some).index(name)
+                state = "all variables are as they were"
+                if not is_put_back:
+                    state = f"{done} of {len(some)} variables have been: build the model anew"
+                raise RuntimeError(
+                    f"{name} {list(found.variable.shape)} could not be restored "
+                    f"({type(error).__name__}: {error}); {state}"
+                ) from error
         if anew:
             for layer in self._layers:
                 if isinstance(layer, DerivedState):
@@ -183,6 +205,12 @@ def _read(variable: tf.Variable) -> np.ndarray:
     array = np.asarray(variable.read_value())
     # The dtypes that NumPy does not know, such as bfloat16, are written as integers of their size.
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+def _assign(variable: tf.Variable, array: np.ndarray) -> None:
+    dtype = variable.dtype.as_numpy_dtype
+    is_integer = np.dtype(dtype).kind in "iu"
+    variable.assign(array.astype(dtype) if is_integer else array.view(dtype))
 
 
 def _configuration(head: Head) -> list[str]:

@@ -76,18 +76,30 @@ class RunState:
             self._refuse_arrays_of_callbacks(run)
 
     def restore(self, run: StoredRun) -> bool:
-        """Takes on a state that `check` has passed; returns what `ModelState.restore` does."""
-        facts = run.facts
+        """Takes on a state that `check` has passed; returns what `ModelState.restore` does.
+
+        Raises:
+            RuntimeError: As there; names the file.
+        """
+        facts, before = run.facts, None
+        arrays = [_arrays_under(f"{_OF_CALLBACKS}{i}/", run) for i in range(len(self._callbacks))]
+        seed = run.array(_GLOBAL_SEED) if _GLOBAL_SEED in run.names else None
         if self._trainer is not None:  # first, as it may refuse
+            before = self._trainer.get_state()
             self._trainer.set_state(_arrays_under(_OF_TRAINER, run))
         anew = run.num_workers != current().size
-        is_new = self.model.restore(facts["model"], run.array, anew)
-        for number, (callback, (_, state)) in enumerate(
-            zip(self._callbacks, facts["callbacks"], strict=True)
+        try:
+            is_new = self.model.restore(facts["model"], run.array, anew)
+        except RuntimeError as error:
+            if before is not None:
+                self._trainer.set_state(before)
+            raise RuntimeError(f"the checkpoint {run.path}: {error}") from error
+        for callback, (_, state), own in zip(
+            self._callbacks, facts["callbacks"], arrays, strict=True
         ):
-            restore_callback(callback, state, _arrays_under(f"{_OF_CALLBACKS}{number}/", run))
-        if _GLOBAL_SEED in run.names:
-            set_global_seed(run.array(_GLOBAL_SEED))
+            restore_callback(callback, state, own)
+        if seed is not None:
+            set_global_seed(seed)
         version, words, following = facts["random"]["python"]
         random.setstate((version, tuple(words), following))
         np.random.set_state(facts["random"]["numpy"])

@@ -22,6 +22,7 @@ from tfx_largeout.heads import Head
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.keras_internals import flat_layers, random_state_kept
 from tfx_largeout.samplers import LogUniform, Uniform, Unigram
+from tfx_largeout.written_whole import written_whole
 
 _ASKED_BY = "choose_settings"
 _SECONDS = 60.0
@@ -86,7 +87,7 @@ class ChosenSettings:
 
     def to_csv(self, path: str | Path) -> None:
         """Writes the table of the trials."""
-        with Path(path).open("w", newline="") as file:
+        with written_whole(path) as unfinished, unfinished.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.rows[0].keys(), lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows)

@@ -24,6 +24,7 @@ from tfx_largeout.compare.plots import HOW_TO_GET_PLOTS, plot_curves
 from tfx_largeout.compare.results import CurvePoint, HeadResult, SummaryRow, by_head, summarize
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.table import format_table, html_table
+from tfx_largeout.written_whole import written_whole
 
 _PACKAGES = ("tfx_largeout", "tensorflow", "keras", "numpy")
 _STYLE = """
@@ -250,7 +251,8 @@ class Comparison:
             problem = HOW_TO_GET_PLOTS
         except Exception as error:  # whatever matplotlib stumbles over, the results are there
             problem = f"No plot: {root_message(str(error))}"
-        files.page_html.write_text(self._page(), encoding="utf-8")
+        with _replaced(files.page_html) as file:
+            file.write(self._page())
         return problem
 
     def _page(self) -> str:
@@ -320,10 +322,8 @@ def _write_csv(path: Path, names: list[str], rows: Iterable[dict[str, Any]]) -> 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[TextIO]:
     """Writes a file in one go: a reader never sees half of it."""
-    unfinished = path.with_suffix(".part")
-    with open(unfinished, "w", encoding="utf-8", newline="") as file:
+    with written_whole(path) as new, open(new, "w", encoding="utf-8", newline="") as file:
         yield file
-    os.replace(unfinished, path)
 
 
 def _names(kind: Any) -> list[str]:

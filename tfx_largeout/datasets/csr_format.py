@@ -9,6 +9,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ class _Member:
 
 
 def write_npz(
-    path: str, splits: np.ndarray, ids: np.ndarray, values: np.ndarray, width: int
+    path: Path, splits: np.ndarray, ids: np.ndarray, values: np.ndarray, width: int
 ) -> None:
     """Writes a matrix as `scipy.sparse.save_npz` does; ids rise within a row."""
     index = np.int32 if max(len(ids), width) <= np.iinfo(np.int32).max else np.int64

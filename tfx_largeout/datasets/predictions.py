@@ -17,6 +17,7 @@ from tfx_largeout.datasets.csr_format import write_npz
 from tfx_largeout.datasets.readers import open_part
 from tfx_largeout.datasets.sparse_rows import SparseRows
 from tfx_largeout.datasets.xc_format import MAX_IDS
+from tfx_largeout.written_whole import written_whole
 
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _ROWS = 1 << 14
@@ -41,7 +42,7 @@ def write_predictions(path: str | os.PathLike[str], scores: Any, ids: Any, num_l
     Raises:
         ValueError: They have other shapes or dtypes, an id is out of range or twice in a row, or a
             score is not finite in float32. Nothing is written then.
-        OSError: The file can't be written.
+        OSError: The file can't be written. One that is there is as before.
     """
     num_labels = integer_argument("num_labels", num_labels, 1, MAX_IDS)
     scores, ids = np.asarray(scores), np.asarray(ids)
@@ -61,9 +62,11 @@ def write_predictions(path: str | os.PathLike[str], scores: Any, ids: Any, num_l
         ordered = rows.in_order(num_labels)
         assert isinstance(ordered, SparseRows) and ordered.values is not None
         splits = np.concatenate([[0], np.cumsum(ordered.lengths)])
-        write_npz(path, splits, ordered.ids, ordered.values, num_labels)
+        with written_whole(path) as unfinished:
+            write_npz(unfinished, splits, ordered.ids, ordered.values, num_labels)
         return
-    with _OPEN.get(os.path.splitext(path)[1], open)(path, "wt", encoding="ascii") as file:
+    opened = _OPEN.get(os.path.splitext(path)[1], open)
+    with written_whole(path) as unfinished, opened(unfinished, "wt", encoding="ascii") as file:
         file.write(f"{len(ids)} {num_labels}\n")
         for start in range(0, len(ids), _ROWS):
             pairs = zip(

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import struct
-import tempfile
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -16,6 +15,7 @@ import numpy as np
 
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 from tfx_largeout.datasets.sparse_rows import ARRAYS, JoinedRows, SparseRows
+from tfx_largeout.written_whole import written_whole
 
 _VERSION = 1
 _ABOUT = "about.json"
@@ -92,25 +92,22 @@ def cached(
     if examples is not None:
         return examples
     os.makedirs(folder, exist_ok=True)
-    made = tempfile.mkdtemp(prefix=os.path.basename(target) + ".", dir=folder)
     try:
-        writer = OnDisk(made)
-        try:
-            examples = convert(writer)
-        finally:
-            writer.close()
-        sizes = [examples.num_features, examples.num_labels]
-        with open(os.path.join(made, _ABOUT), "w") as file:
-            json.dump({**about, "sizes": sizes}, file)
-        if os.path.isdir(target) and _open(target, about) is None:
-            shutil.rmtree(target, ignore_errors=True)
-        try:
-            os.rename(made, target)
-        except OSError:  # another process was sooner
-            if _open(target, about) is None:
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+        with written_whole(target) as made:
+            made.mkdir()
+            writer = OnDisk(str(made))
+            try:
+                examples = convert(writer)
+            finally:
+                writer.close()
+            sizes = [examples.num_features, examples.num_labels]
+            with open(made / _ABOUT, "w") as file:
+                json.dump({**about, "sizes": sizes}, file)
+            if os.path.isdir(target) and _open(target, about) is None:
+                shutil.rmtree(target, ignore_errors=True)
+    except OSError:
+        if _open(target, about) is None:  # else another process was sooner
+            raise
     examples = _open(target, about)
     assert examples is not None
     return examples
@@ -123,12 +120,19 @@ def _open(target: str, about: dict[str, Any]) -> SparseExamples | None:
             found = json.load(file)
         sizes = found.pop("sizes")
         return _map(target, *sizes) if found == about else None
-    except (OSError, ValueError, KeyError, AttributeError):
+    except Exception:  # whatever is wrong with it, it is made anew
         return None
 
 
 def _map(folder: str, num_features: int, num_labels: int) -> SparseExamples:
     arrays = {name: np.load(_file(folder, name), mmap_mode="r") for name in ARRAYS}
+    for name, array in arrays.items():  # NumPy has compared headers with the sizes of files
+        kind, part = name.split("_")
+        alike = arrays["label_splits" if part == "splits" else f"{kind}_ids"]
+        if array.dtype != ARRAYS[name] or array.ndim != 1 or len(array) != len(alike):
+            raise ValueError(f"{name} must be {ARRAYS[name].__name__} [n]; got {array.dtype}")
+        if part == "splits" and array[-1] != len(arrays[f"{kind}_ids"]):
+            raise ValueError(f"{name} must end with the number of ids; got {array[-1]}")
     return SparseExamples.unchecked(**arrays, num_features=num_features, num_labels=num_labels)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import struct
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.hessian_free.objective import Gradient
+from tfx_largeout.written_whole import written_whole
 
 _FORMAT = 1
+# What NumPy raises over a file that is not as it was written; TypeError: it holds one array.
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, struct.error)
 _NUMBERS = ("damping", "iteration", "loss", "refusals", "data_points", "learning_rate")
 
 
@@ -52,12 +57,25 @@ class TrainerState:
 
     def save(self, path: str | Path, parts: dict[str, Any]) -> None:
         """Writes what `to_arrays` returns to an `.npz` file, which appears whole or not at all."""
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".tmp")
-        with unfinished.open("wb") as file:
-            arrays: dict[str, Any] = self.to_arrays(parts)
+        arrays: dict[str, Any] = self.to_arrays(parts)
+        with written_whole(path) as unfinished, unfinished.open("wb") as file:
             np.savez(file, **arrays)
-        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path, parts: dict[str, Any]) -> TrainerState:
+        """Reads what `save` wrote. Errors: as `from_arrays`; they name the file."""
+        try:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays = dict(file)
+        except _DAMAGES as error:
+            raise ValueError(
+                f"{path}: it must be a whole file of save_state; got one that NumPy can't "
+                f"read ({type(error).__name__}: {error})"
+            ) from error
+        try:
+            return cls.from_arrays(arrays, parts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def to_arrays(self, parts: dict[str, Any]) -> dict[str, np.ndarray]:
         """Returns the state, and that of `parts` with a `state` method, as arrays."""
@@ -88,9 +106,6 @@ class TrainerState:
         classes = _classes(parts)
         if numbers["parts"] != classes:
             raise ValueError(f"the state must be of {classes}; got one of {numbers['parts']}")
-        for name, part in parts.items():
-            keys = [key for key in arrays if key.startswith(f"{name}/")]
-            part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in keys})
         generator = np.random.default_rng()
         generator.bit_generator.state = numbers["generator"]
         vectors = ("parameters", "start", "gradient")
@@ -99,13 +114,17 @@ class TrainerState:
         if g is not None:
             loss, size = numbers["gradient"]
             gradient = Gradient(g, loss, size, noise=None)
-        return cls(
+        state = cls(
             generator=generator,
             parameters=theta,
             start=start,
             gradient=gradient,
             **{name: numbers[name] for name in _NUMBERS},
         )
+        for name, part in parts.items():  # last: nothing has changed where the rest is at fault
+            keys = [key for key in arrays if key.startswith(f"{name}/")]
+            part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in keys})
+        return state
 
 
 def _classes(parts: dict[str, Any]) -> dict[str, str]:

@@ -266,13 +266,13 @@ class Trainer:
             path: The path of the file.
 
         Raises:
-            ValueError: It is no such file, or was written with another kind of preconditioner or
-                samples.
+            OSError: It can't be read.
+            ValueError: It is no such file, is damaged, or was written with another kind of
+                preconditioner or samples; the state is as it was.
         """
 
         def load() -> TrainerState:
-            with np.load(path, allow_pickle=False) as file:
-                return TrainerState.from_arrays(dict(file), self._parts())
+            return TrainerState.load(path, self._parts())
 
         self._state = together(current(), SITE, load)
 

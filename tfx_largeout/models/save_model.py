@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,14 @@ from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
 from tfx_largeout.keras_internals import made_again, names_forgotten, whole_config
+from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.written_whole import written_whole
 
 _SITE = "save_model"
 _BLOCK = 2**22  # numbers that a worker sends at a time
 _SENT_AS_THEY_ARE = ("float16", "float32", "float64", "int32", "int64")
 _WEIGHTS = ".weights.h5"
-_UNFINISHED = "unfinished."
+_OF_WEIGHT = 2**12  # bytes that HDF5 takes beside its numbers, about
 
 
 def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True) -> None:
@@ -33,7 +34,8 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     All workers call it, with the same arguments; worker 0 writes. A single process loads the file
     by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash
     index are not in it: they are built from W when they are needed. In one process this is
-    `model.save`, or `model.save_weights`. The file appears whole or not at all.
+    `model.save`, or `model.save_weights`, but that the file appears whole or not at all: whatever
+    ends the process, one that is there stays until the new one is on the disk.
 
     What differs between workers, such as BatchNorm's averages, is taken from worker 0.
 
@@ -145,14 +147,12 @@ def _gather_rows(
 
 
 def _write(model: keras.Model, path: Path) -> None:
-    unfinished = path.with_name(_UNFINISHED + path.name)
-    try:
-        with _alone():
-            save = model.save_weights if path.name.endswith(_WEIGHTS) else model.save
-            save(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # HDF5 can end the process where a disk is full: it is not to find that out.
+    weights = [bare_variable(weight) for weight in model.weights]
+    size = sum(weight.dtype.size * weight.shape.num_elements() + _OF_WEIGHT for weight in weights)
+    with written_whole(path, size) as unfinished, _alone():
+        save = model.save_weights if path.name.endswith(_WEIGHTS) else model.save
+        save(unfinished)
 
 
 def _on_first(workers: Workers, action: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models for serving: files that TensorFlow loads where this package is not installed."""
 
+from tfx_largeout.serving.mapped_files import load
 from tfx_largeout.serving.recall import recall
 
-__all__ = ["recall"]
+__all__ = ["load", "recall"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,15 @@ from tfx_largeout.layers.top_k import (
     output_of_model,
     probabilities_argument,
 )
+from tfx_largeout.serving.mapped_files import MappedFiles
 from tfx_largeout.serving.searcher import Searcher, SearchOptions, searcher_of
 from tfx_largeout.serving.serving_inputs import ServingInputs
 from tfx_largeout.serving.stored_rows import DTYPES, variable
+from tfx_largeout.written_whole import written_whole
 
 DEFAULT, WITH_NUM_PROBED = "serving_default", "with_num_probed"
 NUM_PROBED = "num_probed"  # the input of the latter
 
-_UNFINISHED = "unfinished."
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 
 
@@ -142,6 +143,7 @@ def export(
         FileExistsError: `folder` has files in it, or is a file.
         RuntimeError: Several workers have the classes: save the model by `tlo.save_model`, and
             export it in one process. Or the `HashIndex` was not built.
+        OSError: The folder can't be written.
 
     Nothing is written where an error is raised.
 
@@ -175,8 +177,9 @@ def export(
     ]
     checked = class_names(names, head.num_classes)
     searcher = searcher_of(head, options)
-    with _unfinished_beside(path) as unfinished:
-        table = None if checked is None else _names_table(checked, unfinished / "names.txt")
+    with _written_with_parents(path) as unfinished:
+        assets = unfinished.with_name(unfinished.name + ".assets")
+        table = None if checked is None else _names_table(checked, assets)
         archive = keras.export.ExportArchive()
         for each in [*_tables_below(model, head), *([] if table is None else [table])]:
             archive.track(each)
@@ -186,18 +189,28 @@ def export(
         for name, endpoint in endpoints.items():
             endpoint.get_concrete_function()
             archive.add_endpoint(name, endpoint)
-        archive.write_out(str(unfinished / "model"), verbose=False)
-        os.replace(unfinished / "model", path)
+        _write_out(archive, unfinished, MappedFiles(searcher.variables))
+
+
+def _write_out(archive: Any, folder: Path, mapped: MappedFiles) -> None:
+    """Writes a SavedModel, with an OSError where TensorFlow says in its own way why it can't."""
+    try:
+        options = tf.saved_model.SaveOptions(experimental_sharding_callback=mapped)
+        archive.write_out(str(folder), options, verbose=False)
+        mapped.describe(folder)
+    except (tf.errors.ResourceExhaustedError, tf.errors.UnknownError) as error:
+        number = errno.ENOSPC if os.strerror(errno.ENOSPC) in error.message else errno.EIO
+        raise OSError(number, error.message) from error
 
 
 @contextlib.contextmanager
-def _unfinished_beside(path: Path) -> Iterator[Path]:
-    """Makes a folder beside a path, and those above it, which an error removes again."""
+def _written_with_parents(path: Path) -> Iterator[Path]:
+    """As `written_whole`; makes the folders above, too, which an error removes again."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=path.parent) as folder:
-            yield Path(folder)
+        with written_whole(path) as unfinished:
+            yield unfinished
     except BaseException:
         for each in made:
             with contextlib.suppress(OSError):  # others may have written there
@@ -269,8 +282,10 @@ def _filter_of(
     return allowed
 
 
-def _names_table(names: list[str], path: Path) -> tf.lookup.StaticHashTable:
+def _names_table(names: list[str], folder: Path) -> tf.lookup.StaticHashTable:
     """Returns a table that reads an asset, written here: line c is the name of class c; -1: ""."""
+    folder.mkdir()
+    path = folder / "names.txt"
     path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8", newline="\n")
     lines = tf.lookup.TextFileInitializer(
         str(path),

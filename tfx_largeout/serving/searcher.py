@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from tfx_largeout.serving.stored_rows import (
     StoredColumns,
     check_finite_rows,
     scored_again,
+    store_columns,
     store_rows,
     variable,
 )
@@ -60,6 +61,7 @@ class Searcher(NamedTuple):
     best: Callable[..., TopScores]
     most_probed: int | None = None  # how many lists or tables there are; None: all are looked at
     num_probed: int | None = None  # how many of them are looked into, if nothing is said
+    variables: Sequence[tf.Variable] = ()  # which requests read and never change
 
 
 def _tree_searcher(head: HierarchicalSoftmaxHead, options: SearchOptions) -> Searcher:
@@ -101,7 +103,7 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
     elif most is not None:
         parts = store_lists(kernel, bias, options.rows, most, options.seed)
     else:
-        parts = StoredColumns(store_rows(kernel, bias, options.rows))
+        parts = store_columns(store_rows(kernel, bias, options.rows))
     exact = store_rows(kernel, bias, "float32") if options.rescore else None
     num_best = min(_SCORED_AGAIN * options.k, num_classes) if options.rescore else options.k
 
@@ -115,7 +117,8 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
         sums = None if top.log_partition is None else top.log_partition + shift
         return TopScores(top.scores + shift[:, tf.newaxis], top.ids, sums)
 
-    return Searcher(best, most, num_probed)
+    more = [] if exact is None else exact.variables
+    return Searcher(best, most, num_probed, [*parts.variables, *more])
 
 
 def searcher_of(head: Head, options: SearchOptions) -> Searcher:

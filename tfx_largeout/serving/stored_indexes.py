@@ -45,6 +45,10 @@ class StoredLists(NamedTuple):
     def length(self) -> int:
         return int(self.ids.shape[1])
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [*self.rows.variables, self.ids, self.centers, self.penalties]
+
     def best(
         self,
         queries: tf.Tensor,
@@ -143,6 +147,7 @@ class HashLookup:
         self._order = [each.numpy() for each in drawn]
         visited = index.num_tables * index.num_ranges * min(index.max_per_bucket, num_classes)
         self._of_turn = max(_BLOCK_ELEMENTS // max(visited, num_found * rows.width), 1)
+        self.variables = rows.variables
 
     def best(
         self,

@@ -43,9 +43,13 @@ class StoredRows(NamedTuple):
     def width(self) -> int:
         return int(self.kernel.shape[1])
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [table for table in self if table is not None]
+
     def logits_at(self, queries: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[B, n]` of queries `[B, D]` and rows `[B, n]` of their own."""
-        return self._logits_of(queries, lambda table: tf.gather(table, rows))
+        return self._logits_of(queries, lambda table: tf.gather(tf.convert_to_tensor(table), rows))
 
     def logits_of_lists(self, queries: tf.Tensor, lists: tf.Tensor, length: int) -> tf.Tensor:
         """Returns the logits `[n, length]` of queries `[n, D]` and a list of rows for each.
@@ -73,15 +77,27 @@ class StoredColumns:
 
     A few h times W^T is up to half as fast again as with the rows of W (benchmarks/serving.py).
     The last block is filled up with zeros, of less than one class a block.
+
+    Args:
+        num_classes: C.
+        kernel: `[blocks, D, w]`.
+        bias: `[blocks, w]` float32, or None.
+        scale: `[blocks, w]` float32, or None.
     """
 
-    def __init__(self, rows: StoredRows) -> None:
-        self.num_classes = int(rows.kernel.shape[0])
-        self._blocks = math.ceil(self.num_classes / _MOST_CLASSES)
-        self._of_block = math.ceil(self.num_classes / self._blocks)
-        self.kernel = variable(np.ascontiguousarray(self._in_blocks(rows.kernel).swapaxes(1, 2)))
-        self.bias = None if rows.bias is None else variable(self._in_blocks(rows.bias))
-        self.scale = None if rows.scale is None else variable(self._in_blocks(rows.scale))
+    def __init__(
+        self,
+        num_classes: int,
+        kernel: tf.Variable,
+        bias: tf.Variable | None,
+        scale: tf.Variable | None = None,
+    ) -> None:
+        self.num_classes, self._of_block = num_classes, int(kernel.shape[2])
+        self.kernel, self.bias, self.scale = kernel, bias, scale
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [table for table in (self.kernel, self.bias, self.scale) if table is not None]
 
     def best(
         self,
@@ -150,14 +166,30 @@ class StoredColumns:
             logits = tf.nn.bias_add(logits, part(self.bias))
         return logits[:, : end - start]
 
-    def _in_blocks(self, table: tf.Variable) -> np.ndarray:
-        """Returns a table `[C, ...]` as `[blocks, w, ...]`, filled up with zeros."""
-        size = self._of_block
-        blocks = np.zeros((self._blocks, size, *table.shape[1:]), table.dtype.as_numpy_dtype)
-        for number, block in enumerate(blocks):
+
+def blocks_of_columns(num_classes: int) -> tuple[int, int]:
+    """Returns how many blocks `StoredColumns` have, and of how many classes each."""
+    blocks = math.ceil(num_classes / _MOST_CLASSES)
+    return blocks, math.ceil(num_classes / blocks)
+
+
+def store_columns(rows: StoredRows) -> StoredColumns:
+    """Returns the same numbers, by columns. Cost: memory for them twice, and for a block."""
+    num_classes = int(rows.kernel.shape[0])
+    blocks, size = blocks_of_columns(num_classes)
+
+    def stored(table: tf.Variable | None) -> tf.Variable | None:
+        if table is None:
+            return None
+        made = np.zeros((blocks, *table.shape[1:], size), table.dtype.as_numpy_dtype)
+        for number, block in enumerate(made):
             some = table[number * size : (number + 1) * size].numpy()
-            block[: len(some)] = some
-        return blocks
+            block[..., : len(some)] = some.T
+        return variable(made)
+
+    kernel = stored(rows.kernel)
+    assert kernel is not None
+    return StoredColumns(num_classes, kernel, stored(rows.bias), stored(rows.scale))
 
 
 def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
@@ -242,7 +274,7 @@ def store_rows(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> Sto
     Cost: none for W that is float32 and is to be; else memory for the result and a block of rows.
     """
     if kernel.dtype.name == dtype == "float32":
-        return StoredRows(kernel, _as_float32(bias))
+        return StoredRows(variable(kernel.read_value()), _as_float32(bias))
     return store_blocks(_blocks(kernel), tuple(kernel.shape), _as_float32(bias), dtype)
 
 
@@ -274,8 +306,8 @@ def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
             raise ValueError(f"{name} of the head must be finite; got a NaN or an infinity")
 
 
-def variable(values: np.ndarray) -> tf.Variable:
-    """Returns a variable that holds values, in the memory of the host."""
+def variable(values: Any) -> tf.Variable:
+    """Returns a variable that holds values, in the memory of the host; a tensor is not copied."""
     with tf.device("CPU:0"):
         return tf.Variable(values, trainable=False)
 
@@ -287,9 +319,7 @@ def _blocks(table: tf.Variable) -> Iterator[np.ndarray]:
 
 
 def _as_float32(bias: tf.Variable | None) -> tf.Variable | None:
-    if bias is None or bias.dtype == tf.float32:
-        return bias
-    return variable(bias.numpy().astype(np.float32))
+    return None if bias is None else variable(bias.numpy().astype(np.float32))
 
 
 def _exchanged(log_partition: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:

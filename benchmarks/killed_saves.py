@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills by SIGKILL at random moments of a save: the last file, or the new one, is there and whole.
+
+    python benchmarks/killed_saves.py --kills 50 --gb 1    # rows of results/killed_saves.csv
+
+A process saves the same arrays again and again, with another number in all of them each time, and
+is killed at a random moment, up to 1.2 times the seconds that a save takes. Then what is there is
+loaded by another process: all numbers must be those of one save, which is the last one that was
+said to be done or the one after it. At the end, one more save must leave nothing beside it.
+
+- `keras`: `tlo.save_model` of a `SampledHead`, loaded by `keras.saving.load_model`.
+- `export`: `tlo.export`, each time to a folder of its own, read by TensorFlow.
+- `checkpoint`: the file of `callbacks.Checkpoint`, of arrays that are made one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import harness
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfx_largeout as tlo
+from tfx_largeout.callbacks.checkpoint_file import write_checkpoint
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
+
+WIDTH = 128
+ARRAYS = 10  # of a checkpoint
+
+
+class OfModel:
+    """A model with a W of so many bytes."""
+
+    def __init__(self, folder: Path, gb: float) -> None:
+        self.folder, self.classes = folder, int(gb * 1e9 / 4 / WIDTH)
+
+    def prepare(self) -> None:
+        head = tlo.heads.SampledHead(
+            self.classes, tlo.samplers.Uniform(8), tlo.optimizers.RowSGD(0.1)
+        )
+        self.model = keras.Sequential([keras.Input([WIDTH]), head])
+
+    def set(self, number: int) -> None:
+        kernel = self.model.layers[-1].kernel.value
+        kernel.assign(tf.fill(kernel.shape, float(number)))
+
+
+class Keras(OfModel):
+    def save(self, number: int) -> None:
+        self.set(number)
+        tlo.save_model(self.model, self.folder / "model.keras")
+
+    def load(self) -> Iterator[np.ndarray]:
+        yield keras.saving.load_model(self.folder / "model.keras").layers[-1].kernel.numpy()
+
+
+class Export(OfModel):
+    def save(self, number: int) -> None:
+        self.set(number)
+        before = list(self.folder.glob("[0-9]*"))
+        tlo.export(self.model, self.folder / str(number))
+        for folder in before:
+            shutil.rmtree(folder)
+
+    def load(self) -> Iterator[np.ndarray]:
+        newest = max(self.folder.glob("[0-9]*"), key=lambda folder: int(folder.name))
+        reader = tf.train.load_checkpoint(str(newest / "variables" / "variables"))
+        shapes = reader.get_variable_to_shape_map()
+        for name in (name for name, shape in shapes.items() if np.prod(shape) >= self.classes * 8):
+            yield reader.get_tensor(name)
+
+
+class Checkpoint:
+    def __init__(self, folder: Path, gb: float) -> None:
+        self.folder, self.size = folder, int(gb * 1e9 / 4 / ARRAYS)
+
+    def prepare(self) -> None:
+        CheckpointFolder(self.folder, keep=1).clean()
+
+    def save(self, number: int) -> None:
+        arrays = [(f"{i}", lambda: np.full(self.size, number, np.float32)) for i in range(ARRAYS)]
+        write_checkpoint(self.folder / "epoch-00001-batch-00000001.npz", {}, arrays)
+
+    def load(self) -> Iterator[np.ndarray]:
+        run = CheckpointFolder(self.folder, keep=1).newest()
+        assert run is not None
+        yield from (run.array(name) for name in run.names)
+
+
+KINDS: dict[str, Any] = {"keras": Keras, "export": Export, "checkpoint": Checkpoint}
+
+
+class Child:
+    """A forked process that writes lines about what it does."""
+
+    def __init__(self, action: Callable[[Callable[[Any], None]], None]) -> None:
+        end, begin = os.pipe()
+        self.lines = os.fdopen(end)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                action(lambda line: os.write(begin, f"{line}\n".encode()) and None)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        os.close(begin)
+
+    def line(self) -> str:
+        return self.lines.readline().strip()
+
+    def end(self) -> list[str]:
+        """Waits for its end; returns what it had still to say."""
+        left = self.lines.read().split()
+        os.waitpid(self.pid, 0)
+        self.lines.close()
+        return left
+
+    def kill(self) -> list[str]:
+        os.kill(self.pid, signal.SIGKILL)
+        return self.end()
+
+
+def saving(kind: Any, first: int, times: int) -> Child:
+    def run(tell: Callable[[Any], None]) -> None:
+        kind.prepare()
+        tell("ready")
+        for number in range(first, first + times):
+            kind.save(number)
+            tell(number)
+
+    return Child(run)
+
+
+def found(kind: Any) -> int:
+    """Returns the number in all arrays of what is there; -1 if there are several, or none."""
+
+    def run(tell: Callable[[Any], None]) -> None:
+        ends = [(int(array.min()), int(array.max())) for array in kind.load()]
+        tell(ends[0][0] if len({end for pair in ends for end in pair}) == 1 else -1)
+
+    said = Child(run).end()
+    return int(said[0]) if said else -1
+
+
+def unfinished(folder: Path) -> list[str]:
+    return [
+        p.name for p in folder.iterdir() if p.name.startswith("unfinished.") or p.suffix == ".tmp"
+    ]
+
+
+def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dict[str, Any]:
+    folder = Path(tempfile.mkdtemp(dir=within))
+    kind, rng = KINDS[name](folder, gb), random.Random(f"{name} {seed}")
+    counts = {"in_a_save": 0, "loaded_last": 0, "loaded_new": 0, "lost": 0}
+    try:
+        child = saving(kind, 1, 2)
+        child.line(), child.line()
+        start = time.perf_counter()
+        child.line()
+        seconds = time.perf_counter() - start
+        child.end()
+        done = 2
+        for kill in range(kills):
+            before = unfinished(folder)
+            child = saving(kind, done + 1, 10)
+            assert child.line() == "ready"
+            time.sleep(rng.uniform(0, 1.2 * seconds))
+            told = child.kill()
+            done = int(told[-1]) if told else done
+            counts["in_a_save"] += unfinished(folder) not in ([], before)
+            number = found(kind)
+            which = {done: "loaded_last", done + 1: "loaded_new"}.get(number, "lost")
+            counts[which] += 1
+            done = max(number, done)
+            print(name, kill + 1, which, unfinished(folder), flush=True)
+        child = saving(kind, done + 1, 1)
+        child.end()
+        counts["left_over"] = len(unfinished(folder))
+        counts["lost"] += found(kind) != done + 1
+    finally:
+        shutil.rmtree(folder)
+    return {"kind": name, "gb": gb, "kills": kills, **counts, "save_s": round(seconds, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="on the disk that is meant")
+    parser.add_argument("--quick", action="store_true", help="nothing is written")
+    given = parser.parse_args()
+    rows = [row(kind, given.kills, given.gb, given.seed, given.folder) for kind in given.kinds]
+    for values in rows:
+        print(values, flush=True)
+        if not given.quick:
+            values = {**values, "seed": given.seed, **harness.machine()}
+            harness.append_row(harness.RESULTS / "killed_saves.csv", values)
+    sys.exit(any(values["lost"] or values["left_over"] for values in rows))
+
+
+if __name__ == "__main__":
+    main()

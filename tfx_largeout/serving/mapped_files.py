@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of an exported model that a process maps, in place of reading them into its own memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_ABOUT = Path("assets.extra", "mapped.json")
+_VARIABLES = Path("variables", "variables")
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_LEAST_BYTES = 2**20  # of a variable that gets a file of its own
+
+
+class MappedFiles(tf.train.experimental.ShardingCallback):
+    """Gives each of some large variables a file of its own, which begins with its first number.
+
+    As `experimental_sharding_callback` of a SavedModel, which TensorFlow reads as ever.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+        own = [v for v in variables if v.dtype.size * math.prod(v.shape) >= _LEAST_BYTES]
+        self._own = {id(variable) for variable in own}
+        self._files: dict[str, str] = {}
+
+    @property
+    def description(self) -> str:
+        """What TensorFlow calls it."""
+        return "a file for each large table"
+
+    def __call__(self, shardable_tensors: Sequence[Any]) -> list[Any]:
+        """Returns what goes to each file, one after the other."""
+        own, others = [], {}
+        for each in shardable_tensors:
+            part = {each.slice_spec: each.tensor}
+            if id(each.trackable) in self._own:
+                own.append({each.checkpoint_key: part})
+            else:
+                others.setdefault(each.checkpoint_key, {}).update(part)
+        count = len(own) + 1
+        for number, shard in enumerate(own):
+            (key,) = shard
+            self._files[key] = f"{_VARIABLES.name}.data-{number:05d}-of-{count:05d}"
+        return [*own, others]
+
+    def describe(self, folder: Path) -> None:
+        """Writes which files they are, beside what TensorFlow has written."""
+        path = folder / _ABOUT
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"files": self._files}, indent=1), encoding="utf-8")
+
+
+def load(folder: str | Path) -> Any:
+    """Loads a model that `tlo.export` wrote, whose large tables are mapped and not read.
+
+    It is what `tf.saved_model.load` returns, with the same signatures and answers. The rows of W
+    as the file keeps them, and an index over them, are pages of the file: several processes share
+    them, and the system reads those that a request looks at. So a model is there at once, and takes
+    hardly any memory of its own.
+
+    The folder must stay as it is while the model is used: a file that is cut off meanwhile ends the
+    process. Put a new model into a new folder.
+
+    Cost: reads the layers below the head, and biases and tables of less than 1 MiB; nothing that
+    grows with C but for pages that requests look at.
+
+    Args:
+        folder: Where `tlo.export` has written it.
+
+    Returns:
+        The model: `load(folder).signatures["serving_default"]` answers requests.
+
+    Raises:
+        OSError: There is no such folder, or it can't be read.
+        ValueError: `tlo.export` has not written it, or a file has another size than its table:
+            nothing is mapped then.
+
+    What TensorFlow's own loader notices and this one can't are changed bits in a file that is
+    mapped: it would have to read all of it.
+    """
+    path = Path(folder)
+    prefix = path / _VARIABLES
+    files = _files_of(path)
+    reader = tf.train.load_checkpoint(str(prefix))
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    tables = {
+        key: _Table(prefix.with_name(name), shapes.get(key), dtypes.get(key))
+        for key, name in files.items()
+    }
+    for table in tables.values():
+        table.check()
+    others = [key for key in shapes if key not in tables and key != _GRAPH]
+    is_plain = all(key.endswith(_VALUE) for key in others)  # no tables that change, as few have
+    options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=is_plain)
+    model = tf.saved_model.load(str(path), options=options)
+    for key in others if is_plain else []:
+        _at(model, key).assign(reader.get_tensor(key))
+    for key, table in tables.items():
+        _at(model, key).assign(table.mapped())
+    return model
+
+
+class _Table:
+    """A variable in a file of its own."""
+
+    def __init__(self, path: Path, shape: Any, dtype: Any) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+
+    def check(self) -> None:
+        """Refuses a file of another size: beyond its end a mapped page would end the process."""
+        if self.shape is None:
+            raise ValueError(
+                f"{self.path} must be of a variable of the model; got none of its name"
+            )
+        wanted = self.dtype.size * math.prod(self.shape)
+        found = self.path.stat().st_size
+        if found != wanted:
+            raise ValueError(
+                f"{self.path} must have {wanted} bytes, for {self.dtype.name} {self.shape}; got "
+                f"{found}"
+            )
+
+    def mapped(self) -> tf.Tensor:
+        """Returns a tensor whose numbers are the file's pages."""
+        unsigned = np.dtype(f"u{self.dtype.size}")  # NumPy has no bfloat16
+        # Of "r" DLPack has no tensors; pages that nobody changes stay those of the file with "c".
+        pages = np.memmap(self.path, unsigned, "c", shape=tuple(self.shape))
+        return tf.bitcast(tf.experimental.dlpack.from_dlpack(pages.__dlpack__()), self.dtype)
+
+
+def _files_of(folder: Path) -> dict[str, str]:
+    path = folder / _ABOUT
+    try:
+        files = json.loads(path.read_text(encoding="utf-8"))["files"]
+        if all(isinstance(name, str) and Path(name).name == name for name in files.values()):
+            return files
+        problem = "names of files"
+    except FileNotFoundError:
+        if not (folder / "saved_model.pb").exists():
+            raise
+        problem = f"no {_ABOUT}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{_ABOUT}: {type(error).__name__}: {error}"
+    raise ValueError(
+        f"folder must be one that tlo.export wrote; got {str(folder)!r}, with {problem}. "
+        "tf.saved_model.load loads any other, into memory"
+    )
+
+
+def _at(model: Any, key: str) -> tf.Variable:
+    """Returns the variable of a loaded model with a key of its checkpoint."""
+    found = model
+    for name in key.removesuffix(_VALUE).split("/"):
+        found = found[int(name)] if name.isdigit() else getattr(found, name)
+    return found
