@@ -16,6 +16,7 @@ said to be done or the one after it. At the end, one more save must leave nothin
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -37,7 +38,7 @@ import tfx_largeout as tlo
 from tfx_largeout.callbacks.checkpoint_file import write_checkpoint
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
 
-WIDTH = 128
+WIDTH, BLOCK = 128, 2**18  # of an export
 ARRAYS = 10  # of a checkpoint
 
 
@@ -45,7 +46,8 @@ class OfModel:
     """A model with a W of so many bytes."""
 
     def __init__(self, folder: Path, gb: float) -> None:
-        self.folder, self.classes = folder, int(gb * 1e9 / 4 / WIDTH)
+        self.folder = folder
+        self.classes = math.ceil(gb * 1e9 / 4 / WIDTH / BLOCK) * BLOCK  # none is filled up
 
     def prepare(self) -> None:
         head = tlo.heads.SampledHead(
@@ -111,6 +113,7 @@ class Child:
         self.lines = os.fdopen(end)
         self.pid = os.fork()
         if self.pid == 0:
+            self.lines.close()
             try:
                 action(lambda line: os.write(begin, f"{line}\n".encode()) and None)
                 os._exit(0)
@@ -140,7 +143,7 @@ def saving(kind: Any, first: int, times: int) -> Child:
         tell("ready")
         for number in range(first, first + times):
             kind.save(number)
-            tell(number)
+            tell(number)  # ends the process where the one that reads is no more
 
     return Child(run)
 
@@ -176,7 +179,7 @@ def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dic
         done = 2
         for kill in range(kills):
             before = unfinished(folder)
-            child = saving(kind, done + 1, 10)
+            child = saving(kind, done + 1, 1_000_000)
             assert child.line() == "ready"
             time.sleep(rng.uniform(0, 1.2 * seconds))
             told = child.kill()

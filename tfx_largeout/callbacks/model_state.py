@@ -119,8 +119,9 @@ class ModelState:
                 of up to 1 GiB together are as they were then; larger ones are said to be mixed.
         """
         some = {name: f for name, f in self._found.items() if not (f.derived and anew)}
-        sizes = [
-            found.variable.dtype.size * math.prod(found.variable.shape) for found in some.values()
+        sizes = [  # without gradients that are kept, which have as many rows as it takes
+            found.variable.dtype.size * math.prod(size or 0 for size in found.variable.shape)
+            for found in some.values()
         ]
         is_put_back, before = sum(sizes) <= _PUT_BACK, []
         for name, found in some.items():

@@ -37,7 +37,8 @@ class MappedFiles(tf.train.experimental.ShardingCallback):
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> list[Any]:
         """Returns what goes to each file, one after the other."""
-        own, others = [], {}
+        own: list[Any] = []
+        others: dict[str, dict[Any, tf.Tensor]] = {}
         for each in shardable_tensors:
             part = {each.slice_spec: each.tensor}
             if id(each.trackable) in self._own:
