@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extreme classification: any data set of the repository's format, to a model that one would keep.
+"""A recipe for extreme classification, for any data set in the repository's format.
 
-Log TF-IDF features, or standard scores of dense ones, one wide layer with dropout, the softmax or,
-for many classes, a sampled one whose bias begins at the frequency of classes, a learning rate that
-falls to 0, and behind it the labels of the nearest training examples, by what the layer makes of
-them and by their features, with weights that are chosen on held-out examples, which are neighbors
-in the end as the others are. Trains with a progress bar, TensorBoard and early stopping on P@1 of
-examples that are held out, keeps the best weights, evaluates on the test set, and writes the best
+Features are log TF-IDF, or standard scores where they are dense. The model has one wide layer with
+dropout and an exact softmax, or a sampled one for many classes, whose bias starts at log class
+frequencies; the learning rate falls to 0. After training its probabilities are combined with the
+labels of the nearest training examples, by hidden activations and by features, with weights chosen
+on held-out examples. The script trains with a progress bar, TensorBoard and early stopping on the
+P@1 of held-out examples, keeps the best weights, evaluates on the test set, and writes the best
 classes of each test example to a file.
 
     python examples/extreme_classification.py
@@ -154,7 +154,7 @@ def load(data: str) -> tuple[SparseExamples, ...]:
     else:
         train, test = (read_xc(*split_files(data, split)) for split in ("train", "test"))
     train = train.with_labels()
-    weighted = tf_idf(train, test, log=True)  # refuses a test set of another width
+    weighted = tf_idf(train, test, log=True)  # a test set of another width is an error
     return standard_scores(train, test) if share_of_features(train) > DENSE else weighted
 
 
@@ -250,7 +250,7 @@ def fit(
     arguments: argparse.Namespace,
 ) -> int:
     """Trains, leaves the best weights in the model, and returns how many epochs it took."""
-    # More labels count more: the loss is a mean over those of an example, P@k is not.
+    # More labels count more: the loss is a mean over the labels of an example, P@k is not.
     mean = len(train.label_ids) / len(train)
     weighted = batches(
         train,

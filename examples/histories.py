@@ -168,7 +168,7 @@ def padded(rows: list[np.ndarray], padding: int = 0) -> np.ndarray:
 
 
 def by_length(rows: list[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Returns numbers of rows, those of like length together: batches of little padding."""
+    """Returns numbers of rows, sorted by length: batches of little padding."""
     order = np.argsort([len(row) for row in rows], kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

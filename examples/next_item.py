@@ -151,7 +151,7 @@ class Recommender:
     Attributes:
         trained: The compiled model, of sequences of classes: what is next at each place.
         ranking: Measures the model of what is next after a history of classes.
-        server: The same of a history of ids of items, of which unknown ones are refused.
+        server: The same for a history of ids of items; unknown ids raise an error.
     """
 
     def __init__(self, histories: data.Histories, arguments: Any, steps: int) -> None:
@@ -226,8 +226,8 @@ def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any,
 def sequences(histories: data.Histories, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns items to train on, behind a 0, and what follows each; -1 where that is not learned.
 
-    Long histories are several sequences, the last one full: each item is learned once, and those of
-    a later sequence from the `length` before them at most.
+    Long histories are several sequences, the last one full: each item is learned once, in a
+    later sequence from at most the `length` items before it.
     """
     rows = []
     for items in histories.train:
@@ -291,9 +291,7 @@ def parse(command_line: list[str] | None) -> Any:
     )
     parser.add_argument("data", type=Path, help="a file, or a folder with one")
     parser.add_argument("--head", choices=HEADS, default="exact")
-    parser.add_argument(
-        "--candidates", type=int, help="default: 1000 of a batch, 100 of each's own"
-    )
+    parser.add_argument("--candidates", type=int, help="default: 1000 per batch, 100 per example")
     parser.add_argument(
         "--queue", type=int, default=0, help="earlier batches of in-batch candidates"
     )
@@ -371,7 +369,7 @@ def check(arguments: Any, histories: data.Histories, user: int) -> None:
 
 
 def new_version(folder: Path) -> Path:
-    """Returns the next one of the numbered folders of which servers take the last."""
+    """Returns the next numbered folder; servers take the last one."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     return folder / str(max(numbers, default=0) + 1)

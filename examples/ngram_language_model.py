@@ -29,7 +29,7 @@ import tensorflow as tf
 import tfx_largeout as tlo
 
 LOSSES = ("softmax", "exact_softmax", "sampled", "z_loss", "spherical_softmax", "taylor_softmax")
-# Below the head, and the head's own: of SGD; of RowAdam for `sampled`.
+# Of the hidden layers, and of the head: SGD; RowAdam for `sampled`.
 RATES = dict.fromkeys(LOSSES, (0.1, 10.0)) | {"sampled": (0.002, 0.004)}
 
 
@@ -99,7 +99,7 @@ def build_model(num_words: int, arguments: Any, counts: np.ndarray) -> keras.Mod
 
 def build_head(num_words: int, loss: str, rate: float, counts: np.ndarray) -> tuple[Any, Any]:
     """Returns the head and its loss."""
-    if loss == "sampled":  # 100 candidates of each example's own
+    if loss == "sampled":  # 100 candidates per example
         sampler = tlo.samplers.Unigram(counts + 1, min(100, num_words), 0.75, per_example=True)
         bias = tlo.initializers.LogFrequency(counts + 1)
         optimizer = tlo.optimizers.RowAdam(rate)
@@ -111,7 +111,7 @@ def build_head(num_words: int, loss: str, rate: float, counts: np.ndarray) -> tu
         head = tlo.heads.ExactSoftmaxHead(num_words, tlo.optimizers.RowSGD(rate))
         return head, tlo.losses.SoftmaxCrossentropy()
     if loss == "spherical_softmax":
-        # From positive logits, the order of the logits is that of the probabilities.
+        # With positive logits, logits and probabilities have the same order.
         head = tlo.heads.FactoredHead(num_words, rate, use_bias=True, bias_initializer="ones")
         return head, tlo.losses.SphericalSoftmax(epsilon=0.1)
     head = tlo.heads.FactoredHead(num_words, rate, use_bias=True)

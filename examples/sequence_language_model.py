@@ -8,9 +8,9 @@
 Each line of the text is a sequence, cut where it is too long; shorter ones are padded, and the mask
 of the padding reaches the loss. `--head` chooses how the softmax is trained:
 
-- `sampled`: each word has candidates of its own (`SampledHead`);
+- `sampled`: candidates per word (`SampledHead`);
 - `tied`: likewise, and W is the table of the input embedding (`TiedSampledHead`);
-- `exact`: the softmax's own loss, without its logits (`ExactSoftmaxHead`);
+- `exact`: the softmax's loss, without its logits (`ExactSoftmaxHead`);
 - `tied_exact`: likewise, and W is the table of the input embedding (`TiedExactSoftmaxHead`);
 - `dense`: the full softmax (`DenseHead`).
 
@@ -128,7 +128,7 @@ def build_model(num_ids: int, counts: np.ndarray, arguments: Any, steps: int) ->
 
 
 def build_head(arguments: Any, counts: np.ndarray, embedding: Any) -> tuple[Any, Any]:
-    """Returns the head and its loss. The rate of its own optimizer falls with the model's."""
+    """Returns the head and its loss. The rate of its optimizer falls with the model's."""
     bias = tlo.initializers.LogFrequency(counts + 1)
     sampler = tlo.samplers.Unigram(
         counts + 1, min(arguments.candidates, len(counts)), power=0.75, per_example=True

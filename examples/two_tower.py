@@ -4,7 +4,7 @@
 The tower of users takes the items that a user had, as a sparse vector without their order, through
 a layer and two cross layers of keras-rs. The tower of items is the rows of a `SampledHead`, whose
 candidates are what other users of the batch had next, in `--queue` earlier batches too, or items by
-popularity; the score is an inner product. Data, split and measures are those of next_item.py: each
+popularity; the score is an inner product. Data, split and measures are as in next_item.py: each
 item of training is learned from those before it, the best epoch is chosen on the item before the
 last, and the last one is ranked once. `--export` also writes a SavedModel for servers.
 
@@ -58,7 +58,7 @@ def to_train_on(histories: data.Histories, length: int) -> SparseExamples:
 
 
 def build_model(counts: np.ndarray, arguments: Any, steps: int) -> tuple[keras.Model, Ranking]:
-    """Returns the model that is trained, and the measures of one that leaves out what was had."""
+    """Returns the model to train, and the measures without items that the user had."""
     known = keras.Input([len(counts)], sparse=True, name="known")
     first = tlo.layers.SparseDense(arguments.width, activation="relu")(known)
     first = keras.layers.Dropout(arguments.dropout)(first)

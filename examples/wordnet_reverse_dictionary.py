@@ -20,7 +20,7 @@ from tfx_largeout.datasets import SparseExamples, load_wordnet, tf_idf, wordnet_
 
 
 def build_model(num_features: int, num_classes: int) -> keras.Model:
-    sampler = tlo.samplers.LogUniform(1000)  # the ids go by falling frequency
+    sampler = tlo.samplers.LogUniform(1000)  # ids are sorted by falling frequency
     return keras.Sequential(
         [
             keras.Input((num_features,), sparse=True),

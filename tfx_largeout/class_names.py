@@ -17,7 +17,7 @@ def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
 
     Args:
         names: A list, class by class; the path of a UTF-8 file with a name per line; or a
-            `keras.layers.StringLookup` whose integers are the classes, its own tokens with them.
+            `keras.layers.StringLookup` whose integers are the classes, special tokens included.
         num_classes: How many there must be. Default None: any number.
 
     Raises:

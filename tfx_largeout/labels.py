@@ -199,7 +199,7 @@ def normalize_labels(
 
     Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
     of an example are a set: an id that a row repeats becomes padding from its second time on. With
-    values of its own it is refused. What value stands at padding does not matter.
+    values it raises an error. What value stands at padding does not matter.
 
     Cost: O(N K log K).
 
@@ -250,9 +250,7 @@ def _read(
         labels, checks = _from_pair(soft, batch_shape)
         return _without(labels, ignore_class), checks
     if isinstance(y_true, dict):
-        raise TypeError(
-            f"labels in a dict must be those of 'ids' and 'probabilities'; got {[*y_true]}"
-        )
+        raise TypeError(f"labels in a dict must be 'ids' and 'probabilities'; got {[*y_true]}")
     y_true = _as_tensor(y_true)
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype == tf.bool:
         labels, checks = _from_targets(tf.cast(y_true, tf.float32), num_classes, batch_shape)
@@ -260,7 +258,7 @@ def _read(
     if isinstance(y_true, tf.SparseTensor) and y_true.dtype.is_floating:
         if ignore_class is not None:
             raise ValueError(
-                "ignore_class must be None for sparse targets with values of their own, which are "
+                "ignore_class must be None for sparse targets with values, which are "
                 f"ids of columns; got {ignore_class}. Leave the entries out of the targets."
             )
         return _from_targets(y_true, num_classes, batch_shape)
@@ -305,7 +303,7 @@ def check_probabilities(labels: Labels, asked_by: str) -> Labels:
     """Returns labels whose values `asked_by` takes for probabilities, once they can be.
 
     Raises:
-        tf.errors.InvalidArgumentError: One is negative, or those of an example add up to more than
+        tf.errors.InvalidArgumentError: One is negative, or the sum over an example is more than
             1 by more than rounding (1e-3, or the dtype's epsilon). Raised when the graph runs.
     """
     values: Any = labels.values

@@ -3,7 +3,7 @@
 
 Each class here is a kind of statistics. A head says which kinds it gives in training
 (`Head.gives`), and gives `ExactStatistics` always, `MeanLogitStatistics` in every evaluation; a
-loss says of which kind it is a function in training (`HeadLoss.trains_on`) and in evaluation
+loss names the kind that it needs in training (`HeadLoss.trains_on`) and in evaluation
 (`HeadLoss.evaluates_on`). So every loss works
 with every head that gives its kinds. The first field of a kind is `labels`. N is the number of
 examples (batch dimensions flattened), K the number of labels of an example.
@@ -102,7 +102,7 @@ class SphericalStatistics(NamedTuple):
 class CandidateStatistics(NamedTuple):
     """What an estimator that looks at S candidate classes needs.
 
-    The candidates are those of a batch, `[S]`, or an example's own, `[N, S]`. The *expected count*
+    The candidates are shared by the batch, `[S]`, or per example, `[N, S]`. The *expected count*
     of a class is how often it is expected among the candidates: its probability to be one of them
     where each class can be drawn once. The floats are float32, or float64 from a float64 head.
 
@@ -117,7 +117,7 @@ class CandidateStatistics(NamedTuple):
             there is none.
         log_partition: `[]`, a trainable number of the head, for losses that learn log Z.
         num_classes: C.
-        workers: Those among which the classes are spread. The candidates are then those of the
+        workers: The workers among which the classes are spread. The candidates are then the
             classes that are here, all else is the same on all workers, and sums over candidates
             have to be added up: see `HeadLoss.sums_over_workers`.
         scale: `[]`, the s of logits s cos(theta); None of other heads.

@@ -27,10 +27,10 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Gives texts that wait at the same time to the model at once, in a thread of its own.
+    """Gives texts that wait at the same time to the model at once, in a separate thread.
 
     A batch goes when it is full, or when its first text has waited for `max_delay`. While the model
-    works, the next batch gathers. Texts with different options go in calls of their own.
+    works, the next batch gathers. Texts with different options go in separate calls.
 
     Args:
         model: What answers texts.
@@ -59,7 +59,7 @@ class Batcher:
         self._task = asyncio.create_task(self._run())
 
     def waiting(self) -> int:
-        """Returns how many texts wait, without those that the model has."""
+        """Returns how many texts wait for the model."""
         return len(self._waiting)
 
     async def answers(self, texts: Sequence[str], option: Hashable = None) -> list[Any]:

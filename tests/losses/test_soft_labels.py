@@ -435,7 +435,7 @@ BAD_ARGUMENTS = {
     "other keys": (
         lambda: SoftmaxCrossentropy()({"ids": IDS, "p": P}, head_of()(X)),
         TypeError,
-        r"must be those of 'ids' and 'probabilities'; got \['ids', 'p'\]",
+        r"must be 'ids' and 'probabilities'; got \['ids', 'p'\]",
     ),
     "another metric of Keras's": (
         lambda: model_with(head_of(), SoftmaxCrossentropy(), metrics=["mse"]).evaluate(
