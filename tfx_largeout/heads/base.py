@@ -64,7 +64,7 @@ class Head(keras.layers.Layer):
 
     Raises:
         ValueError: `num_classes` is not an integer of at least 2, or weights would be float16.
-        MemoryError: When it is built: weights and own state need more than the process can have.
+        MemoryError: When it is built: weights and state need more than the process can have.
             Nothing has been made then. (Of a step that may not fit there is a warning.)
     """
 
@@ -147,7 +147,7 @@ class Head(keras.layers.Layer):
             TypeError: h is not a dense tensor of floats.
             ValueError: Several workers train, and the model's optimizer is no `DataParallel`.
             RuntimeError: More than one replica (when the head is built, too), or XLA.
-            MemoryError: In a model's first step, state of its optimizer can't be had.
+            MemoryError: In a model's first step: its optimizer's state needs too much.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
@@ -178,7 +178,7 @@ class Head(keras.layers.Layer):
         return logits
 
     def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns that of which the logits are a linear function: h, or what `HeadOutput` has."""
+        """Returns the input of the linear map to the logits: h, or what `HeadOutput` has."""
         return hidden
 
     @on_device
@@ -198,8 +198,8 @@ class Head(keras.layers.Layer):
 
         Args:
             kind: `ExactStatistics`, which every head gives, in bounded memory; or one of `gives`.
-            hidden: `[N, D]`, floating. Where several workers have the classes: those of the global
-                batch, the same on all workers, as `HeadOutput.over_workers` gives them.
+            hidden: `[N, D]`, floating. Where several workers have the classes: of the global batch,
+                the same on all workers, as `HeadOutput.over_workers` gives them.
             labels: N examples, normal form, checked.
             training: True: as a training step has them, differentiable in `hidden`
                 (`ExactStatistics` aside). False: exact values, which have no gradient.
@@ -279,14 +279,14 @@ class Head(keras.layers.Layer):
             hidden: `[N, D]`, floating: this worker's examples.
             k: The number of classes, 0 <= k <= C.
             allowed: Which classes each example may find; given only where these are not all. Where
-                there are fewer than k, -inf and -1 follow. The log partition is that of all.
+                there are fewer than k, -inf and -1 follow. The log partition is over all classes.
             temperature: T, by which logits are divided; given only where it is not 1.
         """
         raise NotImplementedError
 
     @on_device
     def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
-        """Returns the ranks `[N, K]` of classes among those of groups of at least 0; -1: padding.
+        """Returns the ranks `[N, K]` of classes among classes of groups of at least 0; -1: padding.
 
         Args:
             hidden: As `statistics`.
@@ -316,7 +316,7 @@ class Head(keras.layers.Layer):
 
         Args:
             draw: A head that draws candidates by a seed and the number of the step draws others for
-                another number. Default 0: those of training.
+                another number. Default 0: as in training.
         """
         return contextlib.nullcontext()
 
@@ -342,8 +342,8 @@ class Head(keras.layers.Layer):
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
         """Returns what a step takes beside the weights. Arguments: as `weights_of`; the step.
 
-        Default: that of logits of all classes, and gradients of all weights that the model's
-        optimizer trains.
+        Default: logits of all classes, and gradients of all weights that the model's optimizer
+        trains.
         """
         weights = self.weights_of(width, workers)
         logits = 4 * step.examples * self.num_classes

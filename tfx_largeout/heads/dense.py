@@ -124,7 +124,7 @@ class DenseHead(CosineLogits):
         return statistics if training else without_gradient(statistics)
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: logits and their gradient, and that of target rows as large as W.
+        """As `Head`: logits and their gradient, and a gradient of target rows as large as W.
 
         A W in 16 bits is there in float32, too, and rows that are divided by norms three times.
         """

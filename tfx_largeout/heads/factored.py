@@ -63,7 +63,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     exactly as a dense layer trained with SGD takes it: docs/papers/exact_gradient.md. The head
     takes the steps itself; the model's optimizer trains the hidden layers.
 
-    Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte a
+    Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte per
     class, and 12 D^2 numbers. Evaluation O(B C D), except for the loss, which costs what a training
     step costs.
 

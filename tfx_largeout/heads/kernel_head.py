@@ -123,7 +123,7 @@ class KernelHead(DenseWeights):
     ) -> CandidateGradients:
         """Returns what the rows that a training step names have as gradients.
 
-        The arguments are those of a `BackwardPass`.
+        Arguments as in a `BackwardPass`.
         """
         raise NotImplementedError
 

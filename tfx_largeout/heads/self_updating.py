@@ -123,7 +123,7 @@ class SelfUpdatingHead(Head):
         """Updates the weights if `update`, and returns the gradient with respect to `hidden`.
 
         A head that is trainable may first be asked for the gradient alone, and then for both. The
-        other arguments are those of a `BackwardPass`.
+        other arguments are as in a `BackwardPass`.
         """
         raise NotImplementedError
 

@@ -63,7 +63,7 @@ class HashIndex(Index, SearchIndex):
     and so on, the last the rest; R_r = R / 1.5^r. Each has separate buckets, and a query reads
     buckets of longer rows first: one radius for all would press most rows to one point of the
     sphere. R is the longest row after `rebuild`. At the start of each round a longer one is looked
-    for among every (C / 4,096)-th and those that the step changed; if it is longer by a quarter,
+    for among every (C / 4,096)-th row and the changed rows; if it is longer by a quarter,
     its length is the new R, and all rows are hashed again. R never shrinks but in a rebuild. This
     needs `SimHash`, as winners know no lengths.
 
@@ -364,7 +364,7 @@ class HashIndex(Index, SearchIndex):
         return table_sizes(self.tables, longer) | {"stale": stale}
 
     def load_own_variables(self, store: Any) -> None:
-        """As Keras. Tables that are over other rows than there are now begin anew."""
+        """As Keras. Tables over other rows than there are now start anew."""
         if self._rows is None or self._rows.shard.is_whole:
             super().load_own_variables(store)
         else:

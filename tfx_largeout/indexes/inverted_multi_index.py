@@ -68,8 +68,8 @@ class InvertedMultiIndex(Index):
     marks the changed ones. After a period of steps, at first `first_period`, and after each
     round `growth` times as many, marked rows are coded anew, and all weights are made from the bias
     at that time. Each `codebook_rounds`-th round first moves the words, by an iteration of k-means
-    over about 256 Q rows, and codes all rows. Between rounds q is that of the last one: exact, if
-    not as near to the softmax as it could be. The work is part of the step: a run can be repeated,
+    over about 256 Q rows, and codes all rows. Between rounds q comes from the last round: it is
+    exact, but further from the softmax. The work is part of the step: a run can be repeated,
     and goes on after a restart, bit by bit. After other changes of W call `rebuild`.
 
     A word that no row is nearest to becomes one of the rows that are farthest from their words.
@@ -180,7 +180,7 @@ class InvertedMultiIndex(Index):
         return [Weight(shape, dtype, "index") for shape, dtype in shapes]
 
     def workspace(self, num_classes: int) -> int:
-        """As `Index`: codes, weights, their order and sums, made beside those that it has."""
+        """As `Index`: codes, weights, their order and sums, made beside the existing ones."""
         return 100 * num_classes
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:

@@ -331,7 +331,7 @@ class HeadLoss(keras.losses.Loss):
         return labels.sets_as_shares if self.takes_values else labels.as_set(type(self).__name__)
 
     def checked(self, labels: Labels, num_classes: int) -> Labels:
-        """Returns labels of C classes as the loss takes them, weighted, or refuses them."""
+        """Returns labels of C classes as the loss takes them, weighted, or raises an error."""
         if labels.values is not None:
             name = type(self).__name__
             if self.takes_values is None:

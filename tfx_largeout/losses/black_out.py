@@ -26,8 +26,8 @@ class BlackOut(CandidateLoss):
     loss = mean_{y in Y} [-log p_y - sum_{d in N(x)} log(1 - p_d)],
     p_c = e^{s_c} / (e^{s_y} + sum_{d in N(x)} e^{s_d}),  s_c = o_c - log E_c
 
-    log(1 - p_d) is taken as log1p(-p_d), where p_d <= 1/2; for the largest negative, the only one
-    that may have more, it is the log of the others' sum minus the log of the sum.
+    log(1 - p_d) is computed as log1p(-p_d) where p_d <= 1/2. Only the largest negative may have a
+    larger p_d; then it is the log of the others' sum minus the log of the whole sum.
 
     Cost: O(N K S) time and memory.
 

@@ -128,8 +128,8 @@ def _total(statistics: SphericalStatistics) -> tf.Tensor:
 class ZLoss(SphericalLoss):
     """The Z-loss of a target's standard score; not the (log Z)^2 penalty of language models.
 
-    Shifting or scaling all logits does not change it, except for rounding. (The penalty that goes
-    by the same name is `SoftmaxCrossentropy(log_partition_penalty=...)`.)
+    Shifting or scaling all logits does not change it, except for rounding. (The penalty of the
+    same name is `SoftmaxCrossentropy(log_partition_penalty=...)`.)
 
     loss = 1/|Y| sum_{c in Y} 1/a softplus(a (b - z_c)),  z_c = (o_c - mu) / sigma,
     mu = s / C,  sigma^2 = q / C - mu^2

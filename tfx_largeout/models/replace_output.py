@@ -47,7 +47,7 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
 
     The Dense layer is the last one, or the last except for softmax and linear activations. A
     softmax, in it or in a layer behind it, is left out: a head gives logits, and the losses
-    of heads are functions of these. So the exact loss is the one that the model had.
+    of heads are functions of these. So the exact loss stays the model's loss.
 
     ```python
     head = tlo.heads.SampledHead(C, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(1e-3))

@@ -24,7 +24,7 @@ def set_product_precision(precision: str) -> None:
     of this package on a GPU switches TF32 off, with a warning, unless this function was called
     before.
 
-    The switch is TensorFlow's own, `tf.config.experimental.enable_tensor_float_32_execution`, and
+    The switch is TensorFlow's, `tf.config.experimental.enable_tensor_float_32_execution`, and
     holds for the whole process: for other layers and models, too, and from the next product on,
     also in functions that are traced already. CPUs, float64 and bfloat16 are not concerned.
 

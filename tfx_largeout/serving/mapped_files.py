@@ -63,8 +63,8 @@ def load(folder: str | Path) -> Any:
 
     It is what `tf.saved_model.load` returns, with the same signatures and answers. The rows of W
     as the file keeps them, and an index over them, are pages of the file: several processes share
-    them, and the system reads those that a request looks at. So a model is there at once, and takes
-    hardly any memory of its own.
+    them, and the system reads the pages that a request needs. So a model is loaded at once, and
+    takes hardly any memory.
 
     The folder must stay as it is while the model is used: a file that is cut off meanwhile ends the
     process. Put a new model into a new folder.
@@ -83,8 +83,8 @@ def load(folder: str | Path) -> Any:
         ValueError: `tlo.export` has not written it, or a file has another size than its table:
             nothing is mapped then.
 
-    What TensorFlow's own loader notices and this one can't are changed bits in a file that is
-    mapped: it would have to read all of it.
+    TensorFlow's loader notices changed bits in a mapped file; this one does not, as it would have
+    to read all of it.
     """
     path = Path(folder)
     prefix = path / _VARIABLES
