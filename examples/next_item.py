@@ -8,7 +8,8 @@
 The data is a file, or a folder with one, in a format of `histories.py`. W of the head is the table
 of the item embedding. `--head` chooses the loss, and the candidates of a training step:
 
-- `exact`: the softmax over all items (`TiedExactSoftmaxHead`);
+- `exact`: the softmax over all items (`TiedExactSoftmaxHead`); the default while actions times
+  items are 10^10 at most, about 25 minutes on one core, and `uniform` for more;
 - `uniform`, `log-uniform`, `popularity`: candidates of the batch from these distributions;
 - `in-batch`: what comes next elsewhere in the batch, and in `--queue` earlier ones;
 - `midx`: candidates of each position from a softmax over coded rows of W;
@@ -40,6 +41,7 @@ from ranking import Ranking, say, train_and_rank
 import tfx_largeout as tlo
 
 OPTIMIZERS = {"adam": tlo.optimizers.FusedAdam, "row-adam": tlo.optimizers.RowAdam}
+MOST_PAIRS = 10**10  # of actions and items, that an exact epoch scores
 HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce", "tensorflow")
 
 
@@ -290,7 +292,7 @@ def parse(command_line: list[str] | None) -> Any:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="a file, or a folder with one")
-    parser.add_argument("--head", choices=HEADS, default="exact")
+    parser.add_argument("--head", choices=HEADS, help="default: exact, or uniform for large sets")
     parser.add_argument("--candidates", type=int, help="default: 1000 per batch, 100 per example")
     parser.add_argument(
         "--queue", type=int, default=0, help="earlier batches of in-batch candidates"
@@ -302,8 +304,14 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument("--length", type=int, default=50, help="items of a history that count")
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--batch-size", type=int, default=64, help="users")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--patience", type=int, default=5, help="epochs without a better one")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help="default: 20; more where that is below 7,000 batches, fewer where above 40,000",
+    )
+    parser.add_argument(
+        "--patience", type=int, help="epochs without a better one; default: a quarter of all"
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument(
         "--optimizer",
@@ -317,10 +325,21 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument("--names", type=Path, help="a file: a line an item, its id and its name")
     parser.add_argument("--k", type=int, help="how many of them; default: 10, or all")
     parser.add_argument("--output", type=Path, default=Path("runs/next_item"), help="a folder")
-    arguments = parser.parse_args(command_line)
+    return parser.parse_args(command_line)
+
+
+def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
+    """Fills in the defaults that depend on the data; an epoch has so many steps."""
+    if arguments.head is None:
+        pairs = int(histories.counts.sum()) * histories.num_classes
+        arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"
     if arguments.candidates is None:
         arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
-    return arguments
+    if arguments.epochs is None:
+        few, many = 7_000 // steps, 40_000 // steps
+        arguments.epochs = min(max(few, min(many, 20), 3), 80)
+    if arguments.patience is None:
+        arguments.patience = max(arguments.epochs // 4, 2)
 
 
 def main(command_line: list[str] | None = None) -> dict[str, Any]:
@@ -333,6 +352,7 @@ def main(command_line: list[str] | None = None) -> dict[str, Any]:
     keras.utils.set_random_seed(arguments.seed)
     rows = sequences(histories, arguments.length)
     train = batches(rows, arguments.batch_size, arguments.seed)
+    choose(arguments, histories, len(train))
     steps = arguments.epochs * len(train)
     recommender = Recommender(histories, arguments, steps)
     results = train_and_rank(
@@ -362,10 +382,10 @@ def check(arguments: Any, histories: data.Histories, user: int) -> None:
     arguments.k = min(10, items) if arguments.k is None else arguments.k
     if not 1 <= arguments.k <= items:
         raise SystemExit(f"--k must be in [1, {items}], the items; got {arguments.k}")
-    for name in ("epochs", "batch_size", "length", "candidates"):
-        if getattr(arguments, name) < 1:
-            option = name.replace("_", "-")
-            raise SystemExit(f"--{option} must be at least 1; got {getattr(arguments, name)}")
+    for name in ("epochs", "patience", "batch_size", "length", "candidates"):
+        given = getattr(arguments, name)
+        if given is not None and given < 1:
+            raise SystemExit(f"--{name.replace('_', '-')} must be at least 1; got {given}")
 
 
 def new_version(folder: Path) -> Path:

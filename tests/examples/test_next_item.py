@@ -107,6 +107,29 @@ def test_the_test_items_are_not_looked_at_before_the_end(example, tmp_path, monk
     assert found[0]["test"] != found[1]["test"]
 
 
+def test_histories_of_all_kinds_are_ranked_and_served(example, tmp_path):
+    """Ids with gaps, repeated items, items of the test alone, users of few; the other format."""
+    far = 10**12
+    rows = [[7, far, 7, 9], [far, 7, 9, 9], [9, far, 7, 40], [7, 9], [far], *4 * [[7, far, 9, 50]]]
+    lines = [f"{user}\t{item}" for user, row in enumerate(rows, 11) for item in row]
+    (tmp_path / "d.txt").write_bytes("\r\n\r\n".join(["", *lines]).encode())
+    options = {**OPTIONS, "k": 5, "head": "exact", "output": tmp_path / "out", "user": 15}
+    command = [str(part) for name in options for part in (f"--{name}", options[name])]
+    results = example.main([str(tmp_path / "d.txt"), *command])
+    # Who is to be told of an item that they had: never found. All others are, of five items.
+    assert results["test"]["HIT@5"] == pytest.approx(6 / 7)
+    assert results["validation"]["HIT@5"] == pytest.approx(6 / 7)
+    served = tf.saved_model.load(str(tmp_path / "out" / "served" / "1"))
+    served = served.signatures["serving_default"]
+    expected = {7: [9, 40, 50, far], 40: [7, 9, 50, far], 0: [7, 9, 40, 50, far]}
+    for item, others in expected.items():
+        names = served(inputs=tf.constant([[item]], tf.int64))["names"][0].numpy()
+        assert sorted(int(name) for name in names if name) == others
+    nothing = served(inputs=tf.zeros([1, 0], tf.int64))["ids"]
+    of_zeros = served(inputs=tf.zeros([1, 3], tf.int64))["ids"]
+    np.testing.assert_array_equal(nothing, of_zeros)
+
+
 def test_long_histories_are_cut_and_zeros_left_out(example):
     recent = example.Recent(3)
     histories = tf.constant([[1, 2, 3, 4, 5], [0, 6, 0, 7, 0], [0, 0, 0, 0, 0]], tf.int64)
@@ -143,6 +166,29 @@ def test_batches_have_every_sequence_once_in_an_epoch(example):
                 assert not x[len(last) :].any() and (y[len(last) :] == -1).all()
                 seen.append(tuple(last))
         assert sorted(seen) == sorted(map(tuple, rows))
+
+
+@pytest.mark.parametrize(
+    ("actions", "items", "steps", "expected"),
+    [
+        (150_000, 12_000, 350, ("exact", 1000, 20, 5)),
+        (10_000, 1_000, 15, ("exact", 1000, 80, 20)),
+        (1_000_000, 50_000, 1_000, ("uniform", 1000, 20, 5)),
+        (10**7, 10**6, 10**5, ("uniform", 1000, 3, 2)),
+    ],
+)
+def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, steps, expected):
+    class Histories:
+        counts = np.append(actions, np.zeros(items - 1, int))
+        num_classes = items
+
+    arguments = example.parse(["none"])
+    example.choose(arguments, Histories, steps)
+    names = ("head", "candidates", "epochs", "patience")
+    assert tuple(getattr(arguments, name) for name in names) == expected
+    given = example.parse(["none", "--head=midx", "--epochs=2", "--patience=1"])
+    example.choose(given, Histories, steps)
+    assert tuple(getattr(given, name) for name in names) == ("midx", 100, 2, 1)
 
 
 @pytest.mark.parametrize(

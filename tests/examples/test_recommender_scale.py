@@ -21,7 +21,7 @@ def law(monkeypatch):
     for name in ("histories", "ranking", "next_item", "recommenders", "recommender_scale"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("recommender_scale")
-    monkeypatch.setattr(module, "CLUSTER", SIZE)
+    monkeypatch.setattr(module, "CLUSTERS", CLUSTERS)
     return module.Law(CLUSTERS * SIZE)
 
 
