@@ -12,12 +12,13 @@ clusters are alike frequent: who knows no more than how often items come has a 1
 of who knows the law, which is `best`, on the same users.
 
 The model is 64 wide, of one block, with batches of 256 users of 50 items; W and the embedding are
-one table. Each method is a process of its own. Seconds and milliseconds are those of the processor
-over all its cores, which other work slows less than those of the clock; evaluation left out. A row
-of results/recommender_scale.csv a method, with the first time that the NDCG@10 of 1,000 users was
-half of `best`, and the evaluation of 10,000 users among all items: their ranks, and the best ten.
-`--serve` exports what was trained, without an index and with lists of which so many are
-probed that the recall@10 is 0.95: results/recommender_scale_serving.csv.
+one table, and biases begin at the log frequencies. Each method is a process of its own. Seconds and
+milliseconds are those of the processor over all its cores, which other work slows less than those
+of the clock; evaluation left out. A row of results/recommender_scale.csv a method, with the first
+time that the NDCG@10 of 1,000 users was half of `best`, and the evaluation of 10,000 users among
+all items: their ranks, and the best ten. `--serve` exports what was trained, without an index and
+with lists of which so many are probed that the recall@10 is 0.95:
+results/recommender_scale_serving.csv.
 """
 
 from __future__ import annotations
@@ -156,8 +157,8 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
     counts = law.counts()
     candidates = 100 if method in ("midx", "gbce") else 1000
     text = f"none --head {method} --candidates {candidates} --width {WIDTH} --length {LENGTH} "
-    text += f"--blocks 1 --dropout 0 --optimizer row-adam --learning-rate {arguments.rate}"
-    options = next_item.parse(text.split())
+    text += f"--blocks 1 --dropout 0 --bias --optimizer {arguments.optimizer} "
+    options = next_item.parse([*text.split(), f"--learning-rate={arguments.rate}"])
     ids = np.arange(len(counts))
     # Its rate falls after so many steps; here it stays.
     recommender = next_item.Recommender(SimpleNamespace(counts=counts, ids=ids), options, 10**9)
@@ -175,6 +176,7 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
         "items": arguments.items,
         "method": method,
         "candidates": candidates if method not in ("exact", "in-batch") else "",
+        "optimizer": arguments.optimizer,
         "rate": arguments.rate,
         "step_ms": round(1e3 * statistics.median(step.clock for step in each)),
         "processor_ms": round(1e3 * statistics.median(step.processor for step in each)),
@@ -256,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="+", choices=next_item.HEADS)
     parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--optimizer", choices=next_item.OPTIMIZERS, default="row-adam")
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=50, help="between validations, and at least")
     parser.add_argument("--budget", type=float, default=300, help="0: nothing is evaluated")

@@ -198,12 +198,15 @@ class Recommender:
 
 def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any, Any]:
     """Returns the head and its loss. Class 0 stands for no item: it is no label."""
+    of_bias = {"use_bias": arguments.bias}
+    if arguments.bias:
+        of_bias["bias_initializer"] = tlo.initializers.LogFrequency(counts + 1)
     if arguments.head == "exact":
-        head = tlo.heads.TiedExactSoftmaxHead(embedding, use_bias=False)
+        head = tlo.heads.TiedExactSoftmaxHead(embedding, **of_bias)
         return head, tlo.losses.SoftmaxCrossentropy()
     number = min(arguments.candidates, len(counts) - 1)
     if arguments.head == "tensorflow":
-        head = TiedTFSampledSoftmaxHead(embedding, number, use_bias=False)
+        head = TiedTFSampledSoftmaxHead(embedding, number, **of_bias)
         return head, tlo.losses.TFCandidateSamplingLoss()
     sampler = {
         "uniform": lambda: tlo.samplers.Uniform(number, first_id=1),
@@ -217,11 +220,7 @@ def build_head(embedding: Any, counts: np.ndarray, arguments: Any) -> tuple[Any,
         "in-batch": tlo.losses.SampledSoftmax,
         "gbce": lambda: tlo.losses.GeneralizedBCE(arguments.calibration),
     }
-    # Sigmoids begin at the frequencies: else all items are pushed down first, and become alike.
-    bias = tlo.initializers.LogFrequency(counts + 1) if arguments.head == "gbce" else "zeros"
-    head = tlo.heads.TiedSampledHead(
-        embedding, sampler, use_bias=arguments.head == "gbce", bias_initializer=bias
-    )
+    head = tlo.heads.TiedSampledHead(embedding, sampler, **of_bias)
     return head, losses.get(arguments.head, tlo.losses.ComplementarySum)()
 
 
@@ -298,6 +297,12 @@ def parse(command_line: list[str] | None) -> Any:
         "--queue", type=int, default=0, help="earlier batches of in-batch candidates"
     )
     parser.add_argument("--calibration", type=float, default=0.75, help="t of gBCE")
+    parser.add_argument(
+        "--bias",
+        action=argparse.BooleanOptionalAction,
+        help="biases of items, which begin at their log frequencies, as sigmoids and very large "
+        "catalogues want it; default: for gbce, and over 100,000 items",
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--attention-heads", type=int, default=2)
@@ -333,6 +338,8 @@ def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
     if arguments.head is None:
         pairs = int(histories.counts.sum()) * histories.num_classes
         arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"
+    if arguments.bias is None:
+        arguments.bias = arguments.head == "gbce" or histories.num_classes > 100_000
     if arguments.candidates is None:
         arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
     if arguments.epochs is None:

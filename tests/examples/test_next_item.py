@@ -171,10 +171,10 @@ def test_batches_have_every_sequence_once_in_an_epoch(example):
 @pytest.mark.parametrize(
     ("actions", "items", "steps", "expected"),
     [
-        (150_000, 12_000, 350, ("exact", 1000, 20, 5)),
-        (10_000, 1_000, 15, ("exact", 1000, 80, 20)),
-        (1_000_000, 50_000, 1_000, ("uniform", 1000, 20, 5)),
-        (10**7, 10**6, 10**5, ("uniform", 1000, 3, 2)),
+        (150_000, 12_000, 350, ("exact", 1000, 20, 5, False)),
+        (10_000, 1_000, 15, ("exact", 1000, 80, 20, False)),
+        (1_000_000, 50_000, 1_000, ("uniform", 1000, 20, 5, False)),
+        (10**7, 10**6, 10**5, ("uniform", 1000, 3, 2, True)),
     ],
 )
 def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, steps, expected):
@@ -184,11 +184,11 @@ def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, st
 
     arguments = example.parse(["none"])
     example.choose(arguments, Histories, steps)
-    names = ("head", "candidates", "epochs", "patience")
+    names = ("head", "candidates", "epochs", "patience", "bias")
     assert tuple(getattr(arguments, name) for name in names) == expected
-    given = example.parse(["none", "--head=midx", "--epochs=2", "--patience=1"])
+    given = example.parse(["none", "--head=midx", "--epochs=2", "--patience=1", "--bias"])
     example.choose(given, Histories, steps)
-    assert tuple(getattr(given, name) for name in names) == ("midx", 100, 2, 1)
+    assert tuple(getattr(given, name) for name in names) == ("midx", 100, 2, 1, True)
 
 
 @pytest.mark.parametrize(
