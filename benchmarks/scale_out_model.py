@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step over many workers, reckoned from steps of 1, 2 and 4 workers here (scale_out_steps.csv).
+"""A step over many workers, reckoned from what 1, 2 and 4 workers here have measured.
 
-    python benchmarks/scale_out_model.py      # the fit, its check, and results/scale_out_model.csv
+    python benchmarks/scale_out_model.py    # results/scale_out_model.csv and scale_out_check.csv
 
-    step(R) = work rate / R + own + collectives (start + hops hop + bytes byte) + wait
+    step(R) = work rate / (2 R) + own + collectives (start + hops hop + bytes byte) + wait
 
 *work* are multiplications that workers divide: B S D of a `SampledHead`, B C D of an
-`ExactSoftmaxHead`, B D^2 of a `FactoredHead`. *rate*, and *own*, what each worker does for itself,
-are of a head; *start*, *hop* and *byte* of all. Here R workers share two cores: *rate* is divided
-by 2 then, whatever R is, and all else takes R / 2 times as long. The fit is that of least squares
-of relative errors, none below 0, over all rows but those of HELD_BACK, against which it is checked.
+`ExactSoftmaxHead`, B D^2 of a `FactoredHead`. *rate* is what a core takes for one, *own* what each
+worker does whatever R is, in one process and in several: from the time that the cores of a worker
+run in a step, of 1 and of 2 workers (scale_out_steps.csv). *start*, *hop* and *byte* are least
+squares of relative errors over collectives of 2 and 4 workers (scale_out_collectives.csv), where
+R workers share two cores and take R / 2 times as long. The check is against times that the fit has
+not seen, of other C, B and S, by 1 and 2 workers (scale_out_overhead.csv).
 
-Elsewhere each worker is a machine like this one, with a network of 10 or 100 Gbit/s, of which 90%
-are used, but no more than processes reach here. A ring all-reduce has 2 (R - 1) hops, a gather
-R - 1, an all-to-all one. *wait*: all wait for the slowest, SPREAD sqrt(2 log R) of the work above
-the mean, SPREAD from repeated steps of one process (scale_out_overhead.csv).
+Elsewhere each worker is a machine with two cores like this one, in a network of 10 or 100 Gbit/s,
+of which 90% are used, but no more than processes reach here. A ring all-reduce has 2 (R - 1) hops,
+a gather R - 1, an all-to-all one. *wait*: all wait for the slowest, SPREAD sqrt(2 log R) of the
+work above the mean, SPREAD from repeated steps of one process.
 
 Two levels: G groups of M workers, R = G M. A group has all classes, a worker C / M of them; groups
 divide the batch. Within a group all is as above; then gradients of candidates are added up between
@@ -31,12 +33,11 @@ from typing import Any, NamedTuple
 import harness
 import numpy as np
 
-HELD_BACK = ("sampled", 4096, 16_000)  # head, B, S
-WIDTH, LABELS, FEATURES = 128, 1, 64  # of the rows that are fitted: scale_out_worker.py
+CORES = 2
+WIDTH, LABELS, FEATURES = 128, 1, 64  # of what was measured: scale_out_worker.py
 TRUNK, SHARE_OF_WIRE, MEMORY = 1_000_000, 0.9, 64  # weights; of a network; GiB of a worker
 SIZES = tuple(2**power for power in range(11))
 BATCHES = {"8192": lambda size: 8192, "1024 R": lambda size: 1024 * size}
-COMMON = ("start", "hop", "byte")
 HEADS = ("sampled", "exact", "factored")
 
 
@@ -104,10 +105,11 @@ class Step(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Seconds: a multiplication, and what each does for itself, by head; and of a collective."""
+    """Seconds: a multiplication of a core, and what each worker does, by head; of a collective."""
 
     rate: dict[str, float]
-    own: dict[str, float]
+    own: dict[str, float]  # of one process
+    own_of_several: dict[str, float]
     start: float
     hop: float
     byte: float
@@ -116,65 +118,64 @@ class Model(NamedTuple):
     def seconds(self, step: Step, members: int, groups: int, gigabits: float) -> dict[str, float]:
         """Of a step, and of its parts, on machines like this one."""
         size, of_group = members * groups, step._replace(batch=step.batch / groups)
-        work = 2 * self.rate[step.head] / harness_cores() * step.work / size
+        work = self.rate[step.head] * step.work / CORES / size
         parts = [*of_group.collectives(members), *step.between_groups(members, groups)]
         of_byte = max(8e-9 / gigabits / SHARE_OF_WIRE, self.byte)
         sent = sum(self.start + hops * self.hop + number * of_byte for number, hops in parts)
         wait = work * self.spread * math.sqrt(2 * math.log(size))
-        own = self.own[step.head]
+        own = (self.own if size == 1 else self.own_of_several)[step.head]
         found = {"step": work + own + sent + wait, "work": work, "own": own}
         return found | {"collectives": sent, "wait": wait, "bytes": sum(n for n, _ in parts)}
 
 
-def harness_cores() -> int:
-    """Cores of a machine like this one."""
-    return 2
+def fitted() -> Model:
+    """Returns the model of what was measured here."""
+    rates, owns, several = {}, {}, {}
+    for head in HEADS:
+        rows = [row for row in read("steps") if row["head"] == head]
+        seconds = {size: seconds_of(rows, size) for size in (1, 2)}
+        ones = np.array([[step.work, 1.0] for step, _ in seconds[1]])
+        measured = np.array([of_cores for _, of_cores in seconds[1]])
+        rates[head], owns[head] = not_negative(ones / measured[:, np.newaxis])
+        more = [of_cores - rates[head] * step.work / 2 for step, of_cores in seconds[2]]
+        several[head] = max(statistics.median(more), owns[head])
+    collectives = not_negative(np.array([terms(row) for row in read("collectives")]))
+    one = [float(row["one_ms"]) for row in read("overhead")[:-1]]
+    return Model(rates, owns, several, *collectives, statistics.stdev(one) / statistics.mean(one))
+
+
+def seconds_of(rows: list[dict[str, str]], size: int) -> list[tuple[Step, float]]:
+    """The steps of rows of so many workers, and how long the cores of a worker run in each."""
+    found = [row for row in rows if int(row["workers"]) == size]
+    return [(step_of(row, row["head"]), float(row["cores_ms"]) / 1000) for row in found]
+
+
+def step_of(row: dict[str, str], head: str = "sampled") -> Step:
+    """The step of a row of scale_out_steps.csv or scale_out_overhead.csv."""
+    sizes = (int(row[name]) for name in ("classes", "batch", "candidates"))
+    return Step(head, *sizes, trunk=WIDTH * FEATURES + WIDTH)
 
 
 def terms(row: dict[str, str]) -> np.ndarray:
-    """What the constants of a row's step are multiplied by: rates, owns, and those of all."""
-    step, size = step_of(row), int(row["workers"])
-    crowd = max(size / harness_cores(), 1.0)
-    parts = step.collectives(size)
-    of_head = [float(step.head == head) for head in HEADS]
-    return np.array(
-        [step.work * is_it for is_it in of_head]
-        + [crowd * is_it for is_it in of_head]
-        + [crowd * len(parts), crowd * sum(hops for _, hops in parts)]
-        + [crowd * sum(number for number, _ in parts)]
-    )
-
-
-def step_of(row: dict[str, str]) -> Step:
-    """The step of a row of scale_out_steps.csv."""
-    sizes = (int(row[name]) for name in ("classes", "batch", "candidates"))
-    return Step(row["head"], *sizes, trunk=WIDTH * FEATURES + WIDTH)
-
-
-def fitted(rows: list[dict[str, str]]) -> tuple[Model, np.ndarray]:
-    """Returns the model, and its constants as `terms` has them."""
-    measured = np.array([float(row["ms_10"]) / 1000 for row in rows])
-    scaled = np.array([terms(row) for row in rows]) / measured[:, np.newaxis]
-    sizes = np.maximum(np.abs(scaled).max(axis=0), 1e-30)
-    found = not_negative(scaled / sizes) / sizes
-    number = len(HEADS)
-    rate, own = (
-        dict(zip(HEADS, found[at : at + number].tolist(), strict=True)) for at in (0, number)
-    )
-    one = [float(row["one_ms"]) for row in read("overhead")[:-1]]
-    spread = statistics.stdev(one) / statistics.mean(one)
-    return Model(rate, own, *found[2 * number :].tolist(), spread), found
+    """What the constants of a collective are multiplied by, over its seconds."""
+    size, kind = int(row["workers"]), row["collective"]
+    share = (size - 1) / size
+    received = {"gather": size - 1, "all_reduce": 2 * share, "all_to_all": share}[kind]
+    hops = {"gather": size - 1, "all_reduce": 2 * (size - 1), "all_to_all": 1}[kind]
+    crowd = size / CORES / (float(row["ms"]) / 1000)
+    return crowd * np.array([1.0, hops, received * int(row["bytes"])])
 
 
 def not_negative(matrix: np.ndarray) -> np.ndarray:
     """Returns x >= 0 with the least |A x - 1|, by coordinates."""
-    x, target = np.zeros(matrix.shape[1]), np.ones(len(matrix))
-    squares = np.maximum((matrix**2).sum(axis=0), 1e-30)
+    sizes = np.abs(matrix).max(axis=0)
+    matrix, x = matrix / sizes, np.zeros(matrix.shape[1])
+    squares = (matrix**2).sum(axis=0)
     for _ in range(20_000):
         for column, square in enumerate(squares):
-            residual = target - matrix @ x
+            residual = 1 - matrix @ x
             x[column] = max(x[column] + matrix[:, column] @ residual / square, 0.0)
-    return x
+    return x / sizes
 
 
 def read(part: str) -> list[dict[str, str]]:
@@ -183,9 +184,19 @@ def read(part: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def is_held_back(row: dict[str, str]) -> bool:
-    """Whether the fit does not see it."""
-    return (row["head"], int(row["batch"]), int(row["candidates"])) == HELD_BACK
+def check(model: Model) -> list[dict[str, Any]]:
+    """Steps that the fit has not seen: reckoned, against measured."""
+    rows = []
+    for row in read("overhead"):
+        for size, name in ((1, "one_ms"), (2, "two_ms")):
+            ms, step = float(row[name]), step_of(row)
+            # Two workers on one machine have a core each.
+            parts = model.seconds(step, size, 1, math.inf)
+            reckoned = 1000 * (parts["step"] + (size - 1) * parts["work"])
+            found = {name: row[name] for name in ("classes", "batch", "candidates")}
+            found |= {"workers": size, "measured_ms": ms, "reckoned_ms": round(reckoned, 1)}
+            rows.append(found | {"off": round(reckoned / ms - 1, 3)})
+    return rows
 
 
 def best(model: Model, step: Step, size: int, gigabits: float, two_levels: bool) -> dict[str, Any]:
@@ -202,15 +213,11 @@ def best(model: Model, step: Step, size: int, gigabits: float, two_levels: bool)
 
 
 def main() -> None:
-    rows = read("steps")
-    model, constants = fitted([row for row in rows if not is_held_back(row)])
+    model = fitted()
     print(model)
-    for row in rows:
-        reckoned = 1000 * terms(row) @ constants
-        off = reckoned / float(row["ms_10"]) - 1
-        mark = "held back" if is_held_back(row) else ""
-        print(*(row[n] for n in ("head", "batch", "candidates", "workers", "ms_10")), end=" ")
-        print(f"{reckoned:.1f} {off:+.0%} {mark}")
+    checked = check(model)
+    print(*checked, sep="\n")
+    harness.write_csv(harness.RESULTS / "scale_out_check.csv", checked)
     reckoned = []
     for head, classes, two_levels in (
         *(("sampled", classes, levels) for classes in (10**8, 10**9) for levels in (False, True)),
