@@ -399,7 +399,7 @@ def test_to_keras_unties():
     plain = tlo.to_keras(model)
     assert type(plain.get_layer("table")) is keras.layers.Embedding
     np.testing.assert_allclose(plain(x), model(x), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=r"a W of its own; got TiedSampledHead .* 'table'"):
+    with pytest.raises(ValueError, match=r"a separate W; got TiedSampledHead .* 'table'"):
         tlo.replace_output(plain, TiedSampledHead(table(), tlo.samplers.Uniform(3)))
 
 

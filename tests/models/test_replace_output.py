@@ -293,11 +293,11 @@ REFUSED_MODELS = {
     ),
     "two outputs": (two_outputs, ValueError, r"model must have one output; got 2 outputs of Func"),
     "a sum": (sum_of_two, ValueError, r"must end in a keras\.layers\.Dense.*ends in Add"),
-    "tied": (tied, ValueError, r"weights of its own.*which ends in ReversibleEmbedding 'table'"),
+    "tied": (tied, ValueError, r"separate weights.*which ends in ReversibleEmbedding 'table'"),
     "tied by hand": (
         tied_by_hand,
         ValueError,
-        r"must have weights of its own; got Dense 'last', which shares some with Identity 'other'",
+        r"must not share weights; got Dense 'last', which shares some with Identity 'other'",
     ),
     "used twice": (used_twice, ValueError, r"once; got 2 uses of Dense 'square'"),
     "softmax twice": (softmax_used_twice, ValueError, r"once; got 2 uses of Softmax 'both'"),

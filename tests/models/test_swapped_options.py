@@ -35,7 +35,7 @@ def test_what_is_frozen_stays_so(trainable):
 def test_a_step_of_ones_own_is_not_lost(name):
     own = type("Own", (keras.Sequential,), {name: lambda *args, **kwargs: None})
     model = own([keras.Input([7]), keras.layers.Dense(CLASSES)])
-    with pytest.raises(TypeError, match=f"model must have no {name} of its own"):
+    with pytest.raises(TypeError, match=f"model must have no custom {name}"):
         tlo.replace_output(model, tlo.heads.DenseHead(CLASSES))
 
 

@@ -305,7 +305,7 @@ class Head(keras.layers.Layer):
             TypeError: They are not.
         """
         raise TypeError(
-            "to_dense must be asked of a head whose logits are W h + b with a W of its own; got "
+            "to_dense needs a head whose logits are W h + b with a separate W; got "
             f"{type(self).__name__} {self.name!r}, whose logits are others"
         )
 

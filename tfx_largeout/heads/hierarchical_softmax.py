@@ -283,10 +283,10 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         name = str(next(i for i, weight in places if weight is self.tree_digest))
         if name in store and int(np.asarray(store[name])) != self._digest:
             raise ValueError(
-                f"the saved weights must be those of the tree of {type(self).__name__} "
+                f"the saved weights must belong to the tree of {type(self).__name__} "
                 f"{self.name!r}; got weights of another tree, one of other counts or clusters. "
-                "They are left as they were; layers below and the head's optimizer, which Keras "
-                "loads apart from them, may not be."
+                "They are left as they were; other layers and the head's optimizer, which Keras "
+                "loads separately, may not be."
             )
 
     def _make_tree(self) -> tuple[ClassTree, int]:
@@ -321,7 +321,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns h in the dtype of statistics; refuses weights of another tree."""
-        rule = "the weights must be those of this head's tree; got weights of another tree"
+        rule = "the weights must belong to this head's tree; got weights of another tree"
         check = Check(tf.equal(self.tree_digest.value, self._digest), lambda: [rule])
         with after([check]):
             return tf.identity(tf.cast(hidden, self.statistics_dtype))

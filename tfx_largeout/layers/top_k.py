@@ -358,7 +358,7 @@ def output_of_logits(logits: Any) -> HeadOutput:
     output = head_output(logits)
     if output is None:
         raise TypeError(
-            "model must end in a head; got one that ends in something else. tlo.replace_output "
+            "model must end in a head; it ends in something else. tlo.replace_output "
             "puts a head in place of a Dense layer"
         )
     return output

@@ -213,7 +213,7 @@ def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
     for own in ("train_step", "compute_loss"):
         if getattr(type(model), own) is not getattr(keras.Model, own):
             raise TypeError(
-                f"model must have no {own} of its own, which would be lost; got {_described(model)}"
+                f"model must have no custom {own}, which would be lost; got {_described(model)}"
             )
     dense, activations = _ending(model)
     _check_dense(model, dense, activations)
@@ -244,7 +244,7 @@ def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
             break
         activations.append(layer)
     raise ValueError(
-        "model must end in a keras.layers.Dense with weights of its own, or in one and a softmax "
+        "model must end in a keras.layers.Dense with separate weights, or in one and a softmax "
         f"behind it; got {_described(model)}, which ends in {_described(layer)}"
     )
 
@@ -301,7 +301,7 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
         weights = own_weights(layer)
         if layer is not dense and not own.isdisjoint(map(id, weights)):
             raise ValueError(
-                "the Dense layer in which model ends must have weights of its own; got "
+                "the Dense layer in which model ends must not share weights; got "
                 f"{_described(dense)}, which shares some with {_described(layer)}"
             )
 
@@ -309,7 +309,7 @@ def _check_dense(model: keras.Model, dense: keras.layers.Dense, behind: list[Any
 def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
     if isinstance(head, TiedHead):
         raise ValueError(
-            f"head must have a W of its own; got {_described(head)}, whose W is the table of "
+            f"head must have a separate W; got {_described(head)}, whose W is the table of "
             f"{_described(head.embedding)}"
         )
     if head.built:

@@ -121,7 +121,7 @@ def resize_classes(
         result.compile_from_config(_other_compile(compiled, model, old, change))
         if not result.compiled:
             raise TypeError(
-                "model must have Keras's own compile, or a compile_from_config; got "
+                "model must have Keras's compile, or a compile_from_config; got "
                 f"{type(model).__name__} {model.name!r}"
             )
     _take_state(model, result, old, new, change)

@@ -66,7 +66,7 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
         if abs(places[best]) >= _LARGEST - 1e-9:
             raise ValueError(
                 "data must be such that the loss has a minimum at a temperature in [0.01, 100]; "
-                f"got one that falls up to {np.exp(places[best]):.3g}"
+                f"got a loss that falls up to {np.exp(places[best]):.3g}"
             )
         if spacing <= _SPACING:
             return float(np.exp(_minimum(places, values, best)))

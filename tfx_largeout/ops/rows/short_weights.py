@@ -29,10 +29,10 @@ def warn_of_short_weights(owner: str, variables: Iterable[Any]) -> None:
             short.append(dtype)
     if short:
         warnings.warn(
-            f"{owner} trains weights in {short[0]}, and rounds each step to it: one that is less "
+            f"{owner} trains weights in {short[0]}, and rounds each step to it: a step of less "
             f"than about 1/{2 * _STEPS[short[0]]} of a weight changes nothing, and the loss stops "
-            "falling where that of float32 weights goes on. Take dtype='mixed_bfloat16' (or the "
-            "policy of that name), which computes in bfloat16 and keeps weights in float32.",
+            "falling where it would go on with float32 weights. Take dtype='mixed_bfloat16' (or "
+            "the policy of that name), which computes in bfloat16 and keeps weights in float32.",
             RuntimeWarning,
             stacklevel=3,
         )
