@@ -4,9 +4,9 @@
 Each class here is a kind of statistics. A head says which kinds it gives in training
 (`Head.gives`), and gives `ExactStatistics` always, `MeanLogitStatistics` in every evaluation; a
 loss names the kind that it needs in training (`HeadLoss.trains_on`) and in evaluation
-(`HeadLoss.evaluates_on`). So every loss works
-with every head that gives its kinds. The first field of a kind is `labels`. N is the number of
-examples (batch dimensions flattened), K the number of labels of an example.
+(`HeadLoss.evaluates_on`). So every loss works with every head that gives its kinds. The first
+field of a kind is `labels`. N is the number of examples (batch dimensions flattened), K the number
+of labels per example.
 """
 
 from __future__ import annotations

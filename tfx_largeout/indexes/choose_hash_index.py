@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""choose_hash_index: K and L of a hash index, for a recall or for a number of candidates."""
+"""choose_hash_index: H and L of a hash index, for a recall or for a number of candidates."""
 
 from __future__ import annotations
 
@@ -101,19 +101,19 @@ def choose_hash_index(
     hashes_per_table: Sequence[int] | None = None,
     num_tables: Sequence[int] = _NUM_TABLES,
 ) -> tuple[HashIndex, Statistics]:
-    """Returns a hash index whose K and L are chosen: for a recall, or for a number of candidates.
+    """Returns a hash index whose H and L are chosen: for a recall, or for a number of candidates.
 
     A query reads buckets, of longer rows first, until it has `num_found` classes, as with
     `TopK(..., num_found=...)` and `LSHEmbedding(num_found, per_example=True)`. What counts is how
     many of the k classes with the greatest logits o = W h + b are among them.
 
-    - `recall`: K and L with which the fewest candidates have it, and that number.
-    - `num_found`: K and L with which so many candidates have the highest recall.
+    - `recall`: H and L with which the fewest candidates have it, and that number.
+    - `num_found`: H and L with which so many candidates have the highest recall.
 
     The recall is a mean over the queries. A target must be met by two standard errors of it, so
     that it is met by other queries of the same kind too; a few hundred are a good number.
 
-    First all K and L are tried with the first 64 queries, on 2,048 rows of W and the best rows of
+    First all H and L are tried with the first 64 queries, on 2,048 rows of W and the best rows of
     each query. Then indexes are built over all of W, the most promising first, until one of them
     meets the target with all queries; with `num_found` the first does. The choice goes to the log
     of `logging` at the level INFO. It is a function of the arguments and of `like.seed`; nothing is
@@ -126,32 +126,32 @@ def choose_hash_index(
     best = TopK(head, 10, num_found=found["num_found"], index=index)
     ```
 
-    Cost: a pass over all classes for the best ones, O(N C D); O(2,048 (D + 64) K L) and more to try
-    each K with the greatest L; and for each index that is built O(L C K D) time and 4 C L bytes.
+    Cost: a pass over all classes for the best ones, O(N C D); O(2,048 (D + 64) H L) and more to try
+    each H with the greatest L; and for each index that is built O(L C H D) time and 4 C L bytes.
 
     Args:
-        like: An index whose other arguments the new one has: family, similarity, seed, ... Its K
+        like: An index whose other arguments the new one has: family, similarity, seed, ... Its H
             and L don't count. It may be built, or not, and stays as it is.
         kernel: W `[C, D]` of a trained head, a variable or an array. With other weights
-            other K and L are right.
+            other H and L are right.
         bias: b `[C]`, likewise, or None.
         queries: h `[N, D]`, finite, at least two: hidden activations, as the trunk gives them.
         recall: In (0, 1]. Give this or `num_found`.
         num_found: How many candidates a query has at most, at most C.
         k: How many of the best classes count. Default 10.
-        hashes_per_table: The values of K to try. Default None: all with which a table has at most
+        hashes_per_table: The values of H to try. Default None: all with which a table has at most
             four buckets a class.
         num_tables: The values of L to try. Default 5, 10, 20, 30, 50: memory and upkeep of the
             index grow with L.
 
     Returns:
-        A new index that is not built, whose `get_config` has K and L; and statistics:
+        A new index that is not built, whose `get_config` has H and L; and statistics:
         `hashes_per_table`, `num_tables`, `num_found`, and of an index like it over all of W
         `recall` and its standard error, `recall_error`.
 
     Raises:
         TypeError: `like` is no `HashIndex`.
-        ValueError: An argument is out of range, or no K and L that are tried meet the target.
+        ValueError: An argument is out of range, or no H and L that are tried meet the target.
         RuntimeError: The classes are spread over several workers.
         tf.errors.InvalidArgumentError: W or h is not finite.
     """
@@ -189,7 +189,7 @@ def _most_promising(
     expected: dict[tuple[int, int], Found],
     tried: dict[tuple[int, int], Found],
 ) -> Iterator[tuple[int, int]]:
-    """Yields K and L that are expected to meet the target, the best first; of equals, small ones.
+    """Yields H and L that are expected to meet the target, the best first; of equals, small ones.
 
     Those that are expected to find no more than some that were tried, and did not meet it, are left
     out.
@@ -222,7 +222,7 @@ def _at_most_all(name: str, value: Any, num_classes: int) -> int:
 def _grid(
     like: HashIndex, hashes: Sequence[int] | None, num_tables: Sequence[int], num_classes: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the values of K and of L to try."""
+    """Returns the values of H and of L to try."""
     tables = integers_argument("num_tables", num_tables, at_least=1)
     if hashes is not None:
         all_hashes = integers_argument("hashes_per_table", hashes, at_least=1)
@@ -293,7 +293,7 @@ def _refusal(recall: float | None, found: dict[tuple[int, int], Found]) -> str:
 
 
 class TableTrials:
-    """Hash values of queries, of their best classes and of some rows of W, drawn once for all K, L.
+    """Hash values of queries, of their best classes and of some rows of W, drawn once for all H, L.
 
     In table t a query q reads of its bucket in the range r of lengths the share
 
@@ -312,7 +312,7 @@ class TableTrials:
         bias: b, a variable or None.
         queries: `[N, D]`, of which the first 64 count.
         best: `[N, k]` ids of the best classes of each query.
-        num_functions: H; K and L may be tried with K L <= H.
+        num_functions: How many; H and L may be tried with H L at most this.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class TableTrials:
         self._classes_a_row = num_classes / len(drawn)
 
     def found(self, hashes_per_table: int, all_num_tables: list[int]) -> dict[int, Found]:
-        """Returns what tables of K functions are expected to find, for several L.
+        """Returns what tables of H functions are expected to find, for several L.
 
         Cost: O(N (M + k) L) comparisons for the greatest L.
         """
@@ -417,7 +417,7 @@ def _values(vectors: tf.Tensor, functions: HashFunctions, count: int) -> np.ndar
 
 
 def _codes(values: np.ndarray, hashes: int, num_tables: int, base: int) -> np.ndarray:
-    """Returns codes of K values each, `[..., L]`; -1 where there is a value of -1."""
+    """Returns codes of H values each, `[..., L]`; -1 where there is a value of -1."""
     values = values[..., : hashes * num_tables].reshape(*values.shape[:-1], num_tables, hashes)
     codes = values @ (base ** np.arange(hashes)).astype(values.dtype)
     return np.where((values < 0).any(axis=-1), _NO_BUCKET, codes)

@@ -41,10 +41,10 @@ SEARCH_SEED = (0, 0)
 class HashIndex(Index, SearchIndex):
     """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
 
-    A row is in the bucket whose number is made of K hash values (`hashes_per_table`). A query with
+    A row is in the bucket whose number is made of H hash values (`hashes_per_table`). A query with
     a vector finds the classes whose rows share its bucket in one of the L tables: a class whose
     rows collide with the query in one hash with probability p is found with probability
-    1 - (1 - p^K)^L.
+    1 - (1 - p^H)^L.
 
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
     marks the changed ones, and brings a few tables up to date, so that all of them have had
@@ -71,11 +71,11 @@ class HashIndex(Index, SearchIndex):
     winner, and no side of a plane. `health` tells how many classes can't be found.
 
     Cost: 4 (C + buckets) bytes per table and 4 C for all, which are weights and saved with the
-    model; a query O(K L) hashes and m L buckets; a round O(L (C + changed rows (D + K))).
+    model; a query O(H L) hashes and m L buckets; a round O(L (C + changed rows (D + H))).
 
     Args:
         family: The hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
-        hashes_per_table: K; a table has v^K buckets, v being the number of values of a function,
+        hashes_per_table: H; a table has v^H buckets, v being the number of values of a function,
             for each range of lengths; at most 2^24. Default 6.
         num_tables: L. Default 50.
         first_period: Steps of the first round, and of the shortest. Default 50.
@@ -345,15 +345,14 @@ class HashIndex(Index, SearchIndex):
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
         """Returns figures that say how well the tables serve, scalars in [0, 1].
 
-        - `occupied`: share of the buckets that hold a class; little if K is too large for C;
+        - `occupied`: share of the buckets that hold a class; little if H is too large for C;
         - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
           alike. With several ranges of lengths the last one, of short rows, doesn't count;
         - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
         - `stale`: share of 64 classes per table whose rows are in another bucket by now; much if
-          the
-          period is too long.
+          the period is too long.
 
-        Cost: O(L (buckets + 64 D K L)). Arguments: as `rebuild`.
+        Cost: O(L (buckets + 64 D H L)). Arguments: as `rebuild`.
         """
         self.check_built_for(kernel)
         longer = max(self.num_ranges - 1, 1) * self._buckets_of_range

@@ -17,13 +17,13 @@ from tfx_largeout.saving import get_initializer
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SparseDense(keras.layers.Dense):
-    """Dense for K-sparse inputs, with a gradient of the touched rows only.
+    """Dense for sparse inputs, with a gradient of the touched rows only.
 
-    `y = activation(sum_k v_k kernel[i_k] + bias)` over the K nonzeros `(i_k, v_k)` of an example.
+    `y = activation(sum_k v_k kernel[i_k] + bias)` over the n nonzeros `(i_k, v_k)` of an example.
     The result equals `keras.layers.Dense` on the same input made dense. The gradient of the
     kernel is a `tf.IndexedSlices` with one slice for each feature that occurs in the batch.
 
-    Cost: O(K D) per example, forward and gradient; independent of the input width V. The optimizer
+    Cost: O(n D) per example, forward and gradient; independent of the input width V. The optimizer
     decides about the update: the row optimizers follow the slices, `RowRMSprop` with the steps of
     Adam without momentum. Keras's Adam moves all V rows, which may take longer than all the rest
     of a step; `FusedAdam` does the same in less time. A regularizer or constraint on the kernel

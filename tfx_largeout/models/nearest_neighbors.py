@@ -46,10 +46,10 @@ class NearestNeighborModel(keras.Model):
     h is what the head of the model gets, x the features that the model gets; N(z) are the examples
     whose z_i have the largest cosine with z, above 0, Y_i their labels, and m is the mean number of
     labels of an example, so that the N of all classes add up to about 1, or less where nothing is
-    near. The softmax knows what examples
-    have in common, neighbors what is rare: with few examples per class the mixture is better than
-    either. Neighbors by x find what training has blurred: the same rare word. How much each should
-    count differs between data sets: `choose_weights` finds w and v on held-out examples.
+    near. The softmax knows what examples have in common, neighbors what is rare: with few examples
+    per class the mixture is better than either. Neighbors by x find what training has blurred: the
+    same rare word. How much each should count differs between data sets: `choose_weights` finds w
+    and v on held-out examples.
 
     The logarithms rank as a product of powers of p + floor does, a logarithmic opinion pool: a
     class that all three find likely is ahead of a class that a single part is sure of. floor is

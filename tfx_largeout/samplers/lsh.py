@@ -21,9 +21,9 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 class LSHEmbedding(IndexSampler):
     """Classes that share a bucket with h: the model may confuse them with the labels.
 
-    A class c is found in one of the L tables with probability 1 - (1 - p^k)^L (Theorem 2), p being
+    A class c is found in one of the L tables with probability 1 - (1 - p^H)^L (Theorem 2), p being
     the probability that one hash function gives h and w_c, as the index hashes them, the same
-    value; k is `hashes_per_table`, L `num_tables`. So the candidates change with W and with the
+    value; H is `hashes_per_table`, L `num_tables`. So the candidates change with W and with the
     input.
 
     With `ActiveSetSoftmax` and no `background`, training is as in the paper. With `corrected`,
@@ -89,7 +89,7 @@ class LSHEmbedding(IndexSampler):
 def _log_found(
     weights: OutputWeights, hidden: tf.Tensor, places: tf.Tensor, products: tf.Tensor
 ) -> tf.Tensor:
-    """Returns log(1 - (1 - p^k)^L) for the classes of some rows; 0 where there is none, at -1."""
+    """Returns log(1 - (1 - p^H)^L) for the classes of some rows; 0 where there is none, at -1."""
     index: HashIndex = weights.index
     unique, which = tf.unique(tf.reshape(places, [-1]))
     rows, _ = index.hashed_rows(weights.kernel, weights.bias).get(tf.maximum(unique, 0))
@@ -110,7 +110,7 @@ class LSHLabel(IndexSampler):
     """Classes that share a bucket with a label: they look alike to the model.
 
     The index is queried with the rows of W of all labels of an example. With one label y, a class c
-    is found with probability 1 - (1 - p^k)^L (Theorem 1), p being the probability that one hash
+    is found with probability 1 - (1 - p^H)^L (Theorem 1), p being the probability that one hash
     function gives w_y and w_c the same value.
 
     Arguments and errors: as `IndexSampler`.

@@ -92,9 +92,8 @@ def export(
     B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes
     per class, by `rows`; 1.25 times as much with lists; 4 D more with `rescore`. To export with
     lists takes memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L
-    tables of K
-    hashes: O(B (L (K D + what buckets have) + `num_found` D)) time, and 4 (C + buckets) bytes per
-    table beside W.
+    tables of H hashes: O(B (L (H D + what buckets have) + `num_found` D)) time, and
+    4 (C + buckets) bytes per table beside W.
 
     Args:
         model: A built model whose only output is a head's.

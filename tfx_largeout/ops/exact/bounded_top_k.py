@@ -119,8 +119,8 @@ def probed_top_k(
     its bounds, as it is for another W; where `ends` don't rise; and without the custom op.
 
     Cost: for each example L D + R D multiplications, R being the number of classes of its lists, of
-    which D + 12 bytes per class are read. Memory: 20 R bytes a thread, of
-    which there are at most as many as 64 MiB have room for.
+    which D + 12 bytes per class are read. Memory: 20 R bytes per thread, on at
+    most as many threads as 64 MiB have room for.
 
     Args:
         hidden: h, `[B, D]`, floating.
