@@ -20,6 +20,7 @@ from typing import Any
 
 from distribute.simulation.network import World
 
+from tfx_largeout import written_whole
 from tfx_largeout.callbacks import checkpoint_file, checkpoint_folder
 
 FOLDER = "/run"
@@ -80,7 +81,7 @@ class Disk:
         """Within it checkpoints are written here, to `SimulatedPath(FOLDER)`."""
         SimulatedPath.disk = self
         of_file = {name: getattr(zipfile, name) for name in ("ZIP_STORED", "BadZipFile")}
-        checkpoint_file.os = SimpleNamespace(
+        checkpoint_file.os = written_whole.os = SimpleNamespace(
             fsync=self._fsync,
             replace=lambda path, target: path.rename(target),
             open=lambda folder, flags: folder,
@@ -92,7 +93,7 @@ class Disk:
         try:
             yield
         finally:
-            checkpoint_file.os = checkpoint_folder.os = os
+            checkpoint_file.os = written_whole.os = checkpoint_folder.os = os
             checkpoint_file.zipfile = zipfile
 
     def _fsync(self, what: Any) -> None:

@@ -52,7 +52,7 @@ MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
     "names are not on the disk": (
         _FILE,
         "write_checkpoint",
-        {"_put_names_on_disk(path.parent)": "pass"},
+        {"put_names_on_disk(path.parent)": "pass"},
     ),
     "a file gets its name at once": (
         _FILE,

@@ -169,7 +169,7 @@ class Run:
                 self.disk.full[fault.rank] = 1 + fault.at[1] % 12
             elif fault.kind == "slow":
                 world.loss, world.latency = 0.3, 0.2
-            elif len(self._processes) > 1:
+            elif len(absent) < len(self._processes) - 1:
                 absent.add(fault.rank)
 
     def _part(self, fault: Fault) -> None:
