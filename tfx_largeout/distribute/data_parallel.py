@@ -245,7 +245,7 @@ def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:
 
 
 def _refuse_norms(inner: Any) -> None:
-    """Refuses optimizers whose step goes by norms of a weight of which a worker has a part."""
+    """Refuses optimizers that use the norm of a whole weight: a worker has only a part of it."""
     clips = {name: getattr(inner, name) for name in ("clipnorm", "global_clipnorm")}
     if isinstance(inner, _BY_NORMS) or any(clips.values()):
         raise ValueError(

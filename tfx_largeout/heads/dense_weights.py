@@ -138,7 +138,7 @@ class DenseWeights(Head):
     def finite_argument(self, name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Returns finite numbers of a shape in the dtype of the head's weights; refuses others."""
         given = np.asarray(values)
-        if given.dtype.kind not in "iufV":  # V: bfloat16
+        if given.dtype.kind not in "iufV":  # bfloat16 is of kind V
             raise ValueError(f"{name} must be real numbers; got dtype {given.dtype}")
         with np.errstate(over="ignore"):
             array = np.asarray(given, tf.as_dtype(self.weights_dtype).as_numpy_dtype)

@@ -141,7 +141,7 @@ def _fill_boxes(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     threshold[light] = content[light]
     alias[light] = heavy[np.minimum(giver, heavy.size - 1)]
 
-    end = np.searchsorted(taken, surplus, side="left")  # the lights before which it is used up
+    end = np.searchsorted(taken, surplus, side="left")  # how many lights use it up
     used_up = np.flatnonzero(end[:-1] < taken.size)  # the last heavy fills its box by itself
     threshold[heavy[used_up]] = 1 + surplus[used_up] - taken[end[used_up]]
     alias[heavy[used_up]] = heavy[used_up + 1]

@@ -328,10 +328,10 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> tuple[Head, int]:
 
 
 def _tables_below(model: keras.Model, head: Head) -> list[Any]:
-    """Returns the lookup tables of the layers that the head is no part of, nor they of the head.
+    """Returns the lookup tables of the layers outside the head, which do not contain it.
 
-    Variables go along by themselves, as endpoints read them: a layer that is tracked, too, has its
-    own written twice.
+    Variables are written anyway, as endpoints read them; tracking a layer, too, would write its
+    variables twice.
     """
     of_head = {id(layer) for layer in flat_layers(head)}
     tables = {}
