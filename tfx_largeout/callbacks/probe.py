@@ -69,7 +69,7 @@ class Probe(StepMeasurements):
 
     Raises:
         ValueError: An argument is out of range.
-        TypeError: When training begins: the model's last layer is no head with W and b
+        TypeError: When training begins: the model's last layer is not a head with W and b
             (`KernelHead`), or its loss is no `HeadLoss`.
     """
 
@@ -193,7 +193,7 @@ class ProbedBatch(NamedTuple):
         """Returns that of a model with a `HeadLoss`, for `asked_by`. Cost: O(N C D).
 
         Raises:
-            TypeError: The model's last layer is no head with W and b.
+            TypeError: The model's last layer is not a head with W and b.
             tf.errors.InvalidArgumentError: No example counts. Raised when the graph runs.
         """
         logits = model(x, training=False)

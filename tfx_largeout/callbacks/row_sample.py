@@ -33,7 +33,7 @@ class RowSample:
             of these as a `tf.data.Dataset`, a `PyDataset` or another iterable that ends.
         rows: How many, or all that there are.
         seed: Of the choice.
-        ignored: An id that is no label, as -1 is.
+        ignored: An id that is not a label, as -1 is.
 
     Attributes:
         size: How many rows there are.

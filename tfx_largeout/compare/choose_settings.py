@@ -185,7 +185,7 @@ def choose_settings(
         ways to apply it: `apply(model)`, and `model()`, a new compiled model.
 
     Raises:
-        TypeError: `model` is no model that Keras can make anew from its configuration, or has no
+        TypeError: `model` is not a model that Keras can make anew from its configuration, or has no
             head, or the labels are no class ids.
         ValueError: An argument is out of range, `seconds` and `trials` are both given; the model is
             not compiled, or not built, or has several heads; there are no data, or too few to hold

@@ -28,7 +28,7 @@ def read_filter(
     nor as predictions. Rows are counted as in the data file, from 0: read it with
     `rows_without_labels="keep"`.
 
-    Cost: O(file size) time; 16 bytes a pair, twice.
+    Cost: O(file size) time; 16 bytes per pair, twice.
 
     Args:
         path: A plain, gzip, xz or bzip2 file. It may be empty.

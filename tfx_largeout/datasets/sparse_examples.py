@@ -26,7 +26,7 @@ class SparseExamples:
     `feature_values` at the same places; its labels are
     `label_ids[label_splits[i]:label_splits[i + 1]]`. The arrays are read-only.
 
-    Cost: 8 bytes a feature, 8 bytes per label, 16 bytes per example. The arrays may be
+    Cost: 8 bytes per feature, 8 bytes per label, 16 bytes per example. The arrays may be
     memory-mapped files, as `read_xc(..., cache=folder)` makes them.
 
     Args:

@@ -45,8 +45,8 @@ def uniform_labels(
         New containers, `train` first and then `others` in order, each with `num_labels` labels.
 
     Raises:
-        ValueError: `num_labels`, `max_count` or `seed` is no integer or out of range, a label that
-            should stay never occurs in `train`, or `others` have another number of labels than
+        ValueError: `num_labels`, `max_count` or `seed` is not an integer or out of range, a label
+            that should stay never occurs in `train`, or `others` have another number of labels than
             `train`.
 
     Deviations:

@@ -59,7 +59,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
-        TypeError: `sampler` is no sampler, `index` is no index; as `RowUpdatingHead`.
+        TypeError: `sampler` is not a sampler, `index` is not an index; as `RowUpdatingHead`.
         ValueError: An argument is out of range; as `RowUpdatingHead`. When the head is built:
             `index` serves another head.
         NotImplementedError: The sampler can't use the index: see `LSHEmbedding`.

@@ -76,7 +76,7 @@ class WTAHash(HashFamily):
         window: How many coordinates are compared, k in the paper; at least 2, at most D. Default 8.
 
     Raises:
-        ValueError: `window` is no integer, or out of range.
+        ValueError: `window` is not an integer, or out of range.
 
     References:
         Yagnik, Strelow, Ross, Lin 2011, The power of comparative reasoning; Vijayanarasimhan,

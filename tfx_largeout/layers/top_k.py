@@ -204,8 +204,8 @@ class TopK(_Search):
         category: With `categories`: integers `[...]`; -1 finds classes of any. None without.
 
     Raises:
-        TypeError: `head` is not a head, or `index` is no index; at the first call: the head has no
-            W to find rows of. Ids are not integers.
+        TypeError: `head` is not a head, or `index` is not an index; at the first call: the head has
+            no W to find rows of. Ids are not integers.
         ValueError: `k`, `activation` or `num_found` is out of range, or `num_found` is given with
             an index that is no `HashIndex`; `allow` is empty or out of range, there are not C
             `categories`; at the first call: the index was built for a W of another shape; of

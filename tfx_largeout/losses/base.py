@@ -89,9 +89,9 @@ class HeadLoss(keras.losses.Loss):
 
     Raises:
         TypeError: `class_weights` are not numbers.
-        ValueError: `ignore_class` is no integer, or `class_weights` are not `[C]`, or one of them
-            is negative or not finite. In a call: they are not C, or there are class weights or an
-            ignored class with values that are targets.
+        ValueError: `ignore_class` is not an integer, or `class_weights` are not `[C]`, or one of
+            them is negative or not finite. In a call: they are not C, or there are class weights or
+            an ignored class with values that are targets.
     """
 
     # Of the class, or of an instance whose arguments say of what it is a function.

@@ -49,7 +49,7 @@ class BlackOut(CandidateLoss):
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         label = corrected_labels(statistics)
         scores = tf.where(statistics.negatives, corrected_candidates(statistics), NO_LOGIT)
-        # A column that is no class, so that there is a largest one even without candidates.
+        # A column that is not a class, so that there is a largest one even without candidates.
         scores = tf.pad(scores, [[0, 0], [0, 1]], constant_values=NO_LOGIT)
         place = tf.argmax(scores, axis=1)
         largest, workers = tf.gather(scores, place, axis=1, batch_dims=1), statistics.workers

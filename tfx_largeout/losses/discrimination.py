@@ -134,7 +134,7 @@ class GeneralizedBCE(CandidateLoss):
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
-        ValueError: `calibration` is no number in [0, 1].
+        ValueError: `calibration` is not a number in [0, 1].
 
     Deviations:
         The paper divides by 1 + |N(x)|, which optimizers such as Adam do not notice.

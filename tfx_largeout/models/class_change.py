@@ -171,7 +171,7 @@ class ClassChange:
         return {name: follows.get(name, lambda x: x)(value) for name, value in options.items()}
 
     def _id_of(self, name: str, old_id: int) -> int:
-        """Returns the new id of a class; one that is no class stays what it is."""
+        """Returns the new id of a class; one that is not a class stays what it is."""
         if old_id in self._places:
             return self._places[old_id]
         if 0 <= old_id < max(self.old, self.new):

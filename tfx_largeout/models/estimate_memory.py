@@ -271,7 +271,7 @@ def _workers_of(head: Head, workers: int) -> int:
 
 
 def _of_any_layer(layer: Any, step: StepSize, counted: set[int]) -> tuple[list[Weight], StepMemory]:
-    """Returns weights and a step of a layer that is no head, but for weights that are counted."""
+    """Returns weights and a step of a layer that is not a head, without counted weights."""
     part = "index" if isinstance(layer, DerivedState) else "weights"
     own = [weight for weight in own_weights(layer) if id(weight) not in counted]
     weights = [Weight.of(weight, part) for weight in own]

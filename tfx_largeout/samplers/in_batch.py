@@ -27,8 +27,8 @@ class InBatch(Sampler):
     dividing by E (`SampledSoftmax`, `ComplementarySum`) makes up for that. Candidates that
     are labels of the example itself are hits, which losses leave out.
 
-    A class that is no label is no candidate: a class that is rare, or new, learns late what it is
-    not. For uniform ones besides, take another sampler.
+    A class that is not a label is no candidate: a class that is rare, or new, learns late what it
+    is not. For uniform ones besides, take another sampler.
 
     The `LabelIntervals` are the index of the head, which makes them, counts each step of training,
     and saves them. Labels of earlier batches are compared by the present rows of W, too.

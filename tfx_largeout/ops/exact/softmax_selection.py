@@ -60,7 +60,7 @@ class SoftmaxSelection(NamedTuple):
 
 
 def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1) -> int:
-    """Returns S as an int; refuses what is no integer in [at_least, C]."""
+    """Returns S as an int; refuses what is not an integer in [at_least, C]."""
     num_selected = integer_argument("num_selected", num_selected, at_least)
     if num_selected > num_classes:
         raise ValueError(

@@ -62,9 +62,9 @@ def streamed_logits(
     Ids and ranks don't depend on the number of threads.
 
     NaN and infinity: the logsumexp is NaN if any logit of the example is NaN, else +inf if any is
-    +inf; it is -inf if all are -inf and where there is no class. Target logits and top scores are
-    reported as they are. For ranks and the best k, where `tf.math.top_k` has no rule, a NaN logit
-    counts as -inf: it never beats a number, and ties go to the lower id.
+    +inf; it is -inf if all are -inf and where there is no class. Target logits and top scores
+    are reported as they are. For ranks and the best k, where `tf.math.top_k` has no rule, a NaN
+    logit counts as -inf: it never beats a number, and ties go to the lower id.
 
     Cost: O(B C D) time, W read once. Memory O(B (D + T (K + k) + N)) for T threads and N chunks of
     classes; N is at most 256, so that this does not grow with C.

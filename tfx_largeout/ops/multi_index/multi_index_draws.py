@@ -274,7 +274,7 @@ class PairSoftmax(NamedTuple):
         """Draws S classes of each example with replacement.
 
         Returns:
-            `[B, S]` int64, -1 where q is no number; and log q of each, float64, 0 there.
+            `[B, S]` int64, -1 where q is not a number; and log q of each, float64, 0 there.
         """
         shape = [tf.shape(self.first)[0], num_draws, 3]
         uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
