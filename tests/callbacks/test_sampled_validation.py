@@ -493,5 +493,5 @@ def test_what_can_not_be_is_refused():
         fit(model_with(), SampledValidation(VX, VY, monitor="val_loss_se", patience=1))
     with pytest.raises(ValueError, match="no validation_data beside SampledValidation"):
         fit(model_with(), SampledValidation(VX, VY), validation_data=(VX, VY))
-    with pytest.raises(ValueError, match="sample_weight must be None where x has batches"):
+    with pytest.raises(ValueError, match="sample_weight must be None where x comes in batches"):
         SampledValidation(as_dataset()[0], sample_weight=np.ones(HELD_OUT))
