@@ -11,8 +11,67 @@ namespace {
 
 constexpr int64_t kRowsAhead = 12;  // that are asked for before they are needed
 
-// Changes up to kLanes weights w with gradient g.
-template <RowMethod kMethod>
+// 32 random bits for each of up to kLanes columns of a row from `column` on, by two halves of a
+// key. They are the same on every instruction set, and in random_bits of Python.
+TFX_INLINE Words RandomWords(uint32_t low, uint32_t high, int64_t column) {
+  Words x;
+  for (int i = 0; i < kLanes; ++i) x[i] = i;
+  x = (x + static_cast<uint32_t>(column)) * 0x9e3779b9u + low;
+  x = (x ^ (x >> 16)) * 0x21f0aaadu ^ high;
+  x = (x ^ (x >> 15)) * 0x735a2d97u;
+  return x ^ (x >> 15);
+}
+
+// The ways in which a row of weights is kept.
+struct FloatRow {
+  float* weights;
+};
+struct BfloatRow {
+  uint16_t* weights;
+};
+struct RandomRow {
+  uint16_t* weights;
+  uint32_t low, high;  // of the key
+};
+struct CompensatedRow {
+  uint16_t* weights;
+  uint16_t* errors;
+};
+
+// Up to kLanes weights from `begin` on.
+template <typename Row>
+TFX_INLINE Floats LoadWeights(const Row& row, int64_t begin, int64_t n) {
+  return LoadSome(row.weights + begin, n);
+}
+TFX_INLINE Floats LoadWeights(const CompensatedRow& row, int64_t begin, int64_t n) {
+  return LoadSome(row.weights + begin, n) + LoadSome(row.errors + begin, n);
+}
+
+template <typename Row>
+TFX_INLINE void StoreWeights(const Row& row, int64_t begin, Floats x, int64_t n) {
+  StoreSome(row.weights + begin, x, n);
+}
+TFX_INLINE void StoreWeights(const RandomRow& row, int64_t begin, Floats x, int64_t n) {
+  const Words random = RandomWords(row.low, row.high, begin) & 0xffff;
+  StoreSome(row.weights + begin, NarrowAtRandom(x, random), n);
+}
+TFX_INLINE void StoreWeights(const CompensatedRow& row, int64_t begin, Floats x, int64_t n) {
+  const Halves halves = Narrow(x);
+  const Floats rounded = Widen(halves);
+  const Words is_finite = reinterpret_cast<Words>(rounded - rounded == 0.0f);
+  const Floats error = reinterpret_cast<Floats>(reinterpret_cast<Words>(x - rounded) & is_finite);
+  StoreSome(row.weights + begin, halves, n);
+  StoreSome(row.errors + begin, error, n);
+}
+
+// Slots: floats, or moments of bfloat16, for which there are random numbers below 2^16.
+TFX_INLINE void StoreSlot(float* to, Floats x, Words, int64_t n) { StoreSome(to, x, n); }
+TFX_INLINE void StoreSlot(uint16_t* to, Floats x, Words random, int64_t n) {
+  StoreSome(to, NarrowAtRandom(x, random), n);
+}
+
+// Changes up to kLanes weights w with gradient g. Where Adam's v is one a row, it is in the rate.
+template <RowMethod kMethod, bool kRowWise>
 TFX_INLINE Floats NewWeights(const RowStep& s, Floats rate, Floats w, Floats g, Floats* slot_0,
                              Floats* slot_1) {
   (void)slot_1;
@@ -28,15 +87,16 @@ TFX_INLINE Floats NewWeights(const RowStep& s, Floats rate, Floats w, Floats g, 
     return w - rate * g / Sqrt(sum + s.epsilon);
   } else {
     const Floats m = *slot_0 = MulAdd(Broadcast(s.rest_1), g, Broadcast(s.momentum) * *slot_0);
+    if constexpr (kRowWise) return w - rate * m;
     const Floats v = *slot_1 = MulAdd(Broadcast(s.rest_2), g * g, Broadcast(s.beta_2) * *slot_1);
     return w - rate * m / (Sqrt(v) + s.epsilon);
   }
 }
 
-template <RowMethod kMethod>
-constexpr int kNumSlots = kMethod == RowMethod::kSgd    ? 0
-                          : kMethod == RowMethod::kAdam ? 2
-                                                        : 1;
+template <RowMethod kMethod, bool kRowWise>
+constexpr int kNumSlots = kMethod == RowMethod::kSgd                 ? 0
+                          : kMethod == RowMethod::kAdam && !kRowWise ? 2
+                                                                     : 1;
 
 // The sum of function(i, n) over a row, which gets kLanes numbers from i on, and at the end n <
 // kLanes.
@@ -51,34 +111,34 @@ TFX_INLINE float SumOver(int64_t n, const Function& function) {
 
 // What of a row of weights is taken from the gradient, to leave the part that is tangent to the
 // sphere: <w, g> / <w, w>.
-template <typename Weight>
-float Radial(const Weight* weights, const float* gradient, int64_t n) {
+template <typename Row>
+float Radial(const Row& row, const float* gradient, int64_t n) {
   const float squares =
       SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
-        const Floats w = LoadSome(weights + i, size);
+        const Floats w = LoadWeights(row, i, size);
         return MulAdd(w, w, sum);
       });
   const float along =
       SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
-        return MulAdd(LoadSome(weights + i, size), LoadSome(gradient + i, size), sum);
+        return MulAdd(LoadWeights(row, i, size), LoadSome(gradient + i, size), sum);
       });
   return squares == 0 ? 0 : along / squares;
 }
 
 // Divides a row by its norm, if that is neither 0 nor, within rounding, 1.
-template <typename Weight>
-void Normalize(Weight* weights, int64_t n) {
-  constexpr float kTolerance = sizeof(Weight) == 2 ? 0x1p-7f : 1e-6f;  // of the square
+template <typename Row>
+void Normalize(const Row& row, int64_t n) {
+  constexpr float kTolerance = sizeof(*row.weights) == 2 ? 0x1p-7f : 1e-6f;  // of the square
   const float squares =
       SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
-        const Floats w = LoadSome(weights + i, size);
+        const Floats w = LoadWeights(row, i, size);
         return MulAdd(w, w, sum);
       });
   if (squares == 0 || __builtin_fabsf(squares - 1) <= kTolerance) return;
   const Floats factor = Broadcast(1 / __builtin_sqrtf(squares));
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t size = Min(n - i, kLanes);
-    StoreSome(weights + i, factor * LoadSome(weights + i, size), size);
+    StoreWeights(row, i, factor * LoadWeights(row, i, size), size);
   }
 }
 
@@ -87,77 +147,137 @@ TFX_INLINE Floats Tangent(Floats gradient, float radial, Floats weights) {
   return radial == 0 ? gradient : gradient - Broadcast(radial) * weights;
 }
 
-// Weights [begin, begin + n) of a row, by scale * (gradient - radial * weights).
-template <RowMethod kMethod, typename Weight>
-TFX_INLINE void StepPart(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
-                         float scale, float radial, int64_t begin, int64_t n) {
-  Weight* weights = static_cast<Weight*>(row.weights) + begin;
-  const Floats before = LoadSome(weights, n);
-  const Floats g = Broadcast(scale) * Tangent(LoadSome(gradient + begin, n), radial, before);
-  const Floats w = Broadcast(s.kept) * before;
-  Floats slots[2] = {};
-  for (int i = 0; i < kNumSlots<kMethod>; ++i) slots[i] = LoadSome(row.slots[i] + begin, n);
-  const Floats changed = NewWeights<kMethod>(s, Broadcast(rate), w, g, &slots[0], &slots[1]);
-  StoreSome(weights, changed, n);
-  for (int i = 0; i < kNumSlots<kMethod>; ++i) StoreSome(row.slots[i] + begin, slots[i], n);
+// The sum of squares of a gradient less `radial` times the weights.
+template <typename Row>
+float Squares(const Row& row, float radial, const float* gradient, int64_t n) {
+  return SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
+    const Floats g = Tangent(LoadSome(gradient + i, size), radial, LoadWeights(row, i, size));
+    return MulAdd(g, g, sum);
+  });
 }
 
-template <RowMethod kMethod, typename Weight>
-void StepRow(const RowStep& s, float rate, const RowPlace& row, const float* gradient, float scale,
-             float radial, int64_t n) {
-  int64_t begin = 0;
-  for (; begin + kLanes <= n; begin += kLanes) {
-    StepPart<kMethod, Weight>(s, rate, row, gradient, scale, radial, begin, kLanes);
-  }
-  if (begin < n) StepPart<kMethod, Weight>(s, rate, row, gradient, scale, radial, begin, n - begin);
-}
-
-// What scales a gradient, less `radial` times the weights, down to the clip norm.
-template <typename Weight>
-float ClipScale(float clip_norm, const Weight* weights, float radial, const float* gradient,
-                int64_t n) {
-  if (clip_norm == __builtin_inff()) return 1.0f;
-  const float squares =
-      SumOver(n, [=](int64_t i, int64_t size, Floats sum) __attribute__((always_inline)) {
-        const Floats g = Tangent(LoadSome(gradient + i, size), radial, LoadSome(weights + i, size));
-        return MulAdd(g, g, sum);
-      });
+// What scales a gradient with such a sum down to the clip norm.
+float ClipScale(float clip_norm, float squares) {
   const float norm = __builtin_sqrtf(squares);
   return norm > clip_norm ? clip_norm / norm : 1.0f;
 }
 
-template <typename Weight>
-void StepOfType(const RowStep& s, float rate, const RowPlace& row, const float* gradient,
-                int64_t n) {
-  Weight* const weights = static_cast<Weight*>(row.weights);
-  const float radial = s.unit_rows ? Radial(weights, gradient, n) : 0.0f;
-  const float scale = ClipScale(s.clip_norm, weights, radial, gradient, n);
-  switch (s.method) {
-    case RowMethod::kSgd:
-      StepRow<RowMethod::kSgd, Weight>(s, rate, row, gradient, scale, radial, n);
-      break;
-    case RowMethod::kMomentum:
-      StepRow<RowMethod::kMomentum, Weight>(s, rate, row, gradient, scale, radial, n);
-      break;
-    case RowMethod::kNesterov:
-      StepRow<RowMethod::kNesterov, Weight>(s, rate, row, gradient, scale, radial, n);
-      break;
-    case RowMethod::kAdagrad:
-      StepRow<RowMethod::kAdagrad, Weight>(s, rate, row, gradient, scale, radial, n);
-      break;
-    case RowMethod::kAdam:
-      StepRow<RowMethod::kAdam, Weight>(s, rate, row, gradient, scale, radial, n);
-      break;
+// Weights [begin, begin + n) of a row, by scale * (gradient - radial * weights).
+template <RowMethod kMethod, bool kRowWise, typename Moment, typename Row>
+TFX_INLINE void StepPart(const RowStep& s, float rate, const Row& row, const RowPlace& place,
+                         const float* gradient, float scale, float radial, int64_t begin,
+                         int64_t n) {
+  constexpr int kSlots = kNumSlots<kMethod, kRowWise>;
+  const Floats before = LoadWeights(row, begin, n);
+  const Floats g = Broadcast(scale) * Tangent(LoadSome(gradient + begin, n), radial, before);
+  const Floats w = Broadcast(s.kept) * before;
+  Moment* to[2];
+  Floats slots[2] = {};
+  for (int i = 0; i < kSlots; ++i) {
+    to[i] = static_cast<Moment*>(place.slots[i]) + begin;
+    slots[i] = LoadSome(to[i], n);
   }
-  if (s.unit_rows) Normalize(weights, n);
+  const Floats changed =
+      NewWeights<kMethod, kRowWise>(s, Broadcast(rate), w, g, &slots[0], &slots[1]);
+  StoreWeights(row, begin, changed, n);
+  Words random = {};
+  if constexpr (sizeof(Moment) == 2) {
+    const auto key = static_cast<uint32_t>(place.key);
+    random = RandomWords(static_cast<uint32_t>(place.key >> 32), ~key, begin);
+  }
+  for (int i = 0; i < kSlots; ++i) {
+    StoreSlot(to[i], slots[i], i == 0 ? random & 0xffff : random >> 16, n);
+  }
 }
 
-void Step(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,
+template <RowMethod kMethod, bool kRowWise, typename Moment, typename Row>
+void StepRow(const RowStep& s, float rate, const Row& row, const RowPlace& place,
+             const float* gradient, float scale, float radial, int64_t n) {
+  const auto part = [&](int64_t begin, int64_t size) __attribute__((always_inline)) {
+    StepPart<kMethod, kRowWise, Moment>(s, rate, row, place, gradient, scale, radial, begin, size);
+  };
+  int64_t begin = 0;
+  for (; begin + kLanes <= n; begin += kLanes) part(begin, kLanes);
+  if (begin < n) part(begin, n - begin);
+}
+
+// The learning rate of a row with a mean of g^2, over the root of what is kept of it.
+float RowWiseRate(const RowStep& s, float rate, float mean, float* of_row) {
+  if (s.method == RowMethod::kAdagrad) {
+    *of_row += mean;
+    return rate / __builtin_sqrtf(*of_row + s.epsilon);
+  }
+  *of_row = s.beta_2 * *of_row + s.rest_2 * mean;
+  return rate / (__builtin_sqrtf(*of_row) + s.epsilon);
+}
+
+// A step of a method with moments.
+template <RowMethod kMethod, bool kRowWise, typename Row>
+void StepMoments(const RowStep& s, float rate, const Row& row, const RowPlace& place,
+                 const float* gradient, float scale, float radial, int64_t n) {
+  const auto step = s.bfloat16_moments ? StepRow<kMethod, kRowWise, uint16_t, Row>
+                                       : StepRow<kMethod, kRowWise, float, Row>;
+  step(s, rate, row, place, gradient, scale, radial, n);
+}
+
+template <typename Row>
+void StepOfRow(const RowStep& s, float rate, const Row& row, const RowPlace& place,
+               const float* gradient, int64_t n) {
+  const float radial = s.unit_rows ? Radial(row, gradient, n) : 0.0f;
+  float scale = 1;
+  if (s.row_wise || s.clip_norm != __builtin_inff()) {
+    const float squares = Squares(row, radial, gradient, n);
+    scale = ClipScale(s.clip_norm, squares);
+    if (s.row_wise && n > 0) {
+      const float most = s.clip_norm * s.clip_norm;
+      const float mean = (squares < most ? squares : most) / static_cast<float>(n);
+      rate = RowWiseRate(s, rate, mean, place.of_row);
+    }
+  }
+  const auto step = [&]() {
+    switch (s.method) {
+      case RowMethod::kSgd:
+        return StepRow<RowMethod::kSgd, false, float, Row>;
+      case RowMethod::kMomentum:
+        return StepMoments<RowMethod::kMomentum, false, Row>;
+      case RowMethod::kNesterov:
+        return StepMoments<RowMethod::kNesterov, false, Row>;
+      case RowMethod::kAdagrad:  // whose root is in the rate, where it is one a row
+        return s.row_wise ? StepRow<RowMethod::kSgd, false, float, Row>
+                          : StepRow<RowMethod::kAdagrad, false, float, Row>;
+      default:
+        return s.row_wise ? StepMoments<RowMethod::kAdam, true, Row>
+                          : StepMoments<RowMethod::kAdam, false, Row>;
+    }
+  }();
+  step(s, rate, row, place, gradient, scale, radial, n);
+}
+
+template <typename Row>
+void StepOf(const RowStep& s, float rate, const Row& row, const RowPlace& place,
+            const float* gradient, int64_t n) {
+  StepOfRow(s, rate, row, place, gradient, n);
+  if (s.unit_rows) Normalize(row, n);
+}
+
+void Step(const RowStep& s, float rate, const RowPlace& place, bool is_bfloat16,
           const float* gradient, int64_t n) {
-  if (is_bfloat16) {
-    StepOfType<uint16_t>(step, rate, row, gradient, n);
-  } else {
-    StepOfType<float>(step, rate, row, gradient, n);
+  if (!is_bfloat16) {
+    return StepOf(s, rate, FloatRow{static_cast<float*>(place.weights)}, place, gradient, n);
+  }
+  auto* const weights = static_cast<uint16_t*>(place.weights);
+  switch (s.rounding) {
+    case Rounding::kNearest:
+      return StepOf(s, rate, BfloatRow{weights}, place, gradient, n);
+    case Rounding::kCompensated:
+      return StepOf(s, rate, CompensatedRow{weights, place.errors}, place, gradient, n);
+    case Rounding::kStochastic: {
+      RandomRow row = {weights, static_cast<uint32_t>(place.key),
+                       static_cast<uint32_t>(place.key >> 32)};
+      StepOfRow(s, rate, row, place, gradient, n);
+      row.high = ~row.high;  // other random bits
+      if (s.unit_rows) Normalize(row, n);
+    }
   }
 }
 

@@ -14,6 +14,11 @@ namespace tfx::core {
 
 enum class RowMethod { kSgd, kMomentum, kNesterov, kAdagrad, kAdam };
 
+// How weights of bfloat16 are rounded: to the nearest number; up or down at random, so that the
+// mean is exact; or to the nearest, while the error is kept and added to the weight in the next
+// step.
+enum class Rounding { kNearest, kStochastic, kCompensated };
+
 // What a step does to each row.
 struct RowStep {
   RowMethod method;
@@ -26,12 +31,19 @@ struct RowStep {
   float rest_2;  // 1 - beta_2
   float epsilon;
   bool unit_rows = false;  // are kept at norm 1
+  bool row_wise = false;   // Adagrad's accumulator and Adam's v: by the mean of g^2, one a row
+  bool bfloat16_moments = false;  // momentum, m and v, of a number a weight; rounded at random
+  Rounding rounding = Rounding::kNearest;  // of weights of bfloat16
 };
 
-// One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v.
+// One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v. What is
+// row-wise is in of_row instead.
 struct RowPlace {
   void* weights;
-  float* slots[2];
+  void* slots[2];              // float; moments maybe bfloat16
+  float* of_row = nullptr;     // one number
+  uint16_t* errors = nullptr;  // bfloat16, of Rounding::kCompensated
+  uint64_t key = 0;            // of the row's random bits in this step
 };
 
 // A term of a sum over places where a class stands: its logit's gradient for an example.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/keep_random.h"
 #include "core/prefetch.h"
 
 namespace tfx::core {
@@ -13,23 +14,23 @@ namespace {
 constexpr int64_t kRowsAhead = 8;
 constexpr uint32_t kLastAge = std::numeric_limits<int32_t>::max();
 
-char* RowOf(const WeightRows& rows, int64_t row) {
-  const int64_t size = rows.width * (rows.is_bfloat16 ? 2 : 4);
-  return static_cast<char*>(rows.weights) + row * size;
-}
-
-float* SlotOf(const WeightRows& rows, int slot, int64_t row) {
-  return rows.slots[slot] == nullptr ? nullptr : rows.slots[slot] + row * rows.width;
+// A row of a matrix with so many bytes a row; null if there is none.
+char* RowOf(void* matrix, int64_t row, int64_t bytes) {
+  return matrix == nullptr ? nullptr : static_cast<char*>(matrix) + row * bytes;
 }
 
 }  // namespace
 
 void PrefetchRow(const WeightRows& rows, int64_t row) {
-  PrefetchBytes(RowOf(rows, row), rows.width * (rows.is_bfloat16 ? 2 : 4));
-  for (int slot = 0; slot < 2; ++slot) {
-    if (rows.slots[slot] != nullptr) PrefetchBytes(SlotOf(rows, slot, row), rows.width * 4);
+  const int64_t bytes = rows.width * (rows.is_bfloat16 ? 2 : 4);
+  const int64_t slot_bytes = rows.width * (rows.bfloat16_slots ? 2 : 4);
+  PrefetchBytes(RowOf(rows.weights, row, bytes), bytes);
+  for (void* slot : rows.slots) {
+    if (slot != nullptr) PrefetchBytes(RowOf(slot, row, slot_bytes), slot_bytes);
   }
   if (rows.ages != nullptr) PrefetchBytes(rows.ages + row, sizeof(*rows.ages));
+  if (rows.of_rows != nullptr) PrefetchBytes(rows.of_rows + row, sizeof(*rows.of_rows));
+  if (rows.errors != nullptr) PrefetchBytes(rows.errors + row * rows.width, bytes);
 }
 
 void RowUpdater::Update(const WeightRows& rows, int64_t row, const float* gradient) const {
@@ -39,7 +40,14 @@ void RowUpdater::Update(const WeightRows& rows, int64_t row, const float* gradie
     age = std::min(age, kLastAge - 1) + 1;  // stays at the end
     rate *= correction_->At(static_cast<int32_t>(age));
   }
-  const RowPlace place = {RowOf(rows, row), {SlotOf(rows, 0, row), SlotOf(rows, 1, row)}};
+  const int64_t slot_bytes = rows.width * (rows.bfloat16_slots ? 2 : 4);
+  RowPlace place = {RowOf(rows.weights, row, rows.width * (rows.is_bfloat16 ? 2 : 4)),
+                    {RowOf(rows.slots[0], row, slot_bytes), RowOf(rows.slots[1], row, slot_bytes)}};
+  if (rows.of_rows != nullptr) place.of_row = rows.of_rows + row;
+  if (rows.errors != nullptr) place.errors = rows.errors + row * rows.width;
+  if (step_.bfloat16_moments || step_.rounding == Rounding::kStochastic) {
+    place.key = Scrambled(rows.key ^ static_cast<uint64_t>(rows.shard.ClassOf(row)));
+  }
   kernels_.step(step_, rate, place, rows.is_bfloat16, gradient, rows.width);
 }
 

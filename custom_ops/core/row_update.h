@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/adam_correction.h"
+#include "core/class_shard.h"
 #include "core/execution.h"
 #include "core/row_kernels_isa.h"
 
@@ -17,9 +18,14 @@ namespace tfx::core {
 struct WeightRows {
   void* weights;  // null: there are none
   bool is_bfloat16;
-  int64_t width;    // D
-  float* slots[2];  // [C, D], as in RowPlace
-  uint32_t* ages;   // [C]: how often each row was updated, 2^31 - 1 if more; of Adam alone
+  int64_t width;             // D
+  void* slots[2];            // [C, D], as in RowPlace
+  uint32_t* ages;            // [C]: how often each row was updated, 2^31 - 1 if more; of Adam alone
+  float* of_rows = nullptr;  // [C], as in RowPlace
+  uint16_t* errors = nullptr;   // [C, D], as in RowPlace
+  bool bfloat16_slots = false;  // of `slots`
+  uint64_t key = 0;             // of the random bits of this step and these weights
+  ClassShard shard = {0, 1, 0};
 };
 
 // Asks for a row, and its slots, that are needed soon.

@@ -107,10 +107,19 @@ TFX_INLINE Halves Narrow(Floats x) {
   return __builtin_convertvector((rounded & ~is_nan) | (is_nan & 0x7fc0), Halves);
 }
 
-TFX_INLINE void StoreSome(uint16_t* to, Floats x, int64_t n) {
-  const Halves halves = Narrow(x);
-  memcpy(to, &halves, n * sizeof(uint16_t));
+// One of the two numbers of bfloat16 around x, whichever is nearer the more often: the random
+// number below 2^16 decides, so that the mean is x. NaN stays NaN.
+TFX_INLINE Halves NarrowAtRandom(Floats x, Words random) {
+  const Words is_nan = reinterpret_cast<Words>(x != x);
+  const Words rounded = (reinterpret_cast<Words>(x) + random) >> 16;
+  return __builtin_convertvector((rounded & ~is_nan) | (is_nan & 0x7fc0), Halves);
 }
+
+TFX_INLINE void StoreSome(uint16_t* to, Halves x, int64_t n) {
+  memcpy(to, &x, n * sizeof(uint16_t));
+}
+
+TFX_INLINE void StoreSome(uint16_t* to, Floats x, int64_t n) { StoreSome(to, Narrow(x), n); }
 
 TFX_INLINE Floats Broadcast(float x) { return x - Floats{}; }  // x + 0 would cost an addition
 TFX_INLINE Doubles Broadcast(double x) { return x - Doubles{}; }

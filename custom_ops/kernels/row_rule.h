@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/adam_correction.h"
 #include "core/gpu/row_rule.h"
@@ -23,12 +24,13 @@ absl::Status RateError(double weight_decay, float learning_rate);
 class RowRule {
  public:
   // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
-  // hyperparameters, and maybe 1, for rows of norm 1. Refuses numbers and rates out of range. Of a
-  // rate that is on a device, for OnGpu, only the shape is looked at.
+  // hyperparameters, and maybe the options of TfxRowUpdate, which OnGpu has none of. Refuses
+  // numbers and rates out of range. Of a rate that is on a device, for OnGpu, only the shape is
+  // looked at.
   absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
                    const tensorflow::Tensor& learning_rate, bool rate_is_on_host = true);
 
-  int NumSlots() const;
+  int NumSlots() const { return static_cast<int>(Slots().size()); }
 
   // Refuses slots, variables [first_slot, first_slot + num_slots), that are not those of a weight.
   absl::Status CheckSlots(const LockedVariables& variables, int weight, int first_slot,
@@ -46,7 +48,18 @@ class RowRule {
   }
 
  private:
+  // What a slot is. kMoment: a number a weight, maybe in bfloat16; kOfRow: a number a row.
+  enum class Slot { kSum, kMoment, kOfRow, kAge, kError };
+
+  std::vector<Slot> Slots() const;
+
+  // Refuses options of numbers [first, first + kNumOptions) that are out of range.
+  absl::Status SetOptions(const double* numbers);
+
   double weight_decay_, beta_1_, beta_2_;
+  uint64_t key_ = 0;      // of the random bits of this step
+  int64_t variable_ = 0;  // of the weights of these bits; of b, 1 more
+  core::ClassShard shard_ = {0, 1, 0};
   core::RowStep step_;
   std::shared_ptr<const core::AdamCorrection> correction_;  // of Adam alone
 };

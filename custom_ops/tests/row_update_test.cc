@@ -45,4 +45,28 @@ TEST(AgesDoNotWrap) {
   }
 }
 
+// A row gets the same random bits of a class wherever it is, on every instruction set, and other
+// ones of each class.
+TEST(RandomBitsGoByTheClass) {
+  RowStep step = {RowMethod::kSgd, 1, 1, std::numeric_limits<float>::infinity(), 0, 0, 1, 1, 0};
+  step.rounding = Rounding::kStochastic;
+  constexpr int kWidth = 37;
+  const std::vector<float> gradient(kWidth, -1.001f);
+  const auto rounded = [&](InstructionSet set, const ClassShard& shard, int64_t row) {
+    std::vector<uint16_t> weights(shard.num_rows * kWidth);
+    WeightRows rows = {weights.data(), true, kWidth, {nullptr, nullptr}, nullptr};
+    rows.key = 5;
+    rows.shard = shard;
+    RowUpdater(step, nullptr, RowKernelsOf(set)).Update(rows, row, gradient.data());
+    return std::vector<uint16_t>(&weights[row * kWidth], &weights[row * kWidth] + kWidth);
+  };
+  const auto expected = rounded(InstructionSet::kBaseline, {0, 1, 9}, 7);
+  for (InstructionSet set : kInstructionSets) {
+    if (!Supports(set)) continue;
+    EXPECT(rounded(set, {0, 1, 9}, 7) == expected);
+    EXPECT(rounded(set, {3, 4, 2}, 1) == expected);
+    EXPECT(rounded(set, {0, 1, 9}, 8) != expected);
+  }
+}
+
 }  // namespace tfx::core

@@ -42,6 +42,14 @@ def sampled_head(seed=3, classes=CLASSES, optimizer=None):
     )
 
 
+def narrow_head():
+    optimizer = tlo.optimizers.RowAdam(
+        0.02, row_wise=True, moment_dtype="bfloat16", stochastic_rounding=True
+    )
+    sampler = tlo.samplers.Uniform(10)
+    return tlo.heads.SampledHead(CLASSES, sampler, optimizer, seed=3, dtype="bfloat16")
+
+
 def indexed_head():
     index = tlo.indexes.HashIndex(
         tlo.indexes.SimHash(), num_tables=4, hashes_per_table=3, first_period=3
@@ -57,6 +65,7 @@ HEADS = {
     "dense": (tlo.heads.DenseHead, tlo.losses.SoftmaxCrossentropy),
     "sampled": (lambda _: sampled_head(), tlo.losses.SampledSoftmax),
     "index": (lambda _: indexed_head(), tlo.losses.ComplementarySum),
+    "bfloat16": (lambda _: narrow_head(), tlo.losses.SampledSoftmax),
     "factored": (
         lambda classes: tlo.heads.FactoredHead(classes, 0.02, use_bias=True),
         tlo.losses.SphericalSoftmax,

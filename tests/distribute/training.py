@@ -305,6 +305,7 @@ def some_runs():
     yield "positions", positions_run()
     yield "with_callbacks", with_callbacks()
     yield "with_sampled_validation", with_sampled_validation()
+    yield "stochastic_rounding", stochastic_run()
     model = compiled(sampled(), tlo.losses.ComplementarySum(), steps_per_execution=2)
     model.fit(tlo.distribute.shard(batches()), verbose=0)
     yield "two_steps", {"kernel": model.layers[-1].kernel.numpy()}
@@ -319,6 +320,8 @@ def every_run():
     yield "fused_adam", trained(compiled(sampled(), tlo.losses.ComplementarySum(), fused))
     rmsprop = tlo.optimizers.RowRMSprop(0.05, epsilon=1e-6)
     yield "row_rmsprop", trained(compiled(sampled(), tlo.losses.ComplementarySum(), rmsprop))
+    row_wise = sampled(optimizer=tlo.optimizers.RowAdagrad(0.1, row_wise=True))
+    yield "row_wise", trained(compiled(row_wise, tlo.losses.ComplementarySum()))
     crossentropy = tlo.losses.SoftmaxCrossentropy
     yield "exact_softmax", trained(compiled(exact(), crossentropy()))
     yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
@@ -331,6 +334,17 @@ def every_run():
 
 
 RUNS = {"some": some_runs, "every": every_run}
+
+
+def stochastic_run() -> dict[str, np.ndarray]:
+    """Five steps in bfloat16, below which nothing is trained."""
+    optimizer = tlo.optimizers.RowAdagrad(0.1, row_wise=True, stochastic_rounding=True, seed=2)
+    head = sampled(optimizer=optimizer, dtype="bfloat16")
+    model = compiled(head, tlo.losses.ComplementarySum())
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    model.fit(tlo.distribute.shard(batches()), verbose=0)
+    return {"rounded": tf.cast(head.kernel, tf.float32).numpy()}
 
 
 def positions_run() -> dict[str, np.ndarray]:

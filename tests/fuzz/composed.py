@@ -154,8 +154,13 @@ def _row_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[
 def _rule(method: str, numbers: tf.Tensor) -> RowRule:
     _say(numbers.shape.rank == 1 and numbers.shape[0] >= 2)
     weight_decay, row_clip_norm, *rest = numbers.numpy().tolist()
+    row_wise = len(rest) > 9 and bool(rest[-8])
     return RowRule(
-        method, tuple(rest), weight_decay, None if row_clip_norm == np.inf else row_clip_norm
+        method,
+        tuple(rest[:-9] if row_wise else rest),
+        weight_decay,
+        None if row_clip_norm == np.inf else row_clip_norm,
+        row_wise=row_wise,
     )
 
 

@@ -158,16 +158,22 @@ def _rule(rng: Rng) -> tuple[str, np.ndarray]:
         "adam": [rng.choice([0.0, 0.9]), rng.choice([0.5, 0.999]), 0.1],
     }[method]
     shared = [rng.choice([0.0, 0.1]), rng.choice([np.inf, 0.5])]
-    return method, np.array([*shared, *numbers], np.float64)
+    row_wise = method != "sgd" and rng.random() < 0.3
+    options = [0, 1, 0, 0, 0, 0, 0, 0, 1] if row_wise else []
+    return method, np.array([*shared, *numbers, *options], np.float64)
 
 
 def _slots(rng: Rng, method: str, rule: np.ndarray, weights: np.ndarray) -> list[Variable]:
     """Draws what the method keeps for each weight."""
-    some = [Variable(rng.uniform(0.1, 1, weights.shape).astype(np.float32)) for _ in range(2)]
+    of_rows = weights.shape[:1] if len(rule) > 9 else weights.shape
+    some = [
+        Variable(rng.uniform(0.1, 1, shape).astype(np.float32))
+        for shape in (weights.shape, of_rows)
+    ]
     if method == "sgd":
         return some[: int(rule[2] != 0)]
     if method == "adagrad":
-        return some[:1]
+        return some[1:]
     return [*some, Variable(rng.integers(0, 50, weights.shape[:1]).astype(np.uint32))]
 
 

@@ -213,6 +213,22 @@ def check_refusals_of_candidates(module, gpu, batch, gradients):
         streamed_logits(module, "GPU:0", gpu.weights[0])
 
 
+def check_options(module):
+    """The kernels have none of a rule's options, and refuse each by its name."""
+    adagrad, nesterov = RULES[2], RULES[1]
+    for rule, name in (
+        (adagrad._replace(row_wise=True), "row-wise slots"),
+        (nesterov._replace(moment_dtype="bfloat16"), "moments in bfloat16"),
+        (adagrad._replace(rounding="stochastic"), "stochastic rounding"),
+        (adagrad._replace(rounding="compensated"), "compensation"),
+    ):
+        gpu = Layer("GPU:0", rule, tf.bfloat16)
+        before = gpu.arrays()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"have no {name} on a GPU"):
+            gpu.step(module, "GPU:0", False)
+        check_same(gpu.arrays(), before, rtol=0)
+
+
 def check_candidates_in_python(module, dtype):
     """The functions choose the kernels, and refuse what those can't."""
     rule = RULES[3]
@@ -238,6 +254,7 @@ if __name__ == "__main__":
     check_softmax(ops)
     check_candidates(ops)
     check_candidates_in_bfloat16(ops)
+    check_options(ops)
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = sys.argv[1]
     for dtype in (tf.float32, tf.bfloat16):
         check_candidates_in_python(ops, dtype)

@@ -224,6 +224,16 @@ ARGUMENTS = [
     ),
     *(
         Misuse(
+            f"{option} of float32 weights",
+            lambda case, o=option: _built_with(case, **{o: True}),
+            ValueError,
+            f"{option} of RowAdam .* must be False where no weights are bfloat16; got .*float32",
+            one,
+        )
+        for option in ("stochastic_rounding", "compensation")
+    ),
+    *(
+        Misuse(
             f"FactoredHead(optimizer={value!r})",
             _factored(optimizer=value),
             ValueError,
@@ -964,6 +974,11 @@ def _on_dense(case: Case) -> None:
 def _with_float16(case: Case) -> None:
     keras.config.set_dtype_policy("float16")
     case.make_model()
+
+
+def _built_with(case: Case, **options: Any) -> None:
+    optimizer = tlo.optimizers.RowAdam(0.1, **options)
+    SampledHead(CLASSES, tlo.samplers.Uniform(3), optimizer).build((None, WIDTH))
 
 
 def _shared_optimizer(case: Case) -> None:

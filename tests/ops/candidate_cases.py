@@ -25,9 +25,14 @@ RULES = {
     "adam": RowRule("adam", (0.9, 0.999, 1e-4)),
     "adamw, clipped": RowRule("adam", (0.8, 0.99, 1e-5), weight_decay=0.1, row_clip_norm=1.5),
     "adam without memory": RowRule("adam", (0.0, 0.0, 1e-3)),
+    "row-wise adagrad": RowRule("adagrad", (1e-7,), row_wise=True),
+    "row-wise adamw, clipped": RowRule("adam", (0.8, 0.99, 1e-5), 0.1, 1.5, row_wise=True),
 }
 
-UNIT_RULES = {name: RULES[name]._replace(unit_rows=True) for name in ("sgd", "adamw, clipped")}
+UNIT_RULES = {
+    name: RULES[name]._replace(unit_rows=True)
+    for name in ("sgd", "adamw, clipped", "row-wise adagrad")
+}
 
 
 def use(name, monkeypatch) -> str:
@@ -48,21 +53,22 @@ class Weights(NamedTuple):
     def of(cls, weight, rule) -> Weights:
         """Starts slots that belong to a weight of NumPy."""
         start = {"accumulator": 0.1}
-        slots = [
-            np.zeros(len(weight), np.uint32)
-            if name == "age"
-            else np.full(weight.shape, start.get(name, 0.0))
-            for name in rule.slots
-        ]
+        slots = []
+        for name in rule.slots:
+            shape, dtype = rule.slot_like(name, weight.shape, tf.float64)
+            dtype = np.uint32 if dtype == tf.uint32 else np.float64
+            slots.append(np.full(shape, start.get(name, 0.0), dtype))
         return cls(weight.astype(np.float64), slots)
 
-    def variables(self, dtype="float32") -> Weights:
-        """Returns the same in variables of TensorFlow."""
-        slot_dtype = "float64" if dtype == "float64" else "float32"
-        slots = [
-            tf.Variable(tf.constant(slot, "uint32" if slot.dtype == np.uint32 else slot_dtype))
-            for slot in self.slots
-        ]
+    def variables(self, dtype="float32", rule=None) -> Weights:
+        """Returns the same in variables of TensorFlow; with a rule slots have its dtypes."""
+        wide = "float64" if dtype == "float64" else "float32"
+        dtypes = ["uint32" if slot.dtype == np.uint32 else wide for slot in self.slots]
+        if rule is not None:
+            shape, of = self.weight.shape, tf.as_dtype(dtype)
+            dtypes = [rule.slot_like(name, shape, of)[1] for name in rule.slots]
+        pairs = zip(self.slots, dtypes, strict=True)
+        slots = [tf.Variable(tf.cast(tf.constant(slot), dtype)) for slot, dtype in pairs]
         return Weights(tf.Variable(tf.cast(tf.constant(self.weight), dtype)), slots)
 
     def arrays(self) -> list[np.ndarray]:

@@ -35,7 +35,7 @@ def _step(weights, slots, row, gradient, rule, learning_rate):
         weights[row] += momentum * m[row] - learning_rate * gradient if nesterov else m[row]
     elif rule.method == "adagrad":
         (accumulator,) = slots
-        accumulator[row] += gradient**2
+        accumulator[row] += np.mean(gradient**2) if rule.row_wise else gradient**2
         root = np.sqrt(accumulator[row] + rule.hyperparameters[0])
         weights[row] -= learning_rate * gradient / root
     else:
@@ -43,7 +43,8 @@ def _step(weights, slots, row, gradient, rule, learning_rate):
         m, v, age = slots
         age[row] += 1
         m[row] = beta_1 * m[row] + (1 - beta_1) * gradient
-        v[row] = beta_2 * v[row] + (1 - beta_2) * gradient**2
+        squares = np.mean(gradient**2) if rule.row_wise else gradient**2
+        v[row] = beta_2 * v[row] + (1 - beta_2) * squares
         m_hat = m[row] / (1 - beta_1 ** age[row])
         v_hat_root = np.sqrt(v[row]) / math.sqrt(1 - beta_2 ** age[row])
         epsilon_hat = epsilon / math.sqrt(1 - beta_2 ** age[row])

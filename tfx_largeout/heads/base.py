@@ -171,7 +171,8 @@ class Head(keras.layers.Layer):
             if type(self).training_logits is Head.training_logits:  # others refuse all such losses
                 refuse_loss_of_probabilities(self, model)
             if self.trainable:
-                warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights)
+                own = getattr(self, "optimizer", None) or getattr(model, "optimizer", None)
+                warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights, own)
             logits = self.training_logits(logits, inputs)
         metrics_look = serve_metrics(model) and training
         setattr(logits, HEAD_OUTPUT, HeadOutput(self, hidden, training, metrics_look, exclude))

@@ -171,7 +171,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
-            self.rule,
+            self.rule_of(self.kernel),
             self.present_rate,
             # The op divides by the number of rows that are here.
             mean_gradient=self.rows.share * mean_gradient[0] if mean_gradient else None,

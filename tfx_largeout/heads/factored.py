@@ -395,4 +395,9 @@ def _plain_sgd(optimizer: Any) -> RowSGD:
             "optimizer of a FactoredHead must be a RowSGD without momentum and row_clip_norm, or "
             f"a number above 0 for its rate; got {optimizer!r}"
         )
+    if optimizer.keeps_small_steps:
+        raise ValueError(
+            "optimizer of a FactoredHead must be without stochastic_rounding and compensation, as "
+            f"the head has no weights in bfloat16; got {optimizer!r}"
+        )
     return optimizer

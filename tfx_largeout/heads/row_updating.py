@@ -67,10 +67,9 @@ class RowUpdatingHead(SelfUpdatingHead):
         _check_optimizer(optimizer)
         self._optimizer = optimizer
 
-    @property
-    def rule(self) -> RowRule:
-        """What the optimizer does to a row."""
-        return self.optimizer.rule._replace(unit_rows=self.cosine_scale is not None)
+    def rule_of(self, kernel: Any) -> RowRule:
+        """Returns what the optimizer does in this step to a row of W, and of the b behind it."""
+        return self.optimizer.rule_of(kernel)._replace(unit_rows=self.cosine_scale is not None)
 
     @property
     def present_rate(self) -> Any:
@@ -114,7 +113,7 @@ class RowUpdatingHead(SelfUpdatingHead):
     ) -> tf.Tensor:
         """Takes the step with the rows of W and b that a batch names; returns dL/dh."""
         slots = self.slots_of(kernel), self.slots_of(bias)
-        step = self.rule, self.present_rate
+        step = self.rule_of(kernel), self.present_rate
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
 
 

@@ -44,7 +44,7 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
         gradient, dtype = _dense(gradient), tf.as_dtype(variable.dtype)
-        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable])
+        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
         if self.amsgrad or dtype not in _DTYPES:
             super().update_step(gradient, variable, learning_rate)
             return

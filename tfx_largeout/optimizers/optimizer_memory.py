@@ -11,7 +11,7 @@ from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.keras_internals import makes_variables
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
-from tfx_largeout.optimizers.row_optimizer import RowOptimizer
+from tfx_largeout.optimizers.row_optimizer import SHORT_OPTIONS, RowOptimizer
 
 _PRIMES = (5, 7, 11, 13, 17, 19)  # dimensions of a small weight, each of which stands for another
 
@@ -63,7 +63,10 @@ class OptimizerMemory:
             zeros = keras.initializers.Zeros()
             with makes_variables():
                 small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
-                like = type(self._optimizer).from_config(self._optimizer.get_config())
+                config = self._optimizer.get_config()
+                if dtype != "bfloat16":  # these options go by other weights of the model
+                    config |= dict.fromkeys(SHORT_OPTIONS & config.keys(), False)
+                like = type(self._optimizer).from_config(config)
                 like.build([small])
                 slots = [Weight.of(each, "optimizer") for each in like.variables]
             self._known[rank, dtype] = [

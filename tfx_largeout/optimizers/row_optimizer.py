@@ -3,20 +3,30 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
-from tfx_largeout.distribute.class_shard import own_rows
+from tfx_largeout.arguments import (
+    choice_argument,
+    flag_argument,
+    integer_argument,
+    number_argument,
+)
+from tfx_largeout.distribute.class_shard import ClassShard, own_rows, shard_of
 from tfx_largeout.keras_internals import OptimizerHooks
-from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
+from tfx_largeout.ops.rows.row_rule import MOMENT_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
+from tfx_largeout.ops.rows.stochastic_rounding import RandomBits
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
 from tfx_largeout.saving import check_saved_shapes
+
+SHORT_OPTIONS = {"stochastic_rounding", "compensation"}
+"""The options of an optimizer that are for weights in bfloat16 alone."""
 
 
 class RowOptimizer(OptimizerHooks):
@@ -36,6 +46,24 @@ class RowOptimizer(OptimizerHooks):
     what makes a step independent of the number of rows, and with momentum or moments it is not the
     same method as the dense one, where each row moves in every step; `RowRMSprop` is.
 
+    Weights in bfloat16 lose steps that are less than about 1/512 of a weight, if they are rounded
+    to the nearest number. There are two other ways:
+
+    - `stochastic_rounding`: x becomes the upper one of its neighbours with a probability that is
+      its distance from the lower one over the gap, so that the mean is x. Random bits are a
+      function of the seed, `iterations`, the class and the column: a run that resumes has the same.
+    - `compensation`: a slot in bfloat16 has what rounding left, and the next step adds it to the
+      weight first, as in Kahan's sums: two more bytes, and steps down to about 2^-17 of a weight.
+
+    ```python
+    head = tlo.heads.SampledHead(
+        num_classes,
+        sampler,
+        tlo.optimizers.RowAdagrad(0.1, row_wise=True, stochastic_rounding=True),
+        dtype="bfloat16",  # 2 D + 10 bytes a class with a bias; of RowAdam(), float32: 12 D + 20
+    )
+    ```
+
     Cost: O(rows that the gradient names).
 
     Args:
@@ -44,13 +72,22 @@ class RowOptimizer(OptimizerHooks):
         weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
         row_clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default
             None: it is not.
+        stochastic_rounding: Whether weights in bfloat16, of which there must be some, are rounded
+            at random. Others are kept as they are. Default False.
+        compensation: Whether they are kept with what rounding leaves. Default False.
+        moment_dtype: That of the momentum of `RowSGD`, and of m and v of `RowAdam`: `"float32"`
+            (default; float64 beside float64 weights) or `"bfloat16"`, which is rounded at random:
+            to the nearest number v would stand still, as 1 - beta_2 = 0.001 is less than 1/512.
+        seed: That of random bits, an integer in [0, 2^32). Default None: drawn here, if it is
+            needed, and kept in the configuration.
         name: The name of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
             optimizer takes, in `model.compile` (with averages and accumulation all rows are
             visited, at that cost). With a head they raise a ValueError.
 
     Raises:
-        ValueError: An argument is out of range.
+        ValueError: An argument is out of range, or `stochastic_rounding` and `compensation` are
+            both True. When slots are made: one of them is True, and no weight is bfloat16.
         RuntimeError: A step is compiled with XLA, which knows no rows, or a strategy has more than
             one replica.
     """
@@ -62,12 +99,23 @@ class RowOptimizer(OptimizerHooks):
     hyperparameters: tuple[str, ...] = ()
     """The method of the rule, and the names of the arguments that it takes."""
 
+    options: tuple[str, ...] = ()
+    """The names of the method's other arguments."""
+
+    row_wise: bool = False
+    """Whether the sum or the mean of squares is one number a row."""
+
     def __init__(
         self,
         learning_rate: Any,
         weight_decay: float = 0.0,
         row_clip_norm: float | None = None,
         name: str | None = None,
+        *,
+        stochastic_rounding: bool = False,
+        compensation: bool = False,
+        moment_dtype: str = "float32",
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(learning_rate, (int, float)):
@@ -77,6 +125,24 @@ class RowOptimizer(OptimizerHooks):
         if row_clip_norm is not None:
             row_clip_norm = number_argument("row_clip_norm", row_clip_norm, above=0)
         self.row_clip_norm = row_clip_norm
+        self.stochastic_rounding = flag_argument("stochastic_rounding", stochastic_rounding)
+        self.compensation = flag_argument("compensation", compensation)
+        if self.stochastic_rounding and self.compensation:
+            raise ValueError("stochastic_rounding must be False with compensation; got both True")
+        self.moment_dtype = choice_argument("moment_dtype", moment_dtype, MOMENT_DTYPES)
+        if moment_dtype != "float32" and "moment_dtype" not in self.options:
+            raise ValueError(
+                f"moment_dtype must be 'float32' for {type(self).__name__}, which has no moments; "
+                f"got {moment_dtype!r}"
+            )
+        if seed is None and (self.stochastic_rounding or moment_dtype == "bfloat16"):
+            seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
+        self.seed = seed if seed is None else integer_argument("seed", seed, 0, 2**32 - 1)
+
+    @property
+    def keeps_small_steps(self) -> bool:
+        """Whether steps count that are too small for the dtype of a weight."""
+        return self.stochastic_rounding or self.compensation
 
     @property
     def rule(self) -> RowRule:
@@ -84,7 +150,14 @@ class RowOptimizer(OptimizerHooks):
         if not self.method:
             raise NotImplementedError(f"{type(self).__name__} must name a `method` or write `rule`")
         numbers = tuple(float(getattr(self, name)) for name in self.hyperparameters)
-        return RowRule(self.method, numbers, self.row_weight_decay, self.row_clip_norm)
+        return RowRule(
+            self.method,
+            numbers,
+            self.row_weight_decay,
+            self.row_clip_norm,
+            row_wise=self.row_wise,
+            moment_dtype=self.moment_dtype,
+        )
 
     @property
     def has_schedule(self) -> bool:
@@ -103,23 +176,28 @@ class RowOptimizer(OptimizerHooks):
             "row optimizers serve one replica, or workers (tlo.distribute)",
             "Take FusedAdam, or compile the model outside of the scope of the strategy.",
         )
+        self._refuse_dtypes(variables)
+        rules = [self._rounding(self.rule, variable) for variable in variables]
         self._slots = [
-            [self._add_slot(variable, name) for name in self.rule.slots] for variable in variables
+            [self._add_slot(variable, rule, name) for name in rule.slots]
+            for variable, rule in zip(variables, rules, strict=True)
         ]
         super().build(variables)
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
         """Returns the slots of a variable it was built with, in the order of the rule."""
+        return [bare_variable(slot) for slot in self._slots[self._place_of(variable)]]
+
+    def _place_of(self, variable: Any) -> int:
         wanted = bare_variable(variable)
-        places = [bare_variable(own) is wanted for own in self._trainable_variables]
-        return [bare_variable(slot) for slot in self._slots[places.index(True)]]
+        return [bare_variable(own) is wanted for own in self._trainable_variables].index(True)
 
     def before_clipping(self, gradients: list[Any]) -> list[Any]:
         """Rows are clipped, not their parts."""
         return [_with_a_slice_a_row(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable])
+        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
         self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
 
     def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:
@@ -140,17 +218,48 @@ class RowOptimizer(OptimizerHooks):
             target.assign(value)
 
     def rule_of(self, variable: Any) -> RowRule:
-        """Returns the rule for a variable: without decay if that is excluded."""
-        if self._use_weight_decay(variable):
-            return self.rule
-        return self.rule._replace(weight_decay=0.0)
+        """Returns the rule for a variable in this step: without decay if that is excluded."""
+        rule = self.rule
+        if not self._use_weight_decay(variable):
+            rule = rule._replace(weight_decay=0.0)
+        return self.in_this_step(rule, variable)
+
+    def in_this_step(self, rule: RowRule, variable: Any) -> RowRule:
+        """Returns a rule with the rounding of a variable, and the random bits of this step."""
+        rule = self._rounding(rule, variable)
+        if not rule.is_random:
+            return rule
+        place, step = self._place_of(variable), bare_variable(self.iterations)
+        shard = shard_of(self._trainable_variables[place]) or ClassShard()
+        bits = RandomBits(self.seed or 0, tf.convert_to_tensor(step), place, shard)
+        return rule._replace(random_bits=bits)
+
+    def _rounding(self, rule: RowRule, variable: Any) -> RowRule:
+        if keras.backend.standardize_dtype(variable.dtype) != "bfloat16":
+            return rule
+        if self.stochastic_rounding:
+            return rule._replace(rounding="stochastic")
+        return rule._replace(rounding="compensated") if self.compensation else rule
+
+    def _refuse_dtypes(self, variables: list[Any]) -> None:
+        dtypes = {keras.backend.standardize_dtype(variable.dtype) for variable in variables}
+        if dtypes and "bfloat16" not in dtypes and self.keeps_small_steps:
+            option = "stochastic_rounding" if self.stochastic_rounding else "compensation"
+            raise ValueError(
+                f"{option} of {type(self).__name__} {self.name!r} must be False where no weights "
+                f"are bfloat16; got weights of {', '.join(sorted(dtypes))}. Give the layer "
+                "dtype='bfloat16', or leave the option out."
+            )
 
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "weight_decay": self.row_weight_decay,
             "row_clip_norm": self.row_clip_norm,
-            **{name: getattr(self, name) for name in self.hyperparameters},
+            "stochastic_rounding": self.stochastic_rounding,
+            "compensation": self.compensation,
+            "seed": self.seed,
+            **{name: getattr(self, name) for name in (*self.hyperparameters, *self.options)},
         }
 
     def load_own_variables(self, store: Any) -> None:
@@ -163,13 +272,15 @@ class RowOptimizer(OptimizerHooks):
     def _apply_weight_decay(self, variables: list[Any]) -> None:
         """Does nothing: the rule lets only touched rows decay."""
 
-    def _add_slot(self, variable: Any, name: str) -> Any:
-        per_row, value = name == "age", self.initial_slot(name)
+    def _add_slot(self, variable: Any, rule: RowRule, name: str) -> Any:
+        dtype = tf.as_dtype(keras.backend.standardize_dtype(variable.dtype))
+        shape, slot_dtype = rule.slot_like(name, variable.shape, dtype)
+        value = 0.0 if name == "compensation" else self.initial_slot(name)
         return self.add_variable(
-            shape=variable.shape[:1] if per_row else variable.shape,
+            shape=shape,
             # Not by `Constant`, which makes an array of ones beside it.
             initializer=lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype)),
-            dtype="uint32" if per_row else _slot_dtype(variable),
+            dtype=slot_dtype.name,
             name=f"{variable.path.replace('/', '_')}_{name}",
         )
 
@@ -188,13 +299,15 @@ class RowSGD(RowOptimizer):
         learning_rate: eta. Default 0.01.
         momentum: mu, 0 <= mu < 1. Default 0: no slot.
         nesterov: Whether to look ahead, as Nesterov does. Default False.
-        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`: `stochastic_rounding`,
+            `compensation`, `moment_dtype`, `seed` and others.
 
     Raises:
         ValueError: An argument is out of range.
     """
 
     method, hyperparameters = "sgd", ("momentum", "nesterov")
+    options = ("moment_dtype",)
 
     def __init__(
         self,
@@ -209,6 +322,10 @@ class RowSGD(RowOptimizer):
         super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.momentum = number_argument("momentum", momentum, at_least=0, below=1)
         self.nesterov = bool(nesterov)
+        if self.moment_dtype != "float32" and not self.momentum:
+            raise ValueError(
+                f"moment_dtype must be 'float32' without momentum; got {self.moment_dtype!r}"
+            )
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -220,20 +337,28 @@ class RowAdagrad(RowOptimizer):
     A row with gradient 0 does not move under Adagrad: this is the same method as the dense one,
     just cheaper (except for `weight_decay`).
 
+    With `row_wise` a is one number a row r, of D columns j, as large embeddings have it:
+
+        a_r <- a_r + sum_j g_rj^2 / D,  w_r <- w_r - eta g_r / sqrt(a_r + epsilon)
+
     Args:
         learning_rate: eta. Default 0.01.
         initial_accumulator_value: From which a starts, at least 0. Default 0.1.
         epsilon: Above 0. Default 1e-7.
-        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`: `stochastic_rounding`,
+            `compensation`, `seed` and others.
+        row_wise: Whether a slot is `[C]`, not of the weight's shape. Default False.
 
     Raises:
         ValueError: An argument is out of range.
 
     References:
-        Duchi, Hazan, Singer 2011, Adaptive Subgradient Methods.
+        Duchi, Hazan, Singer 2011, Adaptive Subgradient Methods. Row-wise: Naumov et al. 2019, Deep
+        Learning Recommendation Model (DLRM).
     """
 
     method, hyperparameters = "adagrad", ("epsilon",)
+    options = ("initial_accumulator_value", "row_wise")
 
     def __init__(
         self,
@@ -243,6 +368,8 @@ class RowAdagrad(RowOptimizer):
         weight_decay: float = 0.0,
         row_clip_norm: float | None = None,
         name: str = "row_adagrad",
+        *,
+        row_wise: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
@@ -250,13 +377,10 @@ class RowAdagrad(RowOptimizer):
             "initial_accumulator_value", initial_accumulator_value, at_least=0
         )
         self.epsilon = number_argument("epsilon", epsilon, above=0)
+        self.row_wise = flag_argument("row_wise", row_wise)
 
     def initial_slot(self, name: str) -> float:
         return self.initial_accumulator_value
-
-    def get_config(self) -> dict[str, Any]:
-        start = {"initial_accumulator_value": self.initial_accumulator_value}
-        return {**super().get_config(), **start}
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -273,14 +397,21 @@ class RowAdam(RowOptimizer):
     step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
     it should be. Where all rows are touched in each step, this is Keras's Adam.
 
-    Slots: m and v, float32 of the weight's shape, and t, uint32 a row, which stays at 2^31 - 1.
+    With `row_wise` v is one number a row, of the mean of g^2 over the D columns of the row:
+
+        v_r <- beta_2 v_r + (1 - beta_2) sum_j g_rj^2 / D
+
+    Slots: m and v, of the weight's shape and `moment_dtype`, and t, uint32 a row, which stays at
+    2^31 - 1. With `row_wise` v is float32 `[C]`.
 
     Args:
         learning_rate: eta. Default 0.001.
         beta_1: 0 <= beta_1 < 1. Default 0.9.
         beta_2: 0 <= beta_2 < 1. Default 0.999.
         epsilon: Above 0. Default 1e-7.
-        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`.
+        weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`: `stochastic_rounding`,
+            `compensation`, `moment_dtype`, `seed` and others.
+        row_wise: Whether v is `[C]`, not of the weight's shape. Default False.
 
     Raises:
         ValueError: An argument is out of range.
@@ -290,6 +421,7 @@ class RowAdam(RowOptimizer):
     """
 
     method, hyperparameters = "adam", ("beta_1", "beta_2", "epsilon")
+    options = ("row_wise", "moment_dtype")
 
     def __init__(
         self,
@@ -300,16 +432,15 @@ class RowAdam(RowOptimizer):
         weight_decay: float = 0.0,
         row_clip_norm: float | None = None,
         name: str = "row_adam",
+        *,
+        row_wise: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.beta_1 = number_argument("beta_1", beta_1, at_least=0, below=1)
         self.beta_2 = number_argument("beta_2", beta_2, at_least=0, below=1)
         self.epsilon = number_argument("epsilon", epsilon, above=0)
-
-
-def _slot_dtype(variable: Any) -> str:
-    return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
+        self.row_wise = flag_argument("row_wise", row_wise)
 
 
 def _with_a_slice_a_row(gradient: Any) -> Any:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
+from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
@@ -95,13 +96,14 @@ class RowRMSprop(RowOptimizer):
         ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
         dtype = compute_dtype(bare_variable(variable))
         growth = self.rho ** -tf.cast(self._steps_since_put_right(variable), tf.float64)
         t = tf.cast(self.iterations + 1, tf.float64)
         correction = tf.sqrt((1 - self.rho**t) / (1 - self.rho))
         rate = tf.cast(learning_rate, dtype) * tf.cast(correction, dtype)
         scale = tf.cast(tf.sqrt((1 - self.rho) * growth), dtype)
-        rule = RowRule("adagrad", (self.epsilon * growth,))
+        rule = self.in_this_step(RowRule("adagrad", (self.epsilon * growth,)), variable)
         self.take_step(_scaled(gradient, scale), variable, rule, rate)
 
     def after_step(self) -> None:
@@ -110,7 +112,7 @@ class RowRMSprop(RowOptimizer):
 
     def _steps_since_put_right(self, variable: Any) -> tf.Tensor:
         """Returns n of this step, 0 if the slot is put right for it."""
-        (slot,) = self.slots_of(variable)
+        slot = self.slots_of(variable)[0]
         since = bare_variable(self._put_right_at[self._get_variable_index(variable)])
         step = bare_variable(self._steps_taken) + 1
         n = step - since

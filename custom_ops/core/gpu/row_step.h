@@ -44,7 +44,8 @@ __device__ inline void StepWeight(const RowStep& s, float rate, float kept, floa
   const auto set = [&rows, at](float weight) {
     SetNumber(rows.weights, rows.is_bfloat16, at, weight);
   };
-  float *const slot_0 = rows.slots[0], *const slot_1 = rows.slots[1];
+  float* const slot_0 = static_cast<float*>(rows.slots[0]);
+  float* const slot_1 = static_cast<float*>(rows.slots[1]);
   const float w = kept * NumberAt(rows.weights, rows.is_bfloat16, at);
   switch (s.method) {
     case RowMethod::kSgd:

@@ -92,9 +92,9 @@ class CandidateArguments(NamedTuple):
     ) -> ModuleType | None:
         """Returns the module of custom ops if it is to be used, else None: see `op_module`.
 
-        The GPU kernels keep no rows at norm 1, if that is the rule of a step.
+        The GPU kernels have none of the options of a rule of a step.
         """
-        on_gpu = () if rule is not None and rule.unit_rows else OP_DTYPES
+        on_gpu = () if rule is not None and rule.has_options else OP_DTYPES
         return op_module(implementation, op, "kernel", self.kernel, OP_DTYPES, on_gpu)
 
     def checked(

@@ -9,10 +9,16 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import choice_argument
+from tfx_largeout.ops.rows.stochastic_rounding import RandomBits
+
 OP_DTYPES = (tf.float32, tf.bfloat16)
 """The dtypes of the variables that the custom ops serve, on GPUs too where they have kernels."""
 
 _DTYPES = (*OP_DTYPES, tf.float64)
+MOMENT_DTYPES = ("float32", "bfloat16")
+ROUNDINGS = ("nearest", "stochastic", "compensated")
+
 _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}
 
 
@@ -35,6 +41,15 @@ class RowRule(NamedTuple):
     w / ||w|| where ||w|| = 1, and ends with w <- w / ||w||, if the norm is not 1 within rounding. A
     row of zeros, which has no direction yet, takes g as it is.
 
+    With `row_wise` the a of Adagrad, and the v of Adam, is one number a row, of the mean over its
+    columns of g^2, which stands in the place of g^2.
+
+    Weights of bfloat16 are computed with in float32, and then rounded: to the `"nearest"`;
+    `"stochastic"`, up or down so that the mean is exact; or `"compensated"`, to the nearest, where
+    what that leaves, c, is kept in bfloat16: the weight of the next step is w + c. Moments of
+    bfloat16 are rounded stochastically always: a v of beta_2 = 0.999 changes by less than half of
+    what lies between two numbers of bfloat16.
+
     Attributes:
         method: `"sgd"`, `"adagrad"` or `"adam"`.
         hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,);
@@ -44,6 +59,11 @@ class RowRule(NamedTuple):
         row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
             one variable: of a bias, the absolute value.
         unit_rows: Whether rows, of norm 1 or 0, are kept at norm 1. Of a weight without a bias.
+        row_wise: Whether a, or v, is one number a row. Not of sgd.
+        moment_dtype: `"float32"` (float64 beside a float64 weight) or `"bfloat16"`: that of the
+            momentum, of m and of v, but for what is one number a row.
+        rounding: How weights of bfloat16 are rounded; `"nearest"` for others.
+        random_bits: What random bits, where there are any, depend on. Of a bias: see `of_bias`.
     """
 
     method: str
@@ -51,18 +71,46 @@ class RowRule(NamedTuple):
     weight_decay: float = 0.0
     row_clip_norm: float | None = None
     unit_rows: bool = False
+    row_wise: bool = False
+    moment_dtype: str = "float32"
+    rounding: str = "nearest"
+    random_bits: RandomBits = RandomBits()
 
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the slots, in the order in which the ops take them.
 
         `"age"` is uint32 `[C]`, how often each row was updated, or 2^31 - 1 if more often: Adam's
-        correction is 1 by then. The others have the shape of the weight, and are float32, or
-        float64 beside a float64 weight.
+        correction is 1 by then. See `slot_like` for the others.
         """
         if self.method == "sgd":
-            return ("momentum",) if self.hyperparameters[0] != 0 else ()
-        return ("accumulator",) if self.method == "adagrad" else ("m", "v", "age")
+            slots: tuple[str, ...] = ("momentum",) if self.hyperparameters[0] != 0 else ()
+        else:
+            slots = ("accumulator",) if self.method == "adagrad" else ("m", "v", "age")
+        return (*slots, "compensation") if self.rounding == "compensated" else slots
+
+    def slot_like(self, name: str, shape: Any, dtype: tf.DType) -> tuple[Any, tf.DType]:
+        """Returns the shape and the dtype of a slot of a weight of such ones."""
+        if name == "age":
+            return shape[:1], tf.uint32
+        if name == "compensation":
+            return shape, tf.bfloat16
+        wide = tf.float64 if dtype == tf.float64 else tf.float32
+        if self.row_wise and name in ("accumulator", "v"):
+            return shape[:1], wide
+        narrow = self.moment_dtype == "bfloat16" and name != "accumulator"
+        return shape, tf.bfloat16 if narrow else wide
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a step takes random bits."""
+        return self.rounding == "stochastic" or self.moment_dtype == "bfloat16"
+
+    @property
+    def has_options(self) -> bool:
+        """Whether it has one of those that the GPU kernels don't."""
+        options = self.unit_rows, self.row_wise, self.moment_dtype, self.rounding
+        return options != (False, False, "float32", "nearest")
 
     def check(self) -> None:
         """Refuses a rule that is none: of an unknown method, or with a number out of range."""
@@ -84,6 +132,10 @@ class RowRule(NamedTuple):
                 _require("beta", beta, at_least=0, below=1)
             # Below, it would be 0 in float32, and 0 / 0 could come up.
             _require("epsilon", self.hyperparameters[-1], at_least=1e-37)
+        if self.method == "sgd" and self.row_wise:
+            raise ValueError("row_wise must be False for sgd, which has no squares; got True")
+        choice_argument("moment_dtype", self.moment_dtype, MOMENT_DTYPES)
+        choice_argument("rounding", self.rounding, ROUNDINGS)
         _require("weight_decay", self.weight_decay, at_least=0)
         if self.row_clip_norm is not None:
             _require("row_clip_norm", self.row_clip_norm, at_least=1e-37)
@@ -93,8 +145,10 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule as the custom ops take them, `[n]` float64, on the host."""
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
-    if rule.unit_rows:
-        numbers.append(1.0)
+    if rule.has_options:
+        narrow, rounding = rule.moment_dtype == "bfloat16", ROUNDINGS.index(rule.rounding)
+        options = [rule.unit_rows, rule.row_wise, narrow, rounding]
+        numbers += [*map(float, options), *rule.random_bits.numbers]
     with tf.device("CPU:0"):
         return tf.convert_to_tensor(numbers, tf.float64)  # one constant where all are numbers
 
@@ -133,10 +187,12 @@ def check_slots(
         raise ValueError(
             f"slots of {name} must be {len(rule.slots)} variables, {rule.slots}; got {len(slots)}"
         )
+    if rule.rounding != "nearest" and variable.dtype != tf.bfloat16:
+        raise ValueError(
+            f"{name} must be bfloat16 for rounding={rule.rounding!r}; got {variable.dtype.name}"
+        )
     for slot_name, slot in zip(rule.slots, slots, strict=True):
-        is_age = slot_name == "age"
-        shape = variable.shape[:1] if is_age else variable.shape
-        dtype = tf.uint32 if is_age else compute_dtype(variable)
+        shape, dtype = rule.slot_like(slot_name, variable.shape, compute_dtype(variable))
         if slot.shape != shape:
             raise ValueError(
                 f"slot {slot_name!r} of {name} must have shape {shape}; got {slot.shape}"

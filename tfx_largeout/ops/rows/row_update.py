@@ -24,6 +24,11 @@ from tfx_largeout.ops.rows.row_rule import (
     numbers_of,
     rate_in,
 )
+from tfx_largeout.ops.rows.stochastic_rounding import (
+    bits_of_moments,
+    bits_of_weights,
+    rounded_at_random,
+)
 from tfx_largeout.ops.rows.unit_rows import at_norm_1, tangent
 from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 from tfx_largeout.run_time_checks import Check, after
@@ -160,10 +165,11 @@ class RowStep(NamedTuple):
         """Takes the step on rows `ids`, once `hidden_gradient`, that of the old W, is there."""
         with tf.control_dependencies([hidden_gradient]):
             ids = tf.identity(ids)
-        rest = self.rule, self.learning_rate
-        step_on_rows(self.kernel, self.kernel_slots, ids, kernel_gradient, *rest)
+        rule, rate = self.rule, self.learning_rate
+        step_on_rows(self.kernel, self.kernel_slots, ids, kernel_gradient, rule, rate)
         if self.bias is not None:
-            step_on_rows(self.bias, self.bias_slots, ids, bias_gradient, *rest)
+            rule = rule._replace(random_bits=rule.random_bits.of_bias())
+            step_on_rows(self.bias, self.bias_slots, ids, bias_gradient, rule, rate)
 
 
 def step_on_rows(
@@ -177,7 +183,7 @@ def step_on_rows(
     """As `row_update` from TensorFlow's own ops, of arguments that are in order."""
     targets = [variable, *slots]
     rows, *slot_rows = [gather(target, ids) for target in targets]
-    values = row_step(rule, rows, slot_rows, gradient, learning_rate)
+    values = row_step(rule, rows, slot_rows, gradient, learning_rate, ids)
     for target, value in zip(targets, values, strict=True):
         scatter_update(target, ids, value)
 
@@ -188,6 +194,7 @@ def row_step(
     slots: Sequence[Any],
     gradient: tf.Tensor,
     learning_rate: Any,
+    ids: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Returns what rows and their slots are after a step, in their dtypes. Nothing is changed.
 
@@ -197,10 +204,16 @@ def row_step(
         slots: Their slots, likewise.
         gradient: `[n, ...]`, of the dtype to compute in.
         learning_rate: eta, a scalar.
+        ids: Which rows they are, `[n]` int64. Default None: 0 to n - 1.
     """
     values = [tf.convert_to_tensor(bare_variable(value)) for value in (weights, *slots)]
     eta = tf.cast(learning_rate, gradient.dtype)
-    w = tf.cast(values[0], gradient.dtype)
+    old_weights, *old_slots = (
+        value if value.dtype == tf.uint32 else tf.cast(value, gradient.dtype) for value in values
+    )
+    w = old_weights
+    if rule.rounding == "compensated":
+        w += old_slots.pop()
     if rule.unit_rows:
         gradient = tangent(w, gradient)
     if rule.weight_decay != 0:
@@ -208,11 +221,41 @@ def row_step(
     if rule.row_clip_norm is not None:
         gradient = _clipped(gradient, rule.row_clip_norm)
     method = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}[rule.method]
-    change, *new_slots = method(rule, gradient, eta, *values[1:])
+    change, *new_slots = method(rule, gradient, eta, *old_slots)
     w += change
     if rule.unit_rows:
         w = at_norm_1(w, values[0].dtype)
-    return [tf.cast(w, values[0].dtype), *new_slots]
+    if rule.rounding == "compensated":
+        new_slots.append(_error(w))
+    bits = _random_bits(rule, w, ids) if rule.is_random else {}
+    names = ("weights", *rule.slots)
+    return [
+        rounded_at_random(tf.cast(new, tf.float32), bits[name])
+        if name in bits and old.dtype == tf.bfloat16
+        else tf.cast(new, old.dtype)
+        for name, new, old in zip(names, (w, *new_slots), values, strict=True)
+    ]
+
+
+def _error(weights: tf.Tensor) -> tf.Tensor:
+    """Returns what bfloat16 leaves of weights; 0 where it has no finite number for one."""
+    error = weights - tf.cast(tf.cast(weights, tf.bfloat16), weights.dtype)
+    return tf.where(tf.math.is_finite(error), error, tf.zeros_like(error))
+
+
+def _random_bits(rule: RowRule, weights: tf.Tensor, ids: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    """Returns random bits of the shape of rows, by what is rounded at random."""
+    shape = tf.shape(weights)
+    if ids is None:
+        ids = tf.range(shape[0] if weights.shape.rank else 1)
+    keys, bits = rule.random_bits.keys(ids), {}
+    width = tf.reduce_prod(shape[1:])
+    if rule.rounding == "stochastic":
+        bits["weights"] = bits_of_weights(keys, width)
+    if rule.moment_dtype == "bfloat16":
+        bits["m"], bits["v"] = bits_of_moments(keys, width)
+        bits["momentum"] = bits["m"]
+    return {name: tf.reshape(each, shape) for name, each in bits.items()}
 
 
 # Each returns the change of w, and the new slots.
@@ -232,8 +275,9 @@ def _adagrad(
     rule: RowRule, gradient: tf.Tensor, eta: tf.Tensor, accumulator: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     epsilon = tf.cast(rule.hyperparameters[0], gradient.dtype)
-    accumulator += gradient**2
-    return -eta * gradient / tf.sqrt(accumulator + epsilon), accumulator
+    accumulator += _squares(rule, gradient)
+    root = tf.sqrt(accumulator + epsilon)
+    return -eta * gradient / _for_rows(root, gradient), accumulator
 
 
 def _adam(
@@ -249,10 +293,24 @@ def _adam(
     t = tf.cast(age, tf.float64)  # 1 - 0.999 has few digits in float32
     correction = tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
     rate = eta * tf.cast(correction, gradient.dtype)
-    rate = tf.reshape(rate, tf.concat([tf.shape(age), tf.ones_like(tf.shape(m)[1:])], axis=0))
     m = beta_1 * m + (1 - beta_1) * gradient
-    v = beta_2 * v + (1 - beta_2) * gradient**2
-    return -rate * m / (tf.sqrt(v) + epsilon), m, v, age
+    v = beta_2 * v + (1 - beta_2) * _squares(rule, gradient)
+    return -_for_rows(rate, m) * m / _for_rows(tf.sqrt(v) + epsilon, m), m, v, age
+
+
+def _squares(rule: RowRule, gradient: tf.Tensor) -> tf.Tensor:
+    """Returns g^2, or `[n]` its mean over each row."""
+    squares = tf.square(gradient)
+    if not rule.row_wise:
+        return squares
+    columns = tf.cast(tf.maximum(tf.reduce_prod(tf.shape(gradient)[1:]), 1), squares.dtype)
+    return tf.reduce_sum(squares, axis=list(range(1, gradient.shape.rank))) / columns
+
+
+def _for_rows(numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns numbers, `[n]` or of the shape of rows `[n, ...]`, so that they multiply those."""
+    ones = tf.ones([tf.rank(rows) - tf.rank(numbers)], tf.int32)
+    return tf.reshape(numbers, tf.concat([tf.shape(numbers), ones], axis=0))
 
 
 def _clipped(gradient: tf.Tensor, row_clip_norm: float) -> tf.Tensor:

@@ -7,19 +7,24 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.keras_internals import variable_behind
 
 _STEPS = {"bfloat16": 256, "float16": 2048}  # between a power of 2 and the next
 _ATTRIBUTE = "_tfx_largeout_is_known_short"
 
 
-def warn_of_short_weights(owner: str, variables: Iterable[Any]) -> None:
+def warn_of_short_weights(owner: str, variables: Iterable[Any], optimizer: Any) -> None:
     """Warns, once for each variable, of training one of 16 bits.
 
     Args:
         owner: Who trains them, for the message.
         variables: Keras variables; others than those of 16 bits are passed over.
+        optimizer: What takes the steps, or None. There is nothing to say of one, or of one with
+            such a part, that `keeps_small_steps`, a `RowOptimizer`.
     """
+    if any(getattr(part, "keeps_small_steps", False) for part in with_parts(optimizer)):
+        return
     short = []
     for variable in variables:
         own = variable_behind(variable)  # whose dtype is no other within a call
@@ -32,7 +37,9 @@ def warn_of_short_weights(owner: str, variables: Iterable[Any]) -> None:
             f"{owner} trains weights in {short[0]}, and rounds each step to it: a step of less "
             f"than about 1/{2 * _STEPS[short[0]]} of a weight changes nothing, and the loss stops "
             "falling where it would go on with float32 weights. Take dtype='mixed_bfloat16' (or "
-            "the policy of that name), which computes in bfloat16 and keeps weights in float32.",
+            "the policy of that name), which computes in bfloat16 and keeps weights in float32; or "
+            "a row optimizer with stochastic_rounding=True or compensation=True, such as "
+            "RowAdagrad, with which bfloat16 weights lose no step on average.",
             RuntimeWarning,
             stacklevel=3,
         )
