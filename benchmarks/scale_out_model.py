@@ -73,7 +73,7 @@ class Step(NamedTuple):
         return self.classes * 4 * numbers / 2**30
 
     def collectives(self, size: int) -> list[tuple[float, int]]:
-        """Bytes that a worker receives, and hops, of each: docs/scale_out.md."""
+        """Bytes that a worker receives, and hops, of each: docs/results/workers.md."""
         if size == 1:
             return []
         f, ring = (size - 1) / size, 2 * (size - 1)

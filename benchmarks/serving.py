@@ -3,9 +3,9 @@
 
 The question: how long requests to an exact export and to one with lists or hash tables take, beside
 `keras.Model.export` of a Dense layer with `top_k`, in what memory, and what is missed; and what
-`TopK` takes in a process with this package. docs/serving.md has what came out. Beside it in the
-same run, where they are installed: faiss (inverted lists) and hnswlib (a graph), which search for
-(h, 1) among the (w, b). All start from the hidden activations of test examples.
+`TopK` takes in a process with this package. docs/guides/serving.md has what came out. Beside it in
+the same run, where they are installed: faiss (inverted lists) and hnswlib (a graph), which search
+for (h, 1) among the (w, b). All start from the hidden activations of test examples.
 
     pip install "tfx_largeout[peers]"                       # optional: faiss-cpu and hnswlib
     python benchmarks/serving.py                            # WordNet, 139,536 classes: 5 minutes

@@ -20,9 +20,16 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("*.md", "docs/**/*.md", "docs/*.css", "docs/figures/*.png", "docs/figures/*.svg")
-LISTED = ("examples/*", "benchmarks/*.py", "benchmarks/results/*.csv")
+LISTED = (
+    "examples/*",
+    "examples/serve/*.py",
+    "tests/recipes/*.diff",
+    "benchmarks/*.py",
+    "benchmarks/results/*.csv",
+)
 NOTEBOOKS = "docs/notebooks/*.ipynb"
-LICENCE = "tfx_largeout/datasets/wordnet_reverse_dictionary/LICENSE.wordnet"
+WORDNET = "tfx_largeout/datasets/wordnet_reverse_dictionary"
+LICENCES = ("LICENSE", f"{WORDNET}/LICENSE.wordnet", f"{WORDNET}/SOURCE.txt", "CITATION.cff")
 TO_NOTEBOOK = re.compile(r"\]\(([\w/.]+)\.ipynb\)")
 NAME = re.compile(r"^\| `tlo\.([\w.]+)` \|", re.MULTILINE)
 
@@ -35,7 +42,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Returns the files of the site, in place of those in docs/."""
-    patterns = (*PAGES, *LISTED, NOTEBOOKS, LICENCE)
+    patterns = (*PAGES, *LISTED, NOTEBOOKS, *LICENCES)
     paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     names = [path.relative_to(ROOT).as_posix() for path in paths if path.is_file()]
     site = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]

@@ -2,7 +2,7 @@
 """Training that can be killed at any moment, and goes on exactly where it was.
 
 Kill it with `kill -9`, start the same command again, as often as you like: the line that it prints
-at the end is the same as without any kill. docs/exact_resume.md says how that works.
+at the end is the same as without any kill. docs/guides/save_and_resume.md says how that works.
 
     python examples/exact_resume.py --folder runs/resume
 """

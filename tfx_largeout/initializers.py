@@ -27,7 +27,7 @@ class LogFrequency(keras.initializers.Initializer):
     With W h near 0, as it begins, the softmax is then the frequency of classes, which a bias of 0
     has to find out first, class by class: by a sampled loss, that takes epochs. Samplers that
     follow the model, such as `MIDX`, draw by frequency from the first step on. The loss is lower
-    for it in all that we measured; P@1 is not always better (docs/sampled_head.md).
+    for it in all that we measured; P@1 is not always better (docs/guides/choose.md).
 
         bias = tlo.initializers.LogFrequency(train.label_counts())
         head = tlo.heads.SampledHead(C, sampler, row_optimizer, bias_initializer=bias)

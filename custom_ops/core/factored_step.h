@@ -17,7 +17,7 @@
 
 namespace tfx::core {
 
-// One step of FactoredUpdate. Names are those of docs/factored_head.md, with eta / beta in the
+// One step of FactoredUpdate. Names are those of docs/papers/exact_gradient.md, with eta / beta in the
 // place of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
 template <typename T>
 class FactoredStep {

@@ -6,6 +6,7 @@ A line `print(...)  # text` must print this text; behind `# about` numbers may d
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -19,6 +20,9 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page for kind in ("guides", "tutorials") for page in (DOCS / kind).glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PEER = re.compile(r'^```python title="([^"]*)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+COMING_FROM = (DOCS / "guides" / "coming_from.md").read_text()
+PEERS = dict(PEER.findall(COMING_FROM))
 COMMENT = re.compile(r"\)  +# (.*)$")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
@@ -56,6 +60,28 @@ def alike(said, printed):
 def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     for at, (said, printed) in run(page, tmp_path, monkeypatch).items():
         assert alike(said, printed), f"{at}: it says {said!r}, and prints {printed!r}"
+
+
+def imported(code):
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("title", PEERS)
+def test_a_peer_runs(title, tmp_path, monkeypatch):
+    """What the page has of another library, where that is installed."""
+    monkeypatch.chdir(tmp_path)
+    for module in imported(PEERS[title]):
+        pytest.importorskip(module, exc_type=ImportError)
+    names = {}
+    for block in BLOCK.findall(COMING_FROM):
+        if block.startswith("import"):  # the data
+            exec(block, names)
+    exec(PEERS[title], names)
 
 
 @pytest.mark.parametrize(

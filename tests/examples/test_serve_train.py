@@ -89,7 +89,7 @@ TEXTS = [
 
 
 def test_texts_are_cut_as_the_data_were(train):
-    """Maximal runs of letters and digits, in lower case: docs/datasets.md."""
+    """Maximal runs of letters and digits, in lower case: SOURCE.txt of the data."""
     runs = [re.findall(r"[^\W_]+", text.lower()) for text in TEXTS]
     words = sorted({word for own in runs for word in own} - {"unknownword"})
     idf = np.linspace(1, 2, len(words), dtype=np.float32)

@@ -23,7 +23,7 @@ class HeadRow(NamedTuple):
     """A head, the loss it trains with, and what serves it best.
 
     `options` (see `head_options.py`) have the best that was found for the shipped data
-    (docs/compare.md has what was tried); `make` returns head and loss.
+    (docs/guides/compare.md has what was tried); `make` returns head and loss.
     """
 
     name: str

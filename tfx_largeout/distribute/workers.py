@@ -180,5 +180,5 @@ def require_alone(what: str) -> None:
     """Raises a RuntimeError where the process is one of several workers."""
     _connected.refuse_several(
         f"{what} must run in a single process; got {_connected.size} workers. See "
-        "docs/scale_out.md for what works with several."
+        "docs/guides/several_workers.md for what works with several."
     )

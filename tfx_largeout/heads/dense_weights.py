@@ -51,7 +51,8 @@ class DenseWeights(Head):
         self.workers.refuse_several(
             f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called in a "
             f"single process; got classes that are spread over {self.workers.size} workers. A "
-            "tlo.callbacks.Checkpoint brings them into one process: see docs/scale_out.md"
+            "tlo.callbacks.Checkpoint brings them into one process: see "
+            "docs/guides/several_workers.md"
         )
         return self.weights_as_arrays()
 

@@ -30,7 +30,7 @@ def workers_of(head: Any, width: int) -> Workers:
         workers.refuse_several(
             f"{kind} {head.name!r} must be built in a single process, as its classes can't be "
             f"spread over workers yet; got {workers.size} workers. SampledHead can: see "
-            "docs/scale_out.md."
+            "docs/guides/several_workers.md."
         )
     if classes < workers.size:
         raise ValueError(

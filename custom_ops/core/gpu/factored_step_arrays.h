@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a factored step on a GPU keeps from its first part to its second. Names are those of
-// docs/factored_head.md, with eta / beta in the place of eta, where beta = 1 - eta lambda:
+// docs/papers/exact_gradient.md, with eta / beta in the place of eta, where beta = 1 - eta lambda:
 // W' = beta (W - eta / beta dL/dW).
 
 #ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_STEP_ARRAYS_H_

@@ -53,7 +53,7 @@ def load_wordnet(
 
     An example is a synset of WordNet 3.0. Its features are the 27,463 words of definitions, with
     the number of times that each occurs in the definition of the synset. Its labels are the
-    words that have this meaning; `docs/datasets.md` says exactly how both were made.
+    words that have this meaning; SOURCE.txt beside the data says exactly how both were made.
 
     Cost: about 1 s for `train`; 15 MB. Nothing is downloaded.
 
