@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras output layers whose cost does not grow with the number of classes."""
+"""Keras output layers for very many classes: sampled softmax, exact softmax and others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a bias begins."""
+"""Initializers of biases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output layers. A file a method; `base.py` says what a head is."""
+"""Heads: output layers. `base.py` says what a head is."""
 
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.dense import DenseHead

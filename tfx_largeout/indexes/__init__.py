@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexes over the output weights: which classes are near a vector, without looking at all.
+"""Indexes over the output weights: which classes are near a vector, without a pass over all classes.
 
 `hash_family.py` says how to add a family of hash functions.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that touch rows of their weights alone, and the best classes of a head (`tlo.TopK`)."""
+"""Layers that update only used rows of their weights, and `tlo.TopK`."""
 
 from __future__ import annotations
 

@@ -90,14 +90,14 @@ class ImportanceSampling(CandidateLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SampledSoftmax(MarginLoss, CandidateLoss):
-    """The softmax over labels and negatives, each logit lowered by the log of its expected count.
+    """Sampled softmax: over labels and negatives, each logit lowered by log of its expected count.
 
     loss = log(sum_{y in Y} e^{s_y} + sum_{d in N(x)} e^{s_d}) - mean_{y in Y} s_y,
     s_c = o_c - log E_c
 
     `tf.nn.sampled_softmax_loss` with `remove_accidental_hits`. It differs from `ComplementarySum`
-    in the label's weight, 1 / E_y instead of 1: as if the label, too, had been drawn. So the sum is
-    no unbiased estimate of Z, and a rare label starts with a head start of -log E_y.
+    in the label's weight, 1 / E_y instead of 1: as if the label, too, had been drawn. So the sum
+    is a biased estimate of Z, and the logit of a rare label starts -log E_y higher.
 
     Args and errors: as `MarginLoss`.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers that touch only the rows that a step touched, and Adam for all rows in one pass."""
+"""Optimizers that update only the rows that a step used, and Adam for all rows in one pass."""
 
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import RowAdagrad, RowAdam, RowSGD

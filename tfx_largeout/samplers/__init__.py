@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samplers: which classes a training step looks at. `base.py` says how to add one."""
+"""Samplers: which candidate classes a training step uses. `base.py` says how to add one."""
 
 from tfx_largeout.samplers.base import Candidates, Sampler
 from tfx_largeout.samplers.bernoulli import Bernoulli
