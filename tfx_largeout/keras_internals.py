@@ -418,7 +418,7 @@ def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any
 
 @contextlib.contextmanager
 def random_state_kept(seed: int) -> Iterator[None]:
-    """A context with a seed of its own, which leaves the generators of Python, NumPy and Keras.
+    """A context with a separate seed, which leaves the generators of Python, NumPy and Keras.
 
     That of Keras is in its `global_state`; there is none before somebody has asked for it.
     """

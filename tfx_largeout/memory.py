@@ -142,7 +142,7 @@ def warn_of_what_is_too_large(
 ) -> None:
     """Warns where weights that are about to be made fit, but not beside what a step takes.
 
-    The arguments are those of `refuse_what_is_too_large`, and of a step.
+    Arguments as in `refuse_what_is_too_large`, and of a step.
     """
     needed = sum_of(weights) + step.at_once
     available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()

@@ -166,7 +166,7 @@ class StoredRun:
     is that of worker r % R there.
 
     Every byte is compared with its digest first. Workers divide that among them: each looks at the
-    files of some. Errors are those of `CheckpointFile`.
+    files of some. Errors as in `CheckpointFile`.
 
     Args:
         path: The file with what all workers share.

@@ -151,7 +151,7 @@ class HeadBuilder:
         return ROW_OPTIMIZERS[name](self.options["head_learning_rate"])
 
     def _own(self) -> bool:
-        """Whether each example has candidates of its own."""
+        """Whether each example has separate candidates."""
         return bool(self.options["candidates"] == "own")
 
     def _sampler(self) -> samplers.Sampler:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One head is trained in a process of its own, or in as many as there are workers: both ends.
+"""One head is trained in a separate process, or in as many as there are workers: both ends.
 
 The child reads its `WorkerSettings` as JSON from standard input and writes what changes of its
 `HeadResult`, one JSON object a line, to standard output: values of fields by name, at times the

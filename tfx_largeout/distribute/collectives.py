@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.tensorflow_internals import abort_collectives, function_graph
 
-_GROUP = 7000  # TensorFlow's own strategies count their groups from 1
+_GROUP = 7000  # TensorFlow's strategies count their groups from 1
 _PRIME = 2**31 - 1
 _SOONEST = 1.0  # seconds between two looks
 

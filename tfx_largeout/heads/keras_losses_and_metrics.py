@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's own losses and metrics behind a head.
+"""Keras's losses and metrics behind a head.
 
 Losses that want probabilities are refused. Metrics come from a head's exact pass in place of all
 logits. Labels with values, a pair to Keras, reach losses and metrics as one object.

@@ -81,7 +81,7 @@ class StepContext(keras.constraints.Constraint):
     - with `gradient_accumulation_steps=n` the mean of n gradients, in each n-th step;
     - the sum of the gradients of all calls, where a model calls the head several times.
 
-    In `fit` of a model with Keras's own `train_step` and an optimizer that neither scales nor
+    In `fit` of a model with Keras's `train_step` and an optimizer that neither scales nor
     accumulates, nothing can come between the gradient and the step. There a head that is called
     once takes its step with the gradient, by one op that reads its rows of W once.
 

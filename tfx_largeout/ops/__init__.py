@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom TensorFlow ops, each with a fallback that is composed of TensorFlow's own.
+"""Custom TensorFlow ops, each with a fallback that is composed of TensorFlow's.
 
 The function of an op has an argument `implementation`. `"auto"`, the default: the custom op where
 the library loads and serves the dtype, on a GPU if it has a kernel for it that is in use; else
-TensorFlow's own ops. `"op"` or `"composed"` to insist.
+TensorFlow's ops. `"op"` or `"composed"` to insist.
 
 All of these functions raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which implementation of an op runs: the custom op, or TensorFlow's own ops."""
+"""Which implementation of an op runs: the custom op, or TensorFlow's ops."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _status_of_gpu() -> str:
         why = "the custom ops or their GPU kernels can't be loaded"
     else:
         why = f"there was no nvcc when it was installed: with one on the PATH, {_REBUILD}"
-    return f"heads on the GPU run on TensorFlow's own ops, slower, as {why}; {products}"
+    return f"heads on the GPU run on TensorFlow's ops, slower, as {why}; {products}"
 
 
 def instruction_set() -> str | None:

@@ -32,7 +32,7 @@ class CandidateArguments(NamedTuple):
         hidden: h, `[N, D]`, finite; float32, or float64 beside a float64 kernel. All arithmetic is
             in this dtype.
         labels: `[N, K]` int64, padded with -1.
-        candidates: `[S]` int64: those of all examples; or `[N, S]`: an example's own. Padded
+        candidates: `[S]` int64: those of all examples; or `[N, S]`: per example. Padded
             with -1. A class may come up several times.
     """
 
@@ -73,7 +73,7 @@ class CandidateArguments(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether each example has candidates of its own."""
+        """Whether each example has separate candidates."""
         return self.candidates.shape.rank == 2
 
     @property

@@ -44,10 +44,10 @@ def candidate_logits(
         bias: b, `[C]`, or None.
         hidden: h, `[N, D]`.
         labels: `[N, K]`.
-        candidates: `[S]`, or `[N, S]`: an example's own.
-        implementation: See `ops`, which has the errors, too. Our own GPU kernels take an id that is
-            out of range for padding and don't wait: what tensors hold is an error of a later call
-            of this function, of `candidate_update` or `streamed_logits`.
+        candidates: `[S]`, or `[N, S]`: per example.
+        implementation: See `ops`, which has the errors, too. This package's GPU kernels take an id
+            that is out of range for padding and don't wait: what tensors hold is an error of a
+            later call of this function, of `candidate_update` or `streamed_logits`.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     module = arguments.op_module(implementation, "tfx_candidate_logits")

@@ -61,8 +61,8 @@ def candidate_update(
         rule: What to do with a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         update: Whether to take the step; False: only the gradient.
-        implementation: See `ops`, which has the errors, too. Our own GPU kernels don't wait: dL/dh
-            is 0 after an error, and what tensors hold is one of a later call, as of
+        implementation: See `ops`, which has the errors, too. This package's GPU kernels don't wait:
+            dL/dh is 0 after an error, and what tensors hold is one of a later call, as of
             `candidate_logits`.
 
     Returns:

@@ -94,7 +94,7 @@ def without_logits_at(logits: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 def rounded_for(products: str, factor: tf.Tensor) -> tf.Tensor:
-    """Returns a factor, rounded to bfloat16 if products are of that, in its own dtype."""
+    """Returns a factor, rounded to bfloat16 if products are of that, in its dtype."""
     if products == "float32":
         return factor
     return tf.cast(tf.cast(factor, tf.bfloat16), factor.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of labels among the logits of all classes, in TensorFlow's own ops."""
+"""Ranks of labels among the logits of all classes, in TensorFlow's ops."""
 
 from __future__ import annotations
 

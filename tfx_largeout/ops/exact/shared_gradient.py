@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class CandidateGradients(NamedTuple):
-    """Examples with candidates of their own, as `candidate_update` takes them.
+    """Examples with separate candidates, as `candidate_update` takes them.
 
     Attributes:
         hidden: `[M, D]`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from the softmax over all classes, in bounded memory and TensorFlow's own ops."""
+"""Draws from the softmax over all classes, in bounded memory and TensorFlow's ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def softmax_draws(
     By inverse sums, in two passes over blocks of classes. The first has the sum of exp(o_c) over
     each block, from which Z follows, and the block of each draw. The second computes each block
     once more; each draw of the block chooses a group of classes by its sum, then a class of it.
-    Each choice has a random number of its own, and compares it with sums in float64.
+    Each choice has a separate random number, and compares it with sums in float64.
 
     Cost: O(B C D) twice, and O(B S) for each block. Memory, in numbers: a few blocks of 2^20
     logits, on a GPU too, or of 64 B if that is more; the sums of blocks, at most B C / 64; and

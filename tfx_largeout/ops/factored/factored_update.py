@@ -95,7 +95,7 @@ def factored_update(
     W <- (1 - eta lambda) W - eta (2 W H^T G H + Abar H), with G = diag(g_q) and
     Abar = A + 1 g_s^T, A[y_ik, i] += g_a,ik. docs/papers/exact_gradient.md derives it.
 
-    Cost: O(B D^2 + B K D) and at most O(min(B, D)^3), or O(D^3) in TensorFlow's own ops, whatever C
+    Cost: O(B D^2 + B K D) and at most O(min(B, D)^3), or O(D^3) in TensorFlow's ops, whatever C
     is.
 
     Args:

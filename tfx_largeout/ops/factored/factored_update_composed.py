@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The factored step in TensorFlow's own ops: from sums over the batch, each D x D.
+"""The factored step in TensorFlow's ops: from sums over the batch, each D x D.
 
 Where V is by rows on several workers, each has its rows of V, and all else of the state, which
 stays the same bit by bit: it changes by sums of all workers alone. Only `slot_rows` then counts the

@@ -77,7 +77,7 @@ def bucket_candidates(
             there is none.
         budget: S, 1 <= S <= C.
         order: In which order things come.
-        per_example: Whether each example gets candidates of its own.
+        per_example: Whether each example gets separate candidates.
         max_per_bucket: How many classes of a bucket are read at most.
         num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
             bucket of each.

@@ -89,7 +89,7 @@ def multi_index_draws(
     """Draws classes of each example with replacement, by q(c) = w_c exp(u[k1] + v[k2]) / Z.
 
     (k1, k2) is the code of c, w_c its weight. By inverse sums: k1, then k2, then a class of the
-    pair, each with a random number of its own.
+    pair, each with a separate random number.
 
     Cost: O(B (Q^2 + S log(Q C))); composed O(B (Q^2 + S (sqrt(Q) + log C))), and memory for
     B (Q + 3 S) sqrt(Q) numbers.

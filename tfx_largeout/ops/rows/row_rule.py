@@ -42,7 +42,7 @@ class RowRule(NamedTuple):
     row of zeros, which has no direction yet, takes g as it is.
 
     With `row_wise` the a of Adagrad, and the v of Adam, is one number a row, of the mean over its
-    columns of g^2, which stands in the place of g^2.
+    columns of g^2, which stands in place of g^2.
 
     Weights of bfloat16 are computed with in float32, and then rounded: to the `"nearest"`;
     `"stochastic"`, up or down so that the mean is exact; or `"compensated"`, to the nearest, where

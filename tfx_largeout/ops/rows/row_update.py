@@ -180,7 +180,7 @@ def step_on_rows(
     rule: RowRule,
     learning_rate: tf.Tensor,
 ) -> None:
-    """As `row_update` from TensorFlow's own ops, of arguments that are in order."""
+    """As `row_update` from TensorFlow's ops, of arguments that are in order."""
     targets = [variable, *slots]
     rows, *slot_rows = [gather(target, ids) for target in targets]
     values = row_step(rule, rows, slot_rows, gradient, learning_rate, ids)
