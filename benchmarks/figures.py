@@ -21,6 +21,8 @@ each cell the last row that has both, or, as `count`, their number:
     <!--pivot= small_budgets.csv; data=gowalla; S: s text; sampler sharing; exact_loss .2 -->
     <!--/pivot-->
 
+`C=classes` for `classes` puts `C = 100,000` over a column.
+
 Rows are chosen by `column=value`, with commas between; `value|value` is either of two, and ` or `
 begins another choice, whose rows follow; `column=last` takes the last row of each value. Formats
 are, beside those above, `e.1` for powers of ten and `words` for text in which names of options are
@@ -47,10 +49,10 @@ _PIVOT = re.compile(r"<!--pivot= *(?P<rule>[^>]*?) *-->\n(?P<text>.*?)<!--/pivot
 
 _PARTS_OF_MARKERS = (r"<!-- *(?:table|pivot|figure)? *=", r"<!-- */")
 _WORDS = {
+    "_": " ",
     r"\bown\b": "per example",
     r"\bK = ": "hashes = ",
     r"\bL = ": "tables = ",
-    "_": " ",
     "^True$": "yes",
     "^False$": "no",
 }
@@ -113,7 +115,7 @@ def _pivot(rule: str, results: Path) -> str:
     lines: dict[_Key, dict[_Key, str]] = {}
     for row in _rows(results / file, where):
         key = tuple(_cell(row, each) for each in key_cells)
-        column = tuple(_styled(row[name], "words") for name in across.split())
+        column = tuple(_head(row, each) for each in across.split())
         line = lines.setdefault(key, {})
         counted = str(int(line.get(column, 0)) + 1) if cell == "count" else ""
         line[column] = counted or _cell(row, cell)
@@ -124,13 +126,25 @@ def _pivot(rule: str, results: Path) -> str:
     return _lines([*heads, *(", ".join(column) for column in columns)], filled)
 
 
+def _head(row: dict[str, str], column: str) -> str:
+    """Returns the head of a column of a pivot: a value, or `C = 100,000` for `C=classes`."""
+    label, _, name = column.rpartition("=")
+    text = row[name]
+    text = f"{int(text):,}" if text.isdecimal() else _styled(text, "words")
+    return f"{label} = {text}" if label else text
+
+
 def _in_order(keys: Iterable[_Key]) -> list[_Key]:
     """Returns the keys, numbers in their order, anything else as it came."""
     keys = list(keys)
     try:
-        return sorted(keys, key=lambda key: [float(part.replace(",", "")) for part in key])
+        return sorted(keys, key=lambda key: [_number(part) for part in key])
     except ValueError:
         return keys
+
+
+def _number(text: str) -> float:
+    return float(text.rpartition("= ")[2].replace(",", ""))
 
 
 def _columns(text: str) -> tuple[list[str], list[str]]:
