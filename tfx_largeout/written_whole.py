@@ -94,7 +94,7 @@ def _check_room(folder: Path, size: int) -> None:
     disk, (largest, _) = os.statvfs(folder), resource.getrlimit(resource.RLIMIT_FSIZE)
     room = disk.f_bavail * disk.f_frsize
     if size > room:
-        what = f"{os.strerror(errno.ENOSPC)} for {size} bytes, but for {room}"
+        what = f"{os.strerror(errno.ENOSPC)} for {size} bytes, except for {room}"
         raise OSError(errno.ENOSPC, what)
     if largest != resource.RLIM_INFINITY and size > largest:
         what = f"{os.strerror(errno.EFBIG)}: {size} bytes, of {largest} that this process may write"

@@ -60,7 +60,7 @@ class RowOptimizer(OptimizerHooks):
         num_classes,
         sampler,
         tlo.optimizers.RowAdagrad(0.1, row_wise=True, stochastic_rounding=True),
-        dtype="bfloat16",  # 2 D + 10 bytes a class with a bias; of RowAdam(), float32: 12 D + 20
+        dtype="bfloat16",  # 2 D + 10 bytes per class with a bias; of RowAdam(), float32: 12 D + 20
     )
     ```
 
@@ -103,7 +103,7 @@ class RowOptimizer(OptimizerHooks):
     """The names of the method's other arguments."""
 
     row_wise: bool = False
-    """Whether the sum or the mean of squares is one number a row."""
+    """Whether the sum or the mean of squares is one number per row."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class RowAdagrad(RowOptimizer):
     A row with gradient 0 does not move under Adagrad: this is the same method as the dense one,
     just cheaper (except for `weight_decay`).
 
-    With `row_wise` a is one number a row r, of D columns j, as large embeddings have it:
+    With `row_wise` a is one number per row r, of D columns j, as large embeddings have it:
 
         a_r <- a_r + sum_j g_rj^2 / D,  w_r <- w_r - eta g_r / sqrt(a_r + epsilon)
 
@@ -397,7 +397,7 @@ class RowAdam(RowOptimizer):
     step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
     it should be. Where all rows are touched in each step, this is Keras's Adam.
 
-    With `row_wise` v is one number a row, of the mean of g^2 over the D columns of the row:
+    With `row_wise` v is one number per row, of the mean of g^2 over the D columns of the row:
 
         v_r <- beta_2 v_r + (1 - beta_2) sum_j g_rj^2 / D
 

@@ -70,7 +70,7 @@ def load(folder: str | Path) -> Any:
     process. Put a new model into a new folder.
 
     Cost: reads the layers below the head, and biases and tables of less than 1 MiB; nothing that
-    grows with C but for pages that requests look at.
+    grows with C except for pages that requests look at.
 
     Args:
         folder: Where `tlo.export` has written it.

@@ -41,7 +41,7 @@ class RowRule(NamedTuple):
     w / ||w|| where ||w|| = 1, and ends with w <- w / ||w||, if the norm is not 1 within rounding. A
     row of zeros, which has no direction yet, takes g as it is.
 
-    With `row_wise` the a of Adagrad, and the v of Adam, is one number a row, of the mean over its
+    With `row_wise` the a of Adagrad, and the v of Adam, is one number per row, of the mean over its
     columns of g^2, which stands in place of g^2.
 
     Weights of bfloat16 are computed with in float32, and then rounded: to the `"nearest"`;
@@ -59,9 +59,9 @@ class RowRule(NamedTuple):
         row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
             one variable: of a bias, the absolute value.
         unit_rows: Whether rows, of norm 1 or 0, are kept at norm 1. Of a weight without a bias.
-        row_wise: Whether a, or v, is one number a row. Not of sgd.
+        row_wise: Whether a, or v, is one number per row. Not of sgd.
         moment_dtype: `"float32"` (float64 beside a float64 weight) or `"bfloat16"`: that of the
-            momentum, of m and of v, but for what is one number a row.
+            momentum, of m and of v, except for what is one number per row.
         rounding: How weights of bfloat16 are rounded; `"nearest"` for others.
         random_bits: What random bits, where there are any, depend on. Of a bias: see `of_bias`.
     """
