@@ -20,6 +20,7 @@ from tfx_largeout.keras_internals import (
     flat_layers,
     global_seed,
     graph_of,
+    h5_dataset,
     in_train_step,
     is_functional,
     loss_given,
@@ -100,6 +101,25 @@ def test_a_layer_knows_when_keras_asks_for_shapes():
     seen.clear()
     model(tf.ones((1, 2)))
     assert seen == [False]
+
+
+def test_a_file_of_keras_gets_a_data_set_that_is_filled_later(tmp_path):
+    made = []
+
+    class Filled(keras.layers.Dense):
+        def save_own_variables(self, store):
+            super().save_own_variables(store)
+            made.append(h5_dataset(store, "later", (2, 3), np.float32))
+            made[-1][:] = 5
+
+        def load_own_variables(self, store):
+            made.append(np.asarray(store["later"]))
+
+    model = keras.Sequential([keras.Input((2,)), Filled(3)])
+    model.save_weights(tmp_path / "later.weights.h5")
+    model.load_weights(tmp_path / "later.weights.h5")
+    assert made[-1].tolist() == [[5, 5, 5]] * 2, "H5IOStore: _h5_entry_group is another one"
+    assert h5_dataset({}, "later", (2, 3), np.float32) is None
 
 
 def test_variables_are_made_while_keras_asks_for_shapes():

@@ -23,6 +23,7 @@ from keras.src.losses import loss as loss_module
 from keras.src.metrics.reduction_metrics import reduce_to_samplewise_values
 from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
+from keras.src.saving.saving_lib import H5IOStore
 from keras.src.saving.serialization_lib import ObjectSharingScope
 
 
@@ -59,6 +60,21 @@ def makes_variables() -> Iterator[None]:
     finally:
         for name, scope in before.items():
             global_state.set_global_attribute(name, scope)
+
+
+def h5_dataset(store: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Returns a data set of a file that Keras writes, to be filled block by block; else None.
+
+    Its stores take whole arrays: `H5IOStore.__setitem__` does this with all of one.
+    """
+    if type(store) is not H5IOStore or store.mode not in ("w", "a"):
+        return None
+    if not store._h5_entry_initialized:
+        store._create_h5_group(store._h5_entry_path)
+    made = store._h5_entry_group.create_dataset(name, shape, np.dtype(dtype))
+    if np.dtype(dtype).name == "bfloat16":
+        made.attrs["dtype"] = "bfloat16"
+    return made
 
 
 def applying_optimizer() -> Any:

@@ -26,6 +26,7 @@ from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, worker
 from tfx_largeout.heads.room_for_weights import check_room, check_room_for_step
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
+from tfx_largeout.large_variables import load_variables, save_variables
 from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
 from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
@@ -380,13 +381,15 @@ class Head(keras.layers.Layer):
             f"of {self.workers.size} workers, over which its classes are spread; got another call "
             "to save it, which would write a part of them"
         )
-        super().save_own_variables(store)
+        save_variables(self.saved_weights, store)
 
     def load_own_variables(self, store: Any) -> None:
         owner = f"{type(self).__name__} {self.name!r}"
         store = own_rows(store, self.saved_weights, owner)
         self.check_saved(store)
-        super().load_own_variables(store)
+        if len(store.keys()) != len(self.saved_weights):
+            super().load_own_variables(store)  # which says what is wrong
+        load_variables(self.saved_weights, store)
 
     @property
     def saved_weights(self) -> list[Any]:

@@ -17,6 +17,7 @@ from tfx_largeout.arguments import (
 )
 from tfx_largeout.distribute.class_shard import ClassShard, own_rows, shard_of
 from tfx_largeout.keras_internals import OptimizerHooks
+from tfx_largeout.large_variables import load_variables, save_variables
 from tfx_largeout.ops.rows.row_rule import MOMENT_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
@@ -262,12 +263,17 @@ class RowOptimizer(OptimizerHooks):
             **{name: getattr(self, name) for name in (*self.hyperparameters, *self.options)},
         }
 
+    def save_own_variables(self, store: Any) -> None:
+        save_variables(self.variables, store)
+
     def load_own_variables(self, store: Any) -> None:
-        if len(store.keys()) == len(self.variables):  # else Keras warns, and loads nothing
-            owner = f"{type(self).__name__} {self.name!r}"
-            store = own_rows(store, self.variables, owner)
-            check_saved_shapes(owner, self.variables, store)
-        super().load_own_variables(store)
+        if len(store.keys()) != len(self.variables):
+            super().load_own_variables(store)  # Keras warns, and loads nothing
+            return
+        owner = f"{type(self).__name__} {self.name!r}"
+        store = own_rows(store, self.variables, owner)
+        check_saved_shapes(owner, self.variables, store)
+        load_variables(self.variables, store)
 
     def _apply_weight_decay(self, variables: list[Any]) -> None:
         """Does nothing: the rule lets only touched rows decay."""

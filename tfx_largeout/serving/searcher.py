@@ -103,7 +103,7 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
     elif most is not None:
         parts = store_lists(kernel, bias, options.rows, most, options.seed)
     else:
-        parts = store_columns(store_rows(kernel, bias, options.rows))
+        parts = store_columns(kernel, bias, options.rows)
     exact = store_rows(kernel, bias, "float32") if options.rescore else None
     num_best = min(_SCORED_AGAIN * options.k, num_classes) if options.rescore else options.k
 

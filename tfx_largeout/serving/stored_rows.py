@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
 from tfx_largeout.statistics import TopScores
 
@@ -20,6 +21,7 @@ _LARGEST = 127.0  # of int8
 _MOST_CLASSES = 2**18  # of a block of columns: each makes a turn of a loop
 _BLOCK_ELEMENTS = 2**22  # numbers that a turn makes: 16 MiB
 _LEAST_BLOCK = 64
+_LEAST_READ = 2**14  # rows that are turned into columns at a time
 _GROUP = 32  # columns of which the largest is compared first
 _INFINITY = float("inf")
 
@@ -173,23 +175,30 @@ def blocks_of_columns(num_classes: int) -> tuple[int, int]:
     return blocks, math.ceil(num_classes / blocks)
 
 
-def store_columns(rows: StoredRows) -> StoredColumns:
-    """Returns the same numbers, by columns. Cost: memory for them twice, and for a block."""
-    num_classes = int(rows.kernel.shape[0])
+def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> StoredColumns:
+    """Returns W and b by columns, kept in a dtype. Cost: memory for them and a block."""
+    num_classes, width = map(int, kernel.shape)
     blocks, size = blocks_of_columns(num_classes)
-
-    def stored(table: tf.Variable | None) -> tf.Variable | None:
-        if table is None:
-            return None
-        made = np.zeros((blocks, *table.shape[1:], size), table.dtype.as_numpy_dtype)
-        for number, block in enumerate(made):
-            some = table[number * size : (number + 1) * size].numpy()
-            block[..., : len(some)] = some.T
-        return variable(made)
-
-    kernel = stored(rows.kernel)
-    assert kernel is not None
-    return StoredColumns(num_classes, kernel, stored(rows.bias), stored(rows.scale))
+    with tf.device("CPU:0"):
+        made = variable(tf.raw_ops.Empty(shape=[blocks, width, size], dtype=tf.as_dtype(dtype)))
+    scales = np.zeros((blocks, size), np.float32)
+    for number in range(blocks):
+        block = np.zeros((1, width, size), made.dtype.as_numpy_dtype)
+        for first in range(number * size, min((number + 1) * size, num_classes), _LEAST_READ):
+            end = min(first + _LEAST_READ, (number + 1) * size, num_classes)
+            place = slice(first - number * size, end - number * size)
+            rows = read_rows(kernel, first, end).astype(np.float32)
+            rounded, scale = _rounded(rows, dtype)
+            block[0, :, place] = rounded.T
+            if scale is not None:
+                scales[number, place] = scale
+        fill_rows(made, number, block)
+    biases = None
+    if bias is not None:
+        filled = np.zeros(blocks * size, np.float32)
+        filled[:num_classes] = bias.numpy().astype(np.float32)
+        biases = variable(filled.reshape(blocks, size))
+    return StoredColumns(num_classes, made, biases, variable(scales) if dtype == "int8" else None)
 
 
 def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
@@ -287,14 +296,20 @@ def store_blocks(
     first = 0
     for block in blocks:
         place = slice(first, first + len(block))
-        block = block.astype(np.float32)
+        kernel[place], of_block = _rounded(block.astype(np.float32), dtype)
         if scale is not None:
-            largest = np.abs(block).max(axis=1)
-            scale[place] = np.where(largest > 0, largest, 1) / _LARGEST
-            block = np.rint(block / scale[place, np.newaxis])
-        kernel[place] = block
+            scale[place] = of_block
         first += len(block)
     return StoredRows(variable(kernel), bias, None if scale is None else variable(scale))
+
+
+def _rounded(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns float32 rows as they are kept, and of int8 their scales."""
+    if dtype != "int8":
+        return rows, None
+    largest = np.abs(rows).max(axis=1)
+    scale = (np.where(largest > 0, largest, 1) / _LARGEST).astype(np.float32)
+    return np.rint(rows / scale[:, np.newaxis]), scale
 
 
 def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
@@ -313,9 +328,8 @@ def variable(values: Any) -> tf.Variable:
 
 
 def _blocks(table: tf.Variable) -> Iterator[np.ndarray]:
-    rows = max(_BLOCK_ELEMENTS // math.prod(table.shape[1:]), 1)
-    for first in range(0, int(table.shape[0]), rows):
-        yield table[first : first + rows].numpy()
+    for first, end in blocks_of_rows(table):
+        yield read_rows(table, first, end)
 
 
 def _as_float32(bias: tf.Variable | None) -> tf.Variable | None:

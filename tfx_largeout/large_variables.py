@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variables that are too large for a second copy: read, written and saved some rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfx_largeout.keras_internals import h5_dataset, variable_behind
+
+_LARGE = 2**26  # bytes, from which a copy counts
+_BLOCK = 2**24  # bytes that are read at a time
+
+
+def read_rows(variable: tf.Variable, first: int, end: int) -> np.ndarray:
+    """Returns rows of a variable, which is not copied.
+
+    TensorFlow copies a variable that it has gathered rows from, whenever it is read whole. So one
+    that is trained as a whole is read, which is no copy, and of any other one rows are gathered.
+    """
+    if variable.trainable:
+        return np.asarray(variable.read_value())[first:end]
+    ids = tf.range(first, min(end, int(variable.shape[0])), dtype=tf.int64)
+    return tf.raw_ops.ResourceGather(
+        resource=variable.handle, indices=ids, dtype=variable.dtype
+    ).numpy()
+
+
+def fill_rows(variable: tf.Variable, first: int, rows: Any) -> None:
+    """Sets rows of a new variable, of which none has been gathered, from the first one on."""
+    tf.raw_ops.ResourceStridedSliceAssign(
+        ref=variable.handle,
+        begin=[first],
+        end=[first + len(rows)],
+        strides=[1],
+        value=tf.cast(rows, variable.dtype),
+    )
+
+
+def blocks_of_rows(variable: Any) -> Iterator[tuple[int, int]]:
+    """Yields the first and the end of blocks of rows of a variable, of some MiB each."""
+    rows, of_row = int(variable.shape[0]), _bytes_of(variable) // int(variable.shape[0])
+    size = max(_BLOCK // of_row, 1)
+    for first in range(0, rows, size):
+        yield first, min(first + size, rows)
+
+
+def save_variables(variables: Sequence[Any], store: Any) -> None:
+    """Puts Keras variables into a store of Keras's, by their number.
+
+    Large ones that are touched by rows, those that Keras does not train, are not copied.
+
+    Args:
+        variables: Keras variables.
+        store: What Keras passes to `save_own_variables`.
+    """
+    for number, variable in enumerate(variables):
+        saved = None
+        if _is_large(variable):
+            dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+            saved = h5_dataset(store, str(number), tuple(variable.shape), dtype)
+        if saved is None:
+            store[str(number)] = keras.ops.convert_to_numpy(variable)
+            continue
+        for first, end in blocks_of_rows(variable):
+            saved[first:end] = read_rows(variable_behind(variable), first, end)
+
+
+def load_variables(variables: Sequence[Any], store: Mapping[str, Any]) -> None:
+    """Assigns saved arrays, whose shapes have been checked; large ones as they were saved.
+
+    A variable whose `assign` does more than that gets all at once.
+    """
+    for number, variable in enumerate(variables):
+        saved = store[str(number)]
+        if not _is_large(variable) or "assign" in vars(variable):
+            variable.assign(saved)
+            continue
+        for first, end in blocks_of_rows(variable):
+            target = variable_behind(variable)
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=target.handle,
+                indices=tf.range(first, end, dtype=tf.int64),
+                updates=tf.cast(np.asarray(saved[first:end]), target.dtype),
+            )
+
+
+def _is_large(variable: Any) -> bool:
+    is_by_rows = not variable.trainable and len(variable.shape) > 0
+    return is_by_rows and _bytes_of(variable) >= _LARGE
+
+
+def _bytes_of(variable: Any) -> int:
+    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
