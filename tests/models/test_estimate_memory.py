@@ -64,6 +64,7 @@ OPTIMIZERS = {
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()),
     "row_adam": tlo.optimizers.RowAdam,
     "row_adagrad": tlo.optimizers.RowAdagrad,
+    "row_wise": lambda: tlo.optimizers.RowAdagrad(row_wise=True),
     "row_rmsprop": tlo.optimizers.RowRMSprop,
     "fused_adam": tlo.optimizers.FusedAdam,
 }

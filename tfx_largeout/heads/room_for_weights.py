@@ -67,8 +67,10 @@ def _smaller(head: Any, width: int, available: int) -> list[str]:
     """Returns what would need less, each with its bytes."""
     weights = head.weights_of(width, head.workers.size)
     needed, of_w = sum_of(weights), sum_of(weights, "weights")
+    state = sum_of(weights, "optimizer")
     others = {
-        "RowSGD, which has no state": needed - sum_of(weights, "optimizer"),
+        "RowAdagrad(row_wise=True)": needed - state + 8 * head.num_classes // head.workers.size,
+        "RowSGD (no state)": needed - state,
         "a FactoredHead": 4 * head.num_classes * width // head.workers.size,
     }
     if weights[0].dtype == head.variable_dtype == "float32" and head.short_weights:
