@@ -5,11 +5,11 @@
     python benchmarks/ten_million_classes.py --classes 1000000 --output /tmp/one_million.csv
 
 Heads: `sampled` (2,000 shared candidates) and `exact` (all classes, entries selected), both with
-bfloat16 weights and a row-wise `RowAdagrad`, and `factored` in float32. A row per phase: seconds, and the peak of
-the process in it, less what Python, TensorFlow and Keras take. Phases: build; fit, seconds per
-step; evaluate; top_k, the best 10 of a batch; save, a `.keras` file; export, a SavedModel with
-`rows="bfloat16"`. In processes of their own: load of the file; load_export, and serve, a batch of
-requests to it.
+bfloat16 weights and a row-wise `RowAdagrad`; and `factored` in float32. A row per phase: seconds,
+and the peak of the process in it, less what Python, TensorFlow and Keras take. Phases: build; fit,
+seconds per step; evaluate; top_k, the best 10 of a batch; save, a `.keras` file; export, a
+SavedModel with `rows="bfloat16"`. In processes of their own: load of the file; load_export, and
+serve, a batch of requests to it.
 """
 
 from __future__ import annotations
