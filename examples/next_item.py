@@ -312,7 +312,7 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument(
         "--epochs",
         type=int,
-        help="default: 20; more where that is below 7,000 batches, fewer where above 40,000",
+        help="default: 20; more where that is below 3,000 batches, fewer where above 40,000",
     )
     parser.add_argument(
         "--patience", type=int, help="epochs without a better one; default: a quarter of all"
@@ -343,7 +343,7 @@ def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
     if arguments.candidates is None:
         arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
     if arguments.epochs is None:
-        few, many = 7_000 // steps, 40_000 // steps
+        few, many = 3_000 // steps, 40_000 // steps
         arguments.epochs = min(max(few, min(many, 20), 3), 80)
     if arguments.patience is None:
         arguments.patience = max(arguments.epochs // 4, 2)

@@ -172,7 +172,7 @@ def test_batches_have_every_sequence_once_in_an_epoch(example):
     ("actions", "items", "steps", "expected"),
     [
         (150_000, 12_000, 350, ("exact", 1000, 20, 5, False)),
-        (10_000, 1_000, 15, ("exact", 1000, 80, 20, False)),
+        (10_000, 1_000, 60, ("exact", 1000, 50, 12, False)),
         (1_000_000, 50_000, 1_000, ("uniform", 1000, 20, 5, False)),
         (10**7, 10**6, 10**5, ("uniform", 1000, 3, 2, True)),
     ],
