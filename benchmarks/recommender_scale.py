@@ -8,8 +8,8 @@
 What users do is made here, and no user comes twice. Items lie in 20 clusters. With probability 0.8
 a user's next item is from the cluster that follows that of the last item on a circle, else from any
 cluster; of a cluster, item r = 0, 1, ... comes with a probability in proportion to 1 / (r + 1). All
-clusters are alike frequent: who knows no more than how often items come has a 16th of the NDCG@10
-of who knows the law, which is `best`, on the same users.
+clusters are alike frequent: who knows no more than how often items come has a seventh of the
+NDCG@10 of who knows the law, which is `best`, on the same users.
 
 The model is 64 wide, of one block, with batches of 256 users of 50 items; W and the embedding are
 one table, and biases begin at the log frequencies. Each method is a process of its own. Seconds and
