@@ -74,7 +74,8 @@ def _expanded(section: dict[str, Any]) -> dict[str, Any]:
     nav: list[Any] = []
     for page in pages:
         if isinstance(page, str) and page.endswith("*"):
-            nav += sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(f"{page}.md"))
+            found = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(f"{page}.md"))
+            nav += [name for name in found if name not in pages]
         else:
             nav.append(page)
     return {title: nav}

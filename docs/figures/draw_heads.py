@@ -41,12 +41,14 @@ STYLE = """
   .title { font-weight: 600; font-size: 15px }
   rect { fill: #eef2fb; stroke: #3f51b5; rx: 6 }
   .update { fill: #fff3e0; stroke: #c25e00 }
+  .paper { fill: #fff; stroke: none }
   path { stroke: #666; fill: none; marker-end: url(#tip) }
   marker path { fill: #666; stroke: none; marker-end: none }
   @media (prefers-color-scheme: dark) {
     text { fill: #e8e8e8 }
     rect { fill: #26304f; stroke: #8c9eff }
     .update { fill: #4a3416; stroke: #ffb74d }
+    .paper { fill: #1e2129 }
     path { stroke: #aaa }
     marker path { fill: #aaa }
   }
@@ -77,7 +79,9 @@ def drawing() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'aria-label="A training step of three heads">\n'
         f'<style>{STYLE}</style>\n<defs>{tip} orient="auto"><path d="M0 0L8 4L0 8z"/></marker>'
-        "</defs>\n" + "\n".join(parts) + "\n</svg>\n"
+        f'</defs>\n<rect class="paper" width="{width}" height="{height}"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )
 
 
